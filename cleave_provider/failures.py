@@ -84,7 +84,9 @@ def _may_pass(error: BaseException) -> bool:
 
 
 def _has_cleave_policy(args: tuple[Any, ...]) -> bool:
-    """Return True if the task has Cleave's retry policy. An operator may have been given another policy."""
+    """Return True if the task has Cleave's retry policy; an operator may have been given another policy, or None.
+    `args` are the arguments of a wrapped call. True if the first of them is not an operator, or there are none.
+    """
     return not args or isinstance(getattr(args[0], "retry_policy", RetryableOnly()), RetryableOnly)
 
 

@@ -77,12 +77,15 @@ class Application:
 
     @cached_property
     def planes(self) -> Mapping[str, DataPlane]:
-        """The configured data planes by name."""
+        """The configured data planes by name, built at the first use. Raises InvalidInput for settings that are invalid or contradict each
+        other.
+        """
         return build_planes(plane_settings(self.settings))
 
     def log_client(self, data_plane: str) -> LogClient:
-        """Return a log client of a data plane; the caller closes the client. Raises Unsupported if the plane is unknown or not configured,
-        InvalidInput if the settings contradict each other.
+        """Return a new log client of a data plane; the caller closes the client. Raises Unsupported if the plane is unknown or not
+        configured, has no log client (`pulsar_scalable`), or lacks a library or the brokers' binary address. Raises InvalidInput if the
+        settings contradict each other.
         """
         return build_log_client(data_plane, plane_settings(self.settings))
 
@@ -94,7 +97,7 @@ class Application:
     ) -> RunnerContext:
         """Return the context of an operation runner of this process. `runner_id` None: a unique name of this process. The runner stops
         before its next claim or step once `should_stop` returns True. A worker passes its own incarnation; None: a new incarnation. Raises
-        InvalidInput if a claim would not outlive a data-plane call.
+        InvalidInput if a claim would not outlive a data-plane call, and for settings that are invalid or contradict each other.
         """
         from controller.services.operation_runner import RunnerContext
         from controller.services.operation_runner.context import new_incarnation
@@ -109,7 +112,7 @@ class Application:
         )
 
     def close(self) -> None:
-        """Close all connections."""
+        """Close the connections of the store, and of the data planes if these were used."""
         if "planes" in self.__dict__:
             for plane in self.planes.values():
                 plane.close()
@@ -117,7 +120,9 @@ class Application:
 
 
 def plane_settings(settings: Settings) -> PlaneSettings:
-    """Return the addresses of the data planes from the settings. Raises InvalidInput if the settings contradict each other."""
+    """Return the addresses, secrets and time limits of the data planes from the settings. Raises InvalidInput if the settings contradict
+    each other.
+    """
     return PlaneSettings(
         embedded_url=settings.embedded_dsn,
         call_timeout_seconds=settings.call_timeout_seconds,
@@ -169,7 +174,7 @@ def addresses_of(settings: Settings, data_plane: str) -> dict[str, str | None]:
 
 
 def process_name() -> str:
-    """Return a unique name of this process for claims and leases: host, process id and a random part."""
+    """Return a name of this process for claims and leases: host, process id and a random part. Each call returns another name."""
     return f"{socket.gethostname()}-{os.getpid()}-{os.urandom(3).hex()}"
 
 
@@ -177,10 +182,11 @@ def process_name() -> str:
 def application(
     settings: Settings | None = None, *, name: str = "cleave", statement_seconds: float = STATEMENT_SECONDS
 ) -> Iterator[Application]:
-    """Open an application, and close its connections at the end of the block. `settings` None: those of the environment.
+    """Yield an application, and close its connections at the end of the block. `settings` None: the settings of the environment and `.env`,
+    for which InvalidInput is raised if one is invalid.
 
-    `name` is the application name of its database connections; a statement without an answer after `statement_seconds` fails. Raises
-    InvalidInput for an invalid setting of the environment.
+    `name` is the application name of its database connections; a statement without an answer after `statement_seconds` fails. Nothing
+    connects before the first use.
     """
     settings = settings or load_settings()
     store = Store(
@@ -233,11 +239,11 @@ def build_worker(
     *,
     collects: bool = False,
 ) -> Worker:
-    """Build a worker from sensors, evaluation, operations, leases and background services, a server for consumers if one is given, and the
-    collection of load if `collects`.
+    """Build a worker that evaluates topics, runs operations, holds leases and runs the background services. The worker also serves
+    consumers if `served` is given, and collects load if `collects`.
 
-    `worker_id` None: a unique name of this process. Starts nothing. Raises InvalidInput for an invalid `worker_id`, and for settings that
-    contradict each other.
+    `worker_id` None: a unique name of this process. Starts nothing, but passes the services to `served`. Raises InvalidInput for an invalid
+    `worker_id`, and for settings that are invalid or contradict each other.
     """
     from controller.postgres.listener import Listener
     from controller.services.operation_runner.context import new_incarnation
@@ -288,7 +294,9 @@ def build_worker(
 
 
 def build_server(app: Application, served: ConsumerServer) -> tuple[BackgroundService, ...]:
-    """Build a server that leads no topic and redirects consumers' sessions to workers. Return the background services to run in threads."""
+    """Build the services of a server that leads no topic and redirects consumers' sessions to workers, and pass them to `served`. Return
+    the background services to run in threads. Raises InvalidInput for settings that are invalid or contradict each other.
+    """
     from controller.services.worker.shard_leases import ShardLeases
 
     settings = app.settings
@@ -303,8 +311,9 @@ def build_server(app: Application, served: ConsumerServer) -> tuple[BackgroundSe
 
 
 def _serving(app: Application, leases: ShardLeases, served: ConsumerServer) -> tuple[BackgroundService, ...]:
-    """Build the session leader, the feeds of watches, and the services that answer requests, and pass them to the server. Return the
-    background services to run in threads, which include those of the server.
+    """Build the session leader, the feeds of watches, and the services that answer requests, and pass them to the server. The leader leads
+    the topics in the shards that `leases` hold. Return the background services to run in threads, which include the server. Raises
+    InvalidInput for settings that are invalid or contradict each other.
     """
     from controller.postgres.listener import Listener
     from controller.services import subscription_lag
@@ -386,7 +395,9 @@ def _work_loop(
     leases: ShardLeases,
     build_runner: Callable[..., RunnerContext],
 ) -> WorkLoop:
-    """Build the worker's loop, which evaluates, runs operations and sweeps when it is woken. The runner stops with the loop."""
+    """Build the worker's loop, which evaluates, runs operations and sweeps deletion entries when it is woken, for topics in the shards that
+    `leases` hold. `build_runner` is called with `should_stop` and returns the context of the loop's runner, which stops with the loop.
+    """
     from controller.services import autoscaler
     from controller.services.deletion_sweeper import sweep
     from controller.services.operation_runner import run_due
@@ -432,8 +443,8 @@ def _work_loop(
 def _background_services(
     app: Application, leases: ShardLeases, rescan: Callable[[], None]
 ) -> tuple[BackgroundService, ...]:
-    """Build the background services, without those that have nothing to do with these settings and data planes. Starts none. The verifier
-    calls `rescan` after it has verified topics.
+    """Build the background services, except services that these settings and data planes leave without work. Starts none. The verifier
+    calls `rescan` after it has verified topics. Raises InvalidInput for settings that are invalid or contradict each other.
     """
     from controller.services.approvals import ApprovalClock
     from controller.services.drain_watch import DrainWatch
@@ -504,8 +515,8 @@ def build_airflow_rest(settings: Settings) -> AirflowRest | None:
 
 
 def airflow_login(settings: Settings) -> AirflowLogin | None:
-    """Return the address of Airflow with the token, the user and password (only if both are set) and the proxy; each is None if it is not
-    set. None without an address. Raises InvalidInput for a malformed token.
+    """Return the address of Airflow with its login: the token, the user and the password (both None unless both are set), and the proxy.
+    None if no address is set. The login may be incomplete (`AirflowLogin.is_set`). Raises InvalidInput for a malformed token.
     """
     from controller.services.asset_events import AirflowLogin
 
@@ -525,8 +536,9 @@ def airflow_login(settings: Settings) -> AirflowLogin | None:
 def build_collection(
     app: Application, prefix: str = "", *, holder: str | None = None, incarnation: str | None = None
 ) -> LeasedCollection:
-    """Build the collection of the topics whose names begin with `prefix`, which one process performs at a time. `holder` and `incarnation`
-    name the process in the lease; `holder` None: a unique name of this process. A worker passes its own incarnation.
+    """Build the collection of samples and consumers of the topics whose names begin with `prefix`. Of all processes with the same prefix
+    and data planes, only the process that holds a lease collects. `holder` and `incarnation` name the process in the lease; `holder` None:
+    a unique name of this process. A worker passes its own incarnation; another process passes None.
     """
     from controller.services.collection.lease import CollectionLease
     from controller.services.collection.leased_collection import LeasedCollection
@@ -615,7 +627,9 @@ def build_aggregation(settings: Settings) -> LoadAggregation:
 
 
 def build_backtest(app: Application, computation: Computation | None = None) -> PolicyBacktest:
-    """Build backtests on the history of rates in the settings. Runs without Spark compute by `computation`; None: in this process."""
+    """Build the service that runs backtests on the stored history of rates. `computation` computes the backtests that do not use Spark;
+    None: this process computes them.
+    """
     from controller.landing.history import RateHistory
     from controller.services import backtest_computation
     from controller.services.policy_backtest import PolicyBacktest
@@ -633,7 +647,9 @@ def build_backtest(app: Application, computation: Computation | None = None) -> 
 
 
 def _costs_by(computation: Computation) -> Compute:
-    """Return a function that computes the costs of a backtest in the process of the computation. The function reports no progress."""
+    """Return a function that computes the costs of a backtest in the process of the computation. It has the arguments of
+    `backtest_computation.compute`, and never calls the last, which reports progress.
+    """
     from controller.services import backtest_computation
 
     def compute(*work: Any) -> Any:

@@ -28,7 +28,9 @@ _BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def boot_seconds() -> float:
-    """Return seconds of a clock that also runs while the machine sleeps."""
+    """Return seconds of a monotonic clock that, if the system has such a clock, also runs while the machine sleeps. Only differences are
+    meaningful.
+    """
     return time.clock_gettime(_BOOT_CLOCK)
 
 

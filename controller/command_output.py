@@ -27,7 +27,7 @@ GAP = 2
 MOST_LISTED = 20
 """Maximum number of a list's values in a cell."""
 LONGEST_WORD = 24
-"""A longer word, such as an address, may be broken."""
+"""A longer word, such as an address, may be broken if its cell has several words."""
 
 
 def _reader_has_gone() -> NoReturn:
@@ -58,7 +58,9 @@ console = _Console(highlight=False, width=None if _KNOWS_ITS_WIDTH else PIPED_WI
 
 
 def to_json(value: Any) -> Any:
-    """Convert a value that json does not know: instants to ISO 8601, decimals within 64 bits to numbers, other values to text."""
+    """Convert a value that json does not know: a datetime to ISO 8601, a finite decimal within 64 bits to a number, any other value to
+    text.
+    """
     if isinstance(value, Decimal):
         return plain_number(value)
     return value.isoformat() if isinstance(value, datetime) else str(value)
@@ -95,7 +97,9 @@ def rows_table(
 
 
 def answer_table(answer: Answer, title: str | None) -> RenderableType:
-    """Return the rows of an answer below a title, or the title alone without rows, followed by the answer's further tables."""
+    """Return the rows of an answer below a title, or the title alone without rows, followed by the answer's further tables that have rows.
+    Without rows and title, the table says that nothing was found.
+    """
     rows = answer.rows()
     first = rows_table(rows, title=title) if rows or title is None else Text(title)
     further = [rows_table(rows, title=title) for title, rows in answer.tables() if rows]
@@ -147,6 +151,9 @@ class _Column:
     """The cells of one column, with its smallest and largest width."""
 
     def __init__(self, name: str, values: Sequence[Any]) -> None:
+        """Format the values. `title` is the name with spaces for underscores; `least` and `most` are the smallest width, without breaking a
+        word, and the largest.
+        """
         self.title = name.replace("_", " ")
         self.cells = [cell(value) for value in values]
         present = [value for value in values if value is not None]
@@ -159,7 +166,9 @@ class _Column:
 
 
 def _words(text: str, value: Any) -> list[str]:
-    """Return the unbreakable parts of a cell: the whole of an instant, or each word of a text except words over `LONGEST_WORD`."""
+    """Return the parts of a cell, as texts, that a column must be wide enough for: the whole text of a datetime or of a single word;
+    otherwise each word, of which only the first `LONGEST_WORD` characters.
+    """
     if isinstance(value, datetime):
         return [text]
     return [word[:LONGEST_WORD] if " " in text else word for word in text.split(" ")]
@@ -185,8 +194,9 @@ def _shared(room: int, bounds: Sequence[tuple[int, int]]) -> list[int] | None:
 
 
 def cell(value: Any) -> str:
-    """Format one cell: instants in UTC, floats and decimals with one decimal and commas between thousands, integers without a change, an
-    empty text for None, true and false as in JSON, of a list the first `MOST_LISTED` values. Control characters are escaped.
+    """Format one cell: datetimes in UTC, floats and decimals with one decimal place and commas between thousands, integers without a
+    change, None as an empty text, true and false as in JSON, and of a list the first `MOST_LISTED` values and the number of the others.
+    Control characters are escaped.
     """
     if value is None:
         return ""
@@ -207,5 +217,5 @@ def _listed(values: Sequence[Any]) -> str:
 
 
 def created(creates: Iterable[Mapping[str, Any]]) -> str:
-    """Format the segments that an operation creates."""
+    """Format the segments that an operation creates as `id [range]`, separated by commas. A mapping has `segment_id` and `hash_range`."""
     return ", ".join(f"{segment['segment_id']} [{segment['hash_range']}]" for segment in creates)

@@ -11,7 +11,10 @@ import select
 
 
 def readable(*descriptors: int, timeout_seconds: float) -> frozenset[int]:
-    """Return the descriptors that can be read without waiting or whose other end is closed. An empty set after the timeout."""
+    """Wait until at least one descriptor is ready, and return all descriptors that are ready: they can be read without
+    waiting, their other end is closed, or they are not open. Return an empty set after `timeout_seconds`, which must be
+    finite and not negative.
+    """
     poll = select.poll()
     for descriptor in descriptors:
         poll.register(descriptor, select.POLLIN)

@@ -37,6 +37,7 @@ class _Forked:
     """An object that is notified in a forked child."""
 
     def __new__(cls, *_arguments: Any, **_named: Any) -> Self:
+        """Create the object, and register it for the call of `_begin_in_child` after a fork."""
         made = super().__new__(cls)
         _made.add(made)
         return made
@@ -67,6 +68,7 @@ class OneProcess(_Forked):
     _maker: Process
 
     def __new__(cls, *arguments: Any, **named: Any) -> Self:
+        """Create the object as an object of the current process."""
         made = super().__new__(cls, *arguments, **named)
         made._maker = _current
         return made

@@ -45,7 +45,9 @@ class PostgresSource(Renewed):
     """
 
     def __init__(self, url: str | URL, *, call_timeout_seconds: float = 5.0) -> None:
-        """`url` logs in as a member of role cleave_controller."""
+        """`url` logs in as a member of role cleave_controller; `call_timeout_seconds` limits one call. Raises InvalidInput for an invalid
+        URL.
+        """
         self._url = url
         self._calls = PostgresCalls(
             url,
@@ -64,8 +66,9 @@ class PostgresSource(Renewed):
         self._listener: PostgresListener | None = None
 
     def topic(self, name: str) -> TopicSnapshot:
-        """Read the present layout of the topic in one statement: only its active segments, without their parents. Raises TopicNotFound, and
-        TopicNotLive while the topic is being created.
+        """Read the present layout of the topic in one statement: only its active segments, without their parents. A topic that is being
+        deleted is returned as well. Raises TopicNotFound if the topic does not exist or is deleted, TopicNotLive while the topic is being
+        created, StoreUnavailable if the database does not answer in time.
         """
         with self._calls.statement(f"look up {name}") as cursor:
             cursor.execute(_TOPIC, (name,))
@@ -80,8 +83,8 @@ class PostgresSource(Renewed):
         return TopicSnapshot(topic_id, name, data_plane, layout, _backing_topics(segment_rows))
 
     def watch(self, topic_id: int, on_change: Callable[[], None]) -> _Watch:
-        """Call `on_change` from the listening thread after every change of the topic's layout, and after the connection was lost, until the
-        returned watch is closed. The first watch starts the thread.
+        """Call `on_change` from the listening thread after every change of the topic's layout, and after every connection, because changes
+        may have been missed before, until the returned watch is closed. The first watch starts the thread. `on_change` must not block.
         """
         watch = _Watch(self._forget)
         with self._lock:
@@ -133,7 +136,7 @@ def _backing_topics(rows: Iterable[Sequence[Any]]) -> dict[int, str]:
 
 
 def _segment(row: Sequence[Any]) -> Segment:
-    """Convert a row with `_SEGMENT_COLUMNS`."""
+    """Return the segment in a row with `_SEGMENT_COLUMNS`, without its parents."""
     segment_id, start, end, state, created_epoch, sealed_epoch, created_at, sealed_at = row[:8]
     bucket_splits, merge_depth, legacy_topic_name, _ = row[8:]
     return Segment(

@@ -38,9 +38,12 @@ class Repeating:
         says_once: bool = False,
     ) -> None:
         """`act` returns the seconds until its next round. `failed` is the log event of a round that raises, and the loop's name in metrics.
-        An error of a type in `expected` is logged in one line, any other with its traceback. After a Retryable the loop pauses for the
-        delay of the error, within `retry_seconds`. An error of a type in `ends_with` leaves the loop. `on_error` is called after the pause.
-        With `says_once` a repeated expected error is logged once until a round succeeds.
+        An error of a type in `expected` is logged in one line, any other with its traceback. With `says_once` an expected error with the
+        text of the last one is not logged again until a round succeeds.
+
+        After a Retryable the loop pauses for the delay of the error, within `retry_seconds` (minimum, maximum). After another error it
+        pauses for a backoff of at most `longest_pause_seconds`, but at least the minimum. Then it calls `on_error` with the error. An error
+        of a type in `ends_with` leaves the loop.
         """
         self._act, self._stopping, self._log, self._failed = act, stopping, log, failed
         self._retry_seconds, self._longest_pause_seconds = retry_seconds, longest_pause_seconds
@@ -79,8 +82,8 @@ class Repeating:
         return not self._stopping.is_set()
 
     def _reported(self, error: Exception) -> float:
-        """Log the error (an unexpected one with its traceback, counted in the metrics), and return the seconds to pause: the delay of a
-        Retryable, otherwise a backoff that doubles with each error.
+        """Log the error (an unexpected error with its traceback, counted in the metrics), and return the seconds to pause: the delay of a
+        Retryable within `retry_seconds`, otherwise a backoff that doubles with each error.
         """
         if not isinstance(error, self._expected):
             client_metrics.LOOP_ERRORS.labels(self._failed).inc()
@@ -106,8 +109,9 @@ def repeat_every(
     *,
     expected: tuple[type[Exception], ...] = (CleaveError,),
 ) -> None:
-    """Call `act` every `seconds` until `stopping` is set, for the first time after one interval. A round that raises is logged, without a
-    traceback for an error of a type in `expected`, and the loop continues.
+    """Call `act` until `stopping` is set, for the first time after `seconds`, and `seconds` after the end of each call. Any error of `act`
+    is logged as the event `failed`, without a traceback if its type is in `expected`, and the loop continues. If `seconds` is less than
+    `LONGEST_PAUSE_SECONDS`, the pause after an error that is not Retryable may be longer than `seconds`.
     """
 
     def once() -> float:

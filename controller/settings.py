@@ -235,19 +235,19 @@ class Settings(BaseSettings):
 
     @property
     def worker_statement_seconds(self) -> float:
-        """Longest wait of a worker for one statement: half the lease time, but at least `SHORTEST_STATEMENT_SECONDS`, so that a worker
-        leaves a frozen database within one lease time.
+        """Longest wait in seconds of a worker for one statement: half the lease time, so that a worker leaves a frozen database within
+        one lease time, but at least `SHORTEST_STATEMENT_SECONDS`.
         """
         return max(SHORTEST_STATEMENT_SECONDS, self.worker_lease_seconds / 2)
 
     @cached_property
     def loader_dsn(self) -> str:
-        """URL of the loader's login, with its password; never log it."""
+        """URL of the loader's login, or of the controller's login if no loader is set. It contains the password; never log it."""
         return (self.loader_url or self.database_url).get_secret_value()
 
     @cached_property
     def embedded_dsn(self) -> str:
-        """URL of the embedded data plane, with its password; never log it."""
+        """URL of the database of the embedded data plane, by default Cleave's own database. It contains the password; never log it."""
         return (self.embedded_url or self.database_url).get_secret_value()
 
     @cached_property
@@ -277,7 +277,8 @@ class Settings(BaseSettings):
 
 
 def load_settings(**overrides: object) -> Settings:
-    """Read the settings from `overrides`, the environment and `.env`, in this order of precedence.
+    """Read the settings from `overrides` (by field name; unknown names are ignored), the environment, and `.env` in the current
+    directory, in this order of precedence.
 
     Raises InvalidInput with the variable and the error for an invalid value, never with the value itself.
     """

@@ -22,9 +22,10 @@ NO_SPARK: Final = "none"
 
 
 def can_run_spark(master: str) -> bool:
-    """Return True if PySpark is installed and a suitable Java exists.
+    """Return True if PySpark is installed and a suitable Java exists. False if `master` is `NO_SPARK`.
 
-    A Spark Connect server (`sc://`) has its own Java. Every other master needs one on this machine.
+    A Spark Connect server (`sc://`) has its own Java. Every other master needs Java `OLDEST` or later on this machine, and the function
+    runs `java -version`.
     """
     if master == NO_SPARK or importlib.util.find_spec("pyspark") is None:
         return False
@@ -32,7 +33,9 @@ def can_run_spark(master: str) -> bool:
 
 
 def system_java_home() -> Path | None:
-    """Return JAVA_HOME, or else the home of `java` on PATH: the first of the two that is at least Java `OLDEST`. None if neither is."""
+    """Return JAVA_HOME, or else the home of `java` on PATH: the first of the two that is at least Java `OLDEST`. None if neither is.
+    Runs `java -version` of each, for up to 30 s.
+    """
     named = os.environ.get("JAVA_HOME")
     on_path = shutil.which("java")
     homes = [Path(named)] if named else []
@@ -41,7 +44,9 @@ def system_java_home() -> Path | None:
 
 
 def _major_version(java: Path) -> int:
-    """Return the major version that `java -version` prints; 0 if it cannot run (the `java` of macOS only offers to install one)."""
+    """Return the major version that `java -version` prints; 1 for Java 8 and older. 0 if the command cannot run, fails, takes more than
+    30 s or prints no version (the `java` of macOS only offers to install Java).
+    """
     try:
         done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=True)
     except (OSError, subprocess.SubprocessError):

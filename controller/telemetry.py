@@ -133,7 +133,9 @@ def bound(**ids: object) -> Iterator[None]:
 
 
 def start_thread(name: str, run: Callable[..., None], *arguments: object) -> threading.Thread:
-    """Start a daemon thread whose log lines have the values that are bound here."""
+    """Start and return a daemon thread that runs `run(*arguments)`. Its log lines have the values that `bound` adds in the calling thread
+    at this moment.
+    """
     thread = threading.Thread(target=copy_context().run, args=(run, *arguments), name=name, daemon=True)
     thread.start()
     return thread

@@ -24,7 +24,9 @@ AnyConsumer = TypeVar("AnyConsumer", bound=Consumer[Any])
 
 
 class AsyncProducer(AsyncClient[Producer]):
-    """Asynchronous version of `Producer`, for use in `async with`. Several tasks may share it."""
+    """Asynchronous version of `Producer`, for use in `async with`. Several tasks may share it. The end of the
+    block stores sent messages; a block that ends with an error drops them.
+    """
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -131,11 +133,16 @@ class AsyncCheckpointConsumer(_AsyncConsumer[CheckpointConsumer]):
         await self.call(lambda consumer: consumer.kept(checkpoint))
 
     def _receive(self, consumer: CheckpointConsumer, seconds: float) -> Message | None:
+        """Return the next message, None if there is none, and keep the position before it for `checkpoint`.
+        Runs in the thread.
+        """
         self._before = consumer.checkpoint()
         return consumer.receive(seconds)
 
 
 def _pause_and_count(consumer: QueueConsumer) -> int:
-    """Deliver no more messages. Return the number of messages that are neither acknowledged nor returned."""
+    """Pause the consumer, which then delivers no more messages. Return the number of received messages that
+    are neither acknowledged nor returned.
+    """
     consumer.pause()
     return consumer.in_hand

@@ -54,7 +54,8 @@ class CheckpointConsumer(Consumer[AloneConsumer | GroupConsumer]):
 
     def seek(self, checkpoint: Checkpoint | bytes) -> None:
         """Continue at the checkpoint, like a consumer that starts there. Raises InvalidInput for a member of
-        a group.
+        a group, and after `close`; for a checkpoint from which the consumer cannot continue, DataGone,
+        Conflict or InvalidInput, and the position is unchanged.
         """
         self._demand_open()
         if isinstance(self._inner, GroupConsumer):
@@ -75,10 +76,15 @@ class CheckpointConsumer(Consumer[AloneConsumer | GroupConsumer]):
         self._inner.kept(checkpoint)
 
     def why(self) -> tuple[SegmentStatus, ...]:
-        """Return for each segment that is not read to its end why no message of it is delivered."""
+        """Return for each segment that is not read to its end why no message of it is delivered. A member of
+        a group raises StoreUnavailable if no worker responds.
+        """
         return self._inner.why()
 
     def _read(self, most: int, timeout_seconds: float) -> list[Message]:  # noqa: ARG002 - the batch has its own size
+        """Return the messages of the next batch, whatever `most` is; empty if none arrives within
+        `timeout_seconds`. Keeps the position before the batch for `checkpoint`.
+        """
         self._before = self._inner.checkpoint()
         batch = self._inner.receive(timeout_seconds)
         if batch is None:

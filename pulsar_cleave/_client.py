@@ -76,8 +76,9 @@ class Client:
         `token` is the token that `cleave token` prints, or a function that returns it and is called for each
         request. `pulsar` and `embedded` are the application's credentials for the data planes; a cluster
         without authentication needs none. Requests to workers go through `proxy`, such as
-        `http://proxy:3128`, or directly if it is None. A call to a worker or to a data plane takes at most
-        `call_timeout_seconds`. Connects at the first call.
+        `http://proxy:3128`, or directly if it is None. `call_timeout_seconds` limits each call to a data
+        plane, and each step of a request to one worker, such as connecting and waiting for data. Connects at
+        the first call. Raises InvalidInput without an address, and for an invalid address, token or proxy.
         """
         urls = workers.split(",") if isinstance(workers, str) else workers
         self._servers = Servers(
@@ -180,8 +181,8 @@ class Client:
 
         `name` is shown to operators; several consumers may have the same name. `queue_messages` is the
         largest number of buffered messages of each segment. `patience_seconds` bounds how long a call is
-        retried while the data plane is out of reach. Raises SubscriptionNotFound; Conflict if the
-        subscription is of another kind.
+        retried while the data plane is out of reach, and how long this call waits for a worker. Raises
+        SubscriptionNotFound; Conflict if the subscription is of another kind.
         """
         topic = _full(topic)
         make = partial(InnerQueueConsumer, queue_messages=queue_messages, patience_seconds=patience_seconds)
@@ -206,12 +207,15 @@ class Client:
     ) -> CheckpointConsumer:
         """Return a consumer whose position the application stores, alone or as a member of a group.
 
-        `start` is a checkpoint, `Start.EARLIEST` (the default), `Start.LATEST`, or a time with its time zone. A member of a group also
-        needs `group`, the name of a subscription of kind checkpoint; `name`, which must be unique in the group; and `kept_values`, a
-        function that returns the newest stored checkpoint of each member, including former members. In a group `start` is a time or None.
-        `on_wanted` is called, in the thread that calls `receive`, when other members wait for a segment whose position is not stored.
-        `patience_seconds` bounds how long a call is retried while a segment is out of reach. Raises DataGone if the next messages were
-        deleted; Conflict if the subscription is of another kind; InvalidInput for a member without all three, or with another start.
+        `start` is a checkpoint, `Start.EARLIEST` (the default), `Start.LATEST`, or a time with its time zone.
+        A member of a group also needs `group`, the name of a subscription of kind checkpoint; `name`, which
+        must be unique in the group; and `kept_values`, a function that returns the newest stored checkpoint
+        of each member, including former members. In a group `start` is a time or None. `on_wanted` is called,
+        in the thread that calls `receive`, when other members wait for a segment whose position is not
+        stored. `patience_seconds` bounds how long a call, including this one, is retried while a segment or
+        the workers are out of reach. Raises DataGone if the next messages were deleted; Conflict if the
+        subscription is of another kind, or for a checkpoint of another topic or of a later epoch than the
+        topic's; InvalidInput for a member without all three, or with another start.
         """
         topic = _full(topic)
         options: dict[str, Any] = {"batch_messages": batch_messages, "patience_seconds": patience_seconds}
@@ -263,11 +267,12 @@ class Client:
         and a handler that returns an awaitable object has failed.
 
         A message whose handler raises is processed again after half to all of `first_retry_seconds`; the
-        delay doubles up to `longest_retry_seconds`. With `dead_letters` a message that failed
-        `max_deliveries` times is stored in the dead-letter log of the subscription, and its key continues;
-        otherwise the message is retried without limit. At most `held_limit` messages of a bucket are
-        unsettled; use the same value in all consumers of the subscription. Other arguments and errors are
-        those of `stream_consumer`.
+        delay doubles up to `longest_retry_seconds`. With `dead_letters` a message that failed or killed its
+        process `max_deliveries` times is stored in the dead-letter log of the subscription, and its key
+        continues. Without it, the message is retried without limit, but a message that killed
+        `max_deliveries` processes is not begun again, and its key waits. At most `held_limit` messages of a
+        bucket, and those of one more batch, are unsettled; use the same value in all consumers of the
+        subscription. Other arguments and errors are those of `stream_consumer`.
         """
         topic = _full(topic)
         handler = Handler(handle, topic, schema)

@@ -40,13 +40,19 @@ class Consumer(ClosesOnExit, Generic[InnerConsumer]):
     def receive(self, timeout_seconds: float | None = None) -> Message | None:
         """Return the next message, waiting up to `timeout_seconds`, or without a limit if None. Return None
         if there is none in that time.
+
+        Raises InvalidInput after `close`; NotFound if the topic or subscription was deleted; FencedOut if
+        another stream consumer or member of the group took this name; DataGone if a checkpoint consumer's
+        next messages were deleted; DataPlaneUnavailable or StoreUnavailable if there is nothing to read and a
+        log was out of reach for longer than `patience_seconds`.
         """
         messages = self.receive_many(1, timeout_seconds)
         return messages[0] if messages else None
 
     def receive_many(self, most: int = 500, timeout_seconds: float | None = None) -> tuple[Message, ...]:
-        """Return up to `most` messages: wait for the first as `receive` does, and add those that are
-        available. Empty after the timeout.
+        """Return up to `most` messages: wait for the first message as `receive` does, and add further
+        messages that are available without waiting. A stream or checkpoint consumer adds only messages of the
+        same bucket or segment. Empty after the timeout. Raises the errors of `receive`.
         """
         self._demand_open()
         while not self._has_waiting():
@@ -58,7 +64,9 @@ class Consumer(ClosesOnExit, Generic[InnerConsumer]):
         return tuple(self._waiting.popleft() for _ in range(count))
 
     def __iter__(self) -> Iterator[Message]:
-        """Iterate over messages until the consumer is closed, and then raise InvalidInput."""
+        """Iterate over messages until the consumer is closed, and then raise InvalidInput. Raises the errors
+        of `receive`.
+        """
         while True:
             message = self.receive()
             if message is not None:

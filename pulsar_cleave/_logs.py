@@ -41,8 +41,8 @@ class _Access(PulsarAccess):
 
 
 class Logs(Renewed):
-    """Log clients by data plane, created when a topic needs one. Safe to share between threads and with
-    forked processes.
+    """Log clients by data plane, created when a topic needs one and kept until `close`. Safe to share between
+    threads and with forked processes.
     """
 
     def __init__(
@@ -63,7 +63,8 @@ class Logs(Renewed):
     def of(self, topic: str) -> LogClient:
         """Query a worker for the data plane of the topic, and return the log client of that data plane, which
         topics of the same data plane share. Raises Unsupported if this client has no credentials for the data
-        plane, and the errors of `Servers.ask`.
+        plane, if a library for it is missing, or if the data plane keeps layouts itself; and the errors of
+        `Servers.ask`.
         """
         location = self._servers.ask("GET", f"{topic_path(topic)}/data-plane")
         plane = str(location["data_plane"])

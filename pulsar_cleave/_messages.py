@@ -58,8 +58,9 @@ class Message:
     ) -> None:
         """Wrap a stored message. For the consumers.
 
-        `origin` is the object that acknowledges the message. `after` is the position of the message that was
-        delivered before.
+        `origin` is the object that acknowledges the message; None if no consumer of this package can. `after`
+        is the position of the message that was delivered before; None for the first message of a stream
+        consumer's ownership or of a checkpoint consumer's batch.
         """
         self.topic, self.message_id = topic, MessageId(segment_id, stored.position)
         self._stored, self._schema, self._origin, self._after = stored, schema, origin, after
@@ -82,7 +83,7 @@ class Message:
     def key(self) -> str | bytes | None:
         """Key of the message: `str` or `bytes` as it was sent, None for a message without a key.
 
-        A key that another client of Pulsar sent is text.
+        A key that another client of Pulsar sent is text, or bytes if it is not UTF-8.
         """
         key, metadata = self._stored.key, self._stored.metadata
         if key is None or (metadata is not None and metadata.is_binary_key):
@@ -99,7 +100,9 @@ class Message:
 
     @property
     def event_time(self) -> datetime | None:
-        """Event time of the message, in UTC with milliseconds; None if none was sent."""
+        """Event time of the message, in UTC with milliseconds; None if none was sent, or if it is before 1970
+        or after 9999.
+        """
         at = None if self._stored.metadata is None else self._stored.metadata.event_time_ms
         return None if at is None or not 0 <= at < _END_MS else _EPOCH + timedelta(milliseconds=at)
 

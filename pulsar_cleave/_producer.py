@@ -48,7 +48,8 @@ class Producer(OneProcess, StoresOnExit):
         properties: Mapping[str, str] | None = None,
         event_time: datetime | None = None,
     ) -> None:
-        """Send a message. Returns before the message is stored; `flush` waits for that.
+        """Send a message. Returns before the message is stored; `flush` waits for that. Blocks while too many
+        messages are not stored.
 
         Messages with the same key are stored in the order in which they are sent. Messages without a key are
         distributed over the segments. `event_time` needs a time zone and is stored in milliseconds. Names of
@@ -56,7 +57,7 @@ class Producer(OneProcess, StoresOnExit):
 
         Raises InvalidInput for a wrong argument; the message is then not sent. Raises, like `flush`, the
         error that has blocked earlier messages for longer than `send_timeout_seconds`; every message is then
-        kept, including this one.
+        kept, including this one. Raises Terminal after `close`.
         """
         payload = encoded(self._schema, value)
         metadata = None
@@ -87,9 +88,9 @@ def sent_metadata(
 ) -> Metadata:
     """Return the metadata that is sent with key and payload.
 
-    Raises InvalidInput for a property with an empty or reserved name or with a NUL character, for properties
-    of more than `MOST_PROPERTIES` characters, and for an event time without a time zone or not after
-    1970-01-01T00:00:00Z.
+    Raises InvalidInput for a property with an empty or reserved name, or with a NUL character or a text
+    without a UTF-8 form, for properties of more than `MOST_PROPERTIES` characters, for an event time without
+    a time zone or not after 1970-01-01T00:00:00Z, and for an argument of a wrong type.
     """
     for name, value in (properties or {}).items():
         if not name or name.startswith(_RESERVED):

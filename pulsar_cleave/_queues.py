@@ -32,14 +32,15 @@ class QueueConsumer(Consumer[InnerConsumer]):
         """Acknowledge the messages. Return False if one of them may be delivered again, here or to another
         consumer.
 
-        Raises DataPlaneUnavailable if the result is unknown; call it again.
+        Raises DataPlaneUnavailable if the result is unknown; call it again. Raises InvalidInput for a message
+        of a consumer of another kind, and after `close`.
         """
         self._demand_not_left()
         return self._inner.acknowledge(*origins(messages, QueuedMessage))
 
     def negative_acknowledge(self, messages: Message | Sequence[Message], delay_seconds: float = 1.0) -> None:
         """Return the messages to the queue. They are delivered again after the delay, here or to another
-        consumer, with a `redelivery_count` one higher.
+        consumer, with a `redelivery_count` one higher. Raises the errors of `acknowledge`.
         """
         self._demand_not_left()
         for queued in origins(messages, QueuedMessage):
@@ -75,6 +76,7 @@ class QueueConsumer(Consumer[InnerConsumer]):
         return self._inner.lag()
 
     def _read(self, most: int, timeout_seconds: float) -> list[Message]:
+        """Return up to `most` messages of any segments; empty if none arrives within `timeout_seconds`."""
         messages = self._inner.receive_many(most, timeout_seconds)
         return [
             Message(self.topic, queued.segment_id, queued.message, self._schema, queued)

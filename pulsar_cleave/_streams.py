@@ -40,7 +40,8 @@ class StreamConsumer(Consumer[InnerConsumer]):
         """Acknowledge the messages, and every earlier message of their buckets.
 
         Return False if a bucket no longer belongs to this consumer. Its unacknowledged messages are then
-        delivered again, here or to another consumer.
+        delivered again, here or to another consumer. Raises DataPlaneUnavailable if the result is unknown;
+        call it again. Raises InvalidInput for a message of a consumer of another kind, and after `close`.
         """
         self._demand_open()
         answers = [
@@ -117,6 +118,9 @@ class StreamConsumer(Consumer[InnerConsumer]):
         return self._inner.lag()
 
     def _read(self, most: int, timeout_seconds: float) -> list[Message]:  # noqa: ARG002 - the batch has its own size
+        """Return the messages of the next batch, whatever `most` is; empty if none arrives within
+        `timeout_seconds`.
+        """
         batch = self._inner.receive(timeout_seconds)
         if batch is None:
             return []
@@ -147,7 +151,9 @@ def _unreachable(error: BaseException) -> StoreUnavailable:
 
 
 def _batches(messages: Message | Sequence[Message]) -> list[Batch]:
-    """Return the messages grouped by the ownership that they came from, each group as a batch in order."""
+    """Return the messages grouped by the ownership that they came from, each group as a batch in order.
+    Raises InvalidInput for a message that no stream consumer delivered.
+    """
     groups: dict[int, list[tuple[Batch, Message]]] = {}
     delivered = [messages] if isinstance(messages, Message) else messages
     for batch, message in zip(origins(messages, Batch), delivered, strict=True):

@@ -22,7 +22,9 @@ from pulsar_cleave._schemas import Schema
 
 
 class Handler(WorkObserver):
-    """Calls the application's handler with messages of this package. For the threads of `KeyedWork`."""
+    """Calls the application's handler with messages of this package. For the threads of `KeyedWork`. `begun`
+    must precede each call in the same thread.
+    """
 
     def __init__(self, handle: Callable[[Message], Any], topic: str, schema: Schema | None) -> None:
         self._handle, self._topic, self._schema = handle, topic, schema
@@ -56,7 +58,7 @@ class KeyedWork(ClosesOnExit):
 
     def run(self, is_stopping: Callable[[], bool]) -> None:
         """Receive and process messages until `is_stopping`, which is called at least once a second, returns
-        True. Raises as `turn`.
+        True. Raises the errors of `turn`.
         """
         self._demand_open()
         self._work.run(is_stopping)
@@ -66,7 +68,8 @@ class KeyedWork(ClosesOnExit):
         is nothing to do.
 
         Raises FencedOut if another consumer registered under the name, NotFound if the topic or subscription
-        was deleted, DataPlaneUnavailable, and an exception of a handler that is not an `Exception`.
+        was deleted, DataPlaneUnavailable, an exception of a handler that is not an `Exception`, and
+        InvalidInput after `close`.
         """
         self._demand_open()
         self._work.turn(timeout_seconds)
@@ -83,7 +86,7 @@ class KeyedWork(ClosesOnExit):
 
     def why(self) -> tuple[BucketStatus, ...]:
         """Return for each bucket of the subscription why no message of it is delivered, including keys that
-        wait for a failed message.
+        wait for a failed message. Raises StoreUnavailable if no worker responds.
         """
         return self._consumer.why()
 
@@ -93,9 +96,10 @@ class KeyedWork(ClosesOnExit):
 
     def close(self, timeout_seconds: float | None = None, *, leave: bool = True) -> None:
         """Wait for running handlers, acknowledge processed messages, and close the consumer; each within
-        `timeout_seconds` (default: 30).
+        `timeout_seconds` (default: 30). Messages whose handlers run for longer are delivered again.
 
-        Later calls of `run`, `turn`, `pause` and `resume` raise InvalidInput. Idempotent.
+        Later calls of `run`, `turn`, `pause` and `resume` raise InvalidInput. Idempotent. Raises the
+        exception of a handler that is not an `Exception`.
         """
         self._begin_close(timeout_seconds)
         try:
@@ -110,7 +114,9 @@ class DeadLetter:
     __slots__ = ("_inner", "message")
 
     message: Message
-    """The message, with its original value, key, properties and id."""
+    """The message, with its original value, key, properties and id. If another program stored the message in
+    the log, the id has segment -1 and the position in the log.
+    """
 
     def __init__(self, inner: InnerLetter, topic: str, schema: Schema | None) -> None:
         """Wrap a dead letter. For `DeadLetters`."""
@@ -141,7 +147,9 @@ class DeadLetter:
 
     @property
     def message_id(self) -> MessageId:
-        """Id of the message in its topic."""
+        """Id of the message in its topic; with segment -1 for a message that another program stored in the
+        log.
+        """
         return self.message.message_id
 
 
@@ -157,8 +165,8 @@ class DeadLetters:
         self._reader, self._topic, self._schema = reader, topic, schema
 
     def receive_many(self, most: int = 100, timeout_seconds: float = 0.0) -> tuple[DeadLetter, ...]:
-        """Return up to `most` dead letters, the earliest unacknowledged first. Waits up to `timeout_seconds`
-        for the first.
+        """Return up to `most` dead letters that this reader has not returned yet, the earliest first. Waits
+        up to `timeout_seconds` for the first.
 
         Raises InvalidInput after the `with` block.
         """

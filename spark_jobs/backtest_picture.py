@@ -28,7 +28,7 @@ SPANS = 400
 
 def picture(run: Simulation, capacity: LoadStats) -> dict[str, Any]:
     """Return the data of one simulation's chart: lines of load and segments with up to POINTS points, up to ACTS actions, the spans of
-    each refusal, and the ring over time.
+    the refusals by reason, and the ring over time. `capacity`: the rates that one segment can carry, in which loads are counted.
     """
     step_ms = run.series.step_seconds * 1000
     every = -(-run.series.steps // POINTS)
@@ -47,7 +47,7 @@ def picture(run: Simulation, capacity: LoadStats) -> dict[str, Any]:
 
 
 def _thin(values: Floats | Wholes, every: int) -> list[float]:
-    """Return the largest of each `every` consecutive values, rounded to 3 places."""
+    """Return the largest of each `every` consecutive values, rounded to 3 places; the last group may be shorter."""
     edges = np.arange(0, len(values), every)
     return [round(float(value), 3) for value in np.maximum.reduceat(values, edges)]
 
@@ -106,8 +106,8 @@ _STEP = 1e-4
 def front(
     loads: Floats, prices: Prices, *, step_seconds: int, most_segments: int, initial_segments: int
 ) -> list[dict[str, float]]:
-    """Return, for each price of excess in WEIGHTS, the least cost in segment-hours and the excess of the cheapest sequence in
-    capacity-hours.
+    """Return, for each price of excess in WEIGHTS (`weight`), the least cost in segment-hours (`least_cost`) and the excess of the
+    cheapest sequence in capacity-hours (`excess_hours`). The price of excess in `prices` has no effect.
 
     `loads` are in segments' capacities, one for each step; `initial_segments` is the number of segments at the start, and
     `most_segments` the largest number. The least cost is a concave function of the price, and its slope is the excess of the cheapest

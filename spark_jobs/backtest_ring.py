@@ -26,7 +26,7 @@ def ring(run: Simulation, load: Floats) -> dict[str, Any]:
     has rows of id, first and last hash, begin and end in milliseconds; `loads` has rows of id, number of the cell and
     load; `cell_ms` is the length of a cell.
 
-    `load[step]` is the topic's load. Cells are counted from the Unix epoch.
+    `load[step]` is the topic's load in segments' capacities. Cells are numbered from the Unix epoch.
     """
     lives = dict(list(_lives(run).items())[:SEGMENTS])
     cell_ms = _cell_ms(run, lives)
@@ -47,12 +47,12 @@ def ring(run: Simulation, load: Floats) -> dict[str, Any]:
 
 
 def _at(run: Simulation, step: int) -> int:
-    """Return the time at which the step begins."""
+    """Return the time at which the step begins, in milliseconds since the Unix epoch."""
     return run.series.start_ms + step * run.series.step_seconds * 1000
 
 
 def _stretches(run: Simulation) -> Iterator[tuple[Stretch, int]]:
-    """Yield each stretch that has a step, with the step at which it ends."""
+    """Yield each stretch (steps with one layout) that has a step, with the step before which it ends."""
     ends = [*(stretch.begins for stretch in run.stretches[1:]), run.series.steps]
     return ((stretch, end) for stretch, end in zip(run.stretches, ends, strict=True) if end > stretch.begins)
 
@@ -70,8 +70,9 @@ def _lives(run: Simulation) -> dict[int, tuple[HashRange, int, int]]:
 
 
 def _cell_ms(run: Simulation, lives: dict[int, tuple[HashRange, int, int]]) -> int:
-    """Return the length of a cell, a multiple of a step: no segment has more than about `COLUMNS` cells, and all
-    segments together have at most `CELLS`, unless the length reaches that of the series.
+    """Return the length of a cell in milliseconds, a multiple of a step: no segment has more than about `COLUMNS` cells, and
+    all segments together have at most `CELLS`, unless a cell is already as long as the series. `lives` is the result of
+    `_lives`.
     """
     every = -(-run.series.steps // COLUMNS)
     while every < run.series.steps and sum((e - b) // every + 1 for _, b, e in lives.values()) > CELLS:
@@ -82,8 +83,9 @@ def _cell_ms(run: Simulation, lives: dict[int, tuple[HashRange, int, int]]) -> i
 def _highest(
     run: Simulation, load: Floats, stretch: Stretch, end: int, cell_ms: int
 ) -> Iterator[tuple[int, int, float]]:
-    """Yield the highest load of each segment of a stretch in each cell, as segment id, number of the cell and load.
-    The stretch ends before step `end`. A cell without a step of the stretch has load 0.
+    """Yield the highest load of each segment of a stretch in each cell, as segment id, number of the cell and load. `load[step]` is the
+    topic's load in segments' capacities. The stretch ends before step `end`. Cells are numbered from the Unix epoch. A cell without a
+    step of the stretch has load 0.
     """
     span = slice(stretch.begins, end)
     loads = load[span, None] * run.spread.shares(stretch.ranges, span)

@@ -54,7 +54,7 @@ LONGEST_NAME = 512
 
 
 def _all(template: str, names: tuple[str, ...]) -> str:
-    """Return an SQL condition: `template` with each of the names in place of `{m}`, joined by AND."""
+    """Return an SQL condition: for each of the names `template` with the name in place of `{m}`, joined by AND."""
     return " AND ".join(template.format(m=name) for name in names)
 
 
@@ -107,7 +107,7 @@ SELECT k.cluster, k.namespace, if(is_newer, boundaries, stored) AS boundaries,
 
 
 def _each(template: str, names: tuple[str, ...] = RATES + COUNTS[1:]) -> str:
-    """Return an SQL list: `template` with each of the names in place of `{m}`."""
+    """Return an SQL list: for each of the names `template` with the name in place of `{m}`, joined by commas."""
     return ", ".join(template.format(m=name) for name in names)
 
 
@@ -153,17 +153,17 @@ SELECT cluster, namespace, lower_bound, upper_bound, coalesce(o.last_report.brok
 
 
 def build_reports(topics: DataFrame, brokers: DataFrame, window: ReportWindow) -> DataFrame:
-    """Return a row for each broker with a report in the window: cluster, broker, instant_ms of its latest sound
-    report whose topics are all present (null if there is none), and set_aside, the number of parts of its reports
-    that are not sound.
+    """Return a row for each broker with a report in the window: cluster, broker, instant_ms of its latest sound report of which all
+    topics have landed and are sound (null if there is none), and set_aside, the number of rows of its reports that are not sound.
+    `topics` and `brokers` are all landed rows of these kinds.
     """
     bounds = {"start_ms": window.start_ms, "end_ms": window.end_ms}
     return topics.sparkSession.sql(_REPORTS, bounds, topics=topics, brokers=brokers)
 
 
 def build_unsound_boundaries(boundaries: DataFrame) -> DataFrame:
-    """Return the namespaces with landed boundaries that are not valid: cluster, namespace, and set_aside, the number
-    of these lists of boundaries.
+    """Return the namespaces with landed boundaries that are not sound (`SOUND_BOUNDARIES`): cluster, namespace, and
+    set_aside, the number of landed rows that are not sound.
     """
     unsound = boundaries.where(f"NOT coalesce({SOUND_BOUNDARIES}, false)")
     return unsound.groupBy("cluster", "namespace").count().withColumnRenamed("count", "set_aside")
@@ -172,11 +172,11 @@ def build_unsound_boundaries(boundaries: DataFrame) -> DataFrame:
 def build_namespaces(
     boundaries: DataFrame, reports: DataFrame, stored_boundaries: DataFrame, window: ReportWindow
 ) -> DataFrame:
-    """Return the boundaries in force of every namespace of the clusters that reported: those read last, stored or
-    landed.
+    """Return the boundaries in force of every namespace of the clusters in `reports`: the landed boundaries if they were read later than
+    the stored ones, otherwise the stored boundaries. `boundaries` are the sound landed rows.
 
-    Columns: cluster, namespace, boundaries, boundaries_at_ms (null if none landed), row_version of the stored
-    boundaries (0: never stored), and is_changed, true if the boundaries are to be written.
+    Columns: cluster, namespace, boundaries, boundaries_at_ms (time of the latest landed boundaries; null if none landed),
+    row_version of the stored boundaries (0: never stored), and is_changed, true if the boundaries are to be written.
     """
     tables = {"boundaries": boundaries, "reports": reports, "stored_boundaries": stored_boundaries}
     return boundaries.sparkSession.sql(_NAMESPACES, {"end_ms": window.end_ms}, **tables)
@@ -185,10 +185,10 @@ def build_namespaces(
 def build(topics: DataFrame, owned: DataFrame, reports: DataFrame, namespaces: DataFrame) -> DataFrame:
     """Return the figures of every bundle of `namespaces`, empty ones included.
 
-    `topics` and `owned` are the landed reports, of which those in `reports` count. A topic in two reports counts in
-    the later. Columns: cluster, namespace, lower_bound, upper_bound, broker (the owner, otherwise the broker that
-    reported topics of the bundle, otherwise null), four rates per second, topic_count, producer_count,
-    consumer_count, cache_size_bytes, observed_at_ms (null without a report). Topics of a namespace with unknown
+    `topics` and `owned` are the sound landed rows (`SOUND_TOPIC`, `SOUND_OWNED`). Only rows of the reports in `reports` (cluster, broker,
+    instant_ms) count, and a topic in two reports counts in the later one. Columns: cluster, namespace, lower_bound, upper_bound, broker
+    (the owner, otherwise the broker that reported topics of the bundle, otherwise null), four rates per second, topic_count,
+    producer_count, consumer_count, cache_size_bytes, observed_at_ms (null without a report). Topics of a namespace with unknown
     boundaries are in no bundle.
     """
     return topics.sparkSession.sql(

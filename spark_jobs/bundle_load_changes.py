@@ -156,11 +156,11 @@ def build_judged(
     stored_brokers: DataFrame,
     window: ReportWindow,
 ) -> DataFrame:
-    """Return every bundle after the run: the columns of the store's BUNDLE_CHANGE_SCHEMA, and is_changed, true if the row
-    is to be written.
+    """Return every bundle, present or stored, of the clusters in `reports`, as it is after the run: the columns of the store's
+    BUNDLE_CHANGE_SCHEMA, and is_changed, true if the row is to be written.
 
-    `gone` is true for a stored bundle that is not in the boundaries in force. A bundle whose owner did not report has its
-    stored figures, until the owner counts as gone.
+    `figures` is the result of `bundle_load.build`, and `namespaces` that of `build_namespaces`. `gone` is true for a stored bundle that is
+    not in the boundaries in force. A bundle whose owner did not report has its stored figures, until the owner counts as gone.
     """
     tables = {"figures": figures, "reports": reports, "namespaces": namespaces}
     bounds = {"gone_ms": window.gone_ms, "end_ms": window.end_ms}
@@ -169,8 +169,9 @@ def build_judged(
 
 
 def build_namespace_sums(judged: DataFrame, stored_namespaces: DataFrame) -> DataFrame:
-    """Return the namespaces whose sums differ from the stored ones, or that were never stored: the sums of their bundles,
-    the peaks over single bundles, and seen_row_version (0: never stored). Bundles that are gone do not count.
+    """Return the namespaces to write, whose sums differ from the stored sums or were never stored: the sums of their bundles, the peaks
+    over single bundles, and seen_row_version, the version of the stored row (0: never stored). `judged` is the result of `build_judged`;
+    bundles that are gone do not count.
     """
     return judged.sparkSession.sql(_NAMESPACE_SUMS, judged=judged, stored_namespaces=stored_namespaces)
 
@@ -178,9 +179,9 @@ def build_namespace_sums(judged: DataFrame, stored_namespaces: DataFrame) -> Dat
 def build_brokers(
     judged: DataFrame, brokers: DataFrame, reports: DataFrame, stored_brokers: DataFrame, window: ReportWindow
 ) -> DataFrame:
-    """Return the brokers to write: those with a report that is later than the stored one, with the sums of their bundles,
-    and with `gone` true the stored brokers, in clusters that reported, whose last report is too old. seen_row_version 0:
-    never stored.
+    """Return the brokers to write: each broker with a report in `reports` that is later than the stored report, with the sums of its
+    bundles, and, with `gone` true, each stored broker of a cluster in `reports` whose last report is too old. `brokers` are the landed
+    rows of brokers. seen_row_version is the version of the stored row (0: never stored).
     """
     tables = {"judged": judged, "brokers": brokers, "reports": reports, "stored_brokers": stored_brokers}
     return judged.sparkSession.sql(_BROKERS, {"gone_ms": window.gone_ms}, **tables)
@@ -193,12 +194,12 @@ def build_clusters(
     stored_brokers: DataFrame,
     window: ReportWindow,
 ) -> DataFrame:
-    """Return a row for each cluster that reported: the numbers of brokers, bundles and topics, and mean and population
-    standard deviation over the brokers of usage, message rate and byte rate. The usage of a broker is its largest part of
-    a limit: of CPU, direct memory or bandwidth.
+    """Return a row for each cluster that reported: the numbers of brokers, bundles and topics, and mean and population standard deviation
+    over the brokers of usage, message rate and byte rate. The usage of a broker is its largest usage of a limit as a share of the limit:
+    of CPU, direct memory, incoming or outgoing bandwidth.
 
-    `changed_brokers` is the result of `build_brokers`. The other stored brokers of the clusters count with their stored
-    values.
+    `changed_brokers` is the result of `build_brokers`; brokers that are gone do not count. The other stored brokers of the clusters count
+    with their stored values.
     """
     tables = {"judged": judged, "changed_brokers": changed_brokers, "reports": reports}
     bounds = {"end_ms": window.end_ms}
@@ -208,9 +209,11 @@ def build_clusters(
 def build_hot_topics(
     judged: DataFrame, topics: DataFrame, reports: DataFrame, limits: DataFrame
 ) -> DataFrame:
-    """Return the topics of the bundles above a limit of their namespace, which is all that a split needs.
+    """Return the topics of the bundles above a limit of their namespace, from which the points of splits are computed: for each topic the
+    first hash of its bundle (lower_bound), its own hash, its broker, rates, producers and consumers.
 
-    `limits`: cluster, namespace, max_topics, max_sessions (0: none), max_msg_rate, max_byte_rate; the rates are in
-    and out together. A topic in two reports appears twice, with different `instant_ms`.
+    `topics` are the sound landed rows, of which the rows of the reports in `reports` count. `limits`: cluster, namespace, max_topics,
+    max_sessions (producers and consumers together; 0: none), max_msg_rate, max_byte_rate; the rates are in and out together. A topic in two
+    reports appears twice, with different `instant_ms`.
     """
     return judged.sparkSession.sql(_HOT_TOPICS, judged=judged, topics=topics, reports=reports, limits=limits)

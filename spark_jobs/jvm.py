@@ -40,8 +40,8 @@ class JavaOutput:
         self._thread.start()
 
     def line(self) -> str:
-        """Return the last lines without routine ones, as one line of at most 300 characters. Waits up to 5 s until all
-        writers have closed the pipe. Empty without output.
+        """Return the last lines, without empty and routine lines, joined to one line of at most 300 characters; empty without output.
+        Waits up to 5 s until all writers have closed the pipe.
         """
         self._thread.join(_OUTPUT_SECONDS)
         lines = [line for line in self._lines if line and not line.startswith(_ROUTINE_LINES)]
@@ -57,9 +57,11 @@ class JavaOutput:
 
 
 def start_jvm(settings: SparkConf) -> None:
-    """Start this process's JVM with these settings, unless it has one. The JVM's output goes to standard error.
+    """Start this process's JVM with these settings; does nothing if the process has one. The JVM's output goes to standard
+    error.
 
-    Raises Terminal if there is no Java for Spark, Retryable with the end of Java's output if Java started and ended.
+    Raises Terminal if there is no suitable Java, and Retryable, with the end of Java's output, if Java started and ended.
+    Holds PySpark's lock, so concurrent calls wait.
     """
     with SparkContext._lock:
         if SparkContext._gateway is not None:
@@ -80,7 +82,9 @@ def start_jvm(settings: SparkConf) -> None:
 
 
 def _start_error(output: str) -> Terminal | Retryable:
-    """Return the error of a failed start: there is no suitable Java, or Java ended, for example for lack of memory."""
+    """Return the error of a failed start: Terminal if there is no suitable Java, Retryable (after 10 s) if Java ended, for
+    example for lack of memory. `output`: the end of Java's output.
+    """
     home = os.environ.get("JAVA_HOME")
     if shutil.which(os.path.join(home, "bin", "java") if home else "java") is None or _TOO_OLD in output:
         return Terminal("Spark did not start: it needs Java 17 or newer; install Java and set JAVA_HOME")

@@ -117,17 +117,19 @@ SELECT t.topic_id, t.segment_id, t.producers, coalesce(w.messages, 0) AS message
 
 
 def build_sketches(counts: DataFrame, since_ms: int, until_ms: int) -> DataFrame:
-    """Return the key counts whose instants lie in (since, until], added up for each segment: topic_id, segment_id,
-    producers, messages, bins (empty without messages), and set_aside, the number of the segment's rows that are
-    excluded.
+    """Return the key counts whose instants lie in (since, until], added up for each segment: topic_id, segment_id, producers (number of
+    producers that sent counts), messages, bins (the key histogram; empty without messages), and set_aside, the number of the segment's
+    rows that are excluded because their values are impossible.
     """
     return counts.sparkSession.sql(_SKETCHES, {"since_ms": since_ms, "until_ms": until_ms}, counts=counts)
 
 
 def build_rates(samples: DataFrame, window: LoadWindow) -> DataFrame:
-    """Return the rates of every segment observed in the window, from SOUND samples: topic_id, segment_id, four rates per
-    second, observed_at_ms, covered_ms, and the source that was read last. If covered_ms is 0, a counter decreased in or
-    next to each interval between samples, and the rates are null.
+    """Return the rates of every segment that has an interval between two samples which ends in the window: topic_id, segment_id, four
+    rates per second, observed_at_ms, covered_ms, and the source of the latest valid interval. `samples` must be SOUND.
+
+    If covered_ms is 0, a counter decreased in or next to each interval: the rates and observed_at_ms are null, and source is the source
+    that was read last.
     """
     bounds = {
         "read_from_ms": window.read_from_ms,
@@ -139,9 +141,9 @@ def build_rates(samples: DataFrame, window: LoadWindow) -> DataFrame:
 
 
 def build_heard(samples: DataFrame, window: LoadWindow) -> DataFrame:
-    """Return the sources that have samples in the window: source, observed_at_ms (of its last sound sample; null if it
-    has none), set_aside, the number of its samples that are excluded, and topic_id, a topic of the excluded samples
-    (null if there are none).
+    """Return the sources that have samples in the window: source, observed_at_ms (instant of its last SOUND sample; null if it has none),
+    set_aside, the number of its samples that are not SOUND, and topic_id, a topic of such a sample (null if there is none). `samples` are
+    all samples, also those that are not SOUND.
     """
     bounds = {"start_ms": window.start_ms, "end_ms": window.end_ms}
     return samples.sparkSession.sql(_HEARD, bounds, samples=samples)

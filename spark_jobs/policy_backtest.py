@@ -101,14 +101,15 @@ class Candidate:
         return replace(rule_named(self.rule, series, policy), name=self.name)
 
     def check(self, base: AutoScalePolicy) -> None:
-        """Raise the errors of `as_rule`, which are the same for every load."""
+        """Raise InvalidInput for an unknown rule, and InvalidPolicy for parameters that are invalid on the policy `base`."""
         self.as_rule(base, of_messages(self.name, [0.0]))
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """The parameters of a backtest, the same for every load. `seeds`: 0 is the load as it was recorded; any other seed
-    draws each step's messages from a Poisson distribution around it. `actuation_seconds`: duration of a reshape.
+    """The parameters of a backtest, the same for every load. `seeds`: 0 is the load as it was recorded; any other seed draws each step's
+    messages from a Poisson distribution around it. `tick_seconds`: seconds between two evaluations. `actuation_seconds`: duration of a
+    reshape. `pictures`: True if the results have data for charts.
     """
 
     candidates: tuple[Candidate, ...]
@@ -137,12 +138,12 @@ class Question:
 
     @property
     def cases(self) -> list[tuple[Candidate, int]]:
-        """Each candidate with each seed."""
+        """The simulations of one load: each candidate with each seed, candidate by candidate."""
         return [(candidate, seed) for candidate in self.candidates for seed in self.seeds]
 
 
 Done = Callable[[int], None]
-"""Callback with the number of simulations that have been completed."""
+"""Progress callback: called with the number of simulations that were completed since its last call."""
 
 
 class Load(NamedTuple):
@@ -156,11 +157,10 @@ class Load(NamedTuple):
 def answers(
     loads: Iterable[Load], question: Question, done: Done = lambda _count: None
 ) -> Iterator[pa.RecordBatch]:
-    """Yield batches of result rows, TOGETHER loads at a time: a row for each case of a load's part of the question, in the order of
-    the loads.
+    """Yield batches of result rows, TOGETHER loads at a time and in the order of the loads: one row for each case of a load's part of the
+    question. A load that cannot be simulated has a single row with its error; nothing is raised for it.
 
-    `done` is called with the number of further simulations that are completed. A load that cannot be simulated has one row with its
-    error.
+    `done` is a progress callback: it is called with 1 after each simulation.
     """
     waiting: list[Load] = []
     for load in loads:
@@ -173,8 +173,8 @@ def answers(
 
 
 def _answer_batch(loads: Sequence[Load], question: Question, done: Done) -> pa.RecordBatch:
-    """Return the result rows of the loads, in their order. The least costs of loads with the same steps and limits are computed together.
-    An error of the simulation of a load becomes the only row of the load.
+    """Return the result rows of the loads, in the order of the loads. The least costs of loads with the same steps and limits are computed
+    together. If the simulation of a load raises an error, the load has a single row with this error. `done` is a progress callback.
     """
     rows: list[dict[str, Any]] = []
     groups: dict[tuple[int, ...], list[tuple[int, Floats]]] = defaultdict(list)
@@ -205,8 +205,9 @@ def _answer_batch(loads: Sequence[Load], question: Question, done: Done) -> pa.R
 def _simulations(
     load: Load, question: Question, done: Done
 ) -> list[tuple[dict[str, Any], tuple[int, ...], Floats]]:
-    """Simulate each case of a load. Return, for each case, its row without the least cost, the key of the loads with which its least cost
-    can be computed, and the load in segments' capacities.
+    """Simulate each case of a load's part of the question. Return, for each case, its result row with the least cost 0, the key of the
+    cases with which its least cost can be computed (steps, seconds of a step, maximum and initial number of segments), and the load of
+    each step in segments' capacities. Calls `done(1)` after each simulation.
 
     Raises InvalidInput if a cost is not finite, and the errors of `Candidate.as_rule`.
     """
@@ -228,7 +229,7 @@ def _simulations(
 
 
 def _error_row(recording: Recording, error: Exception) -> dict[str, Any]:
-    """Return the only result row of a load that cannot be simulated."""
+    """Return the only result row of a load that cannot be simulated, with type and text of the error; costs are 0."""
     nothing = {"policy": "", "seed": 0, "cost": 0.0, "least_cost": 0.0, "figures": "{}", "picture": None}
     return {
         "key": recording.key,
@@ -246,8 +247,8 @@ def _add_fronts(
     max_segments: int,
     first: int,
 ) -> None:
-    """Add the least costs for all prices to the picture of each load's first case with seed 0, for the load as it was
-    recorded.
+    """Add the result of `front`, the least costs for several prices of excess, to the picture of each recording's first row
+    with seed 0. `rows` are changed in place. `members`: index of a row, and the load of each step in capacities.
     """
     done_keys: set[int] = set()
     for index, load in members:
@@ -263,8 +264,8 @@ def _add_fronts(
 def _simulate_case(
     recording: Recording, series: LoadSeries, candidate: Candidate, seed: int, question: Question
 ) -> dict[str, Any]:
-    """Simulate a candidate on a load, with the messages that the seed draws. Return the result row without the least cost. Load and cost
-    are in capacities of the policy in force.
+    """Simulate a candidate on a load, with the messages that the seed draws. Return the result row, in which the least cost is 0. Load and
+    cost are in capacities of the recording's policy in force, not of the candidate.
     """
     base = recording.base_policy
     conditions = Conditions(
@@ -297,8 +298,8 @@ def _simulate_case(
 
 
 def drawn(series: LoadSeries, seed: int) -> LoadSeries:
-    """Return the series as it was recorded (seed 0), or with messages drawn at random in each step, the same for the same seed. The other
-    metrics change in proportion.
+    """Return the series unchanged for seed 0. For any other seed return a copy in which each step's incoming messages are drawn at random
+    around the recorded number; equal seeds give equal series. The other metrics of a step change in proportion.
     """
     if seed == 0:
         return series
@@ -309,8 +310,9 @@ def drawn(series: LoadSeries, seed: int) -> LoadSeries:
 
 
 def in_capacities_of(run: Simulation, capacity: LoadStats) -> Simulation:
-    """Return the simulation with load, excess and overloaded segments counted in segments of this capacity, which becomes the split
-    thresholds of its policy: a candidate with another threshold does not change the load that a segment can serve.
+    """Return a simulation with load, excess and overloaded segments counted in segments of this capacity, and with the capacity as split
+    thresholds of its policy: a candidate's own thresholds do not change the load that a segment can serve. Returns `run` itself if its
+    policy has these split thresholds.
     """
     if run.rule.policy.thresholds.split == capacity:
         return run
@@ -355,8 +357,9 @@ def by_key(rates: pa.Table, recordings: Iterable[Recording]) -> Iterator[Load]:
 def compute_here(
     rates: pa.Table, recordings: Sequence[Recording], question: Question, done: Done = lambda _count: None
 ) -> pa.Table:
-    """Compute the results in this process, and return them sorted by load, key, policy and seed. `rates` has the columns of
-    `RATE_COLUMNS`. A recording without rates has no result.
+    """Compute the results (`RESULTS`) in this process, and return them sorted by load, key, policy and seed. `rates` has the columns of
+    `RATE_COLUMNS`. A recording without rates has no result, and rates without a recording are ignored. A load that cannot be simulated
+    has a single row with its error. `done` is a progress callback: it is called with 1 after each simulation.
     """
     batches = list(answers(by_key(rates, recordings), question, done))
     return _sorted(pa.Table.from_batches(batches, RESULTS))
@@ -365,9 +368,9 @@ def compute_here(
 def compute(
     spark: SparkSession, rates: DataFrame, recordings: Sequence[Recording], question: Question, parallel: int
 ) -> pa.Table:
-    """Compute the results on Spark, with `parallel` tasks at a time, and return them sorted by load, key, policy and seed. With fewer
-    loads than tasks the candidates of a load are divided among tasks. `rates` without a recording are ignored. A recording without
-    rates has no result. A load that cannot be simulated has an error row from each task that has a part of it.
+    """Compute the results (`RESULTS`) on Spark, with `parallel` tasks at a time, and return them sorted by load, key, policy and seed.
+    With fewer loads than tasks the candidates of a load are divided among tasks. `rates` without a recording are ignored. A recording
+    without rates has no result. A load that cannot be simulated has an error row from each task that has a part of it.
     """
     from pyspark.sql import functions as f
 
@@ -388,8 +391,9 @@ def compute(
 def rates_of_history(
     spark: SparkSession, history_url: str, day_urls: Sequence[str], since_ms: int, until_ms: int
 ) -> DataFrame:
-    """Return the rates that the aggregation stored in the files of these days, of the windows that ended in the inclusive span
-    (milliseconds since the Unix epoch) and have a rate. `history_url` is the root of the files.
+    """Return, with the columns of `RATE_COLUMNS`, the rates that the aggregation stored: of the windows that ended from `since_ms` to
+    `until_ms`, both included (milliseconds since the Unix epoch), and that have a rate; the key is the topic's id. `day_urls` are the
+    directories of the days to read, which must not be empty, and `history_url` is their root.
     """
     from pyspark.sql import functions as f
 
@@ -406,8 +410,8 @@ def rates_of_history(
 def _partition(
     batches: Iterator[pa.RecordBatch], *, recordings: Mapping[int, str], question: str, parts: int
 ) -> Iterator[pa.RecordBatch]:
-    """Compute the results of one Spark task. `recordings` are JSON by key, and each load is simulated for one of `parts` parts of the
-    question's cases.
+    """Yield the result rows of one Spark task. `batches` have the columns of `RATE_COLUMNS` and `part`, sorted by part and key.
+    `recordings` (by key) and `question` are JSON. Each load is simulated for one of `parts` parts of the question's cases.
     """
     yield from answers(
         (
@@ -419,7 +423,9 @@ def _partition(
 
 
 def _runs(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, int, pa.Table]]:
-    """Yield part, key and rows for each part and key, whose rows must be adjacent; at most the rows of one key are held in memory."""
+    """Yield each part and key with its rows. Rows of one part and key must be adjacent; only these rows and the current batch are held in
+    memory.
+    """
     batches_of_key: list[pa.RecordBatch] = []
     current: tuple[int, int] | None = None
     for batch in batches:
@@ -474,8 +480,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def rates_of_trace(recording: Recording, series: LoadSeries) -> pa.Table:
-    """Return a trace as rows of `RATE_COLUMNS`, so that it is processed like a load recorded by Cleave. All
-    rates are of segment 0.
+    """Return the series of a trace as rows of `RATE_COLUMNS` with the recording's key, so that the trace is processed like a
+    load recorded by Cleave. All rates are of segment 0; each step is a window that ends with the step.
     """
     step_ms = series.step_seconds * 1000
     ends = series.start_ms + step_ms * np.arange(1, series.steps + 1)

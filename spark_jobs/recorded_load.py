@@ -76,17 +76,17 @@ class Recording:
 
     @property
     def base_policy(self) -> AutoScalePolicy:
-        """The policy in force. Its split thresholds are the capacity of a segment, whatever the thresholds of a
-        candidate.
+        """The policy in force. Its split thresholds are the capacity of a segment, whatever the thresholds of a candidate. Raises
+        InvalidPolicy if `policy` has an unknown parameter or a value of a wrong type.
         """
         return AutoScalePolicy.from_document(self.policy)
 
 
 def series_of(recording: Recording, rows: pa.Table) -> LoadSeries:
-    """Return the series of a recording from its rows of `RATE_COLUMNS`, in any order. Rates that are negative or not finite count as 0; a
-    step without a window is NaN.
+    """Return the load series of a recording from its rows of `RATE_COLUMNS`, in any order: in each step the sums over the segments. Rates
+    that are negative or not finite count as 0; a step without a recent window is NaN.
 
-    The series has a distribution over the ring unless all rates are of the whole ring.
+    The series has a distribution over the ring, which is even in steps without a recent window, unless all rates are of the whole ring.
     """
     ends = rows.column("window_end_ms").to_numpy()
     windows, window_of_row = np.unique(ends, return_inverse=True)
@@ -106,8 +106,9 @@ def series_of(recording: Recording, rows: pa.Table) -> LoadSeries:
 
 
 def _windows_of_steps(recording: Recording, windows: Wholes) -> tuple[Wholes, Any]:
-    """Return, for each step, the index of the last window that ended at or before the step's end (-1: none), and True if
-    that window ended less than one step before the step began.
+    """Return two arrays with an entry for each step: the index of the last window that ended at or before the step's end (-1: none), and
+    True if this window ended less than one step before the step began, or later. `windows`: the ends of the windows, ascending, in
+    milliseconds since the Unix epoch.
     """
     step_ms = recording.step_seconds * 1000
     step_ends = recording.start_ms + step_ms * np.arange(1, recording.steps + 1)
@@ -121,10 +122,11 @@ def _windows_of_steps(recording: Recording, windows: Wholes) -> tuple[Wholes, An
 def _shares(
     recording: Recording, rows: pa.Table, rates: Floats, window_of_row: Wholes, windows: int
 ) -> Floats | None:
-    """Return the share of the load in each equal part of the ring (`[window, bin]`, each row adds up to 1); None if all rates are of the
-    whole ring.
+    """Return the share of the load in each of several equal parts of the ring (`[window, bin]`, each row adds up to 1); None if all rates
+    are of the whole ring.
 
-    A window without load is even. The number of parts is the smallest that separates the segments, at most MOST_BINS.
+    `rates` has the valid rates of each row of `rows`, `window_of_row` the index of its window, and `windows` is the number of windows. A
+    window without load is even. The number of parts is the smallest that separates the segments, at most MOST_BINS.
     """
     segments, segment_of_row = np.unique(rows.column("segment_id").to_numpy(), return_inverse=True)
     ranges = [HashRange.parse(recording.ranges.get(int(i), "0000-ffff")) for i in segments]
@@ -144,7 +146,7 @@ def _shares(
 
 
 def _spread(hash_range: HashRange, bins: int) -> Floats:
-    """Return the part of the range that lies in each bin."""
+    """Return, for each of `bins` equal parts of the ring, the share (0..1) of the range that lies in this part; the shares add up to 1."""
     edges = np.arange(bins + 1) * (RING_SIZE / bins)
     inside = np.minimum(edges[1:], hash_range.end + 1) - np.maximum(edges[:-1], hash_range.start)
     part: Floats = np.maximum(inside, 0.0) / hash_range.width

@@ -78,8 +78,8 @@ def compute(
     """Return the rows to write, by name: boundaries, bundles, namespaces, brokers, clusters, and hot_topics, the topics of bundles above
     a limit. `silent` has the result of `build_reports`, and `uncut` that of `build_unsound_boundaries`, which show the excluded input.
 
-    `report_urls` are the files of each kind of `REPORTS`. Reads the tables of `BASELINE` below the scratch URL, and writes every
-    bundle's figures there as `judged`. Needs a report of at least one broker.
+    `report_urls` are the files of each kind of `REPORTS`; every kind must be present. Reads the tables of `BASELINE` below the scratch
+    URL, and writes the figures of every bundle there as `judged`, which replaces an earlier result. Needs a report of at least one broker.
     """
     landed = {kind: _read(spark, schema, report_urls[kind]) for kind, schema in REPORTS.items()}
     stored = {name: spark.read.schema(s).parquet(f"{scratch_url}/{name}") for name, s in BASELINE.items()}
@@ -120,7 +120,7 @@ def _read(spark: SparkSession, schema: str, urls: Sequence[str]) -> DataFrame:
 
 
 def _boundary_changes(namespaces: DataFrame) -> DataFrame:
-    """Return the boundaries that are to be written."""
+    """Return the rows of `namespaces` whose boundaries are to be written, with the stored row_version as seen_row_version."""
     return namespaces.where("is_changed").selectExpr(
         "cluster", "namespace", "boundaries", "boundaries_at_ms", "row_version AS seen_row_version"
     )

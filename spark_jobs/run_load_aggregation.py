@@ -29,9 +29,11 @@ KEY_COUNTS = "topic_id BIGINT, segment_id BIGINT, source STRING, instant TIMESTA
 def compute(
     spark: SparkSession, sample_urls: Sequence[str], scratch_url: str, window: LoadWindow
 ) -> pa.Table:
-    """Write `rates` below the scratch URL. Return the sources that reported, as `build_heard` does.
+    """Write the rates of the window as `rates` below the scratch URL, and replace what is there. Return the sources that
+    reported in the window, with the columns of `build_heard`.
 
-    A row with a missing value is not a sample, and a row that is not SOUND is excluded.
+    A row of the files with a missing value is ignored. A row that is not SOUND (an impossible counter, or a name that cannot be stored)
+    adds to no rate and is counted for its source.
     """
     samples = spark.read.schema(SAMPLES).parquet(*sample_urls).na.drop()
     build_rates(samples.where(SOUND), window).write.mode("overwrite").parquet(f"{scratch_url}/rates")
@@ -39,8 +41,8 @@ def compute(
 
 
 def add_up(spark: SparkSession, count_urls: Sequence[str], since_ms: int, until_ms: int) -> pa.Table:
-    """Return the key histograms of segments from the counts that producers sent with instants in (since, until], as
-    `build_sketches` describes. A row with a missing value is ignored.
+    """Return the key histograms of segments from the landed key counts with instants in (since, until], in milliseconds since the Unix
+    epoch, with the columns of `build_sketches`. A row with a missing value is ignored.
     """
     counts = spark.read.schema(KEY_COUNTS).parquet(*count_urls).na.drop()
     return build_sketches(counts, since_ms, until_ms).toArrow()

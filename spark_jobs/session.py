@@ -61,16 +61,17 @@ def frame_of(spark: SparkSession, table: pa.Table) -> DataFrame:
 
 
 def session_id(master: str, number: int = 0) -> UUID:
-    """Return the fixed session id for a Connect server: the same in every process, another one for each `number`."""
+    """Return the fixed session id for the Connect server of `master`: the same in every process, and another id for each `number`."""
     return uuid5(NAMESPACE_URL, f"cleave/load-aggregation/{urlsplit(master).netloc}/{number}")
 
 
 def get_session(master: str, conf: Mapping[str, str] | None = None) -> SparkSession:
-    """Return the session for `master`, which is created on first use. `conf` adds to or overrides the built-in settings.
+    """Return the session for `master`, which is created on first use. `conf` adds to or overrides the built-in settings of a new session.
 
-    A classic session sets PYSPARK_PYTHON and starts a JVM in this process. Over Connect only settings of the session can be given, not
-    those of the server. Raises InvalidInput for a wrong master or setting, Retryable if no server answers or Java ended at its start,
-    Terminal if there is no Java for Spark, or the Connect server has ended too many sessions.
+    A classic session sets PYSPARK_PYTHON for a local master and starts a JVM in this process. Over Connect only settings of the session
+    can be given, not settings of the server, and `conf` has no effect on a session that this process has already. Raises InvalidInput for
+    a wrong master or setting, Retryable if no server answers or Java ended at its start, Terminal if there is no Java for Spark, or the
+    Connect server has ended too many sessions.
     """
     if master.startswith("sc://"):
         return _connect(master, dict(conf or {}))
@@ -131,8 +132,8 @@ def _accepts_connections(address: str) -> bool:
 def with_session(
     master: str, act: Callable[[SparkSession], Answer], conf: Mapping[str, str] | None = None
 ) -> Answer:
-    """Return the result of `act`, called with the session for `master`. If a Connect server had ended that session, `act` is called once
-    more with the next session.
+    """Call `act` with the session for `master`, and return its result. If `act` fails because a Connect server has ended the session, `act`
+    is called once more with the next session, so it must be repeatable.
 
     Raises the errors of `get_session` and of `act`.
     """
@@ -146,8 +147,9 @@ def with_session(
 
 
 def _connect(master: str, conf: dict[str, str]) -> SparkSession:
-    """Return the session of this process, or a new client of the fixed session, with the next id if the server has ended that session. A
-    new client sets the settings.
+    """Return the session of this process for the Connect server, or else a new client of the session with the fixed id, or with the next
+    id that the server has not ended. A new client applies the settings `conf` and is kept for later calls; a session that the process has
+    already is returned without applying them.
 
     Raises InvalidInput for a refused setting, Retryable if the server does not answer, Terminal after 20 ended sessions.
     """

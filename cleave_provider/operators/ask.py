@@ -58,8 +58,8 @@ class AskOperator(RetriedOperator, HITLOperator):
 
 
 def given_by(answer: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the answer to a question: `approve`, `actor` and `reason`. `actor` is None if no person answered
-    in time.
+    """Return the answer to a question as `approve`, `actor` and `reason`. `answer` is the result of an `AskOperator`.
+    `actor` is None if no person answered in time; `approve` is then the default answer.
     """
     user, fields = answer.get("responded_by_user"), answer.get("params_input") or {}
     return {

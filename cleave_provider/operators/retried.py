@@ -45,7 +45,7 @@ class RetriedOperator(BaseOperator):
 
 
 def _missing_defaults(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the default retries and delay, without those that `arguments` contain."""
+    """Return the default retries, delay and (since Airflow 3.3) retry policy, without those that `arguments` contain."""
     defaults: dict[str, Any] = {"retries": RETRIES, "retry_delay": RETRY_DELAY}
     if HAS_RETRY_POLICIES:
         defaults["retry_policy"] = RetryableOnly()

@@ -155,8 +155,9 @@ def perform_in(context: Context, action: AnyAction, request: BaseModel) -> Any:
 
 
 def perform_parts(perform: Callable[[Any], Any], request: BaseModel) -> Any:
-    """Perform an action part by part. Call `perform` with the request, then with the request that `rest_of` of
-    each answer returns for the remaining part, until `rest_of` returns None. Return the answer about all parts.
+    """Perform an action part by part, and return the answer about all parts. Call `perform` with the request, then with
+    the request that `rest_of` of each answer returns for the remaining part, until `rest_of` returns None. An error in
+    a later part is raised; the earlier parts stay performed.
     """
     part = response = perform(request)
     while (remaining_request := part.rest_of(request)) is not None:
@@ -168,8 +169,8 @@ def perform_parts(perform: Callable[[Any], Any], request: BaseModel) -> Any:
 
 @functools.cache
 def actions_of(subject: str) -> tuple[AnyAction, ...]:
-    """Return the actions whose names begin with the subject, in the order of their modules; empty if it is not a
-    subject. Loads the modules at the first call.
+    """Return the actions of the subject, in the order of their modules; empty if it is not a subject. The first call
+    loads the subject's modules, and the result is cached.
     """
     return tuple(
         action for module in MODULES.get(subject, ()) for action in importlib.import_module(module).ACTIONS

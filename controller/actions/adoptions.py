@@ -114,6 +114,9 @@ class AdoptionResponse(OperationResponse):
     )
 
     def sentence(self) -> str:
+        """Return a sentence about the operation; for a dry run, about the logs that would end, the segments that would be
+        created, and the clients and subscriptions for which the adoption would be refused.
+        """
         if not self.dry_run:
             return super().sentence()
         connected = [*self.producers, *self.consumers]
@@ -148,12 +151,14 @@ class AttachmentResponse(OperationResponse):
 
 
 def adopt(context: Context, request: AdoptTopic) -> AdoptionResponse:
-    """Write the intent to adopt the topic, and wait for the operation as in `Context.respond`. Also returns the old
-    topic's clients and subscriptions as they were before the adoption.
+    """Write the intent to adopt the topic, and return its operation after the wait that the context allows. Also returns
+    the old topic's clients and subscriptions as they were before the adoption.
 
     A dry run lists the connected clients and the subscriptions that cannot be served; the action itself refuses the
-    subscriptions, and connected clients unless `cut_off`. Raises Unsupported for `stock` on a data plane without
-    gates, and the errors of `topic_adoption.plan` and `topic_adoption.adopt`.
+    subscriptions (InvalidInput), and connected clients (Conflict) unless `cut_off`. Raises TopicNotFound if the old
+    topic does not exist, TopicExists, InvalidInput, Conflict also if a log is already terminated or the request key was
+    used for another request, LostRace, Unsupported if the data plane has no topics to adopt, and for `stock` on a data
+    plane without gates, and the errors of the data plane.
     """
     planes = context.app.planes
     plan = topic_adoption.plan(
@@ -186,9 +191,10 @@ def adopt(context: Context, request: AdoptTopic) -> AdoptionResponse:
 
 
 def attach(context: Context, request: AttachTopic) -> AttachmentResponse:
-    """Write the intent to attach the topic, and wait for the operation as in `Context.respond`. A dry run also
-    reads the active segments from the broker. Raises the errors of `topic_admin.attach_topic`, and in a dry run
-    those of the data plane.
+    """Write the intent to attach the topic, and return its operation after the wait that the context allows. A dry run
+    also reads the active segments from the broker, with the errors of the data plane. Raises InvalidInput for an
+    invalid name, TopicExists, Unsupported for a data plane that keeps no layouts, LostRace, and Conflict if the request
+    key was used for another request.
     """
     intent = topic_admin.attach_topic(
         context.store,
@@ -202,7 +208,7 @@ def attach(context: Context, request: AttachTopic) -> AttachmentResponse:
 
 
 def _segments_on_broker(context: Context, request: AttachTopic) -> list[SegmentOnBroker]:
-    """Return the active segments of the broker's layout. Raises InvalidInput for a data plane that keeps no
+    """Return the active segments of the broker's layout, by range. Raises InvalidInput for a data plane that keeps no
     layouts, and the errors of the data plane.
     """
     keeper = context.app.planes[request.data_plane]
@@ -219,8 +225,9 @@ def _segments_on_broker(context: Context, request: AttachTopic) -> list[SegmentO
 
 
 def detach(context: Context, request: DetachTopic) -> OperationResponse:
-    """Write the intent to detach the topic, and wait for the operation as in `Context.respond`. Raises the errors
-    of `topic_admin.detach_topic`.
+    """Write the intent to detach the topic, and return its operation after the wait that the context allows. Raises
+    TopicNotFound, TopicNotLive, and Conflict for a topic that was not attached, or if the request key was used for
+    another request.
     """
     intent = topic_admin.detach_topic(context.store, request.topic, context.journal_request(request.reason))
     return context.operation_response(intent)

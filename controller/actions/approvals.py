@@ -108,6 +108,7 @@ class AnsweredApprovals(Response):
     approvals: list[Annotated[ApprovalRow, _WithExample()]]
 
     def sentence(self) -> str:
+        """Return the level, action, state and id of each approval."""
         verb = "would be" if self.dry_run else "is"
         return "; ".join(
             f"{row.level}: to {row.action} {verb} {row.state} (approval {row.approval_id})"
@@ -116,10 +117,13 @@ class AnsweredApprovals(Response):
 
 
 def _answer(context: Context, request: AnswerRequest, *, approve: bool) -> AnsweredApprovals:
-    """Approve or reject all of the approvals, or none of them. Return them after the answer. Raises the errors
-    of `approvals.answer`, and NotFound for an approval that does not exist or that the requested level does not cover,
-    because rights apply to a level. The cluster covers every approval, a namespace its own and those of its topics, a
-    topic its own; a request without a level covers every approval except those of the cluster.
+    """Approve or reject all of the approvals, or none of them. Return them after the answer, by id. Approvals that have
+    this answer already are returned unchanged.
+
+    Raises NotFound for an approval that does not exist or that the requested level does not cover, because rights apply
+    to a level; Conflict if an approval has another answer or has expired, or if its subject is gone; and the errors of
+    carrying out the answer. The cluster covers every approval, a namespace covers approvals of the namespace and of its
+    topics, and a topic its own; a request without a level covers all approvals except approvals of the cluster.
     """
     for approval_id in request.approvals:
         row = approvals.find(context.store, approval_id)

@@ -70,8 +70,8 @@ def summary(rows: Sequence[Row]) -> list[Row]:
 
 
 def by_load(rows: Sequence[Row]) -> list[Row]:
-    """Return one row per load and policy, ordered by load, then as in `summary`: figures over the seeds of the
-    load.
+    """Return one row per load and policy, ordered by load, then by regret: sums over the seeds of the load, the
+    geometric mean of the regrets, and the longest silence.
     """
     keys = list(dict.fromkeys((row["load"], row["policy"]) for row in rows))
     policy_rows = [
@@ -82,7 +82,9 @@ def by_load(rows: Sequence[Row]) -> list[Row]:
 
 
 def cells(rows: Iterable[Row]) -> list[Row]:
-    """Return the rows for a table: regrets and hours with two decimals, durations in words (`overload`, `silent`)."""
+    """Return copies of summary rows for a table: regrets and excess hours as text with two decimals, and durations in words in the added
+    columns `overload` and `silent`.
+    """
     return [
         {
             **row,

@@ -109,6 +109,7 @@ class CandidateResponse(Response):
     outcome: str | None = Field(description="Reason why the candidate ended.")
 
     def sentence(self) -> str:
+        """Return a sentence with the topic, id, parameters and state of the candidate."""
         return f"{self.name} {'would be' if self.dry_run else 'is'} {self.state}"
 
     @property
@@ -123,6 +124,7 @@ class ProposedCandidate(CandidateResponse):
     was_there: bool = Field(description="The candidate was proposed before, with the same parameters.")
 
     def sentence(self) -> str:
+        """Return a sentence that says whether the candidate is, was already, or would be in shadow."""
         if self.dry_run and not self.was_there:
             return f"{self.topic}: a candidate ({parameters_text(self.override)}) would be in shadow"
         return f"{self.name} {'was' if self.was_there else 'is'} in shadow"
@@ -148,6 +150,9 @@ class WeighedCandidate(CandidateResponse):
     )
 
     def sentence(self) -> str:
+        """Return a sentence that says whether the candidate is, was already, or would be promoted, refused or waiting for an approval, with
+        the evidence.
+        """
         verb = "was" if self.had_ended else "would be" if self.dry_run else "is"
         end = ("promoted" if self.is_better else "refused") if self.dry_run else self.state
         if self.waits:
@@ -173,8 +178,9 @@ class WeighedCandidate(CandidateResponse):
 
 def propose(context: Context, request: ProposeCandidate) -> ProposedCandidate:
     """Put the candidate into shadow and return it. A candidate with the same parameters that is already in shadow
-    is returned unchanged. Raises InvalidInput for a parameter that is null, and the errors of
-    `policy_candidates.propose`.
+    is returned unchanged. Raises TopicNotFound, TopicNotLive, InvalidInput without a parameter or for a parameter that
+    is null, InvalidPolicy for parameters that do not fit the policy in force, and Conflict if another candidate is in
+    shadow.
     """
     for parameter, value in request.parameters.items():
         if value is None:
@@ -193,7 +199,9 @@ def propose(context: Context, request: ProposeCandidate) -> ProposedCandidate:
 
 
 def withdraw(context: Context, request: WithdrawCandidate) -> CandidateResponse:
-    """Withdraw the candidate and return it. Raises the errors of `policy_candidates.withdraw`."""
+    """Withdraw the topic's newest candidate and return it; a candidate that was withdrawn before is returned unchanged. Raises
+    TopicNotFound, NotFound if there is no candidate, and Conflict if the candidate was promoted or refused.
+    """
     candidate = policy_candidates.withdraw(
         context.store,
         request.topic,
@@ -204,11 +212,13 @@ def withdraw(context: Context, request: WithdrawCandidate) -> CandidateResponse:
 
 
 def promote(context: Context, request: PromoteCandidate) -> WeighedCandidate:
-    """Backtest the candidate and the policy in force, then promote or refuse the candidate; with `ask`, request an
-    approval for a better one. The backtest is stored. A dry run compares the two only, and stores nothing. A
-    candidate that was promoted or refused before is returned as it is, without a backtest.
+    """Backtest the candidate and the policy in force, then promote the candidate if it would have cost less, otherwise
+    refuse it; with `ask`, request an approval instead of promoting. The backtest is stored. A dry run compares the two
+    only, and stores nothing. A candidate that was promoted or refused before is returned as it is, without a backtest.
 
-    Raises InvalidInput for more than `MOST_DAYS` days on a server, and the errors of `policy_candidates.promote`.
+    Raises InvalidInput for more than `MOST_DAYS` days on a server, TopicNotFound, TopicNotLive, NotFound without a
+    candidate, Conflict for a withdrawn candidate or too little recorded load, LostRace if the policy in force was
+    changed in the meantime, and the errors of the backtest.
     """
     if context.computation is not None and request.days > MOST_DAYS:
         raise InvalidInput(
@@ -244,7 +254,7 @@ def _weighed(context: Context, promotion: policy_candidates.Promotion) -> Weighe
 
 
 def _fields(context: Context, topic: str, candidate: CandidateRow) -> dict[str, Any]:
-    """Return the fields of `CandidateResponse`."""
+    """Return the fields of `CandidateResponse`, by name."""
     return {"topic": topic, **asdict(candidate), "dry_run": context.dry_run}
 
 

@@ -33,7 +33,7 @@ AIRFLOW_REASON = "requested in Airflow"
 @dataclass(frozen=True, slots=True)
 class Caller:
     """The person or program that requests an action. Requests with the same `request_key` share one
-    operation.
+    operation. `default_reason` is recorded if the request gives no reason.
     """
 
     actor: str
@@ -49,7 +49,7 @@ def command_caller() -> Caller:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options of an action. `wait_seconds` bounds the wait for an operation; with 0 the action returns once
+    """Options of an action. `wait_seconds` is the maximum wait for an operation; with 0 the action returns once
     the intent is written.
     """
 
@@ -77,7 +77,9 @@ class Context:
         return self.options.dry_run
 
     def journal_request(self, reason: str | None) -> Request:
-        """Return the caller's request for the journal. Without a `reason`, the caller's default reason is recorded."""
+        """Return the caller's request for the journal, with the deadline of the settings. Without a `reason`, the caller's default reason
+        is recorded.
+        """
         return Request(
             request_key=self.caller.request_key,
             origin=self.caller.origin,
@@ -87,8 +89,8 @@ class Context:
         )
 
     def operation_response(self, intent: Intent) -> OperationResponse:
-        """Return the response about the intended operation, after the wait that the options allow. Errors of the
-        operation are in the response, not raised.
+        """Return the response about the intended operation, after the wait that the options allow (none in a dry run). An
+        operation that was aborted or is still in progress is in the response, not raised.
         """
         return self.respond(OperationResponse, intent)
 
@@ -117,8 +119,9 @@ class Context:
 
     def wait_for(self, operation: Operation) -> Operation:
         """Wait for the operation, at most `wait_seconds` of the options, and return it as it is then, whether it
-        has ended or not. An error of the wait or of the operation is not raised. Without a running worker, this
-        process runs the operation. With `wait_seconds` 0, the operation is returned unchanged.
+        has ended or not. An error of the wait or of the operation is not raised; the operation is then read once
+        more, which may raise StoreUnavailable. Without a running worker, this process runs the operation. With
+        `wait_seconds` 0, the operation is returned unchanged.
         """
         if self.options.wait_seconds <= 0:
             return operation
@@ -129,7 +132,7 @@ class Context:
                 return operations.get_operation(tx, operation.operation_id)
 
     def _epoch_of(self, topic: str) -> int | None:
-        """Return the layout epoch of the topic; None for a topic that only the dry run has created."""
+        """Return the layout epoch of the topic of that name; None if there is none, because only the dry run has created the topic."""
         try:
             with self.store.transaction() as tx:
                 return topics.find_topic(tx, topic).epoch

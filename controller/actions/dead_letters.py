@@ -67,6 +67,7 @@ class RedriveResponse(Response):
         return request.model_copy(update={"limit": remaining}) if remaining > 0 else None
 
     def joined(self, earlier: Self) -> Self:
+        """Return a copy of this answer with the messages of the earlier parts added to its own; `left` stays as it is."""
         return self.model_copy(update={"messages": earlier.messages + self.messages})
 
 
@@ -95,8 +96,8 @@ def redrive(context: Context, request: RedriveDeadLetters) -> RedriveResponse:
 
 def _put_back(app: Application, log: DeadLetterLog, count: int) -> int:
     """Append up to `count` dead letters to the topic, and acknowledge them in batches of `CHUNK` after they are
-    stored. Return the number of messages, which is smaller if no more letters arrive. Disconnects another reader of
-    the log.
+    stored. Return the number of messages, which is less than `count` if no more letters arrive. Disconnects another
+    reader of the log. After an error, the letters of the last batch may be stored without being acknowledged.
     """
     stored = 0
     with (

@@ -24,7 +24,7 @@ class DryRunStore(Store):
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
         """Open a transaction that is rolled back when the block ends. Deferred constraints are checked first, so
-        the errors that a commit would have raised are raised.
+        the errors that a commit would have raised are raised. The errors are those of `Store.transaction`.
         """
         with super().transaction() as tx:
             attempt = tx.begin_nested()

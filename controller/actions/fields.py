@@ -74,8 +74,9 @@ def _hash(value: object) -> object:
 
 
 def _keep(text: str) -> str | None:
-    """Return the text of a time to keep unchanged; None for an empty text, which a form sends. Raises InvalidInput
-    for a text that is no duration, and for a time outside 1 minute to `LONGEST_KEEP`.
+    """Check the text of a duration for which created segments are not merged, and return the text as it is; None for an
+    empty text, which a form sends. Raises InvalidInput for a text that is no duration, and for a duration outside 1
+    minute to `LONGEST_KEEP`.
     """
     if not text:
         return None
@@ -144,7 +145,9 @@ def _finite(text: str) -> float | str:
 
 
 def name_of(kind: str) -> AfterValidator:
-    """Return a validator that requires a name of this kind, as in `demand_name`."""
+    """Return a pydantic validator that refuses values which are not valid names; `kind` is the noun of the message, such as
+    `subscription`.
+    """
     return AfterValidator(as_value_error(partial(demand_name, kind)))
 
 
@@ -212,8 +215,8 @@ RequestT = TypeVar("RequestT", bound=BaseModel)
 
 
 def fill_in(model: type[RequestT], values: Mapping[str, object]) -> RequestT:
-    """Return the request with these values. Raises InvalidInput with one line that names each wrong field and its
-    error, and for a text that has no UTF-8 form.
+    """Return a request of class `model` with these values, by field. Raises InvalidInput with one line that names each
+    wrong, missing or unknown field and its error, and for a text that has no UTF-8 form.
     """
     for name, value in values.items():
         demand_utf8(value, name)  # Such text could be neither stored nor printed.

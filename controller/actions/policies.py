@@ -92,6 +92,7 @@ class PolicyResponse(Response):
     )
 
     def sentence(self) -> str:
+        """Return a sentence with the changed parameters, their former and new values; for a dry run also with the consequences."""
         level = self.name or CLUSTER
         changes = ", ".join(
             f"{row['parameter']} from {_value(row['was'])} to {_value(row['value'])}" for row in self.rows()
@@ -101,6 +102,7 @@ class PolicyResponse(Response):
         return f"{level} would have {changes or 'the same parameters'}; {self.consequences.sentence()}"
 
     def title(self) -> str:
+        """Return the sentence, also above the rows of a change that is no dry run."""
         return self.sentence()
 
     def rows(self) -> Sequence[Row]:
@@ -123,8 +125,9 @@ def _value(value: object) -> str:
 
 def set_policy(context: Context, request: SetPolicy) -> PolicyResponse:
     """Set parameters at the level (None removes a parameter), and return the level before and after. A dry run
-    evaluates up to `policy_admin.MOST_TOPICS` topics of the level instead of writing. Raises the errors of
-    `policy_admin.change`.
+    evaluates up to `policy_admin.MOST_TOPICS` topics of the level instead of writing. Raises TopicNotFound,
+    TopicNotLive, LostRace, and InvalidPolicy for an unknown parameter, a value of a wrong type, or a policy that is not
+    valid together with the levels above.
     """
     return _change(context, request.level, request.parameters, replace=request.replace)
 
@@ -132,15 +135,16 @@ def set_policy(context: Context, request: SetPolicy) -> PolicyResponse:
 def remove(context: Context, request: RemovePolicy) -> PolicyResponse:
     """Remove all parameters of the level, and return the level before and after; parameters of the cluster get
     their defaults. A dry run evaluates up to `policy_admin.MOST_TOPICS` topics of the level instead of writing.
-    Raises the errors of `policy_admin.change`.
+    Raises TopicNotFound, TopicNotLive, LostRace, and InvalidPolicy if the levels above are not readable or not valid.
     """
     return _change(context, request.level, {}, replace=True)
 
 
 def _change(context: Context, level: str, parameters: Mapping[str, Any], *, replace: bool) -> PolicyResponse:
-    """Change the parameters of the level and return the level before and after. `replace`: True to remove its other
-    parameters. A dry run writes nothing and locks nothing; it evaluates up to `policy_admin.MOST_TOPICS` topics of
-    the level on a snapshot. Raises the errors of `policy_admin.change`.
+    """Set the parameters at the level (None removes a parameter) and return the level before and after. `replace`: True
+    to remove its other parameters. A dry run writes nothing and locks nothing; it evaluates up to
+    `policy_admin.MOST_TOPICS` topics of the level on a snapshot. Raises TopicNotFound, TopicNotLive, LostRace and
+    InvalidPolicy.
     """
 
     def merged(before: Document) -> Document:

@@ -92,11 +92,12 @@ class Response(Answer):
     dry_run: bool = Field(False, description="Nothing was changed.")
 
     def title(self) -> str | None:
+        """Return the sentence for a dry run or an answer without rows; otherwise None, because the rows suffice."""
         return self.sentence() if self.dry_run or not self.rows() else None
 
 
 def aborted(operation_id: int | None, kind: str, topic: str, reason: str | None) -> Terminal:
-    """Return the error about an aborted operation."""
+    """Return the error about an aborted operation; it is not raised here. `reason` None: the journal has no reason."""
     return Terminal(
         f"operation {operation_id} ({kind} of {topic}) was aborted: {reason or 'no reason is recorded'}"
     )
@@ -142,13 +143,13 @@ class OperationDocument(BaseModel):
     parameters: dict[str, Any] = Field(examples=[{"subscription": "billing"}])
 
     def row(self) -> Row:
-        """Return the operation as a row of a table."""
+        """Return the operation as a row of a table, with the created segments as text."""
         columns = ("operation_id", "topic", "kind", "state", "epoch", "parents")
         return {name: getattr(self, name) for name in columns} | {"children": segments_text(self.creates)}
 
 
 def operation_fields(operation: Operation) -> dict[str, Any]:
-    """Return the fields of `OperationDocument`."""
+    """Return the fields of `OperationDocument` for the operation, by name."""
     return {
         "operation_id": operation.operation_id,
         "topic": operation.topic_name,
@@ -175,6 +176,7 @@ class OperationResponse(OperationDocument, Response):
     )
 
     def sentence(self) -> str:
+        """Return a sentence with the id, kind and state of the operation; for a dry run, with the segments to seal and create."""
         if not self.dry_run:
             sealed_text = f" of segment {', '.join(map(str, self.parents))}" if self.parents else ""
             return f"operation {self.operation_id}: {self.kind}{sealed_text} on {self.topic} is {self.state}"
@@ -192,7 +194,7 @@ class OperationResponse(OperationDocument, Response):
 
     def demand_done(self, wait_seconds: float) -> None:
         """Raise Terminal if the operation was aborted, Retryable if it is still in progress. Does nothing in a dry
-        run, or if the caller did not wait.
+        run, or if the caller did not wait (`wait_seconds` 0). Does not wait itself.
         """
         if self.dry_run or wait_seconds <= 0:
             return
@@ -269,7 +271,7 @@ def segment_documents(layout: SegmentLayout, *, sealed: bool = True) -> list[Seg
 
 
 def segment_rows(layout: SegmentLayout) -> list[dict[str, Any]]:
-    """Return the documents of `segment_documents` as rows."""
+    """Return the segments of the layout as rows: the active segments by range, then the sealed segments by id."""
     return [document.model_dump() for document in segment_documents(layout)]
 
 

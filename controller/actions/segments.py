@@ -103,9 +103,11 @@ class RecutSegments(TopicRequest):
 def _reshape(
     context: Context, request: TopicRequest, planner: Planner, keep: str | None = None
 ) -> OperationResponse:
-    """Write the intent of the reshape that the planner plans, and wait for the operation as in `Context.respond`.
-    `keep`: duration for which no policy merges the created segments; None: none. Raises the errors of
-    `segment_admin.submit`.
+    """Write the intent of the reshape that the planner plans, and return its operation after the wait that the context
+    allows. `keep`: duration such as `2h` for which no policy merges the created segments; None: no such time.
+
+    Raises TopicNotFound, TopicNotLive, TopicHeld, SegmentNotFound, InvalidLayoutChange, SegmentBusy, LostRace, Conflict
+    if the request key was used for another request, and Unsupported if the data plane cannot perform the reshape.
     """
     journal_request = context.journal_request(request.reason)
     if keep is not None:
@@ -115,31 +117,37 @@ def _reshape(
 
 
 def split(context: Context, request: SplitSegment) -> OperationResponse:
-    """Write the intent to split the segment, and wait for the operation as in `Context.respond`. Raises
-    InvalidInput for both cut points and parts, and the errors of `segment_admin.submit`.
+    """Write the intent to split the segment, and return its operation after the wait that the context allows. Raises
+    InvalidInput for both cut points and parts, TopicNotFound, TopicNotLive, TopicHeld, SegmentNotFound,
+    InvalidLayoutChange, SegmentBusy, LostRace, Conflict if the request key was used for another request, and
+    Unsupported if the data plane cannot split there.
     """
     planner = segment_admin.splitting(request.segment_id, at=request.cut_points or (), parts=request.parts)
     return _reshape(context, request, planner, request.keep)
 
 
 def merge(context: Context, request: MergeSegments) -> OperationResponse:
-    """Write the intent to merge the segments, and wait for the operation as in `Context.respond`. Raises the errors
-    of `segment_admin.submit`.
+    """Write the intent to merge the segments, and return its operation after the wait that the context allows. Raises
+    TopicNotFound, TopicNotLive, TopicHeld, SegmentNotFound, InvalidLayoutChange unless the segments are neighbours,
+    SegmentBusy, LostRace, Conflict if the request key was used for another request, and Unsupported.
     """
     return _reshape(context, request, segment_admin.merging(request.first_id, request.second_id))
 
 
 def rebucket(context: Context, request: RebucketSegment) -> OperationResponse:
-    """Write the intent to change the segment's number of entry buckets, and wait for the operation as in
-    `Context.respond`. Raises the errors of `segment_admin.submit`.
+    """Write the intent to change the segment's number of entry buckets, and return its operation after the wait that the
+    context allows. Raises TopicNotFound, TopicNotLive, TopicHeld, SegmentNotFound, InvalidLayoutChange, SegmentBusy,
+    LostRace, Conflict if the request key was used for another request, and Unsupported.
     """
     planner = segment_admin.rebucketing(request.segment_id, request.bucket_count)
     return _reshape(context, request, planner)
 
 
 def recut(context: Context, request: RecutSegments) -> OperationResponse:
-    """Write the intent to divide the segments at other cut points, and wait for the operation as in
-    `Context.respond`. Raises the errors of `segment_admin.submit`.
+    """Write the intent to divide the segments at other cut points (without a cut point: into one segment), and return its
+    operation after the wait that the context allows. Raises TopicNotFound, TopicNotLive, TopicHeld, SegmentNotFound,
+    InvalidLayoutChange unless the segments are neighbours and the cut points fit, SegmentBusy, LostRace, Conflict if the
+    request key was used for another request, and Unsupported.
     """
     planner = segment_admin.recutting(request.segment_ids, request.cut_points or ())
     return _reshape(context, request, planner)

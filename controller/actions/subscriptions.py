@@ -186,6 +186,7 @@ class SeekResponse(OperationResponse):
     )
 
     def sentence(self) -> str:
+        """Return a sentence about the operation; for a dry run, about the position to which the subscription would move."""
         if self.cursors is None:
             return super().sentence()
         return f"{self.topic}: {self.parameters.get('subscription')} would go {self.target}"
@@ -219,11 +220,14 @@ class CancelledSeeks(Response):
 
 
 def create(context: Context, request: CreateSubscription) -> OperationResponse:
-    """Write the intent to create the subscription, and wait for the operation as in `Context.respond`. A repeated
-    request is not checked again for standard consumers. Raises the errors of
-    `subscription_admin.create_subscription`, and for standard consumers those of
-    `subscription_consumers.demand_stock`. Consumers that the request does not name are those of the topic's policy
-    for a stream subscription, otherwise `cleave`. Raises InvalidPolicy if that policy is needed and unreadable.
+    """Write the intent to create the subscription, and return its operation after the wait that the context allows. If
+    the request names no consumers, a stream subscription gets the consumers of the topic's policy, any other `cleave`.
+    A repeated request is not checked again for standard consumers.
+
+    Raises TopicNotFound, TopicNotLive, Conflict if the name is taken, gates cannot keep the order or the request key was
+    used for another request, InvalidPolicy if the policy is needed and not readable; and for standard consumers,
+    Conflict unless the kind is STREAM, Unsupported if the data plane has no gates or consumers of another type are
+    attached, and the errors of the data plane.
     """
     with context.store.transaction() as tx:
         topic = topics.find_topic(tx, request.topic)
@@ -258,8 +262,9 @@ def _consumers_of_policy(tx: Connection, topic: TopicRow, kind: SubscriptionKind
 
 
 def delete(context: Context, request: DeleteSubscription) -> OperationResponse:
-    """Write the intent to delete the subscription, and wait for the operation as in `Context.respond`. Raises the
-    errors of `subscription_admin.delete_subscription`.
+    """Write the intent to delete the subscription, and return its operation after the wait that the context allows.
+    Raises TopicNotFound, TopicNotLive, SubscriptionNotFound, and Conflict if the subscription is being deleted already
+    or the request key was used for another request.
     """
     journal_request = context.journal_request(request.reason)
     intent = subscription_admin.delete_subscription(
@@ -271,8 +276,12 @@ def delete(context: Context, request: DeleteSubscription) -> OperationResponse:
 def set_sharing(context: Context, request: SetSharing) -> SharingResponse:
     """Set the given fields of the sharing; a field that is null keeps its value. Return the fields of the request, so a
     field that was not given is null, whatever its value is. The consumers are set in a transaction before the other
-    fields, and stay set if these are refused. Raises InvalidInput if there is nothing to set, TopicNotFound, and the
-    errors of `subscriptions.set_sharing` and `subscription_consumers.set_consumers`.
+    fields, and stay set if these are refused.
+
+    Raises InvalidInput if there is nothing to set, TopicNotFound, SubscriptionNotFound, and Conflict if standard
+    consumers read the subscription and `parents_block` is False. If consumers are given, also raises TopicNotLive,
+    Conflict while a consumer reads or a seek is in progress or if gates cannot keep the order, Unsupported if the data
+    plane has no gates or consumers of another type are attached, and the errors of the data plane.
     """
     if request.parents_block is None and request.drain_consumers is None and request.consumers is None:
         raise InvalidInput("nothing to set; give parents_block, drain_consumers or consumers")
@@ -292,12 +301,13 @@ def set_sharing(context: Context, request: SetSharing) -> SharingResponse:
 
 
 def seek(context: Context, request: SeekSubscription) -> SeekResponse:
-    """Write the intent to move the subscription, and wait for the operation as in `Context.respond`. Without
+    """Write the intent to move the subscription, and return its operation after the wait that the context allows. Without
     `release_seconds`, consumers have the grace period of the settings. A dry run also reads the first
-    `MOST_CURSORS` cursors that would move from the data plane.
+    `MOST_CURSORS` cursors that would move from the data plane, with the errors of the data plane.
 
-    Raises InvalidInput for an invalid target, the errors of `subscription_admin.seek_subscription`, and in a dry
-    run those of `subscription_admin.cursors_to_move`.
+    Raises InvalidInput for an invalid target, TopicNotFound, TopicNotLive, SubscriptionNotFound, Unsupported if a broker
+    keeps the layout, and Conflict for a target that the kind of subscription does not permit, if standard consumers
+    would read a segment before its ancestors, or if the request key was used for another request.
     """
     target, release_seconds = parse_seek_target(request.to), request.release_seconds
     if release_seconds is None:
@@ -320,9 +330,9 @@ def seek(context: Context, request: SeekSubscription) -> SeekResponse:
 
 
 def cancel_seek(context: Context, request: CancelSeek) -> CancelledSeeks:
-    """Cancel the subscription's seeks that wait, and wait for the end of their operations as in `Context.wait_for`,
-    up to the wait of the options for each. Raises Conflict if no seek waits, and the errors of
-    `subscription_admin.give_up_seek`.
+    """Request the abort of the subscription's seeks that have not stopped a consumer yet, wait for the end of each
+    operation for at most the wait that the context allows, and return the operations as they are then. Raises
+    TopicNotFound, TopicNotLive, SubscriptionNotFound, and Conflict if there is no such seek.
     """
     journal_request = context.journal_request(request.reason)
     operations = subscription_admin.give_up_seek(

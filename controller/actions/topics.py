@@ -88,6 +88,7 @@ class DeletionResponse(OperationResponse):
     )
 
     def sentence(self) -> str:
+        """Return a sentence about the operation; for a dry run, about the number of segments that the topic would lose."""
         if self.segments is None:
             return super().sentence()
         return f"{self.topic} would lose {len(self.segments)} segments and all their messages"
@@ -128,6 +129,7 @@ class RecoveryResponse(Response):
     findings: list[RecoveryFinding]
 
     def sentence(self) -> str:
+        """Return a sentence with the epoch of the topic and the number of findings."""
         epoch = "not in the database" if self.epoch < 0 else f"epoch {self.epoch}"
         return f"{self.topic}: {epoch}, {len(self.findings)} finding(s)"
 
@@ -148,8 +150,10 @@ class RecoveryResponse(Response):
 
 
 def create(context: Context, request: CreateTopic) -> OperationResponse:
-    """Write the intent to create the topic, and wait for the operation as in `Context.respond`. Raises the errors
-    of `topic_admin.create_topic`.
+    """Write the intent to create the topic, and return its operation after the wait that the context allows. Raises
+    TopicExists, InvalidInput (also for a policy that does not fit the levels above), NotFound if the data plane lacks
+    the namespace, Unsupported for a data plane that is not configured here, LostRace if another topic used the name in
+    the meantime, and Conflict if the request key was used for another request.
     """
     intent = topic_admin.create_topic(
         context.store,
@@ -165,8 +169,9 @@ def create(context: Context, request: CreateTopic) -> OperationResponse:
 
 
 def delete(context: Context, request: DeleteTopic) -> DeletionResponse:
-    """Write the intent to delete the topic, and wait for the operation as in `Context.respond`. A dry run also
-    returns the segments that the topic would lose. Raises TopicNotFound, TopicNotLive.
+    """Write the intent to delete the topic, and return its operation after the wait that the context allows. A dry run
+    also returns the segments that the topic would lose. Raises TopicNotFound, TopicNotLive, TopicHeld if the topic is
+    held or not verified, and Conflict if the request key was used for another request.
     """
     segments = None
     if context.dry_run:
@@ -179,7 +184,11 @@ def delete(context: Context, request: DeleteTopic) -> DeletionResponse:
 
 def recover(context: Context, request: RecoverTopic) -> RecoveryResponse:
     """Compare the topic's logs with the database, repair the differences, and return them; a difference that was
-    not repaired has an `error`. A dry run repairs nothing. Raises the errors of `reconciler.recover`.
+    not repaired has an `error`. The topic counts as unverified until the comparison has succeeded. A dry run changes
+    nothing.
+
+    Raises TopicNotFound for a topic that is neither in the database nor, with `data_plane`, has logs there, Unsupported
+    if the data plane is not configured here or keeps layouts, and DataPlaneUnavailable if a log does not answer.
     """
     recovery = reconciler.recover(
         context.store,

@@ -26,8 +26,8 @@ def worker_is_up(app: Application) -> bool:
 
 
 def wait_until_done(app: Application, intent: Intent, timeout_seconds: float = 60.0) -> Operation:
-    """Return the operation once it is done. Without a running worker, this process runs the operation. Raises
-    Retryable if it takes longer than `timeout_seconds`, Terminal if it was aborted.
+    """Wait until the operation of the intent is done, and return it. Without a running worker, this process runs the
+    operation. Raises Retryable if the operation takes longer than `timeout_seconds`, Terminal if it was aborted.
     """
     return demand_done(run_to_its_end(app, intent.operation.operation_id, timeout_seconds))
 
@@ -40,9 +40,9 @@ def demand_done(operation: Operation) -> Operation:
 
 
 def run_to_its_end(app: Application, operation_id: int, timeout_seconds: float) -> Operation:
-    """Return the operation once it is done or aborted; the caller checks which. A running worker runs the
-    operation; without a worker, this process does. Raises OperationNotFound, and Retryable if it takes longer than
-    `timeout_seconds`.
+    """Wait until the operation is done or aborted, and return it; the caller checks which. A running worker runs the
+    operation; without a worker, this process does. Raises OperationNotFound, and Retryable if the operation takes
+    longer than `timeout_seconds`.
     """
     from controller.services.operation_wait import wait_for
 
@@ -74,8 +74,8 @@ def _run_in_this_process(app: Application, operation_id: int, timeout_seconds: f
 
 
 def user_name() -> str:
-    """Return the name of the person who runs this process: `CLEAVE_ACTOR` if it is set, for shells that share a
-    login; otherwise the user's name.
+    """Return the name of the person who runs this process: the environment variable `CLEAVE_ACTOR` if it is set, for
+    shells that share a login; otherwise the login name, or `uid` with the user's id if the id has no name.
     """
     try:
         return os.environ.get("CLEAVE_ACTOR", "").strip() or getpass.getuser()

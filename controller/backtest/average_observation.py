@@ -58,6 +58,9 @@ class SteadyAverageObservation(Observation):
         self.made_at = np.empty(0, np.int64)
 
     def _move(self, layout: SegmentLayout, new: Sequence[int], old: Sequence[int]) -> None:
+        """Continue with the segments of the layout, of which those at the indexes `new` were at `old`; the averages of the
+        others begin at the next report with a load above 0.
+        """
         made_at = np.full(len(layout.active), self.upto)
         made_at[new] = self.made_at[old]
         self.made_at = made_at
@@ -65,8 +68,8 @@ class SteadyAverageObservation(Observation):
         self.averages.move(new, old, len(layout.active), self.upto + 1)
 
     def recent_loads(self) -> Mapping[int, tuple[LoadStats, ...]]:
-        """Return, by segment id, the averages in the order of `rule.average_minutes`. A segment is left out until a report
-        has ended since its creation.
+        """Return, by segment id, the averages in the order of `rule.average_minutes`; an average is 0 before the segment's
+        first load. A segment is left out until a report has ended since its creation.
         """
         shown = self.averages.shown(self.ids, self.upto, self.shares)
         return {
@@ -87,7 +90,7 @@ class SteadyAverageObservation(Observation):
 
     def _sides(self, reports: Wholes) -> Mask:
         """Return `[side, average, level, report, segment]`: side 0 is True if the average is above the level of the rule,
-        side 1 if the average is below.
+        side 1 if the average is below. Both are False if the average has fewer levels than another average.
         """
         uses = self.averages.uses(reports, self.shares)[:, None]
         levels = self.levels[:, :, None, None]

@@ -27,7 +27,7 @@ DIGITS = 9
 class FollowedAverages:
     """The averages of any topic, computed report by report: `values[average, metric, segment]`, NaN for a segment
     without an observation. `minutes`: lengths of the averages. `report_ms`: milliseconds between two reports.
-    `metrics`: indexes of the metrics, in the order of the observed rates.
+    `metrics`: indexes of the metrics, in the order of the observed rates. There are no segments before the first `move`.
     """
 
     def __init__(self, minutes: Sequence[float], report_ms: int, metrics: Sequence[int]) -> None:
@@ -54,8 +54,9 @@ class FollowedAverages:
         self.values = values
 
     def shown(self, ids: Sequence[int]) -> dict[int, tuple[LoadStats, ...]]:
-        """Return, by segment id, one entry per average, in the order of their minutes. `ids` are the ids of all
-        segments in the order of their indexes; a segment without an observation is left out.
+        """Return, by segment id, the value of each average as rates per second, in the order of their minutes; metrics
+        outside `metrics` are 0. `ids` are the ids of all segments in the order of their indexes; a segment without an
+        observation is left out.
         """
         observed = (~is_nan(self.values[0, 0])).tolist()
         table = self.values.transpose(2, 0, 1).tolist()
@@ -69,7 +70,8 @@ class FollowedAverages:
 class SteadyAverages:
     """The averages of a topic whose spread is steady. Reports are identified by their index; `measured[report,
     metric]` is NaN without an observation. `minutes`: lengths of the averages. `report_ms`: milliseconds between
-    two reports. `capacities`: capacity of a segment by metric. `metrics`: indexes of the metrics that are computed.
+    two reports. `capacities[metric]`: capacity of a segment, for all four metrics as in `measured`. `metrics`: indexes of
+    the metrics that are computed. A report that lacks any of the four rates counts as not observed.
     """
 
     def __init__(
@@ -91,8 +93,8 @@ class SteadyAverages:
         self.next_load = [self._next_load(row) for row in range(len(metrics))]
 
     def _running(self, decay: float) -> Floats:
-        """Return `[report, metric]`: the average that began at 0 with the series. `decay` is the factor by which a
-        report reduces the weight of the earlier ones.
+        """Return `[report, metric]`: the average that began at 0 with the series; a report without an observation leaves it
+        unchanged. `decay` is the factor by which a report reduces the weight of the earlier ones.
         """
         averages = np.zeros_like(self.load)
         value = np.zeros(self.load.shape[1])
@@ -150,7 +152,10 @@ class SteadyAverages:
         return np.round(largest, DIGITS)
 
     def shown(self, ids: Sequence[int], report: int, shares: Floats) -> dict[int, tuple[LoadStats, ...]]:
-        """Return, by segment id, one entry per average at this report, in the order of their minutes."""
+        """Return, by segment id, the value of each average at this report as rates per second, in the order of their minutes;
+        0 for an average that has not begun and for metrics outside `metrics`. `ids` and `shares` are those of all segments
+        of the last `move`.
+        """
         table = self.at(np.array([report]), shares)[:, :, 0, :].transpose(2, 0, 1).tolist()
         return {
             segment_id: tuple(LoadStats(*all_rates(self.metrics, rates)) for rates in rows)

@@ -24,10 +24,10 @@ class Reports:
     """The load of a series as reported. Immutable. Reports and ticks are identified by their index; the last report of a
     tick is at its end.
 
-    `measured[report, metric]`: the mean over the window, NaN if nothing is known. `known[report]`: True if the report
-    was observed. `steps`: the step of the series at which each report ends. `metrics`: indexes of the metrics that are
-    ever above 0; the first metric if there is none. `resumptions`: the reports that end a gap. `per_tick` reports form a
-    tick.
+    `measured[report, metric]`: the mean over the window that ends with the report, NaN if nothing is known.
+    `known[report]`: True if the report was observed, that is, if all four means are known. `steps`: the step of the series
+    at which each report ends. `metrics`: indexes of the metrics that are ever above 0; the first metric if there is none.
+    `resumptions`: the reports that end a gap: observed reports after a report that was not. `per_tick` reports form a tick.
     """
 
     def __init__(self, series: LoadSeries, grain: Grain) -> None:
@@ -59,8 +59,8 @@ class Reports:
 
     def at_ticks(self, ticks: int, thresholds: LoadThresholds) -> tuple[Floats, Floats]:
         """Return two views of the topic's load at the end of each of the first `ticks` ticks: the largest of rate ÷
-        split threshold, and the largest of rate ÷ merge threshold (infinite if a merge threshold is 0). NaN without an
-        observation.
+        split threshold, and the largest of rate ÷ merge threshold. NaN without an observation. If a merge threshold is 0,
+        the second is infinite, or NaN if its rate is 0 too.
         """
         last_reports = np.arange(ticks) * self.per_tick + self.per_tick - 1
         merge_rates = np.asarray(thresholds.merge.rates)
@@ -72,8 +72,8 @@ class Reports:
 
 
 def _window_means(rates: Floats, window: int) -> Floats:
-    """Return, for each step, the mean of the known values over the window of `window` steps that ends with the
-    step; NaN without a known value.
+    """Return `[step, metric]`: the mean of the metric's known values over the window of `window` steps that ends with the
+    step; NaN without a known value. The first windows are shorter.
     """
     if window == 1:
         return rates

@@ -33,13 +33,14 @@ DAY_SECONDS = 86_400
 
 @dataclass(frozen=True, eq=False)
 class LoadSeries:
-    """`rates[step, metric]` per second (the metrics of `METRICS`), from `start_ms` on (milliseconds since the Unix
-    epoch). Each step has `step_seconds` seconds.
+    """`rates[step, metric]` per second (the metrics of `METRICS`; NaN: not measured), from `start_ms` on (milliseconds
+    since the Unix epoch). Each step has `step_seconds` seconds.
 
     `shares[row, bin]` are the parts of the load on bins of equal width that tile the ring, each of a whole number
     of hashes; each row adds up to 1. There is one row for all steps, or one row per step. None: keys are
     distributed evenly, as they are within a bin. All four metrics have the same distribution. Raises InvalidInput
-    for arrays that do not fit.
+    for arrays of another shape, no steps, rates that are negative or infinite, a step below 1 s, and shares that are
+    negative or do not add up to 1.
     """
 
     name: str
@@ -91,8 +92,8 @@ class LoadSeries:
         return ~any_along(is_nan(self.rates), 1)
 
     def load(self, split_rates: Sequence[float]) -> Floats:
-        """Return the topic's load in capacities of one segment: the largest of rate ÷ split threshold; 0 without a
-        measurement.
+        """Return the topic's load at each step in capacities of one segment: the largest of rate ÷ split threshold over the
+        metrics. A rate that was not measured counts as 0. `split_rates`: split threshold of each metric, above 0.
         """
         ratios: Floats = np.nan_to_num(self.rates / np.asarray(split_rates)).max(axis=1)
         return ratios
@@ -124,13 +125,14 @@ def read_csv(
     days: int = 7,
     step_seconds: int = 60,
 ) -> LoadSeries:
-    """Return a trace of `timestamp,value` lines, UTC, interpolated and scaled to a mean of `mean_load` × `capacity`
-    messages/s over the selected days. `capacity` is the capacity of a segment in messages/s. Several files are added
-    up.
+    """Return the sum of recorded CSV files, whose first line is `timestamp,value`, as a load of incoming messages: values
+    are interpolated linearly, and scaled to a mean of `mean_load` × `capacity` messages/s over the selected days.
+    `capacity` is the capacity of a segment in messages/s. Timestamps are read as UTC; an offset is ignored.
 
-    Days are counted from the first instant that all files cover; `first_day` of them are skipped. Raises InvalidInput
-    for a file with fewer than two readings, if the files end before the days by more than the usual time between
-    readings, if the days contain no step, or if the days contain no load; also the other errors of `_readings`.
+    `days` days are selected after `first_day` days, counted from the first instant that all files cover. At least one
+    path must be given, and `step_seconds` must be above 0. Raises InvalidInput for a malformed file, a file with fewer
+    than two readings, or a negative value; if a file ends before the days by more than the usual time between readings;
+    and if the days contain no step or no load. Raises OSError for a file that cannot be read.
     """
     readings = [_readings(path) for path in paths]
     start = max(float(instants[0]) for instants, _ in readings) + first_day * DAY_SECONDS
@@ -146,9 +148,9 @@ def read_csv(
 
 
 def _readings(path: Path) -> tuple[Floats, Floats]:
-    """Return the instants (seconds since the Unix epoch) and the values of a trace, in the order of time. Raises
-    InvalidInput for fewer than two readings, without a column `timestamp` or `value`, and for a malformed line, and
-    OSError for a file that cannot be read.
+    """Return the instants (seconds since the Unix epoch) and the values of a trace, in the order of time. Timestamps count
+    as UTC, an offset is ignored; values may be negative. Raises InvalidInput for fewer than two readings, without a
+    column `timestamp` or `value`, and for a malformed line, and OSError for a file that cannot be read.
     """
     readings: list[tuple[float, float]] = []
     with path.open(newline="") as lines:

@@ -26,7 +26,7 @@ FILES: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 
 def trace(traces: Path, name: str, **options: Any) -> LoadSeries:
-    """Return the trace with this name, a key of `FILES`. `traces` is the directory that contains `nab`, options are
-    those of `read_csv`. Raises the errors of `read_csv`.
+    """Return the recorded load with this name, a key of `FILES`. `traces` is the directory that contains `nab`; `options`
+    are keyword arguments of `read_csv`, such as `days`. Raises InvalidInput and OSError as `read_csv` does.
     """
     return read_csv(name, [traces / "nab" / file for file in FILES[name]], **options)

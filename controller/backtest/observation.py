@@ -37,7 +37,7 @@ class Observation:
     `relayout` replaces the segments after the layout has changed.
 
     Loads are observed at reports, of which one or more form a tick. Reports and ticks are identified by their index; the
-    last report of a tick is at its end.
+    last report of a tick is at its end. There are no segments before the first `relayout`.
     """
 
     can_look_ahead = False
@@ -62,11 +62,11 @@ class Observation:
             self._observe(reports)
 
     def _observe(self, reports: Wholes) -> None:
-        """Add these reports, each of which was observed."""
+        """Add these reports, each of which was observed. Does nothing here; the modes override the method."""
 
     def _rates(self, reports: Wholes) -> list[Floats]:
-        """Return the rates of the active segments in these reports, as `[metric][report, segment]`. The metrics are those
-        of `self.metrics`.
+        """Return the rates per second of the active segments in these reports, as `[metric][report, segment]`. The metrics
+        are those of `self.metrics`.
         """
         shares = (
             self.share
@@ -76,8 +76,8 @@ class Observation:
         return [self.reports.measured[reports, metric, None] * shares for metric in self.metrics]
 
     def relayout(self, layout: SegmentLayout, tick: int) -> None:
-        """Continue with the active segments of another layout. All measurements up to the end of `tick` have been added,
-        or are skipped; tick -1 is the start.
+        """Continue with the active segments of another layout; segments that stay keep their measurements. Reports up to the
+        end of `tick` that `advance` has not added are skipped; tick -1 is the start.
         """
         indexes = {segment_id: index for index, segment_id in enumerate(self.ids)}
         self.ids = tuple(segment.segment_id for segment in layout.active)
@@ -89,7 +89,7 @@ class Observation:
 
     def _move(self, layout: SegmentLayout, new: Sequence[int], old: Sequence[int]) -> None:
         """Continue with the segments of the layout, of which those at the indexes `new` were at `old`; the others have no
-        measurements yet.
+        measurements yet. Does nothing here; the modes override the method.
         """
 
     def records(self, tick: int) -> dict[int, LoadRecord]:  # noqa: ARG002
@@ -110,13 +110,13 @@ class Observation:
 
     def strikes(self) -> Mapping[int, int]:
         """Return, for each segment that has any, the number of consecutive splits that left nearly all of the load in
-        it.
+        it. Empty in a mode that remembers no ticks.
         """
         return {}
 
     def sketches(self, tick: int) -> Mapping[int, tuple[float, ...]]:
-        """Return the key histogram of each segment by its id: the parts of the topic's load on the bins of its range.
-        Empty if keys are distributed evenly, because then no histogram is counted.
+        """Return the key histogram of each active segment at the end of the tick, by segment id: the part (0..1) of the
+        topic's load on each bin of the segment's range. Empty if keys are distributed evenly, because then no histogram is counted.
         """
         if self.spread.below is None:
             return {}
@@ -129,7 +129,7 @@ class Observation:
         return self.sketched
 
     def loads_of(self, ranges: Sequence[HashRange], tick: int) -> tuple[float, ...]:
-        """Return the load on each range at the end of this tick, in capacities; 0 without an observation."""
+        """Return the load on each range at the end of this tick, in capacities; a rate without an observation counts as 0."""
         report = self.reports.last_of(tick)
         total = float(
             np.nan_to_num(

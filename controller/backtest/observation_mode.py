@@ -22,7 +22,7 @@ def observe(
 ) -> Observation:
     """Return an observation of the series in the mode that suits the rule. `every_tick`: True if the rule is evaluated
     at every tick, False if only when its answer can change. `has_consumers`: True if the topic has a subscription with
-    registered consumers.
+    registered consumers. The observation has no segments before its first `relayout`.
     """
     kind: type[Observation]
     if rule.average_minutes:

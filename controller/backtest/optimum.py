@@ -25,7 +25,8 @@ def lower_bound(
     capacities. The result has an entry for each topic, also for a single topic.
 
     The number of segments n, from `least_segments` to `most_segments`, may change at every step; before the first
-    step it is `first`, which may exceed `most_segments`; a number below `least_segments` counts as `least_segments`.
+    step it is `first`. If `first` exceeds `most_segments`, n may be as large as `first`; if it is below
+    `least_segments`, it counts as `least_segments`. `loads` must not contain NaN.
     A step costs its length times (n + `prices.excess` · load above n); each segment added or removed costs
     `prices.change_seconds`. The cost of the sealed width is not included, because it does not follow from the numbers
     of segments. Since the cost of changes is convex, the best predecessor of every n is a prefix or a suffix minimum,
@@ -42,7 +43,8 @@ def lower_bound(
 
 class _CostByCount:
     """The least cost, in segment-seconds, to have each number of segments at the current step, for several topics
-    at once. `counts` are the numbers, ascending by 1.
+    at once. `counts` are the numbers, ascending by 1. Before the first step only `initial_segments` is possible, or the
+    lowest number if it is higher; `initial_segments` must not exceed the highest number.
     """
 
     def __init__(
@@ -70,12 +72,12 @@ class _CostByCount:
 
     def step(self, excess: Floats, extra_cost: float = 0.0) -> None:
         """Allow a change as in `move`, then add the cost of one step: `excess[topic, count]` is the load above
-        capacity, in capacities.
+        the capacity of that number of segments, in capacities. `extra_cost` as in `move`, in segment-seconds.
         """
         self.move(extra_cost)
         self.cost_by_count = self.cost_by_count + self.step_cost + self.excess_cost * excess
 
     def best(self) -> Floats:
-        """Return the least cost of each topic in segment-hours."""
+        """Return the least cost of each topic so far in segment-hours, whatever its number of segments at the end."""
         least: Floats = self.cost_by_count.min(axis=1) / 3600.0
         return least

@@ -68,7 +68,10 @@ class RecordObservation(Observation):
             self._pass_on(layout, [i for index, i in enumerate(self.ids) if index not in staying])
 
     def _pass_on(self, layout: SegmentLayout, created: Sequence[int]) -> None:
-        """Keep the memories of the parents until their children are measured; remove memories that are no longer needed."""
+        """Keep the memories of the parents until their children are measured; remove memories that are no longer needed.
+        `created`: ids of the active segments that the observation did not have before. `layout` must still contain their
+        parents.
+        """
         origins = self.origins | origins_of(created, layout.segments)
         waiting = {i for i in self.ids if i not in self.memory.known}
         self.origins = {i: origin for i, origin in origins.items() if i in waiting}
@@ -76,28 +79,36 @@ class RecordObservation(Observation):
         self.memory.keep({*self.ids, *parents})
 
     def records(self, tick: int) -> dict[int, LoadRecord]:
-        """Return, by segment id, the record of every segment that has a record."""
+        """Return, by segment id, the record of every segment that has a record. Each counts as observed at the last
+        observation up to the end of the tick.
+        """
         return self._records(np.flatnonzero(~is_nan(self.arrays.written[0])), self._heard_at(tick))
 
     def _records(self, indexes: Wholes, heard_at: int) -> dict[int, LoadRecord]:
         """Return, by segment id, the records of the segments at these indexes, each observed at `heard_at` (milliseconds
-        since the Unix epoch).
+        since the Unix epoch). Each of the segments has a record.
         """
         records = self.arrays.records(indexes, self.metrics, heard_at)
         return dict(zip([self.ids[index] for index in indexes.tolist()], records, strict=True))
 
     def _heard_at(self, tick: int) -> int:
-        """Return the instant of the last observation up to the end of the tick, in milliseconds since the Unix epoch."""
+        """Return the instant of the last observation up to the end of the tick, in milliseconds since the Unix epoch; the start
+        of the series if there is none.
+        """
         return self._last_before(self.reports.last_of(tick) + 1)
 
     def _last_before(self, report: int) -> int:
-        """Return the instant of the last observation before this report; the start of the series if there is none."""
+        """Return the instant of the last observation before this report, in milliseconds since the Unix epoch; the start of
+        the series if there is none.
+        """
         index = int(np.searchsorted(self.reports.known_reports, report))
         last = int(self.reports.known_reports[index - 1]) if index else -1
         return self.reports.instant(last)
 
     def recent_loads(self) -> Mapping[int, tuple[LoadStats, ...]]:
-        """Return, by segment id, the loads of the remembered ticks, the newest last; empty if the rule reads none."""
+        """Return, by segment id, the loads of the remembered ticks, the newest last; empty if the rule reads none. A segment
+        without any is left out.
+        """
         return self.memory.recent_loads(self.ids)
 
     def strikes(self) -> Mapping[int, int]:
@@ -117,8 +128,8 @@ class RewriteObservation(RecordObservation):
     can_look_ahead = True
 
     def _heard_at(self, tick: int) -> int:
-        """Return the instant of the last observation before the next gap; in a gap, that of the last observation before the
-        gap.
+        """Return the instant (milliseconds since the Unix epoch) of the last observation before the next gap after the tick.
+        If the tick ends in a gap, return the instant of the last observation before this gap.
         """
         report = self.reports.last_of(tick)
         if not self.reports.known[report]:
@@ -144,8 +155,8 @@ class CrossingObservation(RewriteObservation):
         return super().next_news(tick, limit)
 
     def _candidates(self, first: int, end: int) -> Mask:
-        """Return the observed reports; if `room`, the range of the topic's rates, is known, only those near its bounds or
-        beyond.
+        """Return `[report]`, for the reports from `first` to before `end`: True if the report was observed. If `room` is known,
+        the range of the topic's rates in which no segment crosses a threshold, only for rates near its bounds or beyond.
         """
         selected = super()._candidates(first, end)
         if self.room is None:
@@ -174,6 +185,9 @@ class SideObservation(CrossingObservation):
         self.settled = np.empty(0, np.int64)
 
     def _observe(self, reports: Wholes) -> None:
+        """Write the last of these reports into the records in which it crosses a threshold and into the missing records.
+        `settle` adds the reports that are deferred.
+        """
         last = int(reports[-1])
         rates = [rate[0] for rate in self._rates(reports[-1:])]
         indexes = self.arrays.observe_sides(rates, self.reports.instant(last))
@@ -181,6 +195,9 @@ class SideObservation(CrossingObservation):
         self.shown.update(self._records(indexes, self.heard_at))
 
     def _move(self, layout: SegmentLayout, new: Sequence[int], old: Sequence[int]) -> None:
+        """Continue with the segments of the layout, of which those at the indexes `new` were at `old` and keep their records
+        and deferred reports; the others have no record.
+        """
         super()._move(layout, new, old)
         settled = np.full(len(layout.active), self.upto)
         settled[new] = self.settled[old]
@@ -198,7 +215,7 @@ class SideObservation(CrossingObservation):
         return dict(self.shown)
 
     def settle(self) -> bool:
-        """Apply to the records the reports that `advance` deferred. Return True."""
+        """Apply to the records the reports that `advance` deferred. Always return True, even if no record changed."""
         first = int(self.settled.min()) + 1
         reports = np.flatnonzero(self.reports.known[first : self.upto + 1]) + first
         if len(reports):

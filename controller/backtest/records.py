@@ -79,9 +79,9 @@ class RecordArrays:
         self.write_all(rates, instants, np.full(rates[0].shape[1], -1))
 
     def write_all(self, rates: Sequence[Floats], instants: Wholes, last_rows: Wholes) -> Mask:
-        """Rewrite every record that changed, over the observations after row `last_rows[segment]`, which is the last
-        that the record contains (-1: none). Return, for each segment, True if its record was rewritten. `cold_since`
-        does not change.
+        """Rewrite the records by `rates[metric][observation, segment]`, observed at `instants`, as often as the observations
+        require. Rows up to `last_rows[segment]` (-1: none) are skipped, because the segment's record contains them.
+        Return, for each segment, True if its record was rewritten. `cold_since` does not change.
         """
         row_of = np.arange(len(instants))[:, None]
         last_rows = last_rows.copy()
@@ -98,7 +98,8 @@ class RecordArrays:
 
     def observe_sides(self, rates: Sequence[Floats], instant: int) -> Wholes:
         """Add one observation `rates[metric][segment]` to the records that have none, and to those in which it
-        crosses a threshold. Return the indexes of these segments. `write_all` later writes the other changes.
+        crosses a threshold; `cold_since` is updated too. Return the indexes of these segments. The caller writes the other
+        changes later (`write_all`).
         """
         crossed = (self.crossings([rate[None, :] for rate in rates]) | is_nan(self.written[0]))[0]
         indexes = np.flatnonzero(crossed)
@@ -114,7 +115,8 @@ class RecordArrays:
 
     def room(self, shares: Floats) -> list[tuple[float, float]]:
         """Return, for each metric, the lowest and the highest rate of the topic between which no segment with these
-        shares crosses a threshold; exact except for rounding. Each segment has a record.
+        shares (0..1 of the topic's load) crosses a threshold; infinite if there is no bound, exact except for rounding.
+        Each segment must have a record.
         """
         bounds = []
         with np.errstate(divide="ignore", invalid="ignore"):

@@ -32,7 +32,7 @@ useless.
 class Prices:
     """The weights of J. `excess`: segment-hours for an hour of one capacity too much. `change_seconds`: segment-seconds
     for a segment added or removed. `reseal_seconds`: segment-seconds for sealing the whole ring once. Raises
-    InvalidInput for a price below 0.
+    InvalidInput for a price below 0 or NaN.
     """
 
     excess: float = 20.0
@@ -76,7 +76,9 @@ class Score:
 
 
 def score(simulation: Simulation, prices: Prices | None = None) -> Score:
-    """Return the figures of a simulation. `prices` None stands for the default prices."""
+    """Return the figures of a simulation. `prices` None stands for the default prices. The first step counts as a change if
+    its number of segments differs from the initial number.
+    """
     prices = prices or Prices()
     step = simulation.series.step_seconds
     segments = simulation.segments
@@ -112,8 +114,8 @@ def _fewest(simulation: Simulation) -> Wholes:
 
 
 def _reversals(changed: Wholes, step_seconds: int) -> int:
-    """Return the number of changes that go in the other direction within `REVERSAL_SECONDS` after the change
-    before. `changed` is the change of the number of segments at each step.
+    """Return the number of changes that go in the other direction than the preceding change, at most `REVERSAL_SECONDS`
+    after it. `changed` is the change of the number of segments at each step; 0 at a step is no change.
     """
     steps = np.flatnonzero(changed)
     is_opposite = np.sign(changed[steps[1:]]) != np.sign(changed[steps[:-1]])

@@ -47,7 +47,8 @@ class Conditions:
     segments. `clients`: number of other clients, such as producers, that are connected to every segment. If there are
     any, actions use the policy's budget of reconnections per minute. `sketches`: True if the rule gets the key
     histogram of each segment, if the series has one. `retention_seconds`: time after which sealed segments are
-    removed.
+    removed. `actuation_seconds`: time from a decision until its reshape takes effect, rounded up to whole steps; a rule
+    with an `actuation_seconds` of its own uses that instead.
     """
 
     tick_seconds: int = 60
@@ -94,7 +95,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Steps from `begins` on with one layout: the active segments' ids and ranges."""
+    """Steps from `begins` to before the next stretch, with one layout: the active segments' ids and ranges."""
 
     begins: int
     ids: tuple[int, ...]
@@ -108,7 +109,8 @@ class Simulation:
     `segments` is the number of active segments, `max_load` the largest load of a segment, `excess` the sum over
     segments of the load above 1, `overloaded` the number of segments above 1. `tick_load` and `tick_warmth` have one
     entry per tick: the topic's load as observed, in capacities and in merge thresholds; NaN without an observation.
-    `verdicts` has each evaluation that differs from its predecessor. `looks` is the number of evaluations.
+    `verdicts` has each evaluation that differs from its predecessor. `looks` is the number of evaluations. `acts` are the
+    reshapes that took effect, without those still running at the end.
     """
 
     series: LoadSeries
@@ -145,9 +147,11 @@ class Simulation:
 def simulate(
     series: LoadSeries, rule: Rule, conditions: Conditions | None = None, *, ask_always: bool = False
 ) -> Simulation:
-    """Run the rule on the series and return the course. `ask_always`: evaluate the rule at every tick. Raises
-    InvalidInput for conditions that are no multiples of the series' step, the planners' errors for an action that
-    does not fit the layout, and InvariantViolated for an action on a busy segment.
+    """Run the rule on the series and return the course. `conditions` None stands for the default conditions. `ask_always`:
+    evaluate at every tick even a reactive rule, which gives the same actions. Raises InvalidInput for times that are not
+    multiples of the series' step, or a tick that is not a multiple of a report; InvalidLayoutChange for a wrong number of
+    initial segments; SegmentNotFound or InvalidLayoutChange for an action that does not fit the layout; and
+    InvariantViolated for an action on a segment in a running reshape.
     """
     run = _Run(series, rule, conditions or Conditions(), every_tick=ask_always or not rule.is_reactive)
     run.go()
@@ -175,7 +179,9 @@ class _Progress:
 
 
 class Budget:
-    """The number of clients that may still be made to reconnect: a token bucket, as the store keeps it for each topic."""
+    """The number of clients that may still be made to reconnect: a token bucket, as the store keeps it for each topic. It
+    starts full, holds at most `per_minute` and regains `per_minute` per minute. Instants must not decrease.
+    """
 
     def __init__(self, per_minute: float) -> None:
         self.per_minute = per_minute
@@ -188,16 +194,22 @@ class Budget:
         return min(self.per_minute, self.tokens + self.per_minute * (now - self.counted_at) / 60_000)
 
     def spend(self, now: int, reconnections: float) -> None:
-        """Subtract the reconnections of an action from the budget, even if the budget is smaller."""
+        """Subtract the reconnections of an action from the budget, even if the budget is smaller. `now`: milliseconds since the
+        Unix epoch.
+        """
         self.tokens, self.counted_at = self.left(now) - reconnections, now
 
 
 class _Run:
-    """The state between ticks. A tick is identified by its index; tick i is the end of step `(i + 1) * steps_per_tick -
-    1`.
+    """The state of a simulation between ticks. A tick is identified by its index; tick i is the end of step `(i + 1) *
+    steps_per_tick - 1`.
     """
 
     def __init__(self, series: LoadSeries, rule: Rule, conditions: Conditions, *, every_tick: bool) -> None:
+        """Prepare the run; `go` runs it. `every_tick`: True to evaluate the rule at every tick, False to evaluate it only
+        where its answer can differ. Raises InvalidInput for times that are not multiples of their unit, and
+        InvalidLayoutChange for a wrong number of initial segments.
+        """
         self.series, self.rule, self.conditions = series, rule, conditions
         self.steps_per_tick = _multiple(conditions.tick_seconds, series.step_seconds, "tick_seconds")
         self.ticks = series.steps // self.steps_per_tick
@@ -313,8 +325,9 @@ class _Run:
         return replace(self.layout, next_segment_id=self.next_id)
 
     def _begin(self, tick: int, planned: Reshape, reason: str, clients: int) -> None:
-        """Begin the planned reshape: reserve its ids, spend its reconnections and count it for the cooldowns.
-        `clients` as in `_act`. Raises InvariantViolated if one of its parents is in a running reshape.
+        """Begin the planned reshape: reserve its ids, spend its reconnections and count it for the cooldowns. The layout
+        changes later (`_commit_due`). `clients`: number of clients connected to each segment. Raises InvariantViolated if
+        one of its parents is in a running reshape.
         """
         busy_ids = {i for pending in self.pending for i in pending.planned.parent_ids}
         if not busy_ids.isdisjoint(planned.parent_ids):
@@ -381,8 +394,8 @@ class _Run:
         stretches.append(stretch)
 
     def _forget(self, tick: int) -> None:
-        """Remove from the layout, in one epoch, the segments that were sealed more than `retention_seconds` before
-        the tick.
+        """Remove from the layout, without a new epoch, the segments that were sealed at least `retention_seconds` before
+        the end of the tick.
         """
         oldest_seal_ms = self.instant(tick) - self.conditions.retention_seconds * 1000
         layout = self.layout
@@ -461,7 +474,7 @@ def _grain(conditions: Conditions, step_seconds: int) -> Grain:
 
 def _multiple(seconds: int, unit_seconds: int, name: str) -> int:
     """Return how often `unit_seconds` fits into `seconds`. Raises InvalidInput, which names the condition `name`,
-    unless `seconds` is a multiple of `unit_seconds`.
+    unless `seconds` is a multiple of `unit_seconds` above 0.
     """
     if seconds < unit_seconds or seconds % unit_seconds:
         raise InvalidInput(f"{name} = {seconds}; give a multiple of {unit_seconds} s")
@@ -469,7 +482,9 @@ def _multiple(seconds: int, unit_seconds: int, name: str) -> int:
 
 
 def _at_ticks(consumers: Wholes | None, steps_per_tick: int, ticks: int) -> Wholes | None:
-    """Return the number of consumers at the end of each tick; None if the topic has no such subscription."""
+    """Return the number of consumers at the end of each of the first `ticks` ticks, from their number at each step. None if
+    `consumers` is None, because the topic has no subscription with registered consumers.
+    """
     if consumers is None:
         return None
     return consumers[steps_per_tick - 1 :: steps_per_tick][:ticks]

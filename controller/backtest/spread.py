@@ -15,7 +15,8 @@ from controller.domain.key_sketch import bin_count, bin_starts
 
 @dataclass(frozen=True, eq=False)
 class Spread:
-    """`below[row, edge]`: the part of the load on the bins before the edge. None: keys are distributed evenly.
+    """`below[row, edge]`: the part of the load (0..1) on the bins before the edge, in one row for all steps or one row per
+    step. None: keys are distributed evenly.
 
     Inside a bin the load is distributed evenly.
     """
@@ -36,8 +37,8 @@ class Spread:
         return self.below is None or len(self.below) == 1
 
     def shares(self, ranges: Sequence[HashRange], steps: slice | Wholes) -> Floats:
-        """Return `[step, range]`, the part of the topic's load on each range at these steps; one row for all steps
-        if the distribution is steady.
+        """Return `[step, range]`, the part (0..1) of the topic's load on each range at these steps (indexes of the series);
+        one row for all steps if the distribution is steady.
         """
         edges = np.array([(r.start, r.end + 1) for r in ranges], dtype=np.float64)
         if self.below is None:

@@ -22,8 +22,8 @@ from controller.domain.decision import Lane, Refusal, sealed_by
 
 
 def longest_silence_seconds(simulation: Simulation) -> float:
-    """Return the longest silence over all segments and pairs of neighbours, in seconds of simulated time; 0 if there
-    is none. Each tick of a run of silent ticks counts in full.
+    """Return the longest time, in seconds of simulated time, for which a segment was hot or a pair of neighbours cold
+    without an action or a refusal that accounts for it; 0 if there is none. Each tick of a run of such ticks counts in full.
     """
     lengths: dict[tuple[int, ...], int] = {}
     longest = 0
@@ -42,7 +42,9 @@ def longest_silence_seconds(simulation: Simulation) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """Ticks `first` to before `end`, in which layout, evaluation and running actions stay the same."""
+    """Ticks `first` to before `end`, in which layout, evaluation and running actions stay the same. `busy`: ids of the segments in running
+    actions.
+    """
 
     first: int
     end: int
@@ -80,7 +82,7 @@ def _spans(simulation: Simulation) -> Iterator[_Span]:
 
 def _silent(simulation: Simulation, span: _Span) -> dict[tuple[int, ...], Mask]:
     """Return, for each hot segment and each cold pair without an action or refusal, the ticks of the span at which
-    it is hot or cold, as a mask. The keys are the ids of the segment or the pair.
+    it is hot or cold, as a mask. The key is the id of the segment, or the two ids of the pair; other segments are left out.
     """
     ticks = slice(span.first, span.end)
     shares = simulation.shares(span.stretch, ticks)

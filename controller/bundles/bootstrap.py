@@ -69,8 +69,9 @@ class Bundles:
         """Aggregate one window of `bundle_window_seconds` on Spark, and merge the result into PostgreSQL with the login of the loader.
 
         The window ends at `window_end_ms` (milliseconds since the Unix epoch), or now if that is None or 0. `applied` of the result is
-        False if nothing was merged; see `aggregation.aggregate`, also for the errors. The call opens a connection pool of its own and
-        closes it.
+        False if nothing was merged: no broker reported, or this run, this window or a later one was merged before. Files that cannot be
+        read are quarantined in any case. Raises StoreUnavailable, OSError if the storage of the reports does not answer, InvalidInput
+        for a window of 0 s or less, and the errors of the Spark session. The call opens a connection pool of its own and closes it.
         """
         from controller.bundles.services.aggregation import aggregate, window_ending_at
 
@@ -89,8 +90,10 @@ class Bundles:
 
     def propose(self, request_key: str, decided_by: str) -> ProposedCycle:
         """Decide a cycle of the cluster, and record the cycle with its proposals. Changes no broker. If a cycle of `request_key`
-        exists, return that cycle, with `is_repeat` True and counts of 0. `decided_by` is the actor that is recorded. Raises the errors
-        of `balancer.propose`.
+        exists, return that cycle, with `is_repeat` True and counts of 0. `decided_by` is the actor that is recorded. Raises InvalidPolicy
+        for invalid settings, LostRace after four attempts that other cycles interrupted, Conflict if another call with `request_key`
+        records its cycle at the same time, StoreUnavailable, OSError if the storage of the reports does not answer, and Retryable or
+        Terminal if brokers do not answer or refuse to answer.
         """
         from controller.bundles.services import balancer
 
@@ -108,7 +111,8 @@ class Bundles:
         `bundle_max_splits` splits and `bundle_max_unloads` unloads. Return a report for each claimed proposal. `cycle_id` must be a
         cycle of the cluster. `claimant` names the process in the claims.
 
-        `balancer.apply` names the proposals that are skipped, and the errors.
+        Stale proposals and approved merges are refused, and approved proposals of namespaces in dry run are left. An action that fails is
+        recorded and raises no error. Raises StoreUnavailable, and LostRace if another process has changed a claimed proposal.
         """
         from controller.bundles.services import balancer
         from controller.bundles.services.balancer import ApplySettings
@@ -127,7 +131,8 @@ class Bundles:
 
     def waiting(self, cycle_id: int | None) -> list[ProposalRow]:
         """Return the proposals that `apply` may apply: approved ones, and those of the cycle in automatic namespaces. `cycle_id` None:
-        approved ones only. `balancer.waiting` names those that `apply` skips.
+        approved ones only. Merges and stale proposals are left out. `apply` may apply fewer, because of its limits and because it skips
+        claimed proposals and namespaces in dry run.
         """
         from controller.bundles.services import balancer
 
@@ -135,7 +140,8 @@ class Bundles:
 
     def verify(self, claimant: str) -> list[ActReport]:
         """Verify up to 100 applied proposals against the cluster. Return a report for each claimed proposal. `claimant` names the
-        process in the claims. Raises the errors of `balancer.verify`.
+        process in the claims. A proposal that cannot be judged yet stays applied. Raises StoreUnavailable, and LostRace if another process
+        has changed a claimed proposal.
         """
         from controller.bundles.services import balancer
 
@@ -143,15 +149,19 @@ class Bundles:
 
     def plan_split(self, split: ManualSplit) -> SplitPlan | CutRefusal:
         """Return the cuts that a manual split would make, or the refusal of the algorithm. The setting `bundle_split_algorithms` names
-        the allowed algorithms (`all`: each). Splits nothing. Raises the errors of `plan_manual_split`.
+        the allowed algorithms (`all`: each). Splits nothing. Raises Unsupported for an algorithm that is not allowed, Conflict if the
+        namespace would exceed its maximum number of bundles, InvalidInput for wrong options, NotFound or BundleNotFound for an unknown
+        namespace or bundle, and Retryable or Terminal if brokers do not answer or refuse to answer.
         """
         named = self.settings.bundle_split_algorithms
         allowed = list(SPLIT_ALGORITHMS) if "all" in named else named
         return plan_manual_split(self.store, self.reader, split, allowed=allowed)
 
     def check_unload(self, bundle: str, destination: str | None) -> tuple[NamespaceBundle, str | None]:
-        """Return the bundle that a manual unload would unload, and its owner; None if no broker owns it. Unloads nothing. Parameters
-        and errors as in `check_manual_unload`; `bundle` is its `text`.
+        """Return the bundle that a manual unload would unload, and its owner; None if no broker owns it. Unloads nothing. `bundle` is the
+        text of a bundle, or a namespace followed by /LARGEST or /HOT. Raises InvalidInput for a wrong text, and for a destination that is
+        not active or that an isolation policy forbids; NotFound or BundleNotFound for an unknown namespace or bundle; and Retryable or
+        Terminal if brokers do not answer or refuse to answer.
         """
         return check_manual_unload(self.store, self.reader, bundle, destination)
 
@@ -195,7 +205,9 @@ def bundles_of(app: Application) -> Iterator[Bundles]:
 
 
 def balance_settings(settings: Settings) -> BalanceSettings:
-    """Return the parameters of balancing in force. Raises InvalidPolicy, which names the invalid parameters."""
+    """Return the parameters of balancing in force: those of the setting `bundle_balance`, and the defaults of the others. Raises
+    InvalidPolicy, which names the invalid parameters.
+    """
     parameters = BalanceSettings.from_document(settings.bundle_balance)
     validate(parameters)
     return parameters

@@ -105,7 +105,8 @@ class ReportArea:
 
     def append(self, tick_ms: int, collector: str, tables: Mapping[str, pa.Table]) -> str:
         """Write a tick of one collector. Each kind is one file, which is written completely or not at all; the file of brokers is last,
-        so after an error the files of other kinds may remain. Files of the same tick and collector are replaced.
+        so after an error the files of other kinds may remain. Files of the same tick and collector are replaced. `tick_ms`: milliseconds
+        since the Unix epoch. `tables` must have every kind of REPORT_SCHEMAS with its columns; other columns are left out.
 
         Return the path of the file of brokers. Raises InvalidInput for a collector name that cannot be part of a file name, OSError if
         the storage does not answer.
@@ -117,7 +118,8 @@ class ReportArea:
         return f"brokers/{path}"
 
     def landed(self, from_ms: int, to_ms: int) -> LandedReports:
-        """Return the files of the ticks in the inclusive span, by kind, after reading their footers. Lists only the days of the span.
+        """Return the files of the ticks in the inclusive span (milliseconds since the Unix epoch), by kind, after reading their footers.
+        Lists only the days of the span.
 
         A file with another name or schema, or that is not Parquet, goes to `rejected` with the reason. A file that vanished meanwhile is
         left out. Raises OSError if the storage does not answer.
@@ -160,7 +162,8 @@ class ReportArea:
         """Return the brokers that reported in at least one of the cluster's last `ticks` ticks of the span.
 
         None if the span (milliseconds since the Unix epoch, inclusive) has fewer ticks. Files of one instant are one tick, whichever
-        collectors wrote them. A tick in which no broker of the cluster answered does not count. Raises the errors of `_brokers_in`.
+        collectors wrote them. A tick in which no broker of the cluster answered does not count. Raises OSError if the storage does not
+        answer or a file has damaged contents.
         """
         of_tick: defaultdict[int, list[str]] = defaultdict(list)
         for path, file in self._list("brokers", from_ms, to_ms):
@@ -219,8 +222,8 @@ class ReportArea:
         return old
 
     def _list(self, kind: str, from_ms: int, to_ms: int) -> list[tuple[str, LandedFile | None]]:
-        """Return the path of each file of the kind that may have a tick in the inclusive span, with the parsed name; None instead if
-        Cleave does not use the name.
+        """Return the path of each file of the kind that may have a tick in the inclusive span (milliseconds since the Unix epoch), with the
+        parsed name. Files on a day of the span with a name that Cleave does not use are included, with None instead of the parsed name.
         """
         files = []
         for day in day_directories(from_ms, to_ms):

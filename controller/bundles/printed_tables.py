@@ -47,8 +47,8 @@ _INSTANTS, _SPANS_MS = ("reported_at",), ("age_ms", "milliseconds")
 
 
 def figure(metric: str | None, value: float | None) -> str | None:
-    """Format a figure: `age_ms` as a duration, `reported_at` as a UTC time, other metrics with four significant digits, or without digits
-    from 10,000 on.
+    """Format a figure: `age_ms` as a duration, `reported_at` (milliseconds since the Unix epoch) as a UTC time, other metrics with four
+    significant digits, or from 10,000 on as a whole number with commas.
 
     None for no value.
     """
@@ -64,8 +64,8 @@ def figure(metric: str | None, value: float | None) -> str | None:
 def broker_table(
     rows: Sequence[Mapping[str, Any]], active: Collection[str] | None
 ) -> tuple[Rows, RenderableType]:
-    """Return the rows and the table of brokers as last read, including active brokers that were never read. `active`: names of the active
-    brokers; None if no broker answered, so that column `active` is None in each row.
+    """Return the rows and the table of brokers as last read, including active brokers that were never read, whose only figures are `active`
+    and `read`. `active`: names of the active brokers; None if no broker answered, so that column `active` is None in each row.
     """
     reported = {row["broker"] for row in rows}
     everyone = [*rows, *({"broker": name} for name in sorted(set(active or ()) - reported))]

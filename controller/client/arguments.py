@@ -42,9 +42,8 @@ class _Bound(NamedTuple):
     is_open: bool = False
 
     def advice(self, value: Any) -> str | None:
-        """Return the hint about valid values if the value is outside the bound.
-
-        None if the value is within the bound, or is not a number.
+        """Return a hint such as `1 or more` if the value is outside the bound. None if the value is within
+        the bound, or is not a number.
         """
         if not isinstance(value, int | float):
             return None
@@ -70,7 +69,8 @@ _BOUNDS: Mapping[str, _Bound] = {
 
 
 def checks_arguments(kind: Checked) -> Checked:
-    """Decorate a class so that its constructor and public methods check their arguments.
+    """Decorate a class so that its constructor and the public methods that it defines itself check their
+    arguments.
 
     They raise InvalidInput for an argument of a wrong type, and for a number beyond its bound. Methods that
     `_guards_itself` names check their arguments themselves.
@@ -202,10 +202,10 @@ def _refusal(name: str, hint: Any, value: Any) -> str:
 
 
 def _accepts(hint: Any) -> Accepts:
-    """Return a check that a value has the type `hint`, including the items of a sequence or a mapping, but
-    not those of a tuple or an iterable. True, False and NaN are no numbers. Text is neither a sequence nor an
-    iterable. A function that must be awaited is no Callable. Any object with the members of a protocol has
-    the type of the protocol.
+    """Return a check that a value has the type `hint`. The items of a sequence or a mapping are checked too,
+    the items of a tuple or an iterable are not. True, False and NaN are no numbers. Text is neither a
+    sequence nor an iterable. A function that must be awaited is no Callable. Any object with the members of a
+    protocol has the type of the protocol.
     """
     origin = get_origin(hint)
     if hint is Any or hint is object or isinstance(hint, TypeVar):
@@ -239,6 +239,7 @@ def is_asynchronous(value: object) -> bool:
 
 
 def _is_number(value: object, kinds: type | tuple[type, ...]) -> bool:
+    """Return True if the value has one of the types `kinds` and is neither a boolean nor NaN."""
     return isinstance(value, kinds) and not isinstance(value, bool) and not _is_nan(value)
 
 
@@ -248,7 +249,8 @@ def _is_nan(value: object) -> bool:
 
 def _holds_only(kind: type, checks: Sequence[Accepts]) -> Accepts:
     """Return a check that a value is a mapping whose keys and values, or a sequence whose items, are
-    accepted. Text is not a sequence.
+    accepted. Text is not a sequence. `checks` has one check for the keys and one for the values, or one for
+    the items.
     """
 
     def accepts(value: Any) -> bool:
@@ -265,6 +267,7 @@ def _holds_only(kind: type, checks: Sequence[Accepts]) -> Accepts:
 
 
 def _is_member(protocol: Any, name: str) -> bool:
+    """Return True if `name` is public and `protocol`, a base class of a hint, is itself a protocol."""
     return getattr(protocol, "_is_protocol", False) and not name.startswith("_")
 
 

@@ -139,9 +139,10 @@ class AsyncConsumer(AsyncClient[Consumer], Generic[Consumer, Item]):
 
     async def receive(self, timeout_seconds: float | None = None) -> Item | None:
         """Return the next item, waiting up to `timeout_seconds`, or without end if None. Return None if there
-        is none.
+        is none. If the task is cancelled, the next call returns the item that this call has taken.
 
-        Raises the errors of the synchronous `receive`, and InvalidInput after `close`.
+        Raises the errors of the synchronous `receive`, and InvalidInput before `async with` and after
+        `close`.
         """
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         while True:
@@ -154,7 +155,9 @@ class AsyncConsumer(AsyncClient[Consumer], Generic[Consumer, Item]):
                 return None
 
     async def __aiter__(self) -> AsyncIterator[Item]:
-        """Yield the items one after the other, without end."""
+        """Yield the items one after the other, without end. Raises the errors of `receive`, InvalidInput
+        after `close` among them.
+        """
         while True:
             item = await self.receive()
             if item is not None:

@@ -66,7 +66,9 @@ class Attachment(ReaderSlot[LogReader]):
         super().__init__(owned.backing_topic, wakeup, delay_seconds, after, on_missing)
         self.owned, self.origin, self._on_opened, self._on_free = owned, origin, on_opened, on_free
         self.delivered: Position | None = None
+        """Position of the last delivered message; None: none was delivered."""
         self.acknowledged: Position | None = None
+        """Position up to which the messages are acknowledged; None: none is."""
         self.stored: Position | None = None
         """Position that the application's stored results had reached when the bucket was opened."""
         self._reason_and_since = ("being opened", boot_seconds())
@@ -79,7 +81,7 @@ class Attachment(ReaderSlot[LogReader]):
 
     @property
     def is_idle(self) -> bool:
-        """True if all delivered messages are acknowledged."""
+        """True if all delivered messages are acknowledged, or none was delivered."""
         return self.delivered == self.acknowledged
 
     @property
@@ -163,7 +165,9 @@ class Attachment(ReaderSlot[LogReader]):
 
 
 class _Loss:
-    """The losses of a bucket that this consumer owns, until a message of the bucket is acknowledged."""
+    """The delay before a lost bucket is opened again, and the setback of the bucket, until a message of the
+    bucket is acknowledged.
+    """
 
     def __init__(self) -> None:
         self.backoff = Backoff(FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS)
@@ -208,7 +212,9 @@ class Attachments:
 
     @property
     def all(self) -> tuple[Attachment, ...]:
-        """Every ownership, ordered by segment, bucket and generation. For any thread."""
+        """Every ownership in the set, ordered by segment, bucket and generation. After
+        `close_all_in_background` closed attachments are included until the next `adopt`. For any thread.
+        """
         return tuple(attachment for _, attachment in sorted([*self._by_identity.items()], key=itemgetter(0)))
 
     @property
@@ -219,10 +225,10 @@ class Attachments:
         return next_try_at([*self._by_identity.values()])
 
     def adopt(self, assignment: Assignment | None) -> list[OwnedBucket]:
-        """Follow an assignment (None: without buckets): close the attachments that are no longer owned,
-        update the others, and create attachments for added buckets, which `open_due` opens.
+        """Follow an assignment (None: without buckets): close the attachments whose buckets are no longer
+        owned, update the other attachments, and create attachments for added buckets, which `open_due` opens.
 
-        Return the buckets to release that have no attachment. The caller reports them as released,
+        Return the buckets to release that have no attachment. The caller reports these buckets as released,
         repeatedly. A bucket that is still being closed is returned by a later call, once it is closed.
         """
         owned = {bucket.identity: bucket for bucket in assignment.buckets} if assignment else {}
@@ -383,8 +389,8 @@ class Attachments:
                 raise attachment.error
 
     def close(self) -> None:
-        """Close all attachments. Waits, without a limit, for openings, queries and closes in progress,
-        because threads must end before the process does.
+        """Close all attachments, and the object that reports missing logs. Waits, without a limit, for
+        openings, queries and closes in progress, because threads must end before the process does.
         """
         self.lose_all()
         self._threads.close()
@@ -392,13 +398,14 @@ class Attachments:
             self._suspects.close()
 
     def _report(self, segment_id: int) -> None:
+        """Report that the log of the segment is missing, if there is an object that takes reports."""
         if self._suspects is not None:
             self._suspects.report(segment_id)
 
 
 def settle_each(attachments: Sequence[Attachment], settle: Callable[[Attachment], None]) -> None:
-    """Call `settle` for each attachment. An error does not keep the others from their call; the last error is
-    raised at the end.
+    """Call `settle` for each attachment, in order, even if an earlier call raises. The last error is raised
+    at the end.
     """
     with ExitStack() as stack:
         for attachment in reversed(attachments):

@@ -72,7 +72,8 @@ class Checkpoint:
     def from_bytes(cls, kept: bytes) -> Self:
         """Return the checkpoint of bytes that `to_bytes` returned.
 
-        Raises InvalidInput for others, for damaged ones, and for those of a newer version.
+        Raises InvalidInput for other bytes, for a damaged checkpoint, and for a checkpoint of a newer
+        version.
         """
         try:
             document = json.loads(kept, object_pairs_hook=_without_repeats)
@@ -114,9 +115,9 @@ class Checkpoint:
 def merged(kept: Iterable[Checkpoint]) -> Checkpoint:
     """Return the position of a group whose members have stored these checkpoints, one or more.
 
-    A segment that any member has read to its end is done. Any other segment is where its latest owner left it. A checkpoint without
-    generations counts as earlier than the others. Raises InvalidInput for checkpoints of different topics, and
-    for none.
+    A segment that any member has read to its end is done. Any other segment is where its latest owner left
+    it; of equal generations the later position counts. A checkpoint without generations counts as earlier
+    than the others. Raises InvalidInput for checkpoints of different topics, and if there is no checkpoint.
     """
     values = list(kept)
     if not values:

@@ -61,7 +61,7 @@ class Start(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CheckpointBatch:
-    """Messages of one segment, in order."""
+    """Messages of one segment, in order; at least one message."""
 
     segment_id: int
     messages: Sequence[LogMessage]
@@ -150,11 +150,12 @@ class CheckpointConsumer(OneProcess, ClosesOnExit):
 
     def receive(self, timeout_seconds: float) -> CheckpointBatch | None:
         """Return the next messages of one segment, waiting up to `timeout_seconds`. Return None if there are
-        none.
+        none. The position of the consumer is then behind the returned messages.
 
         Raises DataGone if the next messages were deleted; TopicNotFound, or another refusal of a worker that
         lists the segments; DataPlaneUnavailable, or SegmentNotFound for a missing log, if there is nothing to
-        read and a segment was out of reach for longer than `patience_seconds`; InvalidInput after `close`.
+        read and a segment was out of reach for longer than `patience_seconds`; Terminal if there is nothing
+        to read and a segment can never be read; InvalidInput after `close`.
         """
         return self._rounds.receive(
             timeout_seconds,
@@ -180,7 +181,7 @@ class CheckpointConsumer(OneProcess, ClosesOnExit):
 
     def close(self, timeout_seconds: float | None = None, *, leave: bool = True) -> None:  # noqa: ARG002
         """Stop reading, within `timeout_seconds` (default: 30). Readers that are not closed by then are
-        closed in the background, which is logged.
+        closed in the background, which is logged. Raises InvalidInput for a time below 0 or above a day.
 
         Nothing is acknowledged, and no other consumer waits for this one. `leave` has no effect; it exists so
         that consumers of all kinds are closed in the same way.
@@ -308,7 +309,7 @@ class CheckpointConsumer(OneProcess, ClosesOnExit):
 
     def _open(self, segment_reader: SegmentReader[PositionReader]) -> PositionReader:
         """Open the reader of a segment. Runs in a background thread. The position does not change before the
-        reader is open.
+        reader is open. Raises the errors of `open_at`.
         """
         return open_at(self._logs, segment_reader, self._positions[segment_reader.segment_id])
 
@@ -380,7 +381,9 @@ class CheckpointConsumer(OneProcess, ClosesOnExit):
         return CheckpointBatch(segment_reader.segment_id, page.messages) if page.messages else None
 
     def _note_done(self, segment_id: int) -> None:
-        """Mark the segment as read to its end, and begin to read the segments that waited for it alone."""
+        """Mark the segment as read to its end, and begin to read the segments that waited for no other
+        segment.
+        """
         self._done.add(segment_id)
         del self._positions[segment_id]
         self._follow()
@@ -407,10 +410,10 @@ def instant_of(start: datetime) -> int:
 
 
 def _follows(segment: ListedSegment, departed: ListedSegment) -> bool:
-    """Return True if `segment` descends from a segment that left the layout, perhaps before its children were
-    known.
+    """Return True if `segment` descends from `departed`, a segment that left the layout, perhaps before its
+    children were known.
 
-    Every later segment that shares keys with it is a descendant.
+    Every later segment that shares keys with the departed segment is its descendant.
     """
     return segment.segment_id > departed.segment_id and segment.hash_range.overlaps(departed.hash_range)
 

@@ -113,14 +113,14 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
         """Register under `name`. A second member with the same name replaces this one.
 
         `kept_values` is called in the thread that calls `receive`, whenever segments are assigned to this
-        member. `receive` raises its errors, and calls it again. `start` is the position of segments that no
-        stored value names: an instant with its time zone, compared with `published_at_ms`, or None for all
-        stored messages. All members must give the same `start`. `on_wanted` is called in the same thread when
-        other members wait for a segment whose position is not stored. `patience_seconds` bounds how long
-        `receive` waits for a log out of reach, and how long the constructor waits for a worker that leads the
-        topic.
-        Raises NotFound, TopicNotLive, StoreUnavailable; Conflict if the subscription is not of kind
-        checkpoint; InvalidInput for an invalid name or a start without a time zone.
+        member. If it raises, `receive` raises the error, and the next `receive` calls it again. `start` is
+        the position of segments that no stored value names: an instant with its time zone, compared with
+        `published_at_ms`, or None for all stored messages. All members must give the same `start`.
+        `on_wanted` is called in the same thread when other members wait for a segment whose position is not
+        stored. `patience_seconds` bounds how long `receive` waits for a log out of reach, and how long the
+        constructor waits for a worker that leads the topic. Raises NotFound, TopicNotLive, StoreUnavailable;
+        Conflict if the subscription is not of kind checkpoint; InvalidInput for an invalid name or a start
+        without a time zone.
         """
         self._start_ms = None if start is None else instant_of(start)
         self._logs, self._kept_values, self._on_wanted = logs, kept_values, on_wanted
@@ -187,10 +187,10 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
     def kept(self, checkpoint: Checkpoint) -> None:
         """Note that the application has stored this checkpoint and that `kept_values` returns it.
 
-        Releases the segments that it covers and other members wait for, and reports those that it reads to
-        their ends as drained. Calls `on_wanted` if other members wait for segments that the checkpoint does
-        not cover. Raises Conflict for a checkpoint of another topic, which changes nothing, and the errors of
-        `on_wanted`.
+        Releases segments that other members wait for if the checkpoint covers them, and reports segments as
+        drained that the checkpoint has read to their ends. Calls `on_wanted` if other members wait for
+        segments that the checkpoint does not cover. Raises Conflict for a checkpoint of another topic, which
+        changes nothing, and the errors of `on_wanted`.
         """
         self._note(checkpoint)  # a refused checkpoint marks no segment as stored
         for segment_id, segment in self._segments.items():
@@ -206,9 +206,10 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
         either was deleted, or another permanent refusal of a worker; DataGone if the next messages were
         deleted; the errors of `kept_values` and `on_wanted`; Conflict or InvalidInput for stored values from
         which the group cannot continue; DataPlaneUnavailable, or SegmentNotFound for a missing log, if there
-        is nothing to read and a log was out of reach for longer than `patience_seconds`; StoreUnavailable if
-        segments are assigned and no worker lists the group's segments for that long; InvalidInput after
-        `close`. While only the leader is out of reach, it returns None.
+        is nothing to read and a log was out of reach for longer than `patience_seconds`; Terminal if there is
+        nothing to read and a log can never be read; StoreUnavailable if segments are assigned and no worker
+        lists the group's segments for that long; InvalidInput after `close`. While only the leader is out of
+        reach, the call returns None.
         """
         return self._rounds.receive(timeout_seconds, self._poll_or_raise, self._due_at, self._demand_alive)
 
@@ -226,9 +227,9 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
         return self._segments.get(batch.segment_id) is batch.origin
 
     def why(self) -> tuple[SegmentStatus, ...]:
-        """Return for each segment that the group reads why this member delivers no message of it, by segment;
-        for segments of others, the leader's statement. Raises StoreUnavailable while no worker responds, or
-        the worker's refusal.
+        """Return for each segment that the group reads why this member delivers no message of it, by segment.
+        For a segment of another member, or of none, the reason is the leader's, which is requested at each
+        call. Raises StoreUnavailable while no worker responds, or the worker's refusal.
         """
         statuses: dict[int, SegmentStatus] = {}
         for row in self._session.why():
@@ -277,6 +278,9 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
         return CheckpointConsumer.__name__
 
     def _demand_alive(self) -> None:
+        """Raise InvalidInput after `close`, or the reason why the session can never continue
+        (`Session.demand_alive`).
+        """
         self._demand_open()
         self._session.demand_alive()
 
@@ -386,14 +390,19 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
         )
 
     def _forget(self, segment_id: int) -> None:
+        """Stop reading the segment, and remove its ownership with the position. Its delivered messages no
+        longer count for `holds`.
+        """
         self._readers.drop(segment_id)
         del self._segments[segment_id]
 
     def _release_stored(self) -> None:
-        """Release the segments that other members wait for and that are stored, and report the stored
-        segments that are read to their ends. Call `on_wanted` once for wanted segments that are not stored.
+        """Release the segments that other members wait for and whose position is stored, and report the
+        stored segments that are read to their ends. Call `on_wanted` if other members wait for segments whose
+        position is not stored; once for each ownership.
 
-        Both are reported until the leader has received them. Raises the errors of `on_wanted`.
+        Released and drained segments are reported until the leader has received the reports. Raises the
+        errors of `on_wanted`.
         """
         released: list[OwnedBucket] = []
         for segment_id, segment in list(self._segments.items()):
@@ -421,9 +430,10 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
     # Reading.
 
     def _open(self, segment_reader: SegmentReader[PositionReader]) -> PositionReader:
-        """Open the reader of a segment. Runs in a background thread. First looks up the start of a segment
-        that no member has read. Raises DataPlaneUnavailable, to be retried at once, if the segment is no
-        longer assigned to this member, and the errors of `LogClient.locate` and `open_at`.
+        """Open the reader of a segment. Runs in a background thread. For a segment that no member has read,
+        first looks up the start, and sets the segment's position to it. Raises DataPlaneUnavailable, to be
+        retried at once, if the segment is no longer assigned to this member, and the errors of
+        `LogClient.locate` and `open_at`.
         """
         segment = self._segments.get(segment_reader.segment_id)
         if segment is None:
@@ -436,8 +446,8 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
         return open_at(self._logs, segment_reader, segment.position)
 
     def _due_at(self) -> float:
-        """Return the time of the next opening. Infinity while the member is paused or does not reach its
-        leader.
+        """Return the time of the next opening or poll, in `time.monotonic` seconds. Infinity while the member
+        is paused or does not reach its leader.
         """
         return self._readers.due_at if self._session.is_current and not self._is_paused else math.inf
 
@@ -536,8 +546,8 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
 
 
 def _whole_segments(assignment: Assignment | None) -> dict[int, tuple[OwnedBucket, ...]]:
-    """Return the buckets of each segment of which this member owns all buckets. A segment of which it owns a
-    part is moving from another member.
+    """Return, by segment id, the buckets of each segment of which this member owns all buckets. A segment of
+    which the member owns only some buckets is moving from another member. Empty without an assignment.
     """
     parts: dict[int, list[OwnedBucket]] = {}
     for bucket in assignment.buckets if assignment else ():

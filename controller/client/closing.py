@@ -42,7 +42,9 @@ def closed_error(kind: str) -> InvalidInput:
 
 
 class ClosesOnExit(ABC):
-    """A class for use in a `with` block. The end of the block calls `close`, also after an error."""
+    """A class for use in a `with` block. The end of the block calls `close`, also after an error. After `close` a block
+    cannot be entered: InvalidInput is raised.
+    """
 
     _is_closed = False
     """True once `close` was called."""
@@ -117,7 +119,7 @@ class CloseTime:
 
     @property
     def left_seconds(self) -> float:
-        """Time that remains for everything before deregistration."""
+        """Seconds that remain for everything before deregistration; 0 if none remain."""
         return max(0.0, self._closed_at - time.monotonic())
 
 

@@ -120,6 +120,7 @@ class DeadLetterReader(OneProcess, ClosesOnExit):
     """Reads a dead-letter log from its first unacknowledged message. Created by `reading_dead_letters`."""
 
     def __init__(self, reader: LogReader, arrived: threading.Event) -> None:
+        """Read from `reader`, which the object closes. `arrived` is set when messages may have arrived."""
         self._reader, self._arrived = reader, arrived
         self._is_closed = False
 

@@ -32,7 +32,9 @@ a change of owner.
 
 
 class KnownMessage(msgspec.Struct, frozen=True):
-    """A message in trouble, as earlier processes reported it."""
+    """A message in trouble, as earlier processes reported it: the number of its deliveries that have begun,
+    the number of processes that died during a delivery, and its last error (None: none was recorded).
+    """
 
     position: tuple[int, ...]
     deliveries: int
@@ -44,6 +46,9 @@ class Opening(msgspec.Struct, frozen=True):
     """The stored counts of a bucket when its reading begins."""
 
     openings: int
+    """Number of consecutive processes, including this one, that began to read the bucket at the same
+    message.
+    """
     messages: tuple[KnownMessage, ...]
 
     @property

@@ -74,8 +74,10 @@ class EventWatch(OneProcess):
     def _follow(self, backoff: Backoff) -> bool:
         """Follow one stream until it ends, and call `on_event` for each event but heartbeats.
 
-        Each event resets the backoff. Return True if the stream ended only because its token expired; the
-        next stream has a fresh token. Raises the errors of `Servers.events` and of `on_event`.
+        Each event resets the backoff. Return True if the worker ended the stream only because its token
+        expired, so that the next stream has a fresh token; False after another end by the worker, and after
+        `close`. Raises the errors of `Servers.events` (StoreUnavailable when the stream breaks) and of
+        `on_event`.
         """
         with self._servers.events(self._path, query=self._query(), silent_seconds=SILENT_SECONDS) as feed:
             self._feed = feed

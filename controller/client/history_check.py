@@ -108,7 +108,7 @@ class Verdict:
     counts: Mapping[Kind, int]
     """Number of findings of each kind."""
     examples: tuple[Example, ...]
-    """A bounded number of examples of each kind, key by key."""
+    """A bounded number of examples of each kind; of one kind key by key."""
 
     @property
     def faults(self) -> int:
@@ -171,10 +171,11 @@ def check(
     records: Iterable[Record], *, demand_acknowledged: bool = False, examples: int = EXAMPLES
 ) -> Verdict:
     """Judge the histories of all producers and of the consumers of one subscription, in any order of files,
-    and return the result.
+    and return the result. Needs pyarrow.
 
     With `demand_acknowledged`, a message that was delivered and never acknowledged counts as lost. `examples`
     is the maximum number of examples of each kind. The check takes about 150 bytes of memory per record.
+    Raises the errors of iterating over `records`.
     """
     columns = _Columns()
     columns.take(records)
@@ -267,10 +268,11 @@ class _Seeks:
         self._open: list[int] = []
 
     def take(self, event: Event, at: int) -> None:
-        """Take the next line of a file.
+        """Record that a seek began (SEEKING) or was done (SOUGHT) at `at`, in ns. The lines come in the order
+        of the file.
 
         If the requesting process died, its seek stays open. Seeks follow one another, so an open seek is done
-        when a later one is; without a later one it may be in progress forever.
+        when a later seek is done. Without a later seek, it may be in progress forever.
         """
         if event is Event.SEEKING:
             self._open.append(at)
@@ -315,8 +317,8 @@ def _values(column: pa.ChunkedArray) -> memoryview:
 
 
 def _changes(column: pa.ChunkedArray) -> pa.Array:
-    """Return a boolean for each row: True if its value differs from that of the row before. True for the
-    first row.
+    """Return a boolean for each row: True if its value differs from the value of the row before. True for the
+    first row. The column must not contain nulls.
     """
     import pyarrow as pa
     from pyarrow import compute
@@ -327,7 +329,9 @@ def _changes(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _count(begins: pa.Array) -> pa.Array:
-    """Return for each row the number of true values up to and including the row, less one."""
+    """Return for each row the number of true values up to and including the row, minus 1: the index, from 0,
+    of the group of rows that began with the last true value.
+    """
     import pyarrow as pa
     from pyarrow import compute
 
@@ -370,6 +374,9 @@ class _Judge:
     """Judges the records key by key, each key in order of time."""
 
     def __init__(self, columns: _Columns, examples: int) -> None:
+        """Put the records of `columns` in order. `examples` is the maximum number of examples of each
+        kind.
+        """
         self._messages, self._rows = columns.arrange()
         self._last_at = columns.last_at
         self._keys, self._producers = list(columns.keys), list(columns.producers)

@@ -24,8 +24,8 @@ class HttpSource:
         self._names: dict[int, str] = {}
 
     def topic(self, name: str) -> TopicSnapshot:
-        """Return the present state of the topic. Raises TopicNotFound, TopicNotLive, StoreUnavailable,
-        InvalidInput for an invalid name, or another refusal of the worker.
+        """Return the present state of the topic, and remember its name for `watch`. Raises TopicNotFound,
+        TopicNotLive, StoreUnavailable, InvalidInput for an invalid name, or another refusal of the worker.
         """
         document = self._servers.ask("GET", f"{topic_path(name)}/layout")
         snapshot = _snapshot(document)
@@ -33,8 +33,9 @@ class HttpSource:
         return snapshot
 
     def watch(self, topic_id: int, on_change: Callable[[], None]) -> EventWatch:
-        """Open a stream of changes, and call `on_change` after every change from its thread, also when a
-        worker refuses the stream. `topic` must have read the topic before.
+        """Open a stream of changes until the returned watch is closed. `on_change` is called in the stream's
+        thread after every change, and when a worker refuses the stream. `topic` must have read the topic
+        before, otherwise KeyError is raised.
         """
         path = f"{topic_path(self._names[topic_id])}/layout/watch"
         # A refusal counts as a change, because the owner's next read of the topic returns its reason.
@@ -47,7 +48,8 @@ class HttpSource:
         return SuspectReports(self._servers, topic)
 
     def hand_in(self, topic: str, producer: str, counts: Sequence[tuple[int, int, int]]) -> None:
-        """Send the counts of a producer's keys to any worker.
+        """Send the message counts of a producer since the last call to any worker. Each count has first hash,
+        number of hashes and number of messages.
 
         Raises StoreUnavailable, or the worker's refusal.
         """
@@ -56,7 +58,7 @@ class HttpSource:
 
 
 def _snapshot(document: Mapping[str, Any]) -> TopicSnapshot:
-    """Return the snapshot that a worker's response describes."""
+    """Return the snapshot that a worker's response describes. Its segments are ACTIVE and have no parents."""
     segments = document["segments"]
     layout = SegmentLayout.from_segments(
         document["epoch"],

@@ -105,13 +105,15 @@ class KeyedSchedule:
 
     @property
     def next_due_at(self) -> float:
-        """Time at which the next delayed message may be retried; infinity if there is none."""
+        """Time at which the next delayed message may be retried, in the unit of `failed`; infinity if there
+        is none.
+        """
         return self._delayed[0][0] if self._delayed else float("inf")
 
     @property
     def has_untried(self) -> bool:
-        """True if a message may begin that was never begun. A message behind a failing message of its key may
-        not.
+        """True if a message that was never begun may begin, or waits only for its key, which another bucket's
+        message holds. A message behind a failing message of its key does not count.
         """
         return any(not item.is_tried for _, item in self._heads)
 
@@ -138,7 +140,7 @@ class KeyedSchedule:
     def next(self, now: float) -> WorkItem | None:
         """Return the earliest message that may begin, and mark it as running and its key as busy.
 
-        Return None if there is none at `now` (in the unit of `due_at`).
+        Return None if there is none at `now`, which has the unit of `due_at` in `failed`.
         """
         while self._delayed and self._delayed[0][0] <= now:
             _, position, item = heapq.heappop(self._delayed)
@@ -179,7 +181,8 @@ class KeyedSchedule:
         return settled
 
     def failed(self, position: Position, due_at: float) -> None:
-        """Mark the running message at `position` as not done, to be retried at `due_at`.
+        """Mark the running message at `position` as not done, to be retried at `due_at`, in the unit of
+        `next`.
 
         No other message of its key begins before it is done. If the item has a reason `why`, it counts as
         failing.

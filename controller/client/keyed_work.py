@@ -126,8 +126,8 @@ class _Lane:
         return 0.0 if is_last else self.acknowledged_at + ACKNOWLEDGE_SECONDS
 
     def offer(self, message: LogMessage) -> None:
-        """Add the message to the schedule, with its stored counts. It is reported before it begins if it has
-        counts or the bucket is in trouble.
+        """Add the message to the schedule, with its stored counts. A worker is notified before the message
+        begins if the message has counts or the bucket is in trouble.
         """
         counts = self.stored_counts.pop(message.position, None)
         item = WorkItem(message, is_noted=counts is not None or self.troubled_messages > 0)
@@ -263,8 +263,8 @@ class KeyedWork(OneProcess, ClosesOnExit):
             _log.warning("%d message(s) still in progress; they are delivered again", self._running)
 
     def _take(self, batch: Batch) -> None:
-        """Add a received batch to the schedule of its bucket, or to the messages that wait for the stored
-        counts.
+        """Notify the observer of a received batch, and add the batch to the schedule of its bucket, or to the
+        messages that wait for the stored counts.
         """
         attachment = cast(Attachment, batch.origin)
         lane = self._lanes.get(attachment)
@@ -384,7 +384,8 @@ class KeyedWork(OneProcess, ClosesOnExit):
                 attachment.work = self._wait_reasons(lane)
 
     def _acknowledge(self, lane: _Lane, patience_seconds: float | None = None) -> None:
-        """Acknowledge the settled messages of the bucket, if there are any and the bucket is owned.
+        """Acknowledge the settled messages of the bucket, if there are any and the bucket is owned, and
+        notify the observer.
 
         Report the dead letters among them to a worker, in a background thread. Raises DataPlaneUnavailable
         after `patience_seconds` (None: the patience of the consumer); the messages then stay to be
@@ -402,8 +403,9 @@ class KeyedWork(OneProcess, ClosesOnExit):
                 self._send(partial(note, item.deliveries))
 
     def _report_closed(self, lane: _Lane) -> None:
-        """Report that the bucket was closed without a crash. Only needed if an earlier process had opened it
-        at the same message. Does nothing while a message of the bucket is being processed.
+        """Report to a worker, in a background thread, that the bucket was closed without a crash. Does
+        nothing if no earlier process had opened the bucket at the same message, because then the report is
+        not needed, and while a message of the bucket is being processed.
         """
         if lane.opening is not None and lane.opening.openings > 1 and not lane.schedule.running:
             self._send(partial(self._counts.closed, lane.attachment.owned))

@@ -26,6 +26,7 @@ class TopicSnapshot:
     data_plane: str
     layout: SegmentLayout
     backing_topics: Mapping[int, str]
+    """Log of each ACTIVE segment, by segment id."""
 
 
 class Watch(Protocol):

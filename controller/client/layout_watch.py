@@ -21,8 +21,9 @@ class LayoutWatch:
     def __init__(
         self, source: LayoutSource, topic: str, *, on_change: Callable[[], None] = lambda: None
     ) -> None:
-        """Read the topic at once. `on_change` runs in the source's thread and must not block. Raises the
-        errors of `LayoutSource.topic`: TopicNotFound, TopicNotLive, StoreUnavailable.
+        """Read the topic at once. `on_change` is called in the source's thread after each notification of a
+        change, and must not block. Raises the errors of `LayoutSource.topic`: TopicNotFound, TopicNotLive,
+        StoreUnavailable.
         """
         self._source, self._on_change = source, on_change
         self._changed = threading.Event()

@@ -61,7 +61,9 @@ class End(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of processing a message. `why` is the reason why the message is not done."""
+    """The result of processing a message. `why` is the reason why the message is not done; None if it is
+    done. `error` is the exception after BROKEN, otherwise None.
+    """
 
     end: End
     why: str | None = None
@@ -90,11 +92,12 @@ class Handling:
     def run(self, batch: Batch, owned: OwnedBucket, item: WorkItem) -> Outcome:
         """Deliver the message once, and return the outcome. Raises nothing.
 
-        A message whose deliveries have reached the maximum is stored as a dead letter instead. The delivery
-        is reported to a worker before and after the handler if the message is in trouble; if the report
-        before the handler fails, the message is put off. The process may have been stopped since the message
-        was chosen, so the bucket may have been lost; then too the message is put off. Any other exception,
-        such as SystemExit in the handler, gives BROKEN.
+        A message whose deliveries have reached the maximum is stored as a dead letter instead; without a
+        dead-letter log, a message is held once its deaths have reached the maximum. The delivery is reported
+        to a worker before and after the handler if the message is in trouble; if the report before the
+        handler fails, the message is put off. The process may have been stopped since the message was chosen,
+        so the bucket may have been lost; then too the message is put off. Any other exception, such as
+        SystemExit in the handler, gives BROKEN.
         """
         try:
             if self._is_over(item):
@@ -110,10 +113,11 @@ class Handling:
             return Outcome(End.BROKEN, one_line(error), error)
 
     def _handled(self, batch: Batch, owned: OwnedBucket, item: WorkItem) -> Outcome:
-        """Call the handler, notify the observer, and return the outcome.
+        """Count the delivery in `item`, call the handler, notify the observer, and return the outcome.
 
-        After an Exception of the handler, report the failure, and store the message as a dead letter if this
-        was its last delivery (`_is_over`). Raises any other exception of the handler.
+        After an Exception of the handler, report the failure to a worker, and store the message as a dead
+        letter if this was its last delivery (`_is_over`); without a dead-letter log such a message is held.
+        Raises any other exception of the handler.
         """
         item.deliveries += 1
         self._observer.begun(batch, item.message)
@@ -142,8 +146,8 @@ class Handling:
         return count >= self._max_deliveries
 
     def _store_dead_letter(self, batch: Batch, item: WorkItem) -> Outcome:
-        """Store the message in the dead-letter log, log that, and return PARKED. The caller acknowledges the
-        message afterwards.
+        """Store the message in the dead-letter log, log that, notify the observer, and return PARKED. The
+        caller acknowledges the message afterwards.
 
         Return HELD without a dead-letter log, PUT_OFF if the bucket may belong to another consumer, and STUCK
         if the message cannot be stored.
@@ -207,6 +211,6 @@ def _demand_handled(result: object) -> None:
 
 
 def one_line(error: BaseException) -> str:
-    """Return the error as one line of limited length, for reports."""
+    """Return type and text of the error as one line of at most `_LONGEST_ERROR` characters, for reports."""
     text = f"{type(error).__name__}: {error}".replace("\0", " ").encode(errors="replace").decode()
     return " ".join(text.split())[:_LONGEST_ERROR]

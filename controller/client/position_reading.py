@@ -54,12 +54,14 @@ def read_on(
     *,
     is_sealed: bool,
 ) -> Reading | None:
-    """Return the next messages of the segment, at most `limit`, none if there are none at present. Return
-    None while a query of the log is in progress, or if the segment is unreachable and is therefore reopened.
+    """Return the next messages of the segment, at most `limit` and perhaps none, with the information if the
+    segment is read to its end. Return None while a query of the log is in progress, or if the log is out of
+    reach and its reader is therefore reopened.
 
-    Slow queries of the log run in a background thread, and a later call returns their result. `is_sealed` is
-    True if the consumer knows that the log is complete. A log is sealed before its children are known, and
-    its end counts only when they are. Raises DataGone.
+    Slow queries of the log run in a background thread, and a later call returns their result. If the log
+    cannot be queried for its end, the error is recorded in `segment_reader` for a retry. `is_sealed` is True
+    if the consumer knows that the log is complete. A log is sealed before its children are known, and its end
+    counts only when they are. Raises DataGone.
     """
     try:
         result: Reading | None = segment_reader.take_result()

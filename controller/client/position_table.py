@@ -105,7 +105,9 @@ class PositionTable:
             )"""
 
     def create(self) -> None:
-        """Create the table unless it exists."""
+        """Create the table unless it exists, on a connection of its own. Raises the errors of the database
+        driver.
+        """
         with closing(self.connect()) as connection:
             _execute(connection, self.ddl, ())
             connection.commit()
@@ -136,11 +138,13 @@ class PositionTable:
         self, connection: Any, claim: Claim, position: Position, *, after: Position | None = None
     ) -> None:
         """Record, in the transaction of `connection`, that all messages up to `position` are in the results.
+        `connection` is of psycopg 2 or 3, or of SQLAlchemy on either.
 
-        `after` is the position that the results must already have: that of the messages that were delivered
-        just before. Raises FencedOut if the bucket has another owner, AlreadyStored if the results already
-        have the position, and Conflict if the results lack the messages before it, because this position
-        would claim them. After an error, roll back the transaction.
+        `after` is a position that the results must already have: the position of the messages that were
+        delivered just before; None demands none. Raises FencedOut if the bucket has another owner,
+        AlreadyStored if the results already have the position, and Conflict if the results lack messages up
+        to `after`, because `position` would claim them. Raises the errors of the database driver. After an
+        error, roll back the transaction.
         """
         owned = (*claim.place, claim.origin, claim.generation)
         reached, before = list(position), None if after is None else list(after)

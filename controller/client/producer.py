@@ -61,7 +61,9 @@ _METADATA = (Metadata, type(None))
 
 
 def _refusal(payload: object, key: object, metadata: object) -> InvalidInput:
-    """Return the error that explains why a message is refused."""
+    """Return the error for the first argument of a wrong type; if all types are right, the error for a
+    payload that is too long.
+    """
     if not isinstance(payload, bytes):
         return InvalidInput(
             f"producer.send: payload must be bytes, not a value of type {type(payload).__name__}"
@@ -483,7 +485,8 @@ class Producer(OneProcess, StoresOnExit):
 
     def _begin_append(self, lane: SendLane) -> Callable[[], int] | None:
         """Send the batch in this thread, and return the function that waits for the response. None if the log
-        client is not eager, or cannot send the batch at once.
+        client is not eager, cannot send the batch at once, or refuses the batch; `append` then sends the
+        batch, or raises the error.
 
         Sending in this thread is cheaper, because threads would compete for the interpreter.
         """

@@ -71,7 +71,9 @@ class _SegmentBuffer:
         return len(self._in_hand)
 
     def holds(self, position: Position) -> bool:
-        """Return True if the message is delivered here and not yet delivered to another consumer."""
+        """Return True if the message was delivered here, is not settled and, as far as is known, not
+        delivered to another consumer.
+        """
         return not self.is_lost and position in self._in_hand and self._reader.is_current
 
     def may_wait(self) -> bool:
@@ -210,9 +212,9 @@ class QueueConsumer(OneProcess, ClosesOnExit):
         the same name.
 
         `queue_messages` is the largest number of buffered messages of each segment; a small number divides
-        long work more evenly. `patience_seconds` bounds how long a call is retried while the data plane is
-        out of reach. Raises NotFound, TopicNotLive, StoreUnavailable; Conflict if the subscription is not a
-        queue; InvalidInput for an invalid name.
+        long work more evenly. `patience_seconds` bounds how long the constructor waits for a worker, and how
+        long a later call is retried while the data plane is out of reach. Raises NotFound, TopicNotLive,
+        StoreUnavailable; Conflict if the subscription is not a queue; InvalidInput for an invalid name.
         """
         self._logs, self._subscription, self.name = logs, subscription, demand_name("consumer", name)
         self._servers, self._lag_path = servers, lag_path(topic, subscription)
@@ -248,7 +250,8 @@ class QueueConsumer(OneProcess, ClosesOnExit):
 
         Raises TopicNotFound, SubscriptionNotFound if either was deleted, or another refusal of a worker that
         lists the segments; DataPlaneUnavailable, or SegmentNotFound for a missing log, if there is nothing to
-        read and a segment was out of reach for longer than `patience_seconds`; InvalidInput after `close`.
+        read and a segment was out of reach for longer than `patience_seconds`; Terminal if there is nothing
+        to read and a segment can never be read; InvalidInput after `close`.
         """
         return self._rounds.receive(
             timeout_seconds,
@@ -294,16 +297,17 @@ class QueueConsumer(OneProcess, ClosesOnExit):
         return all(are_settled)
 
     def holds(self, message: QueuedMessage) -> bool:
-        """Return True if the message is held here and, as far as is known, not delivered to another
-        consumer.
+        """Return True if the message was received here, is not settled and, as far as is known, not delivered
+        to another consumer. Raises InvalidInput for a message of a consumer of another kind.
         """
         return _buffer_of(message).holds(message.message.position)
 
     def nack(self, message: QueuedMessage, delay_seconds: float = 1.0) -> None:
-        """Return the message to the queue because it cannot be processed. It is delivered again after the
-        delay, here or to another consumer, with a delivery count one higher. If the reader has lost the
-        message, the message is delivered again anyway, and nothing is raised. Raises DataPlaneUnavailable if
-        the result is unknown after `patience_seconds`; call it again.
+        """Return the message to the queue because it cannot be processed. The message is delivered again
+        after the delay, here or to another consumer, with a delivery count one higher. If the reader has lost
+        the message, the message is delivered again anyway, and nothing is raised. Raises DataPlaneUnavailable
+        if the result is unknown after `patience_seconds`; call it again. Raises InvalidInput for a message of
+        a consumer of another kind.
         """
         _buffer_of(message).give_back(message.message.position, delay_seconds, self._patience_seconds)
         self._wakeup.set()
@@ -320,13 +324,13 @@ class QueueConsumer(OneProcess, ClosesOnExit):
 
     def pause(self) -> None:
         """Receive nothing until `resume`. The next call of `receive` passes buffered messages to other
-        consumers, except those of segments with unsettled messages; received messages stay.
+        consumers, except those of segments with unsettled messages; received messages stay. For any thread.
         """
         self._is_paused = True
         self._wakeup.set()
 
     def resume(self) -> None:
-        """Receive messages again."""
+        """Receive messages again. For any thread."""
         self._is_paused = False
         self._wakeup.set()
 
@@ -375,7 +379,9 @@ class QueueConsumer(OneProcess, ClosesOnExit):
         ]
 
     def _open(self, segment_reader: SegmentReader[_SegmentBuffer]) -> _SegmentBuffer:
-        """Open the reader of a segment. Runs in a background thread."""
+        """Open the reader of a segment. Runs in a background thread. Raises the errors of
+        `LogClient.open_queue_reader`.
+        """
         reader = self._logs.open_queue_reader(
             segment_reader.backing_topic,
             self._subscription,

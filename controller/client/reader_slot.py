@@ -37,11 +37,11 @@ class ReaderSlot(Generic[Reader]):
         after: threading.Event | None = None,
         on_missing: Callable[[], None] = lambda: None,
     ) -> None:
-        """Create the slot without opening the log.
+        """Create the slot without opening the log. `wakeup` wakes the consumer when there is something to do.
 
-        `delay_seconds` is the delay before the first opening, for a log that was lost before. The log
-        is not opened before `after` is set: the preceding reader is closed then. `on_missing` is called, in
-        any thread, each time the log is found missing.
+        `delay_seconds` is the delay before the first opening, for a log that was lost before. The log is not
+        opened before `after` is set: the preceding reader is closed then. `on_missing` is called, in any
+        thread, each time the log is found missing.
         """
         self._on_missing = on_missing
         self.backing_topic, self._wakeup, self._after = backing_topic, wakeup, after
@@ -55,7 +55,9 @@ class ReaderSlot(Generic[Reader]):
         next messages are read.
         """
         self.next_try_at = time.monotonic() + delay_seconds
+        """Time before which the log is neither opened nor read, in `time.monotonic` seconds."""
         self.signal = threading.Event()
+        """Set while the log may have messages that were not read."""
         self.is_being_opened = self.is_closed = False
         self._query: Future[Any] | None = None
         self._unused = threading.Event()
@@ -182,10 +184,7 @@ class ReaderSlot(Generic[Reader]):
         self._unused.wait()
 
     def mark_unused(self) -> None:
-        """Mark the opening or query as ended.
-
-        Also called if it will never run, because the threads have ended.
-        """
+        """Mark the opening or query as ended, or as one that never runs because the threads have ended."""
         self._unused.set()
         self.is_being_opened = False
 

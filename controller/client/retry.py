@@ -23,7 +23,8 @@ def retry_for(act: Callable[[], Result], *, seconds: float) -> Result:
     """Return the result of `act`. Retry it on DataPlaneUnavailable and StoreUnavailable for `seconds`, then
     raise the last error. Any other error is raised at once.
 
-    `act` must be safe to repeat. `seconds` bounds the start of the last attempt, not its end.
+    `act` must be safe to repeat. No further attempt follows an attempt that ends after `seconds`. The last
+    attempt may therefore begin up to `_LONGEST_SECONDS` after that time, and its end is not bounded.
     """
     return tenacity.Retrying(
         retry=tenacity.retry_if_exception_type((DataPlaneUnavailable, StoreUnavailable)),
@@ -73,7 +74,7 @@ class Outage:
         """Begin the outage if there is none.
 
         Raise `error` if the outage has lasted longer than `patience_seconds`; then the next outage has the
-        full time again.
+        full time again. Otherwise return, and the caller retries.
         """
         self._since = self._since or time.monotonic()
         if time.monotonic() - self._since > self._patience_seconds:

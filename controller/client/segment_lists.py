@@ -57,10 +57,12 @@ class SegmentWatch:
     def __init__(
         self, servers: Servers, topic: str, *, queue: str | None = None, on_change: Callable[[], None]
     ) -> None:
-        """Request the list at once: of all segments, or of those that the subscription `queue` reads.
+        """Request the list at once, and start to follow it. The list has all segments of the topic, or only
+        the segments that the subscription `queue` reads.
 
-        `on_change` runs in another thread and must not block. Raises NotFound, TopicNotLive,
-        StoreUnavailable; Conflict if the subscription is not a queue; InvalidInput for an invalid name.
+        `on_change` is called in another thread after each later request, and must not block. Raises NotFound,
+        TopicNotLive, StoreUnavailable; Conflict if the subscription is not a queue; InvalidInput for an
+        invalid name.
         """
         self._servers, self._on_change = servers, on_change
         self._path = f"{topic_path(topic)}/segments"
@@ -149,6 +151,7 @@ class SegmentWatch:
 
 
 def _segment_list(document: Mapping[str, Any]) -> SegmentList:
+    """Return the list in a worker's response."""
     return SegmentList(
         document["topic_id"],
         document["topic"],

@@ -93,7 +93,7 @@ class SegmentReaders(Generic[Reader]):
         self._threads.ask(segment_reader, question)
 
     def with_new_messages(self) -> Iterator[tuple[SegmentReader[Reader], Reader]]:
-        """Yield the readers that may have new messages, or a result of a query, in rotation; those that are
+        """Yield the readers that may have new messages, or a result of a query, in rotation. Readers that are
         not open or wait for a retry are left out. The caller stops iterating when it has a message.
         """
         segment_ids = sorted(self._by_segment)
@@ -150,7 +150,9 @@ class SegmentReaders(Generic[Reader]):
         self._backoff(segment_id).reset()
 
     def drop(self, segment_id: int) -> None:
-        """Stop reading this segment."""
+        """Stop reading this segment, and close its reader in a background thread. Does nothing for a segment
+        that is not read.
+        """
         self._backoffs.pop(segment_id, None)
         segment_reader = self._by_segment.pop(segment_id, None)
         if segment_reader is not None:

@@ -331,7 +331,7 @@ def _where(answer: httpx.Response, proxy: Proxy | None) -> str:
 
 
 def _error(answer: httpx.Response, proxy: Proxy | None) -> CleaveError:
-    """Return the error that a worker's response describes.
+    """Return the error that a worker's response describes; a Retryable error has a delay of 0.2 s.
 
     A response without a known kind may come from another server on the way: StoreUnavailable from status 500
     on, otherwise Terminal.

@@ -39,10 +39,11 @@ _log = logging.getLogger(__name__)
 
 
 class OwnedBucket(msgspec.Struct, frozen=True):
-    """A bucket that this consumer owns since `generation`, or a run of buckets if the segment has many
-    `buckets`.
+    """A bucket that this consumer owns since `generation`, or a run of buckets if the segment has many.
+    `buckets` is the number of buckets of the segment.
 
-    `release` is True if the consumer is to release it.
+    The start and the end are bucket hashes, both inclusive. `release` is True if the consumer is to release
+    the bucket.
     """
 
     segment_id: int
@@ -120,13 +121,16 @@ class Session:
         lasting_reasons: Callable[[], Sequence[BucketReason]] = tuple,
         patience_seconds: float = 0.0,
     ) -> None:
-        """Register, retrying for `patience_seconds`, because a topic may be between two leaders.
+        """Register, retrying for `patience_seconds`, because a topic may be between two leaders, and start
+        the session's thread.
 
         `reads` is the kind that the subscription must have: STREAM or CHECKPOINT. `on_change` is called in
-        the session's thread, and must not block. `on_lost` is called in the same thread while all assigned
-        buckets may permanently belong to other consumers. `lasting_reasons` is called at each heartbeat, in
-        any thread, and a changed result is reported to the leader. Raises NotFound, TopicNotLive,
-        StoreUnavailable; Conflict for a subscription of another kind; InvalidInput for an invalid name.
+        the session's thread after each assignment, when the session starts over without buckets, and when it
+        has ended for good; it must not block. `on_lost` is called in the same thread, repeatedly, while all
+        assigned buckets may permanently belong to other consumers. `lasting_reasons` is called at each
+        heartbeat, in any thread, and a changed result is reported to the leader. Raises NotFound,
+        TopicNotLive, StoreUnavailable; Conflict for a subscription of another kind; InvalidInput for an
+        invalid name.
         """
         self._servers, self._on_change, self._on_lost = servers, on_change, on_lost
         self._reads, self._lasting_reasons = reads, lasting_reasons
@@ -192,8 +196,9 @@ class Session:
             raise self._failure
 
     def why(self) -> list[dict[str, Any]]:
-        """Return the leader's statement about every bucket of the subscription: its owner, and the reason why
-        no message of it is delivered. Raises StoreUnavailable, or the worker's refusal.
+        """Return the leader's statement about every bucket of the subscription, as JSON objects: among others
+        `segment_id`, `bucket`, `owner` (None if it has none), and `reason`, why no message of it is
+        delivered. Raises StoreUnavailable, or the worker's refusal.
         """
         rows: list[dict[str, Any]] = self._servers.ask("GET", self._why_path)
         return rows
@@ -325,7 +330,7 @@ class Session:
 
     def _is_permanently_refused(self, error: Retryable) -> bool:
         """Return True if each fresh token was outside its validity for as long as this consumer tolerates an
-        outage.
+        outage. An error of another kind than TokenOutOfTime ends that time.
         """
         if not isinstance(error, TokenOutOfTime):
             self._token_outage.end()
@@ -343,9 +348,10 @@ class Session:
         self._on_change()
 
     def _follow(self) -> None:
-        """Register if necessary, and hold one stream open until the leader ends it: adopt assignments, and
-        answer the first event and each heartbeat of the leader with a heartbeat, and an assignment if one is
-        due. Raises the errors of `_register` and `_adopt`, and StoreUnavailable if the stream breaks.
+        """Register if necessary, and hold one stream open until the leader ends it. Adopt each assignment,
+        and call `on_change`. Send a heartbeat after the first event, after each heartbeat of the leader, and
+        after another assignment if a heartbeat is due. Raises the errors of `_register` and `_adopt`, and
+        StoreUnavailable if the stream breaks.
         """
         if not self._is_registered:
             self._register()

@@ -163,7 +163,9 @@ class StreamConsumer(OneProcess, ClosesOnExit):
 
     @property
     def segment_ids(self) -> tuple[int, ...]:
-        """Ids of the segments of which this consumer reads a bucket."""
+        """Ids of the segments of which this consumer reads a bucket, including buckets that are to be
+        released.
+        """
         return tuple(
             sorted(
                 {
@@ -176,7 +178,9 @@ class StreamConsumer(OneProcess, ClosesOnExit):
 
     @property
     def buckets(self) -> tuple[tuple[int, HashRange], ...]:
-        """The buckets that this consumer reads."""
+        """Segment id and range of each bucket that this consumer reads, without buckets that are to be
+        released.
+        """
         return tuple(
             (attachment.owned.segment_id, attachment.owned.bucket)
             for attachment in self._attachments.all
@@ -191,8 +195,9 @@ class StreamConsumer(OneProcess, ClosesOnExit):
     def why(self) -> tuple[BucketStatus, ...]:
         """Return for each bucket that the subscription reads why this consumer receives no message of it.
 
-        The reason of an owned bucket is this consumer's, that of any other bucket the leader's, which is
-        requested at each call. Raises StoreUnavailable while no worker responds, or the worker's refusal.
+        This consumer gives the reason of a bucket that it owns, and the leader the reason of any other
+        bucket; the leader is queried at each call. Raises StoreUnavailable while no worker responds, or the
+        worker's refusal.
         """
         own: dict[int, list[Attachment]] = {}
         for attachment in self._attachments.all:
@@ -210,8 +215,8 @@ class StreamConsumer(OneProcess, ClosesOnExit):
         return tuple(statuses)
 
     def lag(self) -> tuple[BucketLag, ...]:
-        """Return the number of unacknowledged messages of all that the subscription reads, over all
-        consumers. The worker counts at each call. Raises StoreUnavailable, or the worker's refusal.
+        """Return the number of unacknowledged messages of each bucket that the subscription reads, whichever
+        consumer reads it. The worker counts at each call. Raises StoreUnavailable, or the worker's refusal.
         """
         return lag_of(self._session.lag())
 
@@ -223,8 +228,8 @@ class StreamConsumer(OneProcess, ClosesOnExit):
         if either was deleted, or another permanent refusal of a worker; DataPlaneUnavailable, or
         StoreUnavailable for the position table, if there is nothing to read and a bucket was out of reach for
         longer than `patience_seconds`; Terminal if there is nothing to read and a bucket can never be read;
-        the errors of `on_release`; InvalidInput after `close`. While the leader is out of reach, it returns
-        None.
+        the errors of `on_release`; InvalidInput after `close`. While the leader is out of reach, the call
+        returns None.
         """
         with self._maintenance.turn:
             return self._rounds.receive(
@@ -388,6 +393,9 @@ class StreamConsumer(OneProcess, ClosesOnExit):
         return f"StreamConsumer of {self.topic}"
 
     def _demand_alive(self) -> None:
+        """Raise InvalidInput after `close`, or the reason why the session can never continue
+        (`Session.demand_alive`).
+        """
         self._demand_open()
         self._session.demand_alive()
 
@@ -489,7 +497,9 @@ class StreamConsumer(OneProcess, ClosesOnExit):
         return self._attachments.next_try_at - time.monotonic()
 
     def _due_at(self) -> float:
-        """Return the time of the next poll or opening. Infinity while the leader is out of reach."""
+        """Return the time of the next poll or opening, in `time.monotonic` seconds. Infinity while the leader
+        is out of reach.
+        """
         return min(self._poll_at, self._attachments.next_try_at) if self._session.is_current else math.inf
 
     def _poll_or_raise(self) -> Batch | None:
@@ -503,7 +513,7 @@ class StreamConsumer(OneProcess, ClosesOnExit):
 
     def _poll(self) -> Batch | None:
         """Run one poll: follow the assignment, open owned buckets, and read from the next bucket that has
-        messages. Return None while paused.
+        messages. Return its batch; None if no bucket has messages, and while paused.
 
         While the leader is out of reach no message is delivered; once the buckets may belong to others, all
         are closed. Raises the errors of `on_release`.
@@ -554,9 +564,9 @@ class StreamConsumer(OneProcess, ClosesOnExit):
             self._session.report_released(released)
 
     def _release(self) -> None:
-        """Release the buckets that other consumers wait for and whose messages are settled, after a call of
-        `on_release` for each, whose error is raised at the end. `_adopt` reports a release to the leader once
-        the bucket is closed.
+        """Call `on_release` for each bucket that other consumers wait for and whose messages are settled, and
+        release the bucket, also if `on_release` raises; the last error is raised at the end. `_adopt` reports
+        a release to the leader once the bucket is closed.
         """
 
         def release(attachment: Attachment) -> None:

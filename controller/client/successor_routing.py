@@ -125,10 +125,11 @@ class SuccessorRouting:
         self._on_change()
 
     def _follow_layout(self) -> bool:
-        """Adopt the newest layout if it may have changed.
+        """Adopt the newest layout if it may have changed. Return True if routing may go on.
 
         Messages for removed segments are routed again, before newer messages. Return False while the result
-        of a batch for a removed segment is unknown. After an error, the next call tries again.
+        of a batch for a removed segment is unknown. Raises the errors of `_adopt_newest`; the next call tries
+        again.
         """
         if not self.is_outdated:
             return True
@@ -142,9 +143,12 @@ class SuccessorRouting:
         return is_adopted
 
     def _adopt_newest(self) -> bool:
-        """Read the layout if it has changed, and adopt it.
+        """Read the layout if it has changed, adopt it, and return True. Messages that wait for removed
+        segments become unrouted.
 
-        Return False if a batch for a removed segment is in doubt; the batch is sent again.
+        Return False, and adopt nothing, if a batch for a removed segment is in doubt; the batch is sent
+        again. Raises the errors of `LayoutWatch.refresh_if_changed`; StoreUnavailable is retried for
+        `timeout_seconds`.
         """
         if self.watch.changed:
             retry_for(self.watch.refresh_if_changed, seconds=self._timeout_seconds)

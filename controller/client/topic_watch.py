@@ -19,7 +19,9 @@ Change = Callable[[frozenset[str], frozenset[str]], None]
 
 
 class _TopicEvent(msgspec.Struct):
-    """All topics, or the changes since the last event."""
+    """All topics, or the changes since the last event if `topics` is None. `hash` identifies the set of
+    topics after the event.
+    """
 
     hash: str
     topics: list[str] | None = None
@@ -106,8 +108,8 @@ class TopicWatch(OneProcess):
 
     @staticmethod
     def _after(before: Collection[str], event: _TopicEvent) -> frozenset[str]:
-        """Return the topics after an event: those that the event lists, or the earlier topics with its
-        changes.
+        """Return the topics after an event: the topics that the event lists, or the earlier topics with the
+        changes of the event. A topic that is both removed and added stays.
         """
         if event.topics is not None:
             return frozenset(event.topics)

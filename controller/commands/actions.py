@@ -26,7 +26,7 @@ SHORTEST_WAIT_SECONDS = 0.001
 
 
 def add_actions(app: typer.Typer, subject: str) -> None:
-    """Add the actions of a subject to its group of commands."""
+    """Add the actions of a subject that are commands to `app`, the subject's group."""
     for action in actions_of(subject):
         if not action.is_command:
             continue
@@ -77,7 +77,7 @@ def command_of(action: AnyAction) -> Callable[..., None]:
 
 
 def print_answer(answer: Answer, as_json: bool) -> None:
-    """Print the answer: a table for people, the document for programs."""
+    """Print the answer as a JSON document if `as_json`, otherwise as a table."""
     emit(as_json, answer.model_dump(mode="json"), answer_table(answer, answer.title()))
 
 

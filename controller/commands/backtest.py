@@ -107,7 +107,9 @@ def backtest(
 
 
 def _demand_possible(engine: str | None, local: Mapping[str, Any]) -> None:
-    """Raise Unsupported if a server is used with an option that needs this machine, InvalidInput for an unknown engine."""
+    """Raise Unsupported if a server is used and an option in `local` is given (not None), because it needs this machine. Raise InvalidInput
+    for an unknown engine.
+    """
     for option, value in local.items():
         if value is not None:
             demand_database(f"backtest {option}")
@@ -204,7 +206,7 @@ def _loads(
     days: int,
 ) -> Loads:
     """Return the loads to use: traces, the named topics, a namespace, or all topics. Raises InvalidInput for options that exclude each
-    other, an invalid topic name, and a span that is empty or cannot be read.
+    other, an invalid topic name, and a span that is empty or cannot be read. The namespace and the files are not checked.
     """
     if sum(1 for option in (topics, namespace, traces) if option) > 1:
         raise InvalidInput("give only one of --topic, --namespace and --trace")
@@ -236,7 +238,7 @@ def _progress(as_json: bool) -> Iterator[Any]:
 
 
 def _about(answer: BacktestAnswer, loads: Loads) -> str:
-    """Return the number and kind of the loads, the span of topics, and the engine, as text."""
+    """Return the number and kind of the loads with results, the span if they are topics, and the engine, as text."""
     count = len({result.load for result in answer.results})
     what = "trace" if loads.traces else "topic"
     when = "" if loads.traces else f", {cell(loads.since)} to {cell(loads.until)}"

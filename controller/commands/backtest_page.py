@@ -134,7 +134,9 @@ def _figure(figure: Any, *, with_library: bool) -> str:
 
 
 def _time_line(pictures: Mapping[str, Mapping[str, Any]]) -> Any:
-    """Return a figure of load and segments, the hottest segment, actions and refusals; a policy has the same colour in all four plots."""
+    """Return a figure of one load with four plots: load and segments, the hottest segment, actions, and refusals. `pictures` are keyed by
+    policy; a policy has the same colour in all plots.
+    """
     from plotly.subplots import make_subplots
 
     figure = make_subplots(
@@ -182,7 +184,9 @@ def _time_line(pictures: Mapping[str, Mapping[str, Any]]) -> Any:
 
 
 def _on_any_page(figure: Any, *, height: int) -> Any:
-    """Make the figure transparent, so that it follows the page's colours, and put the legend below, so that plots have the full width."""
+    """Make the figure transparent, so that it follows the page's colours, and put the legend below, so that plots have the full width.
+    Return the same figure. `height` is in pixels.
+    """
     transparent = "rgba(0, 0, 0, 0)"
     figure.update_layout(
         height=height,
@@ -199,7 +203,9 @@ def _on_any_page(figure: Any, *, height: int) -> Any:
 
 
 def _labels(policies: Iterable[str]) -> dict[str, str]:
-    """Return a label for each policy: its name, cut to `LABEL_LETTERS`. Equal labels get a number."""
+    """Return a label for each policy, keyed by the policy: its name, cut to `LABEL_LETTERS`. The second of two equal labels gets ` #2`, and
+    so on.
+    """
     labels: dict[str, str] = {}
     for policy in policies:
         short = policy if len(policy) <= LABEL_LETTERS else f"{policy[: LABEL_LETTERS - 1]}…"
@@ -225,7 +231,9 @@ def _line(
 
 
 def _draw_acts(figure: Any, policy: str, picture: Mapping[str, Any], colour: str) -> None:
-    """Add the actions of a policy to the third plot: a marker for each action, with its kind, range and reason as hover text."""
+    """Add the actions of a policy to the third plot: a marker for each action, with its kind, range and reason as hover text. `policy` is
+    the policy's label.
+    """
     import plotly.graph_objects as go
 
     acts = picture["acts"]
@@ -248,7 +256,7 @@ def _draw_acts(figure: Any, policy: str, picture: Mapping[str, Any], colour: str
 
 
 def _draw_refusals(figure: Any, policy: str, picture: Mapping[str, Any], colour: str) -> None:
-    """Add the refusals of a policy to the fourth plot: a bar for each span of time in which a reason held."""
+    """Add the refusals of a policy to the fourth plot: a bar for each span of time in which a reason held. `policy` is its label."""
     import plotly.graph_objects as go
 
     x: list[Any] = []
@@ -276,7 +284,7 @@ def _draw_refusals(figure: Any, policy: str, picture: Mapping[str, Any], colour:
 
 
 def _rings(pictures: Mapping[str, Mapping[str, Any]]) -> Any:
-    """Return a figure of the ring over time with each policy, one plot below the other."""
+    """Return a figure of the ring over time with each policy, one plot below the other. `pictures` are keyed by policy."""
     from plotly.subplots import make_subplots
 
     figure = make_subplots(
@@ -296,7 +304,7 @@ def _rings(pictures: Mapping[str, Mapping[str, Any]]) -> Any:
 
 
 def _ring(picture: Mapping[str, Any]) -> figures.Figure:
-    """Return the ring over time of one simulation."""
+    """Return the figure of the ring over time of one simulation."""
     ring = picture["ring"]
     names = "segment_id", "range_start", "range_end", "created_at", "sealed_at"
     segments = [
@@ -384,7 +392,7 @@ def _front(
 
 
 def _times(picture: Mapping[str, Any]) -> list[Any]:
-    """Return the instant of each step of a simulation."""
+    """Return the start of each step of a simulation, as datetimes in UTC."""
     return [_at(picture["start_ms"] + number * picture["step_ms"]) for number in range(len(picture["load"]))]
 
 

@@ -18,7 +18,7 @@ from controller.domain.errors import Unsupported
 
 @dataclass(frozen=True, slots=True)
 class Arc:
-    """One bundle to draw, with its owner and its bytes per second."""
+    """One bundle to draw, with its owner (`nobody` without an owner) and its bytes per second, in and out."""
 
     bundle: NamespaceBundle
     broker: str
@@ -36,8 +36,8 @@ class Ring:
 def draw_namespace(
     path: Path, namespace: str, rows: Sequence[Mapping[str, Any]], proposals: Sequence[ProposalRow]
 ) -> None:
-    """Write an HTML file with the namespace's bundles (`rows` of `bundles_now`) now, and after its proposals if there are any. Raises
-    Unsupported without plotly.
+    """Write an HTML file with the namespace's bundles now (`rows` of `bundles_now`), and after its proposals if there are any; `proposals`
+    of other namespaces are ignored. Replaces the file. Raises Unsupported if plotly is not installed.
     """
     arcs = [
         Arc(
@@ -77,7 +77,9 @@ def arcs_after(arcs: Sequence[Arc], proposals: Sequence[ProposalRow]) -> list[Ar
 
 
 def write_rings(path: Path, title: str, rings: Sequence[Ring]) -> None:
-    """Write the page; all rings share one scale of load. Raises Unsupported without plotly."""
+    """Write the page with the rings side by side, which share one scale of load. Replaces the file. Raises Unsupported if plotly is not
+    installed.
+    """
     try:
         from plotly.subplots import make_subplots
     except ImportError:

@@ -64,7 +64,9 @@ def brokers(as_json: AsJson = False) -> None:
 
 @contextmanager
 def cluster() -> Iterator[Bundles]:
-    """Open the cluster that the settings name."""
+    """Open the services of the Pulsar cluster that the settings name, and close them at the end of the block. Raises InvalidInput if the
+    settings name no cluster or are invalid.
+    """
     with application() as cleave, bundles_of(cleave) as bundles:
         yield bundles
 

@@ -98,7 +98,7 @@ def _how_many(faults: int) -> str:
 
 
 def _row(example: dict[str, Any]) -> dict[str, Any]:
-    """Return an example as a row of a table, without empty values."""
+    """Return the document of an example as a row of a table, without empty values; the kind of fault is in column `found`."""
     fields = {name: value for name, value in example.items() if value != ""}
     return {**fields, "found": _shown(fields["kind"])}
 

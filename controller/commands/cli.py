@@ -71,7 +71,9 @@ def options(
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run one command and exit with its code."""
+    """Run one command and exit with its code. `arguments` None: the arguments of the process. Unexpected errors of this process are then
+    printed with control characters escaped.
+    """
     sys.excepthook = _say_traceback
     threading.excepthook = lambda of: _say_traceback(of.exc_type, of.exc_value, of.exc_traceback)
     sys.exit(run(arguments))
@@ -110,7 +112,7 @@ def _say(message: str, code: int) -> int:
 def _say_traceback(
     kind: type[BaseException], error: BaseException | None, where: TracebackType | None
 ) -> None:
-    """Print an unexpected error like Python, with control characters escaped."""
+    """Print an unexpected error like Python, with control characters escaped. Prints nothing for SystemExit."""
     if not issubclass(kind, SystemExit):
         typer.echo(
             printable("".join(traceback.format_exception(kind, error, where)), lines=True), err=True, nl=False

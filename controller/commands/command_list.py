@@ -37,8 +37,8 @@ class Listed(TyperCommand):
         return self.load().make_context(*arguments, **options)
 
     def load(self) -> Any:
-        """Import the command's file, without garbage collection meanwhile, and return the command, which refuses a server if it needs the
-        database.
+        """Import the command's file, without garbage collection meanwhile, and return the command. If the command needs the database, it
+        raises Unsupported when a server is used.
         """
         file, attribute = self._where.split(":")
         gc.disable()  # importing creates no garbage, and the collector would take a tenth of the time
@@ -62,8 +62,8 @@ class Listed(TyperCommand):
 
 
 def _gate(command: Any, verb: str) -> None:
-    """Make the command and its verbs raise Unsupported if they need the database and a server is used; see `remote_commands`. Changes the
-    command.
+    """Change the command and its subcommands so that they raise Unsupported if they need the database and a server is used. `verb` is the
+    command as it is typed, such as `topics list`.
     """
     for name, subcommand in getattr(command, "commands", {}).items():
         _gate(subcommand, f"{verb} {name}")

@@ -24,8 +24,8 @@ SERVER_SECONDS = 2.0
 
 
 def topics(context: typer.Context, incomplete: str) -> list[str]:
-    """Return up to `MOST` topic names that begin with the typed word, with or without `topic://` like the word, because bash splits words
-    at a colon. Names that are not printable are left out.
+    """Return up to `MOST` names of topics that begin with the typed word; none after an error. The word may lack `topic://`, and the names
+    then lack it too, because bash splits words at a colon. Names that are not printable are left out.
     """
     scheme = _SCHEME if incomplete.startswith(_SCHEME) else ""
     prefix = _SCHEME + incomplete.removeprefix(_SCHEME)
@@ -35,14 +35,18 @@ def topics(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def levels(context: typer.Context, incomplete: str) -> list[str]:
-    """Return the policy levels that begin with the typed word: the cluster, namespaces and topics; up to `MOST` of each kind."""
+    """Return the policy levels that begin with the typed word: the cluster, namespaces and topics; up to `MOST` of each kind. After an
+    error, namespaces and topics are left out.
+    """
     cluster = [level for level in ("cluster",) if level.startswith(incomplete)]
     namespaces = _answers(context, "topics namespaces", incomplete)
     return [*cluster, *(str(row["namespace"]) for row in namespaces), *topics(context, incomplete)]
 
 
 def parameters(context: typer.Context, incomplete: str) -> list[str]:
-    """Return the parameters that begin with the typed word, with `=`; in commands of bundles, those of a split policy."""
+    """Return the policy parameters that begin with the typed word, followed by `=`; in commands of bundles, the parameters of a split
+    policy.
+    """
     names: Collection[str] = PARAMETERS
     if "bundles" in context.command_path.split():
         from controller.bundles.domain.splitting.policy import SplitPolicy
@@ -57,8 +61,8 @@ def planes(incomplete: str) -> list[str]:
 
 
 def _answers(context: typer.Context, name: str, prefix: str) -> Sequence[Row]:
-    """Return up to MOST rows of the topic question `name` with the prefix, from the database or the server that the typed line names. Any
-    error gives no rows.
+    """Return up to MOST rows of the topic question `name` with the prefix, from the server of the typed line or of the settings, otherwise
+    from the database. Any error gives no rows.
 
     The server's address is read from the line, because the options of an incomplete line have not been processed.
     """

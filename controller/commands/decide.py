@@ -87,7 +87,7 @@ def _of_text(text: str) -> tuple[EvaluationInput, Evaluation]:
 
 
 def _demand_tiling(situation: EvaluationInput) -> None:
-    """Raise InvalidInput unless every hash has exactly one segment; otherwise the evaluation would be meaningless."""
+    """Raise InvalidInput unless every hash has exactly one active segment; otherwise the evaluation would be meaningless."""
     ranges = [segment.hash_range for segment in situation.layout.active]
     begins = [hash_range.start for hash_range in ranges]
     follows = [0, *(hash_range.end + 1 for hash_range in ranges)]

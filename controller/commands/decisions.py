@@ -200,7 +200,7 @@ def _loads_that_differ(
 
 
 def _again(row: Mapping[str, Any]) -> Replay:
-    """Replay the stored decision of a row of `inspect.decision_inputs`."""
+    """Replay the stored decision of a row of `inspect.decision_inputs`, and return the result, also if the inputs cannot be read."""
     return made_again(row["situation"], frozenset(map(Lane, row["lanes"])), stored_answer(row))
 
 

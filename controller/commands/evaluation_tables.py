@@ -18,7 +18,7 @@ COLUMNS = ("result", "segment", "reason", "figures", "not_before")
 
 
 def title(evaluation: Document) -> str:
-    """Return the number of actions and refusals, and the time until which they are valid."""
+    """Return the number of actions and refusals as text, and the time until which they are valid, if they have one."""
     until = at(evaluation["valid_until"])
     end = "until something changes" if until is None else f"until {cell(until)}"
     actions, refusals = (

@@ -27,7 +27,9 @@ def retraced(tx: Connection, settings: Settings, rows: Sequence[Mapping[str, Any
     """Replay these rows of `inspect.decision_inputs`, which belong to one topic, from the recorded rates. Yield the results in the order
     of time; nothing for no rows.
 
-    `rows` must be in the order of time. History is read from at least an hour, and twice the load memory, before the first decision.
+    `rows` must be in the order of time. History is read from at least an hour, and twice the load memory, before the first decision, but
+    not from before the topic's creation. If it does not reach back to the creation, the first decision only starts the replay, and is not
+    yielded. Raises the errors of `EvaluationInput.from_json` if the inputs of a decision cannot be read.
     """
     from controller.landing.history import (
         RateHistory,

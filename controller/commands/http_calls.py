@@ -62,7 +62,7 @@ class Calls:
         return self._ask("GET", path, query=_given(query))
 
     def look(self, path: str, document: Mapping[str, Any]) -> Any:
-        """Send the document to a report, which changes nothing, and return the report's answer."""
+        """Send the document to an action that changes nothing, and return its answer. The call has no idempotency key."""
         return self._ask("POST", path, document=document)
 
     def pages(self, path: str, *, limit: int | None = None, **query: Any) -> Iterator[Row]:
@@ -136,7 +136,9 @@ class Calls:
         return self.get(path, **fields) if action.method == "GET" else self.look(path, fields)
 
     def _completed(self, action: AnyAction, request: BaseModel) -> BaseModel:
-        """Return the request with missing fields of the path, which the lookup of the action provides."""
+        """Return the request, in which fields of the path that are None are read from the action's lookup document. An action without a
+        lookup: the request unchanged.
+        """
         missing = [name for name in action.path_fields if getattr(request, name) is None]
         if action.lookup is None or not missing:
             return request
@@ -176,7 +178,7 @@ class Calls:
         return final
 
     def _operation(self, before: Row) -> Row:
-        """Return the present state of the operation, with the keys of `before`."""
+        """Read the operation `before` again, and return its present values under the keys of `before`."""
         present = self.get(f"{API}/operations/{before['operation_id']}")
         present["children"] = [created["segment_id"] for created in present["creates"]]
         return {key: present[key] for key in before}
@@ -207,7 +209,9 @@ class Calls:
 
 
 def _path_of(declaration: AnyAction | Question, request: BaseModel) -> str:
-    """Return the path of the declaration with the fields of the request that the path names."""
+    """Return the declaration's path below `API`, with the escaped values of the request in place of the fields in braces. Raises
+    InvalidInput for a name of another form.
+    """
     return re.sub(
         r"{(\w+)}", lambda name: _in_path(name[1], str(getattr(request, name[1]))), declaration.path
     )
@@ -229,7 +233,7 @@ def _in_path(name: str, value: str) -> str:
 
 def level_path(level: str) -> str:
     """Return the path of a level of policy: `cluster`, `namespaces/{tenant}/{namespace}` or `topics/{tenant}/{namespace}/{name}`, with
-    escaped names.
+    escaped names. The form of the level is not checked.
     """
     parts = "/".join(path_part(part) for part in level.removeprefix("topic://").split("/"))
     if level == CLUSTER:
@@ -265,7 +269,9 @@ class _Repeated:
         return self._call()
 
     def is_worth_another(self, error: BaseException) -> bool:
-        """Return True if the call was lost, if its lost first attempt is still in progress, or if a new token may be accepted."""
+        """Return True if the attempt that raised `error` was lost, or a new token may be accepted, or the error is Retryable after an
+        earlier lost attempt, which may still be in progress. Remembers a lost attempt.
+        """
         if isinstance(error, StoreUnavailable) and _did_not_arrive(error):
             self._was_lost = True
             return True
@@ -273,7 +279,7 @@ class _Repeated:
 
 
 def _did_not_arrive(error: StoreUnavailable) -> bool:
-    """Return True if the call did not reach the server, or its answer did not arrive completely."""
+    """Return True if the error means that the call did not reach the server, or its answer did not arrive completely."""
     return isinstance(error.__cause__, httpx.HTTPError)
 
 

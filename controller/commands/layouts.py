@@ -59,7 +59,7 @@ def _layout(topic: str, at: str | None) -> SegmentLayout:
 
 
 def _roots(layout: SegmentLayout) -> list[int]:
-    """Return the ids of the segments without parents."""
+    """Return the ids of the segments without parents in the layout; pruned parents do not count."""
     return [segment.segment_id for segment in layout.segments.values() if not segment.parent_ids]
 
 

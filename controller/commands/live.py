@@ -84,14 +84,14 @@ def _show(picture: Callable[[Perform], Picture], every_seconds: float, *, once: 
 
 
 def _read(perform: Perform, action: AnyAction, request: BaseModel) -> dict[str, Any]:
-    """Perform the action, and return its response as a document."""
+    """Perform the action, and return its response as a dict; instants in it are datetimes."""
     document: dict[str, Any] = perform(action, request).model_dump()
     return document
 
 
 def fleet_picture(overview: Mapping[str, Any]) -> Picture:
-    """Return the overview as a document, and as a picture: the fleet's health, its alarms, and a row for each topic in the order of the
-    overview.
+    """Return two forms of the overview: the document unchanged, and a drawing of the fleet's health, its alarms, and a row for each topic
+    in the order of the overview.
     """
     health, rows = overview["health"], overview["topics"]
     head = Text.assemble(
@@ -125,8 +125,8 @@ def _alarms(health: Mapping[str, Any]) -> list[str]:
 
 
 def topic_picture(overview: Mapping[str, Any]) -> Picture:
-    """Return the overview as a document, and as a picture: the ring, the segments with their load, the newest operations, and the reasons
-    for no further action.
+    """Return two forms of the overview: the document unchanged, and a drawing of the ring, the segments with their load, the newest
+    operations, and the reasons for no further action.
     """
     topic, segments = overview["topic"], overview["segments"]
     head = Text.assemble(
@@ -160,7 +160,9 @@ def topic_picture(overview: Mapping[str, Any]) -> Picture:
 
 
 def ring(segments: Sequence[Mapping[str, Any]], width: int) -> Text:
-    """Draw the ring as one line: each segment is as wide as its range, in the colour of its load, with its id if it fits."""
+    """Return the ring as one line of `width` cells: each segment is as wide as its share of the ring, in the colour of its load, with its
+    id if it fits. `segments` must be in the order of their ranges.
+    """
     line = Text()
     for number, segment in enumerate(segments):
         start, end = (edge * width // RING for edge in (segment["range_start"], segment["range_end"] + 1))
@@ -172,7 +174,7 @@ def ring(segments: Sequence[Mapping[str, Any]], width: int) -> Text:
 
 
 def _colour(ratio: float | None) -> str:
-    """Return the colour of a load relative to the split threshold; None is an unknown load."""
+    """Return the colour of a load, given relative to the split threshold; None is an unknown load."""
     if ratio is None:
         return _UNKNOWN
     return next((colour for upto, colour in _LOADS if ratio <= upto), _HOT)
@@ -204,7 +206,9 @@ def _segment_rows(segments: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]
 
 
 def _doing(segment: Mapping[str, Any]) -> str:
-    """Return the state of a segment as text: its operation, no fresh load, or the time since which the segment is cold; otherwise empty."""
+    """Return the state of a segment as text: the operation that it is part of, otherwise that it has no fresh load, otherwise the time
+    since which it is cold; empty if none of these applies.
+    """
     if segment["busy_in_operation"] is not None:
         return f"in operation {segment['busy_in_operation']}"
     if segment["is_stale"] is not False:
@@ -249,5 +253,5 @@ def _titled(title: str, rows: Sequence[Mapping[str, Any]]) -> list[RenderableTyp
 
 
 def _ago(seconds: Any) -> str:
-    """Return the age of the last aggregation as text; None if there was no aggregation."""
+    """Return the age of the last aggregation as text. `seconds` is None if there was no aggregation."""
     return "never aggregated" if seconds is None else f"{float(seconds):.0f} s old"

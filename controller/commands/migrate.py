@@ -46,7 +46,9 @@ def migrate(
 
 
 def _planned(plan: migrations.Plan, drop_dependent_views: bool) -> dict[str, list[str]]:
-    """Return everything that a run would do, by kind of change, in the order of the run."""
+    """Return everything that a run would do, by kind of change, in the order of the run. A kind without changes has an empty list. Objects
+    of other owners are under `drop`, or under `stop at` if `drop_dependent_views` is False, because the run would raise Conflict.
+    """
     readers = (
         [f"{', '.join(migrations.READERS)}: views and functions of schema inspect"] if plan.views else []
     )

@@ -38,7 +38,8 @@ def generated(
 def parameter_of(name: str, field: FieldInfo) -> inspect.Parameter:
     """Return the command's parameter for a field: an argument if the field is required or marked AS_ARGUMENT, otherwise an option.
 
-    Fields whose type Typer cannot read are texts, which Pydantic checks later.
+    A parameter that is not required is None if it is not given, whatever the default of the field. Fields whose type Typer cannot read are
+    texts, which Pydantic checks later.
     """
     kind, is_list = _type_of(field)
     details: dict[str, Any] = {"help": field.description, "autocompletion": _COMPLETIONS.get(name)}
@@ -54,8 +55,8 @@ def parameter_of(name: str, field: FieldInfo) -> inspect.Parameter:
 
 
 def _type_of(field: FieldInfo) -> tuple[type, bool]:
-    """Return the type that Typer reads for the field (bool, int, float or str), and True if the option is repeated. A type that Typer
-    cannot read is str.
+    """Return the type that Typer reads for the field (bool, int, float or str), and True if the field is a list, whose option is repeated.
+    The items of a list, and a type that Typer cannot read, are str.
     """
     annotation = field.annotation
     while True:

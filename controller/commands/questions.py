@@ -19,7 +19,7 @@ from controller.questions.question import Question, questions_of
 
 
 def add_questions(app: typer.Typer, subject: str) -> None:
-    """Add the questions of a subject to its group of commands."""
+    """Add the questions of a subject whose names have two words, and that are commands, to `app`, the subject's group."""
     for question in questions_of(subject):
         words = question.name.split()
         if len(words) == 2 and question.is_command:
@@ -27,7 +27,9 @@ def add_questions(app: typer.Typer, subject: str) -> None:
 
 
 def command_of(question: Question) -> Callable[..., None]:
-    """Return the function from which Typer builds the command: it reads the rows, `limit` at most, and prints them as a table or as JSON."""
+    """Return the function from which Typer builds the command: it reads the rows, `limit` at most, and prints them as a table or as JSON.
+    The JSON of a question of one row is the row, not a list.
+    """
 
     def run(as_json: bool, limit: int = 1, **values: Any) -> None:
         filters = {name: value for name, value in values.items() if value is not None}

@@ -21,7 +21,9 @@ def reading() -> Iterator[Connection]:
 
 @contextmanager
 def reading_store(name: str) -> Iterator[Store]:
-    """Open the database in the settings with one connection; `name` is its application name."""
+    """Open the database in the settings with one connection, and close it at the end of the block; `name` is its application name. The
+    store itself does not forbid changes.
+    """
     store = Store(load_settings().database_url.get_secret_value(), application_name=name, pool_size=1)
     try:
         yield store

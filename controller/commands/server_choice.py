@@ -30,19 +30,21 @@ class Perform(Protocol):
     """A function that performs an action. Without `options` it does not wait for the action."""
 
     def __call__(self, action: AnyAction, request: BaseModel, options: Options | None = None) -> Any:
-        """Perform the action. Raises the errors of the action."""
+        """Perform the action and return its response. Raises the errors of the action."""
 
 
 _GIVEN: ContextVar[str | None] = ContextVar("api_url", default=None)
 
 
 def name_server(url: str | None) -> None:
-    """Set the value of `--api-url`; None if the option is missing."""
+    """Set the value of `--api-url` for the following calls of this module; None if the option is missing."""
     _GIVEN.set(url)
 
 
 def server_url() -> str | None:
-    """Return the address of the server; None if commands use the database. Raises InvalidInput for an invalid address."""
+    """Return the address of the server, from `--api-url` or else from CLEAVE_API_URL; None if commands use the database. Raises
+    InvalidInput for an invalid address or setting.
+    """
     from controller.settings import load_settings
 
     address = _GIVEN.get()

@@ -20,14 +20,14 @@ LONGEST_DAYS = 3660
 
 
 def _days(days: int) -> int:
-    """Return the lifetime. Raises InvalidInput outside 1 to `LONGEST_DAYS`."""
+    """Return the lifetime in days unchanged. Raises InvalidInput outside 1 to `LONGEST_DAYS`."""
     if not 1 <= days <= LONGEST_DAYS:
         raise InvalidInput(f"--days {days} is not a lifetime in days; give 1 to {LONGEST_DAYS}")
     return days
 
 
 def _topics(texts: list[str] | None) -> list[str]:
-    """Return the full names of the topics. Raises InvalidInput for an invalid name."""
+    """Return the full names of the topics, or of the patterns; empty for None. Raises InvalidInput for an invalid name."""
     names = [topic_name(text) for text in texts or []]
     for name in names:
         topic_path(name)  # raises for an invalid topic name
@@ -35,7 +35,9 @@ def _topics(texts: list[str] | None) -> list[str]:
 
 
 def _namespaces(texts: list[str] | None) -> list[str]:
-    """Return the namespaces. Raises InvalidInput unless each is `tenant/namespace`, `tenant/*` or `*`."""
+    """Return the namespaces unchanged; empty for None. Raises InvalidInput unless each has the form `tenant/namespace`, in which both parts
+    may be patterns, or is `*`.
+    """
     for text in texts or []:
         if text != "*" and (text.count("/") != 1 or not all(text.split("/")) or " " in text):
             raise InvalidInput(

@@ -157,7 +157,7 @@ class SpanMaker:
 
 
 def _attributes(row: Row, names: Sequence[str]) -> dict[str, AttributeValue]:
-    """Return columns as attributes `cleave.NAME`, without empty ones."""
+    """Return these columns of the row as attributes `cleave.NAME`, without columns that are None. Items of a list become texts."""
     values: dict[str, Any] = {f"cleave.{name}": row[name] for name in names if row[name] is not None}
     return {
         name: [str(item) for item in value] if isinstance(value, list) else value
@@ -166,7 +166,7 @@ def _attributes(row: Row, names: Sequence[str]) -> dict[str, AttributeValue]:
 
 
 def _of_run(run: DagRun | None) -> dict[str, AttributeValue]:
-    """Return attributes of the Airflow run. All attempts of a task use the same key, so the attempt is unknown."""
+    """Return attributes of the Airflow run; empty for None. All attempts of a task use the same key, so the attempt is unknown."""
     if run is None:
         return {}
     named = {"dag_id": run.dag_id, "run_id": run.run_id, "task_id": run.task_id}

@@ -79,7 +79,7 @@ def _of_the_past(
 
 
 def parse_lanes(text: str) -> frozenset[Lane]:
-    """Read names of lanes, separated by commas. Raises InvalidInput for an unknown name or no name."""
+    """Return the lanes in the text, whose names are separated by commas. Raises InvalidInput for an unknown name or no name."""
     words = [word.strip() for word in text.split(",") if word.strip()]
     unknown = [word for word in words if word not in set(Lane)]
     if unknown or not words:

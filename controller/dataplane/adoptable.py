@@ -25,7 +25,9 @@ class TopicDescription:
     producers: tuple[str, ...]
     consumers: tuple[str, ...]
     subscriptions: Mapping[str, bool]
-    """True for each subscription that is read as a queue, by name."""
+    """Durable subscriptions by name, except names that begin with `__`: True if the subscription is read as a queue,
+    False if it is read in order or its type is unknown.
+    """
 
 
 @runtime_checkable
@@ -33,6 +35,7 @@ class Adoptable(Protocol):
     """A data plane with topics that applications created before Cleave."""
 
     def describe_topic(self, name: str) -> TopicDescription:
-        """Return the description of the topic. Raises TopicNotFound, and InvalidInput for a topic that cannot
-        be adopted: it is not persistent, is a single partition, or has too many partitions.
+        """Return the description of the topic. A short name is completed: `x` is
+        `persistent://public/default/x`. Raises TopicNotFound, and InvalidInput for a topic that cannot be
+        adopted: it is not persistent, is a single partition, or has too many partitions.
         """

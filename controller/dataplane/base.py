@@ -37,9 +37,9 @@ class Counters:
 
     *In* counts stored messages; a broker also counts messages that it refused because the log was being
     terminated. *Out* counts delivered messages, summed over subscriptions. `source` is the reporter: a broker
-    since its start, or this server. `instant_ms` is the time at which this process read the counters, by its
-    `STEADY_CLOCK`. `producers` is the number of producers connected to the log at that time, None if the
-    reporter does not know the number.
+    since its start, or this server. `instant_ms` is the time at which this process read the counters, in
+    milliseconds since the Unix epoch, by its `STEADY_CLOCK`. `producers` is the number of producers connected
+    to the log at that time, None if the reporter does not know the number.
     """
 
     backing_topic: str
@@ -75,25 +75,32 @@ class DataPlane(Protocol):
         """
 
     def backing_topic(self, topic: str, descriptor: str) -> str:
-        """Return the name of the log behind segment `descriptor` (`0000-7fff-12`) of `topic`."""
+        """Return the name of the log behind segment `descriptor` (`0000-7fff-12`) of `topic`. Makes no call,
+        so the log need not exist. Raises InvalidInput for a name that the data plane refuses.
+        """
 
     def create_segment(
         self, backing_topic: str, subscriptions: Sequence[str], origin: LogOrigin | None = None
     ) -> None:
-        """Create the log with each subscription at the earliest position. Add missing subscriptions to an
-        existing log.
+        """Create the log with each subscription at the earliest position, and store `origin` with the log. An
+        existing log keeps its origin and the positions of its subscriptions; missing subscriptions are added.
 
-        The call stores `origin` with the log that it creates. An existing log keeps its origin.
+        If the broker keeps the layout, `origin` is not stored, and an existing log does not change.
         """
 
     def terminate_segment(self, backing_topic: str) -> str:
-        """Terminate the log, and return its last position. Raises SegmentNotFound for a missing log."""
+        """Make the log refuse appends permanently. Return the position of its last message as text, in the
+        data plane's own form. A terminated log is success. Raises SegmentNotFound for a missing log, and
+        Unsupported if only the broker can terminate logs.
+        """
 
     def delete_segment(self, backing_topic: str) -> None:
-        """Delete the log with all its subscriptions, by force. A missing log is success."""
+        """Delete the log with all its subscriptions, even if clients are connected. A missing log is success.
+        Raises Unsupported if only the broker can delete logs.
+        """
 
     def segment_state(self, backing_topic: str) -> LogState:
-        """Return the present state of the log."""
+        """Return the present state of the log; MISSING if there is no such log."""
 
     def create_subscription(self, backing_topic: str, subscription: str) -> None:
         """Create the subscription at the earliest position; an existing subscription keeps its position.
@@ -104,30 +111,35 @@ class DataPlane(Protocol):
         """Delete the subscription, even if it has consumers. A missing subscription or log is success."""
 
     def list_segments(self, topic: str) -> Sequence[str]:
-        """Return the backing topics of every log of `topic`, orphaned logs included, sorted."""
+        """Return the backing topics of `topic`, sorted: all logs with the name of a segment of the topic,
+        orphaned logs included; if the broker keeps the layout, the logs of the layout. Empty if there are
+        none.
+        """
 
     def list_subscriptions(self, backing_topic: str) -> Sequence[str]:
-        """Return the subscriptions on the log, including those that applications created. Empty if the log is
-        missing.
+        """Return the durable subscriptions on the log, sorted, including those that applications created.
+        Empty if the log is missing.
         """
 
     def backlog(self, backing_topic: str, subscription: str) -> int | None:
-        """Return the exact number of unacknowledged messages. None if the log or the subscription is missing.
+        """Return the number of unacknowledged messages of the subscription. None if the log or the
+        subscription is missing.
 
-        A batch that the data plane stores as one entry counts whole until all of it is acknowledged.
+        The number is exact on embedded logs. A broker counts a batch whole until all of it is acknowledged,
+        and may estimate a large number; a broker that keeps the layout counts entries.
         """
 
     def seek(self, backing_topic: str, subscription: str, instant_ms: int) -> None:
         """Move the cursor to the first message published at or after the instant (milliseconds since the Unix
         epoch), backwards or forwards; if there is none, to the end of the log.
 
-        Open readers are disconnected and start again from there. Raises SubscriptionNotFound or
+        Open readers are disconnected; the next reader begins there. Raises SubscriptionNotFound or
         SegmentNotFound if there is no cursor.
         """
 
     def skip_all(self, backing_topic: str, subscription: str) -> None:
-        """Acknowledge all messages that are stored at the time of the call. Disconnects readers, and raises
-        errors, as `seek` does.
+        """Acknowledge for the subscription all messages that are stored at the time of the call, and
+        disconnect its readers. Raises SubscriptionNotFound or SegmentNotFound if there is no cursor.
         """
 
     def sample(self, backing_topics: Sequence[str]) -> Mapping[str, Counters]:
@@ -233,25 +245,31 @@ class SetWiseDataPlane(DataPlane, Protocol):
         """
 
     def create_successors(self, successors: Sequence[Successor]) -> Mapping[str, CreatedLog]:
-        """Create each log with its subscriptions at the earliest position. Add missing subscriptions to
-        existing logs. Return the state and the subscriptions of each log after the call, by name.
+        """Create each log with its own subscriptions and those of its predecessors, at the earliest position.
+        Add missing subscriptions to existing logs. Return the state, the subscriptions and the origin of each
+        log after the call, by name.
         """
 
     def terminate_segments(self, backing_topics: Sequence[str]) -> Mapping[str, str]:
-        """Terminate the existing logs, and return their last positions.
+        """Make the existing logs refuse appends permanently. Return the position of the last message of each
+        log as text, by name.
 
-        A missing log is absent from the result, and so is a log that another session has locked: no log waits
-        for another.
+        A missing log is absent from the result. A log that another session has locked is absent too, and is
+        not terminated: no log waits for another.
         """
 
     def subscriptions_of(self, backing_topics: Sequence[str]) -> Mapping[str, Sequence[str]]:
-        """Return the subscriptions on each log, sorted. A log that is missing or has none is absent."""
+        """Return the durable subscriptions on each log, sorted, by the log's name. A log that is missing or
+        has none is absent.
+        """
 
     def list_segments_of(self, topics: Sequence[str]) -> Mapping[str, Sequence[str]]:
-        """Return the result of `list_segments` for each topic."""
+        """Return for each topic its backing topics, sorted, orphaned logs included; an empty list for a topic
+        without logs.
+        """
 
     def describe_logs(self, backing_topics: Sequence[str]) -> Mapping[str, LogReport]:
-        """Return a report on each log, MISSING logs included. A log that did not respond is absent."""
+        """Return a report on each log, by name, MISSING logs included. A log that did not respond is absent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +288,9 @@ class TrimmingDataPlane(DataPlane, Protocol):
     def trim(self, retention_seconds: float) -> Trimmed:
         """Delete from the front of each log, open logs included, messages that are older than
         `retention_seconds` (at least 0) and that every subscription has acknowledged. Without a subscription,
-        delete all older messages.
+        delete all older messages. A log that another session has locked is skipped.
+
+        The call ends after a limited time; `is_complete` of the result is False if messages may be left.
         """
 
 
@@ -289,8 +309,9 @@ class LockableDataPlane(DataPlane, Protocol):
     """
 
     def end_long_transactions(self) -> int:
-        """End sessions of applications that have held locks for longer than a call may take. Return the
-        number of sessions. Raises Terminal if the role may not end sessions.
+        """End sessions of applications that have held locks for longer than a call may take, or that may have
+        filled the server's queue of notifications. Return the number of sessions. Raises Terminal if the role
+        may not end sessions.
         """
 
 
@@ -306,5 +327,6 @@ class BucketCountingDataPlane(DataPlane, Protocol):
         """Return the number of unacknowledged messages of each bucket, in the order of `bucket_starts`. None
         if the log or the subscription is missing.
 
-        `bucket_starts` are the first hashes of the buckets, rising from 0.
+        `bucket_starts` are the first hashes of the buckets, rising from 0. Not for a subscription that is
+        read as a queue, whose acknowledged messages may be counted.
         """

@@ -30,8 +30,8 @@ class GatedDataPlane(DataPlane, Protocol):
         Close the gate before producers learn of the log, because the barrier must be the first entry of the log. The
         call creates a missing subscription at the beginning of the log. A cursor that has passed the barrier is moved
         back to the beginning; the messages behind the barrier are delivered again after the gate is opened. Connected
-        consumers are disconnected and reconnect. All other subscriptions skip the barrier. While the gate is closed,
-        the subscription's backlog includes the entries of the barrier.
+        consumers are disconnected and reconnect. Other subscriptions skip the barrier, except those with a closed gate.
+        While the gate is closed, the subscription's backlog includes the entries of the barrier.
 
         Raises SegmentNotFound. Raises Unsupported if the servers store no policies of logs. Raises DataGone, and
         changes nothing, if the log begins with a message of an application, because no barrier can precede this message.
@@ -56,8 +56,8 @@ class GatedDataPlane(DataPlane, Protocol):
         """
 
     def probe_fence(self, backing_topic: str) -> FenceState:
-        """Return whether clients can learn that a terminated log has ended. Make the servers reload a log that is fenced.
-        The result is OPEN for a log that accepts appends, and MISSING for a missing log.
+        """Return TERMINATED if clients can learn that a terminated log has ended; FENCED if they could not, and the servers
+        were made to reload the log; OPEN for a log that accepts appends; MISSING for a missing log.
 
         A broker can leave a log fenced if the log is terminated during an append (seen with Pulsar 4.2.4). No consumer can
         then subscribe to the log, and the log's producers do not learn of its end. Probe after each termination. Repeat the

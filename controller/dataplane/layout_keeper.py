@@ -77,8 +77,8 @@ class LayoutKeeper(ABC):
 
     @abstractmethod
     def set_auto_scaler(self, topic: str, setting: Mapping[str, Any] | None) -> None:
-        """Replace the topic's own setting. None removes it, so that the setting of the namespace or broker
-        applies. Raises TopicNotFound.
+        """Replace the topic's own setting of the broker's auto-scaler with `setting`. None removes it, so
+        that the setting of the namespace or broker applies. Raises TopicNotFound.
         """
 
     @abstractmethod
@@ -89,8 +89,8 @@ class LayoutKeeper(ABC):
 
 
 def naming(plane: DataPlane) -> Callable[[str, str], str] | None:
-    """Return the function that returns the name of a log that Cleave creates on the plane, from the topic and
-    the segment's descriptor. None if the broker creates and names the logs.
+    """Return the function that names the logs which Cleave creates on the plane: its arguments are a topic
+    and a segment's descriptor. None if the broker creates and names the logs.
     """
     return None if isinstance(plane, LayoutKeeper) else plane.backing_topic
 

@@ -83,6 +83,9 @@ class MayWait(Protocol):
     def may_wait(self) -> bool:
         """Return True if the next `read` may query the data plane, and so block for as long as a call may
         take. A caller that reads several logs then runs the read in a background thread.
+
+        False for every read of an embedded log: each is a call to the server that has all logs, so a thread
+        would not help.
         """
 
 
@@ -97,13 +100,13 @@ class LogReader(MayWait, Protocol):
     """
 
     def read(self, limit: int) -> Sequence[LogMessage]:
-        """Return the next messages in order, at most `limit`. Empty if there are none at present. Does not
-        wait.
+        """Return the next messages in order, at most `limit` (1 or more). Empty if there are none at present.
+        Does not wait for messages to arrive.
         """
 
     def acknowledge(self, position: Position) -> None:
         """Acknowledge all messages up to and including `position`. Does nothing for a position that is
-        already acknowledged.
+        already acknowledged. Raises InvalidInput for a position that was not read.
 
         The acknowledgement may take some 100 ms after the call; `is_drained` and `close` wait for it.
         """
@@ -123,11 +126,11 @@ class PositionReader(MayWait, Protocol):
     """
 
     def read(self, limit: int) -> Sequence[LogMessage]:
-        """Return the next messages in order, at most `limit`. Empty if there are none at present. Does not
-        wait.
+        """Return the next messages in order, at most `limit` (1 or more). Empty if there are none at present.
+        Does not wait for messages to arrive.
 
         Raises DataGone if the next messages, or the log, were deleted; DataPlaneUnavailable if the connection
-        broke: open another reader after the last message that was read.
+        broke or the log became shorter: open another reader after the last message that was read.
         """
 
     def is_at_end(self) -> bool:
@@ -143,9 +146,9 @@ class QueueReader(MayWait, Protocol):
     """One of any number of readers that share the messages of a log for a subscription, in no order.
 
     A message belongs to one reader until the reader acknowledges it, returns it, closes or is disconnected.
-    In all cases except the first the message is delivered again. Every call except `close` raises LostRace if
-    this reader has lost its messages, because it was disconnected for too long or the cursor was moved: open
-    another reader.
+    In all cases except the first the message is delivered again. `read`, `acknowledge` and `give_back` raise
+    LostRace if it is known that this reader has lost its messages, because it was disconnected for too long
+    or the cursor was moved: open another reader.
     """
 
     @property
@@ -155,17 +158,21 @@ class QueueReader(MayWait, Protocol):
         """
 
     def read(self, limit: int) -> Sequence[LogMessage]:
-        """Take at most `limit` messages. Empty if there are none at present. Does not wait."""
+        """Take at most `limit` messages (1 or more). Empty if there are none at present. Does not wait for
+        messages to arrive.
+        """
 
     def acknowledge(self, positions: Sequence[Position]) -> Sequence[Position]:
-        """Acknowledge the messages. Return the positions of messages that stay unacknowledged; these messages
-        are delivered again, to any reader.
+        """Acknowledge the messages at these positions. Return the positions of messages that stay
+        unacknowledged, because they are not this reader's; they are delivered again, to any reader. Empty if
+        all are acknowledged.
         """
 
     def give_back(
         self, positions: Sequence[Position], *, delay_seconds: float = 0.0, unseen: bool = False
     ) -> None:
-        """Return the messages to the queue, to be delivered again after the delay, here or to another reader.
+        """Return the messages to the queue, to be delivered again after `delay_seconds`, here or to another
+        reader. Messages that are not this reader's are ignored.
 
         If `unseen` is True, the application never received the messages, so this does not count as a delivery
         if the data plane can tell.
@@ -193,18 +200,21 @@ class LogClient(Protocol):
         sequence: int,
         bucket: HashRange | None = None,
     ) -> int:
-        """Store a batch in order, and return the number of messages, from its front, that are stored.
+        """Store a batch in order, and return the number of messages, from its front, that are stored. Return
+        0 for an empty batch.
 
         `bucket` is the entry bucket of all messages of the batch, by bucket hash; None if the segment has
         only one. A data plane that delivers whole entries needs it to deliver them to the bucket's reader
         (PIP-486). Raises InvalidInput for a message outside the bucket, and for a producer name or a batch
         that the data plane refuses.
 
-        A number lower than that of the batch means that the log was terminated meanwhile; a data plane that
-        stores a batch atomically never returns it. If no message is stored, SegmentTerminated is raised.
-        `sequence` rises with every batch that a producer sends to one log. A batch that is repeated under its
-        number, for instance after DataPlaneTimeout, is stored once. Raises SegmentNotFound if there is no
-        log.
+        A result lower than the number of messages means that the log was terminated meanwhile; a data plane
+        that stores a batch atomically never returns such a result. If no message is stored, SegmentTerminated
+        is raised. Raises SegmentNotFound if there is no log.
+
+        `producer` is a name that no other process uses. `sequence` rises with every batch that the producer
+        sends to one log. A batch that is repeated under its number, for instance after DataPlaneTimeout, is
+        stored once; a broker without deduplication may store it twice.
         """
 
     def open_reader(
@@ -219,7 +229,8 @@ class LogClient(Protocol):
         ownership: Ownership | None = None,
     ) -> LogReader:
         """Take the cursor, and return a reader that begins with the first unacknowledged message. Raises
-        LostRace while another of `live_owners` has the cursor.
+        LostRace while another of `live_owners` has the cursor. An owner that is not among `live_owners`, or
+        an earlier reader of `owner`, counts as gone and is disconnected.
 
         With `bucket` (a range of bucket hashes) only that part of the cursor is taken, and only its messages
         are read and acknowledged; other parts may have other readers. Each part keeps its own position for
@@ -229,17 +240,15 @@ class LogClient(Protocol):
         With `ownership`, nothing is taken from an owner that has, or had, a part of the range under a later
         ownership: FencedOut is raised, because this process is stale. (A broker knows only connected owners.)
 
-        An owner that is not among `live_owners` counts as gone and is disconnected. `on_arrival` is called
-        from another thread whenever there may be news: messages, the end of the log, a released cursor, a
-        lost connection. `on_arrival` may be called without a cause and must not block. Raises
-        SegmentNotFound, SubscriptionNotFound.
+        `on_arrival` is called from another thread whenever there may be news: messages, the end of the log, a
+        released cursor, a lost connection. `on_arrival` may be called without a cause and must not block.
+        Raises SegmentNotFound, SubscriptionNotFound.
         """
 
     def locate(self, backing_topic: str, instant_ms: int | None) -> Position:
-        """Return the position of the message before the first stored message that was published at or after
-        the instant (milliseconds since the Unix epoch), so that `open_reader_at` begins with the latter.
-        Return the position of the last message if there is no such message, or `instant_ms` is None. Raises
-        SegmentNotFound.
+        """Return the position after which `open_reader_at` begins with the first stored message that was
+        published at or after the instant (milliseconds since the Unix epoch). Return the position of the last
+        message if there is no such message, or `instant_ms` is None. Raises SegmentNotFound.
         """
 
     def open_reader_at(
@@ -248,20 +257,21 @@ class LogClient(Protocol):
         """Return a reader of the messages that follow the position `after`; None: from the first message that
         the log ever had.
 
-        `on_arrival` as for `open_reader`. Raises DataGone if some of the messages were deleted and the data
-        plane can tell; LogShortened if the log lacks the message at the position, with the position at which
-        to open a reader instead; SegmentNotFound.
+        `on_arrival` is called from another thread whenever there may be news; it must not block. Raises
+        DataGone if some of the messages were deleted and the data plane can tell; LogShortened if the log
+        lacks the message at the position, with the position at which to open a reader instead;
+        SegmentNotFound.
         """
 
     def open_queue_reader(
         self, backing_topic: str, subscription: str, *, owner: str, on_arrival: Callable[[], None]
     ) -> QueueReader:
         """Return a reader that shares the subscription's messages with the subscription's other queue
-        readers.
+        readers. `owner` is the name of the consumer.
 
-        `on_arrival` as for `open_reader`; it is also called for messages that other readers returned. Raises
-        LostRace while a reader reads the subscription in order, unless the data plane disconnects that
-        reader; SegmentNotFound, SubscriptionNotFound.
+        `on_arrival` is called from another thread whenever there may be news, also for messages that other
+        readers returned; it must not block. Raises LostRace while a reader reads the subscription in order,
+        unless the data plane disconnects that reader; SegmentNotFound, SubscriptionNotFound.
         """
 
     def close(self) -> None:
@@ -285,8 +295,9 @@ class EagerLogClient(LogClient, Protocol):
         of `append`.
 
         The function must be called, in any thread, and until then the producer must send nothing else to this
-        bucket. Return None, and send nothing, if the batch cannot be sent at once, because no connection for
-        the batch is open or an earlier batch is unanswered: call `append`. Raises InvalidInput.
+        bucket. Return None, and send nothing, if the batch is empty or cannot be sent at once, because no
+        connection for the batch is open or an earlier batch is unanswered: call `append`. Raises InvalidInput
+        for a batch that `append` refuses.
         """
 
     def open_ahead(self, backing_topic: str, *, producer: str, bucket: HashRange | None = None) -> None:

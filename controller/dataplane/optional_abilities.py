@@ -19,8 +19,9 @@ class ObservesConsumers(Protocol):
     """A data plane that sees consumers of applications without Cleave's client."""
 
     def consumers(self, backing_topics: Sequence[str]) -> Mapping[str, Sequence[ObservedConsumer]]:
-        """Return the consumers attached to each log. A missing log has none; a log that did not respond is
-        absent.
+        """Return the consumers attached to each log, by the log's name. Consumers of non-durable
+        subscriptions, and of the broker's own, do not count. A missing log has an empty sequence; a log that
+        did not respond is absent.
 
         Raises Retryable if no log responded.
         """
@@ -54,8 +55,8 @@ class SamplesKeys(Protocol):
     """A data plane that can read messages of an open log without moving a subscription."""
 
     def sample_keys(self, backing_topic: str, *, most: int) -> KeySample:
-        """Sample at most `most` (at least 1) of the latest messages, fewer if they are large or the call runs
-        out of time.
+        """Return the keys of at most `most` (at least 1) of the latest messages, fewer if they are large or
+        the call runs out of time. The sample of a log without messages is empty.
 
         Raises SegmentNotFound; SegmentTerminated for a terminated log, whose keys belong to its successors;
         Unsupported if this process cannot read messages.

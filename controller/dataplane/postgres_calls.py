@@ -57,6 +57,9 @@ class PostgresCalls(Renewed):
         unavailable_error: type[Retryable] = DataPlaneUnavailable,
         timeout_error: type[Retryable] = DataPlaneTimeout,
     ) -> None:
+        """Create the pool without connecting. `pool_size` is the largest number of connections, and so of
+        calls at once. Raises InvalidInput for an invalid `url`.
+        """
         self.call_timeout_seconds = call_timeout_seconds
         self._address = DatabaseAddress.of(url)
         self._label = self._address.label
@@ -129,7 +132,7 @@ class PostgresCalls(Renewed):
 
     def _connect(self) -> WatchedConnection:
         """Return a connection in autocommit mode, which limits each statement and each pause within a
-        transaction to `call_timeout_seconds`.
+        transaction to `call_timeout_seconds`. Raises psycopg2.Error.
         """
         connection = connect(
             self._address,
@@ -144,10 +147,11 @@ class PostgresCalls(Renewed):
         return connection
 
     def _check_out(self, pool: QueuePool) -> PoolProxiedConnection:
-        """Return a connection of the pool to the current server.
+        """Return a connection of `pool`. Connections that the server has closed while they were idle, and
+        connections to a server that another one has replaced, are dropped.
 
-        Connections that the server has closed while they were idle are dropped. Raises PoolTimeout if no
-        connection is free within half of `call_timeout_seconds`.
+        Raises PoolTimeout if no connection is free within half of `call_timeout_seconds`, and psycopg2.Error
+        if none can be opened.
         """
         connection = pool.connect()
         for _ in range(pool.size()):
@@ -161,7 +165,9 @@ class PostgresCalls(Renewed):
         return connection
 
     def _replace_pool(self, pool: QueuePool, connection: PoolProxiedConnection) -> None:
-        """Invalidate a dead connection, and replace the pool, whose idle connections lead to the same server."""
+        """Invalidate a dead connection, and replace `pool`, whose idle connections lead to the same server,
+        unless another thread has replaced it.
+        """
         connection.invalidate()
         with self._pool_lock:
             if self._pool is pool:

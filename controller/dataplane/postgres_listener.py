@@ -36,11 +36,11 @@ class PostgresListener(OneProcess):
         on_notification: Callable[[int], None],
         on_gap: Callable[[], None],
     ) -> None:
-        """Create the listener without connecting.
+        """Create the listener without connecting. Raises InvalidInput for an invalid `url`.
 
-        `on_notification` is called with the id at the beginning of a payload. A notification without an id is
-        ignored, because any login may send it. `on_gap` is called after each connection, because earlier
-        notifications may have been missed.
+        `on_notification` is called with the id at the beginning of a notification's payload. A notification
+        without an id is ignored, because any login may send it. `on_gap` is called after each connection,
+        because earlier notifications may have been missed.
         """
         self._listener = Listener(url, channels)
         self._on_notification, self._on_gap = on_notification, on_gap
@@ -48,13 +48,15 @@ class PostgresListener(OneProcess):
         self._thread = threading.Thread(target=self._run, name="postgres-listener", daemon=True)
 
     def start(self) -> None:
-        """Start the thread, without waiting for a connection. Events before the first `on_gap` may be missed,
-        as after any gap.
+        """Start the thread, without waiting for a connection; may be called once. Notifications before the
+        first `on_gap` may be missed, as in any gap.
         """
         self._thread.start()
 
     def close(self) -> None:
-        """Stop listening, wait for the thread, and close the connection. Idempotent."""
+        """Stop listening, wait for the thread, and close the connection. Idempotent. Must not be called from
+        a callback, because the callbacks run in that thread.
+        """
         self._closing.set()
         self._listener.interrupt()
         if self._thread.ident is not None:
@@ -62,8 +64,8 @@ class PostgresListener(OneProcess):
         self._listener.close()
 
     def _run(self) -> None:
-        """Listen until `close`. After an error, log the error, disconnect, and listen again after at most 0.5
-        s.
+        """Listen until `close`. After an error, log the error unless it is the same as before, disconnect,
+        and listen again after at most 0.5 s.
         """
         Repeating(
             self._listen,
@@ -77,8 +79,9 @@ class PostgresListener(OneProcess):
         ).run()
 
     def _listen(self) -> float:
-        """Wait once for notifications, for at most an hour, and call back for each. Return 0, the seconds
-        until the next wait.
+        """Wait once for notifications, for at most an hour, and call back for each. Without a connection,
+        connect and call `on_gap` instead. Return 0, the seconds until the next wait. Raises StoreUnavailable
+        if PostgreSQL is unreachable.
         """
         for notification in self._listener.wait(_WAIT_SECONDS):
             if notification.is_resync:

@@ -24,6 +24,7 @@ class PlaneSettings:
 
     embedded_url: str | None = None
     call_timeout_seconds: float = 5.0
+    """Longest duration of one call, except a split or merge by a broker that keeps the layout."""
     reshape_timeout_seconds: float = 20.0
     """Longest duration of a split or merge by a broker that keeps the layout."""
     journal_url: str | None = None
@@ -37,7 +38,9 @@ class PlaneSettings:
 
 
 def configured(planes: Mapping[str, DataPlane], name: str, topic: str) -> DataPlane:
-    """Return the topic's data plane. Raises Unsupported if it is not configured in this process."""
+    """Return the data plane with this name. Raises Unsupported, with `topic` in the message, if `planes` (the
+    data planes that are configured in this process) has none.
+    """
     if name not in planes:
         raise Unsupported(
             f"topic {topic} is on data plane {name!r}, which is not configured here "
@@ -47,7 +50,9 @@ def configured(planes: Mapping[str, DataPlane], name: str, topic: str) -> DataPl
 
 
 def _embedded(settings: PlaneSettings) -> DataPlane | None:
-    """Return the data plane of the embedded logs. None without their address."""
+    """Return the data plane of the embedded logs. None without their address. Raises InvalidInput for an
+    invalid address.
+    """
     if settings.embedded_url is None:
         return None
     from controller.dataplane.embedded import EmbeddedDataPlane
@@ -117,8 +122,8 @@ def _pulsar_logs(settings: PlaneSettings) -> LogClient | None:
 
 
 def demand_subscription(data_plane: str, name: str) -> None:
-    """Raise InvalidInput for a subscription name that the data plane refuses. The limits count bytes of
-    UTF-8. Any name is valid for an unknown data plane.
+    """Raise InvalidInput if the data plane named `data_plane` refuses the subscription name `name`. The
+    limits count bytes of UTF-8. Any name is valid for an unknown data plane.
     """
     if data_plane == "embedded":
         from controller.dataplane.embedded.names import checked
@@ -145,15 +150,16 @@ _LOG_CLIENTS: Mapping[str, Callable[[PlaneSettings], LogClient | None]] = {
 
 def build_planes(settings: PlaneSettings) -> dict[str, DataPlane]:
     """Return every configured data plane by name. None of them connects before its first call. Raises
-    InvalidInput for an invalid `broker_url` of the load settings.
+    InvalidInput for an invalid `embedded_url`, or an invalid `broker_url` of the load settings.
     """
     built = {name: build(settings) for name, build in _PLANES.items()}
     return {name: plane for name, plane in built.items() if plane is not None}
 
 
 def build_log_client(name: str, settings: PlaneSettings) -> LogClient:
-    """Return the client of the data plane for applications. Raises Unsupported if the plane is unknown or not
-    configured, has no such client, or lacks its libraries or the binary address of the brokers.
+    """Return the client with which applications use the data plane of this name. Raises Unsupported if the
+    data plane is unknown or not configured, has no such client (as `pulsar_scalable`), or lacks its libraries
+    or the binary address of the brokers; InvalidInput for an invalid `embedded_url`.
     """
     client = _LOG_CLIENTS[name](settings) if name in _LOG_CLIENTS else None
     if client is None:

@@ -52,12 +52,14 @@ class LoadProfile:
     rates: tuple[float, ...]
 
     def rate_at(self, share: float) -> float:
-        """Return the rate when `share` (0..1) of the time has passed."""
+        """Return the rate when `share` (0..1) of the time has passed; the last rate from 1 on."""
         return self.rates[min(int(share * len(self.rates)), len(self.rates) - 1)]
 
     @property
     def busiest_share(self) -> float:
-        """Share of the time at which the busiest stretch is about to end: the last of its steps with at least its mean."""
+        """Share of the time at which the busiest stretch of `PEAK_STEPS` steps is about to end: the beginning of the last step in the
+        stretch whose rate is at least the mean of the stretch. The last of equally busy stretches counts.
+        """
         rates = self.rates
         firsts = range(max(len(rates) - PEAK_STEPS, 0) + 1)
         first = max(firsts, key=lambda i: (fmean(rates[i : i + PEAK_STEPS]), i))

@@ -28,7 +28,7 @@ def count_lines(verdicts: Mapping[str, Verdict]) -> list[str]:
 
 
 def counts(verdict: Verdict) -> str:
-    """Return the most important figures in one line."""
+    """Return the most important figures in one line. Consumed messages are counted without redeliveries."""
     return (
         f"{verdict.sent:,} messages produced, {verdict.delivered - verdict.redelivered:,} consumed, "
         f"{verdict.counts[Kind.LOST]} lost, {sum(verdict.counts[kind] for kind in OF_ORDER)} out of key order, "
@@ -103,7 +103,7 @@ def operations_table(day: DayRecord) -> RenderableType:
 
 
 def write_page(path: Path, day: DayRecord, verdicts: Mapping[str, Verdict], profile_name: str) -> None:
-    """Write one HTML file that contains all charts and opens without a network."""
+    """Write one HTML file that contains all charts and opens without a network. Replaces the file."""
     figure = make_subplots(
         rows=4,
         cols=1,
@@ -213,7 +213,7 @@ def _one_row_per_segment(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]
 
 
 def _seconds_of_epochs(day: DayRecord) -> dict[int, float]:
-    """Return, for each epoch, the seconds from the beginning of the day to its commit."""
+    """Return, by epoch, the seconds from the beginning of the day to the commit of the epoch; negative for a commit before the day."""
     return {row["epoch"]: row["committed_at"].timestamp() - day.began_at for row in day.changes}
 
 

@@ -326,8 +326,8 @@ class Story:
         return self._lines(_CONSUMED[subscription], Event.DELIVERED)
 
     def _lines(self, pattern: str, event: Event) -> int:
-        """Return the number of complete lines of one event in all files that match `pattern`. Only the lines added since the last call
-        are read.
+        """Return the number of complete lines of one event in all files that match `pattern`. Only the lines added since the last call are
+        read; the lines before were counted then, so a file must always be read for the same event.
         """
         for path in self.records.glob(pattern):
             offset, lines = self._offsets.get(path, (0, 0))

@@ -61,12 +61,14 @@ class _Stop:
 
 
 def wait_file(records: Path, name: str) -> Path:
-    """Return the file with the seconds that a consumer waited for its first message."""
+    """Return the path of the file with the seconds that the consumer `name` waited for its first message. The file exists once the message
+    has arrived.
+    """
     return records / f"{name}.waited"
 
 
 def _identity(payload: bytes, key: bytes | None) -> tuple[str, str, int]:
-    """Return producer, key and number of a message that `produce` has sent."""
+    """Return the producer, the key and the number (within producer and key) of a message that `produce` has sent."""
     producer, number = payload.decode().split()
     return producer, (key or b"").decode(), int(number)
 

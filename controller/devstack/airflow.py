@@ -166,7 +166,9 @@ class AirflowStandalone(Running):
 
 
 def _end_tasks_of(home: Path) -> None:
-    """Kill the tasks of this Airflow. Tasks run in their own sessions, and outlive a scheduler that was killed."""
+    """Kill every process whose `AIRFLOW_HOME` is `home`: the tasks of this Airflow run in their own sessions, and outlive a scheduler that
+    was killed.
+    """
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             if process.environ().get("AIRFLOW_HOME") == str(home):

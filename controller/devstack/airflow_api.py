@@ -103,7 +103,7 @@ class AirflowApi:
             time.sleep(_POLL_SECONDS)
 
     def task_log(self, dag_id: str, dag_run_id: str, task_id: str, *, attempt: int = 1) -> str:
-        """Return the log of one attempt at a task, as text."""
+        """Return the log of one attempt at a task, as text. Raises the errors of `call`."""
         path = f"/dags/{dag_id}/dagRuns/{dag_run_id}/taskInstances/{task_id}/logs/{attempt}"
         content = self.call("GET", path)["content"]
         return "\n".join(

@@ -55,7 +55,7 @@ class PostgresServer:
         self._admin = make_url(admin_url).set(drivername="postgresql+psycopg2")
 
     def url(self, database: str, *, user: str | None = None, password: str | None = None) -> str:
-        """Return the SQLAlchemy URL of `database`, with the superuser unless another `user` is given."""
+        """Return the SQLAlchemy URL of `database`, password included, with the login of the superuser, or of `user` with `password`."""
         url = self._admin_url().set(database=database)
         if user is not None:
             url = url.set(username=user, password=password)

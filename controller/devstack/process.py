@@ -85,13 +85,13 @@ class ChildProcess:
 
     @property
     def exit_code(self) -> int | None:
-        """Exit code of a child that has ended unexpectedly; negative: the signal that ended it. None while it runs,
-        before `start`, and after `stop` or `kill`.
+        """Exit code of a child that has ended; negative: the signal that ended it. None while it runs, before `start`, and after `stop` or
+        `kill`, so a child with an exit code has ended by itself or after `ask_to_end`.
         """
         return None if self._child is None else self._child.poll()
 
     def restart(self) -> None:
-        """Start the command again after it has ended; the remaining processes of its group are killed first."""
+        """Kill the processes of the group that still run, and start the command again."""
         self.kill()
         self.start()
 
@@ -193,8 +193,8 @@ def run_checked(
     run_as: RunAs | None = None,
     env: Mapping[str, str] | None = None,
 ) -> str:
-    """Run a short command to its end, without a time limit, and return its output. Raises DevstackFailed with the output if the command
-    fails.
+    """Run a short command to its end, without a time limit, and return its output, standard error included. `run_as` and `env` None: the
+    account and the environment of this process. Raises DevstackFailed with the output if the command fails.
     """
     result = subprocess.run(
         [str(part) for part in command],

@@ -65,8 +65,8 @@ def token_of(role: Role, *namespaces: str, subject: str | None = None) -> str:
 
 
 def client_of(*addresses: str, topics: tuple[str, ...] = ()) -> Servers:
-    """Return a client of the workers at these addresses, which may consume these topics, or all topics if none is
-    given.
+    """Return a client of the workers at these addresses, which may consume these topics, or all topics if none is given. The caller closes
+    the client.
     """
     return Servers(addresses, token_for(*topics), call_timeout_seconds=10.0)
 

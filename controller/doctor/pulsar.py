@@ -23,9 +23,9 @@ LONGEST_CALL_SECONDS = 3.0
 
 
 def cluster(cleave: Application) -> str:
-    """Return a sentence with the broker's version and the admin address. If no cluster is configured, raises Terminal if
-    a topic is on `pulsar`, otherwise Note, also if the database, which knows the topics, is unavailable. Raises
-    CleaveError if no broker answers.
+    """Return a sentence with the broker's version and the admin address. Raises CleaveError if no broker answers. If no
+    cluster is configured, raises Terminal if a topic is on `pulsar`; Note if no topic is, or if the database, which
+    knows the topics, is unavailable.
     """
     access = pulsar_access(cleave.settings)
     if access is None:
@@ -39,9 +39,9 @@ def cluster(cleave: Application) -> str:
 
 
 def isolation(cleave: Application) -> str:
-    """Check that every isolation policy of the cluster names an active broker. Raises Note with the policies that do
-    not, if no cluster is configured, or if the cluster refuses to list the policies; Retryable if no broker
-    answers.
+    """Check that every isolation policy of the cluster names an active broker. Raises Note with the policies that name
+    none. Also raises Note if no cluster is configured, or if the cluster refuses to list the policies; Retryable if no
+    broker answers.
     """
     from controller.bundles.bootstrap import bundles_of
     from controller.bundles.domain.isolation import Isolation
@@ -122,8 +122,8 @@ def _unchecked(pending: Sequence[str]) -> Finding:
 
 
 def _check_namespace(requirements: Namespaces, namespace: str, *, fix: bool) -> list[Finding]:
-    """Return the findings about one namespace: its unmet requirements, or one finding of level `ok`. An error of the
-    cluster becomes a finding of level `wrong`.
+    """Return the findings about one namespace: its unmet requirements, or one finding of level `ok`. With `fix`, apply
+    the missing settings that Cleave may set. An error of the cluster becomes a finding of level `wrong`.
     """
     check = f"pulsar {namespace}"
     try:

@@ -72,7 +72,7 @@ def action_key(action: Decision) -> tuple[str, tuple[int, ...]]:
 
 
 def requires_approvals(policy: AutoScalePolicy) -> bool:
-    """Return True if the policy requires an approval for some actions."""
+    """Return True if the policy requires an approval for any kind of action."""
     return policy.approval_merges or policy.approval_min_segments > 0
 
 
@@ -170,13 +170,13 @@ class ApprovalGate:
         return {segment_id: held for held in self._held for segment_id in sealed_by(held.action)}
 
     def refusals(self, lane_refusals: Iterable[Refusal]) -> tuple[Refusal, ...]:
-        """Return the refusal of each held action, except those that `lane_refusals` already contains."""
+        """Return the `own_refusal` of each held action, except refusals that `lane_refusals` already contains."""
         reported = {*lane_refusals}
         return tuple(held.own_refusal for held in self._held if held.own_refusal not in reported)
 
     def hold_unless_approved(self, action: Decision) -> bool:
-        """Return False if the action may be performed: it needs no approval, or an approval that was granted less than
-        `VALID_MS` ago covers it. The end of this approval then limits `until`.
+        """Return False if the action may be performed: the action needs no approval, or an approval that was granted less
+        than `VALID_MS` ago covers it. The end of this approval then limits `until`.
 
         Otherwise add the action to the held actions and return True. If the action has no approval, or its approval is
         neither pending nor was rejected within the last `approval_hold_seconds`, the action is also added to

@@ -59,7 +59,7 @@ def states_before(state: ApprovalState) -> list[str]:
 
 
 def why_subject_ended(subject: Subject) -> str:
-    """Return why an approval has no subject. The text is for the log and for people. For an operation, the layout
+    """Return as text why an approval with this kind of subject has lost its subject: for an operation, the layout
     changed; for a bundle proposal or a promotion, the topic is no longer live.
     """
     if subject is Subject.OPERATION:
@@ -70,11 +70,11 @@ def why_subject_ended(subject: Subject) -> str:
 def end_of_wait(
     subject: Subject, state: ApprovalState, default_answer: str, *, has_subject: bool
 ) -> tuple[ApprovalState, str]:
-    """Return the final state of an approval whose time has expired or whose subject has ended, and the reason as
-    text.
+    """Return the next state of an approval whose time is over or whose subject has ended, and the reason as text. `state`
+    is pending or approved.
 
-    An approved action that was not performed expires, and so does an approval without a subject. Otherwise
-    `default_answer` applies: `approve` approves, every other value rejects. `state` is pending or approved.
+    An approved approval expires, and so does a pending approval whose subject has ended (`has_subject` False). Any other
+    pending approval gets the `default_answer`: `approve` approves, every other value rejects.
     """
     if state is ApprovalState.APPROVED:
         return (

@@ -145,10 +145,10 @@ def _homes(
     names: Sequence[str],
     owners: Mapping[SegmentBucket, str],
 ) -> list[_Homes]:
-    """Return, for each segment of `ready`, the homes of its buckets. The home of a bucket that has an owner is this
-    owner alone; if the owner is not among `names`, the bucket has no home. The homes of a bucket without an owner
-    are the consumers that own most of its hashes in other pieces of the segment, otherwise those that owned most of
-    its hashes in the segment's parents.
+    """Return, for each segment of `ready`, the homes of its buckets. `units` returns the buckets for the boundaries of
+    a segment; `names` are sorted. The home of a bucket that has an owner is this owner alone; if the owner is not among
+    `names`, the bucket has no home. The homes of a bucket without an owner are the consumers that own most of its
+    hashes in other pieces of the segment, otherwise those that owned most of its hashes in the segment's parents.
     """
     indexes = {name: index for index, name in enumerate(names)}
     owners_by_segment: dict[int, dict[HashRange, int | None]] = {}
@@ -198,7 +198,9 @@ def _inherited(ranges: Sequence[HashRange], parents: Sequence[Mapping[HashRange,
 
 
 def _widest(widths: Mapping[int, int]) -> Sequence[int]:
-    """Return the consumers with the largest number of hashes, ascending; empty if there are none."""
+    """Return the consumers with the largest number of hashes, ascending; empty if `widths`, the number of hashes of
+    each consumer, is empty.
+    """
     widest = max(widths.values(), default=0)
     return sorted(consumer for consumer, width in widths.items() if width == widest)
 
@@ -253,10 +255,10 @@ def _distribute(weights: Sequence[Mapping[int, int]], places: int, *, in_runs: b
 
 
 def _free_places(counts: Sequence[int], least: int, surplus: int, in_runs: bool) -> list[int]:
-    """Return the places for the remaining items, in the order of the items. `counts` has the number of items that
-    each place keeps. Each place is filled to `least` items. `surplus` places get one item more: the places that
-    already keep more than `least`, then the first places. With `in_runs` one place is filled after the other;
-    otherwise the places get items in turn.
+    """Return the places for the items that keep no place, in the order of these items. `counts` has the number of items
+    that each place keeps. Each place is filled to `least` items. `surplus` places get one item more: the places that
+    already keep more than `least`, then the first places. With `in_runs` one place is filled after the other; otherwise
+    the places get items in turn.
     """
     surplus -= sum(count > least for count in counts)
     free_places: list[tuple[int, int]] = []
@@ -276,8 +278,9 @@ def _fan_out(
     limit: int,
 ) -> list[Sequence[int]]:
     """Return `reader_lists` with the buckets of each sealed segment divided among at most `limit` readers: the
-    reader of the whole segment, then consumers that own a part of it, then the consumers that help with the fewest
-    other segments. Active segments keep their readers.
+    reader of the whole segment, then the consumers that own most of its buckets, then the consumers that help with the
+    fewest other segments. Active segments keep their readers. `reader_lists` has the reader of each bucket of each
+    segment; `consumers` is the number of consumers.
     """
     helped_segments: Counter[int] = Counter()
     result = list(reader_lists)
@@ -313,8 +316,8 @@ _Claims = Sequence[Mapping[int, _Claim]]
 
 
 def _share_segments(homes: Sequence[_Homes], consumers: int) -> list[Sequence[int]]:
-    """Return the reader of each bucket of each segment, if every consumer reads at most one segment. Consumers for
-    which no bucket is left read nothing.
+    """Return the reader of each bucket of each segment, if every consumer reads at most one segment. Consumers for which
+    no bucket is left read nothing. Needs at least as many consumers as segments.
 
     The segments that get one more reader are those in which one more reader keeps the most buckets where they are.
     The readers are placed twice. The first placement finds the segment whose buckets each consumer keeps, because a
@@ -361,9 +364,9 @@ def _keep_claims(claims: _Claims, readers_by_segment: Sequence[Sequence[int]]) -
 
 
 def _equal_readers(sizes: Sequence[int], consumers: int) -> tuple[list[int], list[int], int]:
-    """Return the numbers of readers per segment, as equal as the bucket counts allow (`sizes`): the minimum of each
-    segment, the indexes of the segments that may have one more reader, and how many of those do. Needs at least as
-    many consumers as segments.
+    """Return how many readers each segment gets if the numbers are as equal as the bucket counts (`sizes`) allow, in
+    three parts: the number that each segment gets at least, the indexes of the segments that may get one reader more,
+    and the number of these segments that get it. Needs at least as many consumers as segments.
     """
     least = [1] * len(sizes)
     surplus = consumers - len(sizes)
@@ -377,8 +380,9 @@ def _equal_readers(sizes: Sequence[int], consumers: int) -> tuple[list[int], lis
 
 
 def _numbers_of_readers(sizes: Sequence[int], consumers: int, claims: _Claims) -> list[int]:
-    """Return the number of readers of each segment, at most its number of buckets. The readers beyond the equal
-    minimum go to the segments in which one more reader keeps the most buckets; among equals to the first segments.
+    """Return the number of readers of each segment, at most its number of buckets (`sizes`). The numbers differ by at
+    most one, except where a segment has too few buckets. The readers that are left over go to the segments in which one
+    more reader keeps the most buckets with their consumers (`claims`); among equals to the first segments.
     """
     numbers, open_to_more, surplus = _equal_readers(sizes, consumers)
 
@@ -396,8 +400,9 @@ def _numbers_of_readers(sizes: Sequence[int], consumers: int, claims: _Claims) -
 
 
 def _count_kept(counts: Sequence[int], buckets: int, readers: int) -> int:
-    """Return the number of buckets that stay with their consumers if `readers` consumers, those with the most
-    buckets first, read the segment's `buckets` in equal shares; `counts` is in descending order.
+    """Return the number of buckets that stay with their consumers if `readers` consumers read the segment's `buckets` in
+    equal shares. `counts` has the number of buckets that each consumer owns, in descending order; the first of these
+    consumers are the readers.
     """
     share, more = divmod(buckets, readers)
     first = counts[:readers]
@@ -405,7 +410,9 @@ def _count_kept(counts: Sequence[int], buckets: int, readers: int) -> int:
 
 
 def _bucket_shares(buckets: int, readers: int) -> list[tuple[int, int]]:
-    """Return two pairs: a number of buckets, and the number of readers that get this many."""
+    """Return the equal shares of `buckets` among `readers` as two pairs of a number of buckets and the number of readers
+    that get this many: the larger share, which may have no reader, then the smaller share.
+    """
     share, more = divmod(buckets, readers)
     return [(share + 1, more), (share, readers - more)]
 
@@ -413,9 +420,10 @@ def _bucket_shares(buckets: int, readers: int) -> list[tuple[int, int]]:
 def _place_readers(
     claims: _Claims, shares: Sequence[Sequence[tuple[int, int]]], consumers: int, *, pool: int = 0
 ) -> list[list[int]]:
-    """Return the readers of each segment that keep the most buckets in total. `shares` has the pairs of `_bucket_shares`
-    for each segment. Up to `pool` more readers are placed in all, one for each pair at most. A consumer reads at most
-    one segment; a consumer without a claim is not placed.
+    """Return the readers of each segment, placed so that they keep the most buckets in total. `shares` has, for each
+    segment, the pairs of `_bucket_shares`: a segment gets at most as many readers as they state, and up to `pool`
+    readers more in all, at most one for each pair. A consumer reads at most one segment; a consumer without a claim is
+    not placed. `consumers` is the number of consumers.
     """
     scale = 1 + max((claim.at_home for own in claims for claim in own.values()), default=0)
     weights: list[dict[int, int]] = [{} for _ in range(consumers)]
@@ -437,8 +445,9 @@ def _place_readers(
 
 
 def _place_idle(readers_by_segment: Sequence[list[int]], numbers: Sequence[int], consumers: int) -> None:
-    """Add the consumers that no segment has, in the order of their names, until each segment has its number of
-    readers. Consumers for which no place is left stay idle. Sort the readers of each segment.
+    """Add the consumers that read no segment yet to the lists of `readers_by_segment`, in the order of their names, until
+    each segment has its number of readers, and sort the lists. The lists are changed in place. Consumers for which no
+    place is left stay idle.
     """
     placed = {consumer for readers in readers_by_segment for consumer in readers}
     waiting = (consumer for consumer in range(consumers) if consumer not in placed)
@@ -448,9 +457,9 @@ def _place_idle(readers_by_segment: Sequence[list[int]], numbers: Sequence[int],
 
 
 def _divide_buckets(homes: _Homes, readers: Sequence[int]) -> Sequence[int]:
-    """Return the reader of each bucket of one segment. The numbers of buckets differ by at most one, and as many
-    buckets as possible stay with their consumers. The other buckets go to the readers in runs, in the order of
-    `readers`.
+    """Return the reader of each bucket of one segment: an element of `readers`, which must not be empty. The readers'
+    numbers of buckets differ by at most one, and as many buckets as possible stay with their consumers. The other
+    buckets go to the readers in runs, in the order of `readers`.
     """
     at = {reader: place for place, reader in enumerate(readers)}
     weights = [{at[n]: 1 for n in bucket if n in at} for bucket in homes]
@@ -461,15 +470,16 @@ def _divide_buckets(homes: _Homes, readers: Sequence[int]) -> Sequence[int]:
 
 
 def _in_turn(sizes: Sequence[int], consumers: int) -> list[Sequence[int]]:
-    """Return the reader of each bucket if segment i is read by consumer i modulo `consumers`, as Pulsar 5 assigns
-    whole segments. `sizes`: number of buckets of each segment.
+    """Return the reader of each bucket of each segment if consumer i modulo `consumers` reads segment i, as Pulsar 5
+    assigns whole segments. `sizes`: number of buckets of each segment.
     """
     return [[index % consumers] * size for index, size in enumerate(sizes)]
 
 
 def _runs(sizes: Sequence[int], names: Sequence[str]) -> list[Sequence[int]]:
-    """Return the reader of each bucket if a run of consecutive consumers shares each segment, as Pulsar's dispatcher
-    distributes the buckets. Needs at least as many consumers as segments.
+    """Return the reader of each bucket of each segment if a run of consecutive consumers shares each segment, as Pulsar's
+    dispatcher distributes the buckets. `sizes`: number of buckets of each segment. Needs at least as many consumers as
+    segments.
     """
     reader_lists: list[Sequence[int]] = []
     first = 0

@@ -24,9 +24,10 @@ from controller.domain.hash_range import HashRange
 
 @dataclass(frozen=True, slots=True)
 class BucketOwner:
-    """The owner of a bucket, and the generation of the subscription at which the ownership began.
-    `is_asked`: True if the owner was requested, `asked_seconds` seconds ago, to release the
-    bucket, for `successor` if there is one.
+    """The owner of a bucket: the name of a consumer, and the generation of the subscription at which the ownership began.
+
+    `is_asked`: True if the leader has requested the owner, `asked_seconds` seconds ago, to release the bucket.
+    `successor`: the consumer that waits for the bucket; None if no consumer waits.
     """
 
     bucket: SegmentBucket
@@ -78,7 +79,7 @@ def owner_changes(
     released: Collection[SegmentBucket] = (),
     finished: Collection[int] = (),
 ) -> OwnershipChanges:
-    """Return the steps that are possible at this time. Nothing is stored or sent.
+    """Return the steps towards `target` that are possible at this time. Nothing is stored or sent.
 
     A bucket is granted to its consumer of `target` if no other owner holds a piece of it. An owner that `target`
     does not name loses the bucket if it has released the bucket or has no session, or if the segment is finished;
@@ -86,9 +87,9 @@ def owner_changes(
     `target` names again keeps the bucket, and a standing request is withdrawn; if it has released the bucket, the
     bucket is granted to it again, at a new generation.
 
-    `consumers` are those with a session, connected or within grace. `released` are the buckets that their owners
-    have released. `finished` are the ids of segments that have nothing left to read (drained or pruned); their
-    buckets need no release.
+    `consumers`: names of the consumers that have a session, connected or within its grace period. `released`: the
+    buckets that their owners have released. `finished`: ids of the segments that have nothing left to read (drained or
+    pruned); their buckets need no release.
     """
     targets = {bucket: name for name, share in target.items() for bucket in share}
     granted: dict[SegmentBucket, str] = {}

@@ -22,8 +22,8 @@ class ConsumerRegistration(NamedTuple):
     is_new: bool | None
 
     def demand(self, topic_id: int, subscription: str) -> bool:
-        """Return True if the call registered the consumer, False if the consumer was registered already. `topic_id`
-        and `subscription` appear in messages only.
+        """Return True if the database call registered the consumer, False if the consumer was registered already.
+        `topic_id` and `subscription` are the arguments of that call and appear in messages only.
 
         Raises TopicNotFound, TopicNotLive, SubscriptionNotFound, or Conflict while the subscription is being
         deleted.

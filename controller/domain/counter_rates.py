@@ -142,19 +142,21 @@ class _Interval:
 
 
 class _Sum:
-    """The sums over the intervals of one reader. `read_last` counts every interval, `counted_last` and `totals` the
-    valid intervals only.
+    """The sums over the intervals of one reader.
+
+    `totals` has the increases of the valid intervals, counter by counter, as far as they lie in the window. `read_last`
+    is the end of the latest interval, valid or not; `counted_last` is the end of the latest valid interval.
     """
 
     def __init__(self, window_ms: int) -> None:
         self._window_ms, self._overlaps_ms = window_ms, 0
         self.totals = [0.0, 0.0, 0.0, 0.0]
         self.counted_last = self.read_last = (0, "")
-        """Instant in milliseconds, and source."""
+        """Instant in milliseconds since the Unix epoch, and source; `(0, "")` without an interval."""
 
     def add(self, interval: _Interval, window_start_ms: int) -> None:
-        """Add the part of the interval that lies after `window_start_ms`. An interval that is not valid changes
-        `read_last` only.
+        """Add the part of the interval that lies after `window_start_ms`; the interval must end after this instant. An
+        interval that is not valid changes `read_last` only.
         """
         end = (interval.after.instant_ms, interval.after.source)
         self.read_last = max(self.read_last, end)
@@ -198,8 +200,9 @@ def _intervals(samples: Iterable[CounterSample]) -> Iterator[_Interval]:
 
 
 def _is_valid(increases: tuple[int, ...], neighbours: Sequence[tuple[int, ...]]) -> bool:
-    """Return True if the interval is valid: no counter decreased in it, and none decreased in a neighbour by more
-    than a `MIN_DECREASE_RATIO`th of this interval's increase.
+    """Return True if an interval is valid: no counter decreased in the interval, nor, in a neighbour, by more than a
+    `MIN_DECREASE_RATIO`th of this interval's increase of the counter. `increases`: the differences of the counters in
+    the interval; `neighbours`: the same differences in the intervals before and after it, as far as they exist.
     """
     decreases = [max(0, *(-change for change in changes)) for changes in zip(*neighbours, strict=True)]
     return all(

@@ -66,7 +66,8 @@ class RefusalReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A split of one segment into two or more; `at` as in `plan_split`, empty for the midpoint.
+    """A split of one segment into two or more. `at`: the first hash of each child except the first; empty for a split at
+    the midpoint.
 
     `reason` is Pulsar's: `consumer-count` or the metric (`msgRateIn`, `byteRateIn`, `msgRateOut`, `byteRateOut`).
     `otherwise` is the cut that would be made if the data plane could cut anywhere. It is None if the data plane can,
@@ -104,7 +105,8 @@ class Rebucket:
 
 @dataclass(frozen=True, slots=True)
 class Recut:
-    """Adjacent segments that get other boundaries, at `at`, without joining them all; no profile of Pulsar chooses one.
+    """Adjacent segments that get other boundaries: `at` has the first hash of each child except the first, and is empty
+    if all segments are joined into one. Pulsar has no such action.
 
     `reason` is the metric, as for a split, or `cold`, as for a merge. `buckets`: entry buckets of each child; None
     for the child's share of the parents' buckets.
@@ -137,8 +139,8 @@ CONSUMER_COUNT = "consumer-count"
 
 
 def is_for_consumers(kind: str, reason: str) -> bool:
-    """Return True for an operation that gives consumers places: every rebucket, and a reshape with the reason
-    `consumer-count`.
+    """Return True for an operation that gives consumers places: every operation of kind `rebucket`, and any operation
+    whose reason is `consumer-count`.
     """
     return kind == "rebucket" or reason == CONSUMER_COUNT
 
@@ -149,7 +151,9 @@ def kind_of(action: Decision) -> str:
 
 
 def parts_of(action: Decision) -> int:
-    """Return the number of segments that the action creates; for a rebucket the number of entry buckets."""
+    """Return the number of segments that the action creates; for a rebucket, which creates one segment, the number of its
+    entry buckets.
+    """
     match action:
         case Merge():
             return 1
@@ -208,7 +212,7 @@ class Refusal:
     other_id: int | None = None
 
     def to_document(self) -> dict[str, Any]:
-        """Return the fields as JSON values by name; omit fields that are None."""
+        """Return the fields as JSON values by name; fields that are None are left out."""
         return _document(self)
 
 
@@ -243,8 +247,8 @@ class Evaluation:
 
 
 def _document(value: Decision | Refusal) -> dict[str, Any]:
-    """Return the fields as JSON values by name, without fields that are None. A float becomes an integer or a text
-    as in `write_parameter`.
+    """Return the fields as JSON values by name, without fields that are None. An integral float becomes an integer, and a
+    float that is not finite a text.
     """
     pairs = ((name, getattr(value, name)) for name in value.__slots__)
     return {

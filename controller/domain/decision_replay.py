@@ -50,8 +50,9 @@ class Replay:
 
 
 def replay(situation: str, lanes: Collection[Lane], stored: Document) -> Replay:
-    """Repeat the decision from the canonical text of its input, with the lanes of the stored evaluation. Never
-    raises: if the input cannot be read or evaluated, the result has no evaluation and says why.
+    """Decide again from `situation`, the canonical text of an evaluation input, on `lanes`, and return the evaluation
+    beside the `stored` one. Never raises: if this code cannot read or evaluate the input, `unreadable` of the result
+    says why.
     """
     try:
         parsed = EvaluationInput.from_json(situation)
@@ -62,7 +63,7 @@ def replay(situation: str, lanes: Collection[Lane], stored: Document) -> Replay:
 
 
 def exact(document: Any) -> Any:
-    """Return JSON values for comparison, with exact numbers. The numbers of a `jsonb` column are decimals, so 1e+20 is
-    read as the integer it is, and a float could lose digits.
+    """Return the JSON values with each number as a Decimal, so that equal numbers compare as equal: a `jsonb` column
+    returns 1e+20 as an integer, and as a float a number could lose digits. Raises ValueError for NaN and infinities.
     """
     return json.loads(json.dumps(document, allow_nan=False), parse_float=Decimal, parse_int=Decimal)

@@ -25,15 +25,15 @@ keep, refer to the units: changing this number invalidates all of them.
 
 
 def equal_splits(bucket_count: int) -> tuple[int, ...]:
-    """Return the boundaries of `bucket_count` equal buckets. A count of 1 or less has no boundaries; the count is
-    clamped to 65536 as in Pulsar.
+    """Return the boundaries of `bucket_count` buckets of equal width: the first hash of each bucket except bucket 0. A
+    count of 1 or less has no boundaries; a count above 65536 counts as 65536, as in Pulsar.
     """
     count = min(bucket_count, RING_SIZE)
     return tuple(index * RING_SIZE // count for index in range(1, count))
 
 
 def are_splits(splits: Sequence[int]) -> bool:
-    """Return True if the boundaries are strictly ascending and within 1..65535."""
+    """Return True if `splits` are valid boundaries: strictly ascending and within 1..65535, or empty."""
     return all(1 <= split <= MAX_HASH for split in splits) and all(
         low < high for low, high in pairwise(splits)
     )
@@ -47,8 +47,8 @@ def buckets_for_budget(budget: int, segments: int, max_buckets: int = DEFAULT_MA
 
 
 def inherited_on_split(bucket_count: int, children: int = 2) -> int:
-    """Return the number of buckets of each child of a split: at least 1, and rounded down, so that splitting never
-    multiplies buckets.
+    """Return the number of buckets that each of `children` inherits from a parent with `bucket_count` buckets: an equal
+    part, rounded down so that a split does not multiply buckets, but at least 1.
     """
     return max(1, bucket_count // children)
 
@@ -61,7 +61,9 @@ def rounded_up(count: int) -> int:
 
 
 def merged(left_count: int, right_count: int, max_buckets: int = DEFAULT_MAX_BUCKETS) -> int:
-    """Return the number of buckets of the child of a merge: the sum, at most `max_buckets` (apache/pulsar#26434)."""
+    """Return the number of buckets of the child of a merge: the sum of the parents' numbers, at most `max_buckets`
+    (apache/pulsar#26434).
+    """
     return min(left_count + right_count, max_buckets)
 
 
@@ -71,7 +73,9 @@ def bucket_of(splits: Sequence[int], bucket_hash: int) -> int:
 
 
 def bucket_ranges(splits: Sequence[int]) -> tuple[HashRange, ...]:
-    """Return the buckets as inclusive ranges, bucket 0 first; the ranges tile 0..65535."""
+    """Return the buckets as inclusive ranges, bucket 0 first; the ranges tile 0..65535. Raises InvalidRange for
+    boundaries for which `are_splits` is False.
+    """
     return FULL_RANGE.cut_many(splits)
 
 

@@ -33,7 +33,10 @@ TICKS_OF_MEMORY = 45
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """Start of the last operation of each kind, milliseconds since the Unix epoch; None: never."""
+    """Start (the intent) of the last committed operation of each kind, in milliseconds since the Unix epoch; None: never.
+
+    A recut counts as a split and as a merge. `last_consumer_act_at`: the last operation that gave consumers places.
+    """
 
     last_split_at: int | None = None
     last_merge_at: int | None = None
@@ -43,8 +46,9 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class LiveReshape:
-    """A running reshape: its parents are busy, its children count, its start counts for cooldowns. `for_consumers`:
-    True if the reshape gives consumers places (`is_for_consumers`).
+    """A running reshape, from its intent (`started_at`, milliseconds since the Unix epoch) to its commit. Its parents are
+    busy, its children count as segments, and its start begins cooldowns. `for_consumers`: True if the reshape gives
+    consumers places (`is_for_consumers`).
     """
 
     operation_id: int
@@ -83,9 +87,9 @@ class EvaluationInput:
     `clients`, `producers`: estimated numbers of consumers and producers that are connected to one segment; 0 if they
     are not counted. `reconnections_left`: number of clients that may be made to reconnect at this time, None for no
     limit. `strikes`: number of consecutive cuts that left nearly all of the load in this segment, by its id.
-    `sketches`: key histograms of the load of segments, by id (see `key_sketch`). `kept`: start and end of the time in
-    which a person excludes a segment from merges, by its id. `approvals`: the latest approval of each action for
-    which one was requested, if the policy requires approvals.
+    `sketches`: key histograms of the load of segments, by id (see `key_sketch`). `kept`: start and end, in milliseconds
+    since the Unix epoch, of the time in which a person excludes a segment from merges, by its id. `approvals`: the
+    latest approval of each action for which one was requested, if the policy requires approvals.
     """
 
     layout: SegmentLayout
@@ -147,7 +151,9 @@ class EvaluationInput:
         return json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
     def _optional_fields(self, active: Sequence[Segment]) -> dict[str, Any]:
-        """Return the fields of the document that only some inputs have. A field that has its default is left out."""
+        """Return the fields of the document that only some inputs have, as JSON values. A field that has its default is
+        left out. `active`: the active segments; values of other segments are left out.
+        """
         ids = [segment.segment_id for segment in active]
         reconnections_left = self.reconnections_left
         values: dict[str, Any] = {
@@ -242,8 +248,9 @@ def _write_segment(segment: Segment, with_age: bool) -> dict[str, Any]:
 
 
 def _read_layout(document: Mapping[str, Any]) -> SegmentLayout:
-    """Return the layout of a document: the active segments with buckets of equal width, and their ancestors as sealed
-    segments with the range 0000-0000.
+    """Return the layout of a document: the active segments with buckets of equal width, and their ancestors, if the
+    document has any, as sealed segments with the range 0000-0000. Raises InvalidInput for a value of a wrong kind, and
+    KeyError for a missing field.
     """
     active = (
         Segment(
@@ -284,8 +291,9 @@ def _write_policy(policy: AutoScalePolicy) -> dict[str, Any]:
 
 
 def _read_policy(document: Mapping[str, Any]) -> AutoScalePolicy:
-    """Return the policy that `_write_policy` wrote. Raises InvalidPolicy for an unknown parameter, and InvalidInput
-    for a reason that is not a text.
+    """Return the policy that `_write_policy` wrote; an UnreadablePolicy with default parameters if the document has the
+    field `unreadable`. Raises InvalidPolicy for an unknown parameter or a value of a wrong type, and InvalidInput for a
+    reason that is not a text.
     """
     if _WHY_UNREADABLE not in document:
         return AutoScalePolicy.from_document(document)
@@ -300,7 +308,7 @@ def _write_stats(stats: LoadStats) -> list[Any]:
 
 
 def _as_float(rate: float) -> float:
-    """Return the rate as a float; infinity for an integer that is larger than any float."""
+    """Return the rate as a float; an infinity of the same sign for an integer beyond the range of floats."""
     try:
         return float(rate)
     except OverflowError:  # an integer larger than any float
@@ -331,7 +339,7 @@ def _read_load(value: Mapping[str, Any]) -> LoadRecord:
 
 
 def _write_flat(value: History | LiveReshape | Capabilities | Approval) -> dict[str, Any]:
-    """Return the fields by name. Fields of `_OMITTED_IF_EMPTY` without a value are left out."""
+    """Return the fields by name, for JSON. Fields of `_OMITTED_IF_EMPTY` that are None, 0 or False are left out."""
     values = {f.name: getattr(value, f.name) for f in fields(value)}
     return {
         name: field_value
@@ -341,7 +349,7 @@ def _write_flat(value: History | LiveReshape | Capabilities | Approval) -> dict[
 
 
 _OMITTED_IF_EMPTY = ("last_consumer_act_at", "child_places", "for_consumers")
-"""Fields that are written only if they have a value."""
+"""Fields that are written only if they are not None, 0 or False."""
 
 
 def _read_reshape(value: Mapping[str, Any]) -> LiveReshape:
@@ -380,15 +388,15 @@ def _read_instant(value: Any, name: str) -> int | None:
 
 def _read_span(value: Any) -> tuple[int, int]:
     """Return the two instants of a list, in milliseconds since the Unix epoch. Raises InvalidInput if they are not
-    whole numbers.
+    whole numbers, and ValueError for a list of another length.
     """
     began, ends = value
     return whole(began, "kept", -MOST), whole(ends, "kept", -MOST)
 
 
 def _read_number(value: Any, name: str) -> float | None:
-    """Return the value as a float, None for null. Raises InvalidInput, which names the field `name`, for other
-    values.
+    """Return a number as a float, and None for None. Raises InvalidInput, which names the field `name`, for any other
+    value, booleans included.
     """
     if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
         return None if value is None else float(value)

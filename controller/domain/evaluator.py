@@ -50,7 +50,7 @@ ALL_LANES = frozenset(Lane)
 
 
 def decide(situation: EvaluationInput, lanes: Collection[Lane] = ALL_LANES) -> Evaluation:
-    """Return the evaluation of one topic. `lanes`: the lanes to evaluate.
+    """Return the evaluation of one topic: actions and refusals. `lanes`: the lanes to evaluate.
 
     A topic whose policy is disabled or invalid, for which another controller decides, or that is held, has no action.
     Its refusals name no segment and say why: one refusal, or for an invalid policy one for each broken rule.
@@ -131,8 +131,9 @@ def _violations(identity: _PolicyIdentity) -> tuple[Violation, ...]:
 
 
 def _violation_refusal(violation: Violation) -> Refusal:
-    """Return the refusal with the parameter, its value and its bound; if the value is not a number, with the
-    sentence of the violation in place of the parameter.
+    """Return the refusal of the whole topic for a rule that the policy breaks: `metric` is the parameter, `value` its
+    value and `needed` its bound. If the value is not a number, `metric` is the violation as a sentence and `value` is
+    None.
     """
     number = _number(violation.value)
     return Refusal(

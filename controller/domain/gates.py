@@ -32,7 +32,9 @@ class GateState(StrEnum):
 
     @property
     def is_shut(self) -> bool:
-        """True if the gate's dispatch rate is set, so that messages are held back."""
+        """True for each state except OPEN: the dispatch rate is set. A BREACHED gate counts, although it may let
+        messages pass.
+        """
 
         return self is not GateState.OPEN
 

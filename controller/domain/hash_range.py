@@ -20,7 +20,9 @@ MAX_HASH = RING_SIZE - 1
 
 
 def hexadecimal(point: int) -> str:
-    """Return a point of the ring as text, `0x8000`. A value beyond 64 bits is shortened."""
+    """Return a point of the ring as text with four hexadecimal digits, `0x8000`; also for a message about a number that
+    is not on the ring. A number beyond 64 bits is written in decimal and shortened.
+    """
     return f"{point:#06x}" if abs(point) <= MOST else shown(point)
 
 
@@ -109,8 +111,9 @@ class HashRange:
         return self.cut_many(range(self.start + step, self.start + step * parts, step))
 
     def equal_cuts(self, parts: int) -> tuple[int, ...]:
-        """Return the cut points of `parts` ranges whose widths differ by at most one; 2 parts are the halves, 4 the
-        halves' halves. Raises InvalidRange unless 1 <= parts <= width.
+        """Return the cut points (the first hash of each part except the first) of `parts` ranges whose widths differ by
+        at most one; empty for one part. 2 parts are the halves, 4 parts the halves of the halves. Raises InvalidRange
+        unless 1 <= parts <= width.
         """
         if not 1 <= parts <= self.width:
             raise InvalidRange(

@@ -33,8 +33,8 @@ once for messages without a key.
 
 
 def demand_possible(topic: str, producer: str, counts: Sequence[KeyCount], counted: Mapping[str, int]) -> int:
-    """Return the number of messages in a request. `topic` and `producer` are names for messages. `counted`:
-    messages by producer of the topic since the last landing.
+    """Return the number of messages in a request whose key counts are `counts`. `counted`: the messages counted since
+    the last landing, for each producer of the topic; not changed. `topic` appears in error messages only.
 
     Raises InvalidInput for counts that a producer cannot have (more than `REQUEST_HASHES` hashes, or more than
     `PRODUCER_MESSAGES` together with `counted`), and for more than `PRODUCERS` producers of a topic.

@@ -23,7 +23,9 @@ class KeyHash(NamedTuple):
 
 
 def key_hash(key: str | bytes) -> KeyHash:
-    """Return the hash of one message key; text is hashed by its UTF-8 bytes. Raises InvalidInput as `key_bytes` does."""
+    """Return the hash of one message key; text is hashed by its UTF-8 bytes. Raises InvalidInput for text with a lone
+    surrogate, and for a value that is neither text nor bytes.
+    """
     raw = mmh3.hash(key_bytes(key), 0, signed=False)
     return KeyHash(raw >> 16, raw & 0xFFFF)
 

@@ -19,7 +19,7 @@ MOST_BINS = 1_024
 
 
 def bin_count(hash_range: HashRange) -> int:
-    """Return the number of bins in a histogram of this range."""
+    """Return the number of bins in a histogram of this range: one for each hash, but at most `MOST_BINS`."""
     return min(MOST_BINS, hash_range.width)
 
 
@@ -63,8 +63,8 @@ def add_counts(bins: list[float], hash_range: HashRange, counts: Iterable[tuple[
 
 
 def as_bins(hash_range: HashRange, sketch: Sequence[float], load: float) -> list[Bin]:
-    """Return `load` divided among the bins of the segment in proportion to the histogram; evenly if the histogram
-    has no messages.
+    """Return the bins of the range, each with its first hash and its part of `load`. The load is divided in proportion to
+    the histogram `sketch` (one value for each bin, at least one), or evenly if all its values are 0.
     """
     total = sum(sketch)
     shares = [messages / total for messages in sketch] if total > 0 else [1 / len(sketch)] * len(sketch)
@@ -75,8 +75,9 @@ def as_bins(hash_range: HashRange, sketch: Sequence[float], load: float) -> list
 
 
 def share_within(hash_range: HashRange, sketch: Sequence[float], part: HashRange) -> float | None:
-    """Return the share (0..1) of the load that lies within a part of the range. The two ranges must overlap, and
-    the histogram must contain messages.
+    """Return the share (0..1) of the load of `hash_range` that lies within `part`, according to the histogram `sketch`
+    of `hash_range`. The two ranges must overlap, and the histogram must contain messages. The load of a bin is taken as
+    evenly spread over its hashes.
 
     None if the histogram is too coarse to tell: the part lies within one bin of several hashes.
     """

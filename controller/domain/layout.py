@@ -67,14 +67,14 @@ class SegmentLayout(SegmentGraph):
 
     @classmethod
     def from_segments(cls, epoch: int, next_segment_id: int, segments: Iterable[Segment]) -> Self:
-        """Return a layout of stored rows without checking them."""
+        """Return the layout that consists of these segments, which are not checked."""
         return cls(epoch, next_segment_id, {segment.segment_id: segment for segment in segments})
 
     @classmethod
     def from_selection(cls, epoch: int, next_segment_id: int, segments: Iterable[Segment]) -> Self:
-        """Return a layout of some of a topic's segments, each with its parents' ids. Links to segments that are not
-        selected are left out, as in `prune`; the children of a segment are derived from the parents of the others,
-        whatever its own `child_ids`.
+        """Return a layout of some of a topic's segments, each with its parents' ids. Links to segments that are not in
+        `segments` are left out. The `child_ids` of the given segments are ignored: the children of a segment are
+        derived from the `parent_ids` of the other segments. Nothing is checked.
         """
         selected = {segment.segment_id: segment for segment in segments}
         children: dict[int, list[int]] = {}
@@ -97,8 +97,8 @@ class SegmentLayout(SegmentGraph):
     def split(self, segment_id: int, now: int, at: int | Sequence[int] | None = None) -> Self:
         """Return the next layout: one segment is sealed, and two or more segments take over its range. The range is
         cut at its midpoint (`at` None) or at `at`, the first hash of each child but the first. Raises
-        SegmentNotFound, or InvalidLayoutChange for a sealed segment and for cut points that do not ascend within the
-        range.
+        SegmentNotFound, or InvalidLayoutChange for a sealed segment, a range of one hash, an empty list of cut points,
+        and cut points that do not ascend within the range.
         """
         return self.apply(plan_split(self, segment_id, at), now)
 
@@ -119,8 +119,8 @@ class SegmentLayout(SegmentGraph):
         return self.apply(plan_rebucket(self, segment_id, bucket_count, max_buckets), now)
 
     def apply(self, plan: Reshape, now: int) -> Self:
-        """Return the layout of the next epoch, after a planned reshape. Raises SegmentNotFound or InvalidLayoutChange
-        if the plan does not fit this layout.
+        """Return the layout of the next epoch, after a planned reshape. Raises SegmentNotFound for an unknown parent, and
+        InvalidLayoutChange if the plan does not fit this layout otherwise.
         """
         return self.reshape(plan.parent_ids, plan.children, now)
 
@@ -128,8 +128,9 @@ class SegmentLayout(SegmentGraph):
         """Return the layout of the next epoch, in which the parents are sealed and the children take over their
         range.
 
-        A child's parents are exactly the sealed segments that the child overlaps, in the order of `parent_ids`.
-        Raises SegmentNotFound or InvalidLayoutChange as `reshape.validate` does.
+        A child's parents are exactly the sealed segments that the child overlaps, in the order of `parent_ids`. Raises
+        SegmentNotFound for an unknown parent. Raises InvalidLayoutChange unless the parents are active and adjacent and
+        the children, with unused ids, tile their range.
         """
         validate(self, parent_ids, children)
         epoch = self.epoch + 1
@@ -186,8 +187,8 @@ class SegmentLayout(SegmentGraph):
         return type(self)(self.epoch + 1, self.next_segment_id, segments)
 
     def to_metadata(self, extra: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Return the JSON record of PIP-468. The fields of `extra` that are not the layout's (see
-        `metadata_extras`) are written back unchanged.
+        """Return the layout as the JSON record of PIP-468. `extra`: the record that was read; its fields that do not
+        belong to the layout (properties, policy, unknown fields) are added unchanged.
         """
         return layout_metadata.write(self, extra or {})
 
@@ -202,8 +203,8 @@ class SegmentLayout(SegmentGraph):
     def _parents_of(
         self, parent_ids: Sequence[int], children: Sequence[ChildPlan]
     ) -> dict[int, tuple[int, ...]]:
-        """Return the parents that each child overlaps, by the child's id, in the order of `parent_ids`. Takes one
-        search per child and one step per link.
+        """Return, by the child's id, the ids of the parents that each child overlaps, in the order of `parent_ids`. The
+        parents' ranges must be adjacent. Takes one search per child and one step per link.
         """
         by_range = sorted(parent_ids, key=lambda segment_id: self.segments[segment_id].hash_range)
         starts = [self.segments[segment_id].hash_range.start for segment_id in by_range]

@@ -41,8 +41,9 @@ def write(layout: SegmentGraph, extra: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read(document: Mapping[str, Any]) -> SegmentGraph:
-    """Return the layout in a record. Unknown fields are ignored; the merge depth of a segment without `mergeDepth`
-    is computed. Raises InvalidInput for a field that cannot be read, and for a segment under the key of another.
+    """Return the layout in a record. Unknown fields are ignored, the merge depth of a segment without `mergeDepth` is
+    computed, and invariants of the layout are not checked. Raises InvalidInput for a field that is missing or cannot be
+    read, and for a segment that is stored under the key of another.
     """
     try:
         epoch, next_segment_id = (whole(document[name], name) for name in ("epoch", "nextSegmentId"))
@@ -119,14 +120,17 @@ _LAST_INSTANT = 253_402_300_799_999  # the end of the year 9999, and of Python's
 
 
 def _instant(record: Mapping[str, Any], name: str) -> int:
-    """Return milliseconds since the Unix epoch; 0 if the time is unknown, which Pulsar writes as -1 or leaves out.
-    Raises InvalidInput for a time after the year 9999.
+    """Return the time in the field `name`, in milliseconds since the Unix epoch; 0 if the time is unknown, which Pulsar
+    writes as -1 or leaves out. Raises InvalidInput for any other negative value, for a time after the year 9999, and for
+    a value that is not a whole number.
     """
     return max(0, whole(record.get(name) or 0, name, _ABSENT, _LAST_INSTANT))
 
 
 def _text(record: Mapping[str, Any], name: str) -> str | None:
-    """Return the text of a field; None if the field is absent or empty. Raises InvalidInput for another type."""
+    """Return the text in the field `name`; None if the field is absent, null or empty. Raises InvalidInput for a value of
+    another type.
+    """
     value = record.get(name) or None
     if value is not None and not isinstance(value, str):
         raise InvalidInput(f"{name} = {shown(value)}; give a text")
@@ -134,8 +138,8 @@ def _text(record: Mapping[str, Any], name: str) -> str | None:
 
 
 def _count_merges(graph: SegmentGraph, uncounted: Sequence[int]) -> SegmentGraph:
-    """Return the graph with merge depths for `uncounted`. Parents come before children (their ids are lower), so that a
-    stored depth is passed on to the descendants.
+    """Return a copy of the graph in which the segments with the ids `uncounted` have computed merge depths. Parents are
+    computed before their children, whose ids are higher, so that a stored depth is passed on to the descendants.
     """
     segments = dict(graph.segments)
     counted = SegmentGraph(graph.epoch, graph.next_segment_id, segments)

@@ -51,8 +51,9 @@ class Origin:
 
 
 def origins_of(segment_ids: Collection[int], segments: Mapping[int, Descendant]) -> dict[int, Origin]:
-    """Return the origin of each of these segments. A segment without parents, or whose parents are not all among
-    `segments`, is left out.
+    """Return the origin of each of these segments, by id. A segment without parents, or whose parents are not all among
+    `segments`, is left out. `segments` must contain all of `segment_ids`; a child of the same parents that `segments`
+    lacks does not count as a sibling.
     """
     children: dict[int, list[int]] = {}
     for segment_id, segment in segments.items():
@@ -75,7 +76,7 @@ def origins_of(segment_ids: Collection[int], segments: Mapping[int, Descendant])
 @dataclass(slots=True)
 class _Memory:
     """The loads of the ticks up to `last_tick`, the newest last, and the number of consecutive cuts after which the
-    segment got nearly all of the load.
+    segment got nearly all of the load. A tick is a number: the time since the Unix epoch divided by `tick_seconds`.
     """
 
     tick_seconds: float
@@ -88,7 +89,7 @@ class _Memory:
         return self.last_tick - len(self.ticks) + 1
 
     def at(self, tick: int) -> _Rates:
-        """Return the rates at the tick, or at the last tick if the tick is later. The tick must not be before the
+        """Return the rates at the tick; for a tick after the last, the rates at the last. The tick must not be before the
         first.
         """
         return self.ticks[min(tick, self.last_tick) - self.last_tick - 1].rates
@@ -168,8 +169,9 @@ class LoadMemory:
         tick: int,
         tick_seconds: float,
     ) -> _Memory | None:
-        """Return the memory that the segment takes over from its parents: their loads, multiplied by the parts that
-        the segment has of them (see the module), as far back as all parents remember, up to the tick before.
+        """Return the memory that the segment takes over from its parents, up to the tick before `tick`: the sum of their
+        loads, each multiplied by the part of the parent that the segment covers, as far back as all parents remember.
+        After a split whose parts are all measured, the segment's share of their load replaces the part by width.
 
         None if a parent has no memory, none recent enough, or none before this tick. The strikes are those of the
         parent plus one if the segment measures nearly all of the load of a split; otherwise they are 0.
@@ -204,8 +206,9 @@ def _part_of(parent: HashRange, child: HashRange) -> float:
 def _shares(
     segment_id: int, siblings: Collection[int], measured: Mapping[int, LoadStats]
 ) -> list[float | None] | None:
-    """Return, for each metric, the segment's share of the load that all siblings measure; None for a metric without
-    load. Return None if a sibling has no measurement, or if there are no siblings.
+    """Return, for each metric, the segment's share (0..1) of the load that was measured for all `siblings`, which include
+    the segment; None for a metric without load. Return None if a sibling is not in `measured`, or if there are no
+    siblings.
     """
     if not siblings or any(sibling not in measured for sibling in siblings):
         return None
@@ -215,6 +218,6 @@ def _shares(
 
 
 def _weighted_sum(parts: Sequence[_Rates], rates: Sequence[_Rates]) -> LoadStats:
-    """Return the sum of `rates[i]`, each metric multiplied by its part in `parts[i]`."""
+    """Return the sum over all i of `rates[i]`, each metric multiplied by its factor in `parts[i]`."""
     a, b, c, d = (sum(part[m] * rate[m] for part, rate in zip(parts, rates, strict=True)) for m in range(4))
     return LoadStats(a, b, c, d)

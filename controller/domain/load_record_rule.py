@@ -20,7 +20,7 @@ FLOOR_FRACTION = 0.01
 
 @dataclass(frozen=True, slots=True)
 class LoadUpdate:
-    """The record after an observation; `must_write` is False if only `observed_at` advanced."""
+    """The record after an observation; `must_write` is False if nothing changed, or only `observed_at` advanced."""
 
     record: LoadRecord
     must_write: bool
@@ -29,8 +29,8 @@ class LoadUpdate:
 def is_material_change(
     last: LoadStats, current: LoadStats, threshold: float = DEFAULT_CHANGE_THRESHOLD
 ) -> bool:
-    """Return True if any rate changed by more than `threshold` (0.25: a quarter), relative to the rate last
-    written. This is Pulsar's rule.
+    """Return True if any rate of `current` differs from the rate last written (`last`) by more than `threshold` times the
+    rate last written; 0.25 is a quarter. This is Pulsar's rule.
 
     The comparison is strict; from 0 any other rate is a change.
     """
@@ -49,18 +49,19 @@ def next_record(
     *,
     strict_pulsar: bool = False,
 ) -> LoadUpdate:
-    """Return the record to keep after observing `stats` at `observed_at`, milliseconds since the Unix epoch. The
-    aggregation applies this rule only. `must_write` is True if the rates or `cold_since` changed.
+    """Return the record to keep after observing `stats` at `observed_at`, milliseconds since the Unix epoch. `previous`:
+    the record so far; None if there is none. `must_write` of the result is True if the rates are written or `cold_since`
+    changed. `change_threshold`: relative change of a rate above which the change is material.
 
-    Rates are written if there is no record, if a rate changed materially (by Pulsar's relative rule, and by more
-    than `FLOOR_FRACTION` of its merge threshold, so that 1 → 2 messages/s is no change), or if a rate crossed a
-    split or merge threshold in force, by however little. `modified_at` changes with the rates only. `cold_since`
-    starts at the first cold observation and survives any change that stays cold, so a nearly idle segment with
-    jitter becomes mergeable; changed thresholds restart it unless the record is cold under them as well. Missing
-    observations do not end it: the evaluator treats a segment without observations as stale. An observation older
-    than the record's changes nothing.
+    Rates are written if there is no record, if a rate changed materially (by Pulsar's relative rule, and by more than
+    `FLOOR_FRACTION` of its merge threshold, so that 1 → 2 messages/s is no change), or if a rate crossed a split or
+    merge threshold in force, by however little. `modified_at` changes with the rates only. `cold_since` starts at the
+    first cold observation and survives any change that stays cold, so a nearly idle segment with jitter becomes
+    mergeable; changed thresholds restart it unless the record is cold under them as well. Missing observations do not
+    end `cold_since`: the evaluator treats a segment without observations as stale. An observation older than the
+    record's changes nothing.
 
-    With `strict_pulsar` the rates are written only if one of them changed materially, by however little.
+    With `strict_pulsar` only Pulsar's relative rule decides whether the rates of an existing record are written.
 
     Raises InvalidInput for rates that are negative or not finite; a record that contains such rates is rewritten.
     """

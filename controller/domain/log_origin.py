@@ -56,7 +56,9 @@ class LogOrigin:
 
 
 def _wholes(text: object) -> tuple[int, ...] | None:
-    """Return the comma-separated numbers of `text`. None if `text` holds anything else."""
+    """Return the comma-separated whole numbers in `text`, of up to 18 digits each; empty for an empty text. None if
+    `text` is not a str or contains anything else.
+    """
     if not isinstance(text, str):
         return None
     parts = text.split(",") if text else []

@@ -20,7 +20,9 @@ from controller.domain.segment_graph import SegmentGraph
 
 @dataclass(frozen=True, slots=True)
 class LayoutStep:
-    """The change of one epoch: the sealed segments, the created segments, and the kind of the change (None: unclear)."""
+    """The change that led to epoch `epoch`: the ids of the segments that it sealed and created, and the kind of reshape;
+    None if the kind cannot be derived from these segments.
+    """
 
     epoch: int
     kind: ReshapeKind | None
@@ -29,8 +31,9 @@ class LayoutStep:
 
 
 def steps_between(before: SegmentGraph, after: SegmentGraph) -> tuple[LayoutStep, ...]:
-    """Return the changes after `before`'s epoch, in the order of their epochs. An epoch whose segments have all
-    been pruned has no step.
+    """Return the changes that led from the layout `before` to the layout `after` of the same topic, in the order of their
+    epochs. An epoch that sealed or created no segment which is still present has no step. Empty if both layouts have the
+    same epoch.
 
     Raises Conflict if `after` is older than `before`: the topic was deleted on the broker and created again.
     """
@@ -118,8 +121,8 @@ def _kind_of_origin(layout: SegmentGraph, segment: Segment, since: SegmentGraph 
 
 
 def _kind_from_ranges(parent: HashRange, child: HashRange) -> ReshapeKind:
-    """Return the kind of a reshape from the ranges of a child and of the only parent that is known: REBUCKET for
-    equal ranges, SPLIT if the parent contains the child, otherwise MERGE.
+    """Return the kind of a reshape from the ranges of a child and of the only parent that is known: REBUCKET for equal
+    ranges, SPLIT if the parent contains the child, otherwise MERGE, because another parent must have been pruned.
     """
     if parent == child:
         return ReshapeKind.REBUCKET
@@ -130,11 +133,12 @@ def _kind_from_ranges(parent: HashRange, child: HashRange) -> ReshapeKind:
 def have_children_taken_over(
     layout: SegmentGraph, parent_ids: Sequence[int], ranges: Sequence[HashRange]
 ) -> bool:
-    """Return True if the layout shows that the reshape is done: the parents were sealed in one epoch, and the
-    children of this epoch have exactly these ranges. Return False if all parents are active.
+    """Return True if the layout that the broker keeps shows that the reshape of `parent_ids` into children with
+    `ranges` is done: the parents were sealed in one epoch, and the children of this epoch have exactly these ranges.
+    Return False if all parents are active, so that the reshape may still be done.
 
-    Raises Conflict otherwise: another reshape sealed a parent, only some parents are sealed, or a parent is gone.
-    The reshape can then never be done.
+    Raises Conflict otherwise: another reshape sealed a parent, only some parents are sealed, or a parent is gone. The
+    reshape can then never be done.
     """
     parents = [layout.segments.get(i) for i in parent_ids]
     if all(parent is not None and parent.is_active for parent in parents):

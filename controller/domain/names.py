@@ -125,8 +125,8 @@ def demand_topic(text: str) -> str:
 
 
 def demand_visible(kind: str, text: str) -> str:
-    """Return the text unchanged. Raises InvalidInput for a character that is not visible, and for a path part `.` or
-    `..`.
+    """Return the text unchanged; it may be empty and contain slashes. Raises InvalidInput, whose message begins with
+    `kind`, for a character that is a space or not visible, and for a path part `.` or `..`.
     """
     if match := _REFUSED.search(text):
         raise InvalidInput(
@@ -160,21 +160,24 @@ def demand_reason(kind: str, text: str, longest: int = LONGEST_REASON) -> str:
 
 
 def topic_name(text: str) -> str:
-    """Return the full name of a topic without checking it. The text may also have the form of Pulsar's tools:
-    `persistent://t/n/x`, `t/n/x`, or `x` in public/default.
+    """Return the full name `topic://tenant/namespace/name` of a topic without checking it. The text may also have the
+    form of Pulsar's tools: `persistent://t/n/x`, `t/n/x`, or `x` in public/default. A text with another domain is
+    returned unchanged.
     """
     return full_name(text.removeprefix("persistent://"), "topic")
 
 
 def quoted(text: str) -> str:
-    """Return a name as one part of a path. Dots are encoded too, because `..` means the parent directory."""
+    """Return a name percent-encoded as one part of a path of a URL. Slashes and dots are encoded too, because `..` means
+    the parent directory.
+    """
     return quote(text, safe="").replace(".", "%2E")
 
 
 def policy_level(text: str) -> str:
-    """Return a level of policy: `cluster`, a namespace, or a topic's full name. A topic's name may have the form of
-    Pulsar's tools; it is not checked. Raises InvalidInput for another form, and for a namespace whose parts are not
-    names.
+    """Return the level of policy that the text names: `cluster`, `tenant/namespace`, or a topic's full name. A topic
+    may be given in a form of Pulsar's tools with three parts (`t/n/x` or `persistent://t/n/x`), and its name is not
+    checked. Raises InvalidInput for another form, and for a namespace whose parts are not names.
     """
     if text == CLUSTER:
         return text

@@ -36,8 +36,10 @@ class ObservedConsumer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionUse:
-    """The use of a subscription: its type, its number of consumers, and their names, sorted. Several generated names
-    may belong to the same consumer, so there may be more names than consumers.
+    """The use of a subscription: its type, its number of consumers, and their names, sorted, each once.
+
+    Several generated names may belong to the same consumer, and consumers without a name count too, so there may be
+    more names or fewer names than consumers.
     """
 
     subscription_type: str
@@ -58,8 +60,8 @@ def subscription_uses(logs: Mapping[str, Iterable[ObservedConsumer]]) -> dict[st
 
 def _use(pairs: list[tuple[str, ObservedConsumer]]) -> SubscriptionUse:
     # Logs may differ for a moment while an application changes the type, so ordered reading takes precedence.
-    """Return the use of one subscription from its consumers, each with its log. If consumers have several types,
-    the first in the alphabet that is not `Shared` counts.
+    """Return the use of one subscription. `pairs`: name of a log, and a consumer of the subscription on this log. If the
+    consumers have several types, the first in the alphabet that is not `Shared` counts.
     """
     kinds = {consumer.subscription_type for _, consumer in pairs}
     logs_of: defaultdict[str, set[str]] = defaultdict(set)
@@ -78,9 +80,9 @@ def _use(pairs: list[tuple[str, ObservedConsumer]]) -> SubscriptionUse:
 
 
 def _minimum(unnamed: Iterable[tuple[str, ObservedConsumer]]) -> int:
-    """Return the smallest possible number of unnamed consumers. A connection has at least as many consumers as it
-    has on one log. A broker has the sum over its connections; consumers of several brokers may be the same, so only
-    the largest sum counts.
+    """Return the smallest possible number of consumers. `unnamed`: name of a log, and a consumer on it whose name does
+    not identify it. A connection has at least as many consumers as it has on one log. A broker has the sum over its
+    connections; consumers of several brokers may be the same, so only the largest sum counts.
     """
     on_log = Counter((consumer.broker, consumer.connection, log) for log, consumer in unnamed)
     of_connection: Counter[tuple[str, str]] = Counter()

@@ -88,7 +88,9 @@ MIRRORED = "on_broker"
 
 @dataclass(frozen=True, slots=True)
 class ReservedChild:
-    """A child as the intent reserved it: plan and backing topic, which are never computed again."""
+    """A child of an operation as its intent reserved it: the planned segment, and the name of its log (`backing_topic`).
+    Neither is ever computed again.
+    """
 
     plan: ChildPlan
     backing_topic: str
@@ -98,6 +100,8 @@ class ReservedChild:
 class Operation:
     """One row of the journal, with its parents and reserved children.
 
+    `parent_topics`: names of the parents' logs, in the order of `parent_ids`. `request_key`: identifier of the request;
+    a repeated request with the key returns this operation. `claim_term`: term of the last claim, 0 before the first.
     `subscription_version`: version of the topic's subscriptions that the children have; None before it is recorded.
     `attempts`: number of failed attempts since the last recorded step. `deadline_at_ms`: time, in milliseconds since
     the Unix epoch, at which an operation that can still be aborted is given up; a seek is not. `epoch`: layout epoch
@@ -136,9 +140,9 @@ class Operation:
         return tuple(map(str, adopted)) if isinstance(adopted, list | tuple) else self.parent_topics
 
     def origin_of(self, child: ReservedChild, topic_epoch: int) -> LogOrigin | None:
-        """Return the creation record to store with the child's log; None for an operation without a token. The
-        record has epoch `topic_epoch` + 1, and as parents those that the child overlaps, or whose range their log's
-        name does not show.
+        """Return the creation record to store with the log of `child`; None for an operation without a token. The record
+        has the epoch `topic_epoch` + 1. As parents it has the parents that the child overlaps, and the parents whose
+        range cannot be read from the names of their logs.
         """
         if self.token is None:
             return None

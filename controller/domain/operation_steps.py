@@ -197,14 +197,14 @@ class Observed:
 
 
 def moves_of(operation: Operation) -> Mapping[OperationState, tuple[Step, OperationState]]:
-    """Return the transitions of the operation's kind. Raises KeyError for a kind that the topic's data plane cannot
-    perform.
+    """Return the transitions of the operation's kind: for each state the step to perform and the state that follows.
+    Raises KeyError for a kind that operations on the topic cannot have, such as a recut of a mirrored topic.
     """
     return (MIRROR_MOVES if operation.is_mirrored else MOVES)[operation.kind]
 
 
 def next_step(operation: Operation, observed: Observed) -> tuple[Step, OperationState]:
-    """Return the step to take, and the state that follows when the step succeeds. Step.WAIT and
+    """Return the step to perform, and the state to record when the step has succeeded. Step.WAIT and
     Step.SYNC_SUBSCRIPTIONS keep the state.
 
     An abort comes first: the data plane refuses the next step permanently, an abort is requested, or the deadline is
@@ -251,15 +251,18 @@ def can_give_up(operation: Operation) -> bool:
 
 
 def abortable_states(kind: OperationKind) -> frozenset[OperationState]:
-    """Return the states in which a request or the deadline ends an operation of this kind."""
+    """Return the states in which a request or the deadline may end an operation of this kind; empty for the kinds of
+    `NOT_ABORTABLE`. Whether the kind has an abort at all is not considered: `is_abortable` checks that as well.
+    """
     if kind in NOT_ABORTABLE:
         return frozenset()
     return ABORTABLE_SEEK if kind is OperationKind.SEEK else ABORTABLE
 
 
 def why_aborted(observed: Observed) -> str:
-    """Return the reason why an operation is aborted that the data plane has not refused: the reason of the request (the
-    deletion of the topic if the request has none), or the deadline.
+    """Return as text why an operation is aborted that the data plane has not refused. If an abort was requested, the
+    reason is that of the request, or the deletion of the topic if the request has none; otherwise the deadline has
+    passed.
     """
     if observed.abort_requested:
         return observed.abort_reason or "its topic is being deleted"
@@ -267,8 +270,9 @@ def why_aborted(observed: Observed) -> str:
 
 
 def _must_abort(operation: Operation, observed: Observed) -> bool:
-    """Return True if the operation has to be aborted. A seek has no deadline: it waits for consumers for as long as
-    requested, and for its data plane until an abort is requested.
+    """Return True if an abort was requested or the deadline of the operation is over; the state and the kind of the
+    operation may still forbid the abort. A seek has no deadline: it waits for consumers for as long as requested, and
+    for its data plane until an abort is requested.
     """
     is_overdue = observed.now_ms >= operation.deadline_at_ms and operation.kind is not OperationKind.SEEK
     return observed.abort_requested or is_overdue

@@ -114,8 +114,8 @@ class AutoScalePolicy:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Self:
-        """Return the policy in a cluster's document; a parameter that is absent or null has its default. Raises
-        InvalidPolicy for an unknown name or a value of a wrong type.
+        """Return the policy in a cluster's document; a parameter that is absent or null has its default. Bounds are not
+        checked. Raises InvalidPolicy for an unknown name or a value of a wrong type.
         """
         values: dict[str, Any] = dict(read_parameters(document, PARAMETERS))
         return cls(**values)
@@ -198,8 +198,9 @@ class PolicyOverride:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> PolicyOverride:
-        """Return the override in a document of `to_document`; null is the same as absent. Raises InvalidPolicy, which
-        names the parameter.
+        """Return the override in a document of `to_document`; a parameter that is null counts as absent. Bounds are not
+        checked. Raises InvalidPolicy, which names the parameter, for a parameter that does not exist or may not be
+        overridden, and for a value of a wrong type.
         """
         override = cls()
         override._set_parameters(document)
@@ -227,7 +228,9 @@ def resolve(
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A parameter that violates its rule; `needed` is the bound to which it is compared, None for a choice or a type."""
+    """A parameter that violates its rule. `value` is its value and `rule` the rule in words, such as `>= 1`. `needed` is
+    the bound to which the value is compared; None for a rule without a bound, such as a choice or a type.
+    """
 
     parameter: str
     value: object
@@ -283,8 +286,9 @@ _RULES: tuple[tuple[str, str, float | str], ...] = (
 
 
 def violations(policy: AutoScalePolicy) -> tuple[Violation, ...]:
-    """Return every rule that a resolved policy violates; empty if it is valid. Parameters of a wrong type are
-    reported once, and not compared with others. Never raises, whatever values the parameters have.
+    """Return a violation for every rule that a resolved policy violates; empty if the policy is valid. A parameter of a
+    wrong type has one violation and is not compared with others. An UnreadablePolicy has one violation in all. Never
+    raises, whatever values the parameters have.
     """
     if isinstance(policy, UnreadablePolicy):
         return (Violation("policy", policy, None, "readable"),)
@@ -310,8 +314,8 @@ def violations(policy: AutoScalePolicy) -> tuple[Violation, ...]:
 
 
 def _wrong_types(policy: AutoScalePolicy) -> list[Violation]:
-    """Return a violation for each parameter whose value does not have its type, or is an integer that no float can
-    hold.
+    """Return a violation for each parameter whose value cannot be of the parameter's type, or is an integer beyond the
+    range of floats. An int fits a float parameter, and an integral float fits an int parameter.
     """
     mistyped = []
     for parameter, kind in PARAMETERS.items():

@@ -20,8 +20,8 @@ NON_FINITE = ("Infinity", "-Infinity", "NaN")
 
 
 def write_parameter(value: ParameterValue) -> ParameterValue:
-    """Return a value that is the same in any JSON: integral floats below 2^53 as integers, numbers that are not
-    finite as text. Other values are returned unchanged.
+    """Return the value in the form that every JSON library reads alike: an integral float below 2^53 as an int, a
+    number that is not finite as a text of `NON_FINITE`. Other values are returned unchanged.
 
     JSON has no infinity; PostgreSQL's `float8` reads the same texts as Python.
     """
@@ -38,11 +38,11 @@ def write_parameter(value: ParameterValue) -> ParameterValue:
 def read_parameters(
     document: Mapping[str, Any], kinds: Mapping[str, type], subject: str = "auto split/merge"
 ) -> Iterator[tuple[str, ParameterValue]]:
-    """Yield the parameters that a document sets, in the order of `kinds`, converted to their types; null is the same
-    as absent.
+    """Yield name and value of each parameter that a document sets, in the order of `kinds`, the value converted to
+    the type that `kinds` has for the name. A parameter with the value null counts as absent. Bounds are not checked.
 
-    Raises InvalidPolicy during the iteration, whose message contains `subject`, for a document that is not an object,
-    a name that is not in `kinds`, or a value of another type.
+    Raises InvalidPolicy, during the iteration, for a document that is not an object, a name that is not in `kinds`, or
+    a value of another type. The message says that the `subject` configuration is invalid.
     """
     if not isinstance(document, Mapping):
         raise InvalidPolicy(
@@ -61,9 +61,9 @@ def read_parameters(
 
 
 def misfit(value: object, kind: type) -> str | None:
-    """Return what to give instead of a value that a parameter of this kind cannot hold, such as an integer beyond
-    the range of floats; None if the value fits. A whole number fits a float, and an integral float fits an int.
-    Never raises.
+    """Return None if a parameter of the type `kind` can hold the value, otherwise the words for the values that fit,
+    such as `a whole number`. An int fits a float parameter, and an integral float fits an int parameter. An int beyond
+    the range of floats fits neither. Never raises.
     """
     if kind in (bool, str):
         return None if isinstance(value, kind) else _EXPECTED[kind]

@@ -75,14 +75,16 @@ def checked_namespace(namespace: str) -> str:
 
 
 def namespace_of(topic: str) -> str:
-    """Return `tenant/namespace` of a topic in any of its forms. Raises InvalidInput as `canonical_topic_name` does."""
+    """Return `tenant/namespace` of a topic in any of its forms. Raises InvalidInput for a text that Pulsar would not
+    accept as a topic's name.
+    """
     path = canonical_topic_name(topic).partition("://")[2]
     return "/".join(path.split("/", 2)[:2])
 
 
 def partitioned_topic_of(topic: str) -> str:
-    """Return the complete name without `-partition-N`, as people name the topic; the complete name itself if the
-    topic is not a partition. Raises InvalidInput as `canonical_topic_name` does.
+    """Return the complete name of a topic without `-partition-N`, as people name the topic; the complete name itself if
+    the topic is not a partition. Raises InvalidInput for a text that Pulsar would not accept as a topic's name.
     """
     complete = canonical_topic_name(topic)
     base, separator, index = complete.rpartition("-partition-")

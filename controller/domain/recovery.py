@@ -41,9 +41,10 @@ class SegmentLog:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryPlan:
-    """The layout that the logs show, as a difference to the journal's.
+    """The layout that the logs show (`layout`), and what distinguishes it from the journal's layout.
 
-    If `problems` is not empty, the logs do not determine a layout, and no part of the plan may be performed.
+    If `problems`, the contradictions as texts, is not empty, the logs do not determine a layout, and no part of the
+    plan may be performed.
     """
 
     layout: SegmentLayout
@@ -106,8 +107,8 @@ def plan_recovery(
 def _effective_logs(
     journal: SegmentLayout, logs: Mapping[int, SegmentLog], unrecorded: Sequence[SegmentLog]
 ) -> tuple[list[SegmentLog], set[str], list[str]]:
-    """Return the unrecorded logs that belong to the layout, the names of their parents' logs that are still to be
-    terminated, and the contradictions as texts.
+    """Return three results: the unrecorded logs that belong to the layout, the names of their parents' logs that are
+    still to be terminated, and the contradictions as texts.
 
     The logs of one operation belong to the layout together or not at all: they do if the operation took effect
     (`_took_effect`), and neither the journal nor another operation, of a higher `_precedence`, has replaced one of
@@ -146,10 +147,11 @@ def _took_effect(
     children: Sequence[SegmentLog],
     parents: Sequence[SegmentLog],
 ) -> bool:
-    """Return True if the operation that created the children took effect: a parent is closed, or the children cover
-    their parents and a child contains messages.
+    """Return True if the operation that created the `children` took effect: a parent is closed, or the children cover
+    their parents and a child has carried messages. `parents`: the logs of the children's parents that are still known;
+    `logs`: the logs of the journal's segments, by segment id.
 
-    If no parent is left, every segment that the journal has in the children's ranges must be closed.
+    If no parent is known, the logs of all active segments that the journal has in the children's ranges must be closed.
     """
     if parents:
         was_committed = any(child.has_carried_messages for child in children) and _cover(children, parents)
@@ -168,7 +170,9 @@ def _cover(children: Sequence[SegmentLog], parents: Sequence[SegmentLog]) -> boo
 
 
 def _span(logs: Sequence[SegmentLog]) -> HashRange | None:
-    """Return the hash range that the logs tile. None if they leave a gap or overlap."""
+    """Return the hash range that the logs tile. None if the logs, of which there must be one or more, leave a gap or
+    overlap.
+    """
     ordered = sorted(log.hash_range for log in logs)
     if not all(low.is_adjacent_to(high) for low, high in pairwise(ordered)):
         return None
@@ -176,7 +180,9 @@ def _span(logs: Sequence[SegmentLog]) -> HashRange | None:
 
 
 def _conflicting_ids(logs: Mapping[int, SegmentLog], unrecorded: Sequence[SegmentLog]) -> list[str]:
-    """Return a text for each segment id that two logs share."""
+    """Return a text for each log that has the same segment id as an earlier log of another name; empty if there is
+    none.
+    """
     owners = {i: log.backing_topic for i, log in logs.items()}
     problems = []
     for log in unrecorded:
@@ -187,8 +193,9 @@ def _conflicting_ids(logs: Mapping[int, SegmentLog], unrecorded: Sequence[Segmen
 
 
 def _precedence(children: Sequence[SegmentLog]) -> tuple[bool, int]:
-    """Return the sort key of two operations on the same parents: the operation whose logs contain messages has
-    precedence, then the operation with the higher segment ids.
+    """Return the sort key of an operation among operations on the same parents; the greatest key has precedence.
+    `children` are the logs that the operation created. An operation whose logs have carried messages comes first, then
+    the operation with the highest segment id.
     """
     return any(log.has_carried_messages for log in children), max(log.segment_id for log in children)
 
@@ -227,7 +234,7 @@ def _replaced_by_descendants(
 
 
 def _sealed(segment: Segment, epoch: int, now: int) -> Segment:
-    """Return the segment sealed at this epoch and time. `now` is in milliseconds since the Unix epoch."""
+    """Return the segment as SEALED at this epoch and at the time `now`, in milliseconds since the Unix epoch."""
     return replace(segment, state=SegmentState.SEALED, sealed_epoch=epoch, sealed_at_ms=now)
 
 
@@ -252,7 +259,7 @@ def _segment(
 
 
 def _violated_invariants(layout: SegmentLayout) -> list[str]:
-    """Return the violated invariant as text; empty if the layout is valid."""
+    """Return the first violated invariant as text in a list; an empty list if the layout is valid."""
     try:
         layout.check_invariants()
     except InvariantViolated as error:

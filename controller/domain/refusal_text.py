@@ -36,8 +36,8 @@ _RELATIONS: Mapping[str, str] = {
 
 
 def how_far(refusal: Mapping[str, Any], now: int | None = None) -> str:
-    """Return the sentence of a refusal: the value, the value needed and the distance, and the remaining time; empty
-    for a reason without figures.
+    """Return the figures of a refusal in words: the value, the value needed, the distance between the two, and the
+    remaining time; an empty text for a refusal without figures.
 
     `refusal` has the fields of `Refusal.to_document`: `reason`, `metric`, `value`, `needed`, `not_before`; all but
     the first may be absent or None. `now` (milliseconds since the Unix epoch) is the time from which the remaining
@@ -77,8 +77,9 @@ def _bound(reason: str, metric: str | None, value: Any, needed: Any) -> str:
 
 
 def _relation(reason: str, metric: str | None) -> str:
-    """Return the relation to the value needed; empty for a reason without one. For LOWER_SCORE the highest score
-    was chosen, or the lowest warmth.
+    """Return the relation in which the value must be to the value needed, such as `below`; empty if the reason has
+    none. A refusal with LOWER_SCORE needs a warmth below that of the chosen pair, or a score above that of the chosen
+    segment.
     """
     if reason == RefusalReason.LOWER_SCORE:
         return "below" if metric == "warmth" else "above"
@@ -86,8 +87,10 @@ def _relation(reason: str, metric: str | None) -> str:
 
 
 def _instant_sentence(reason: str, metric: str, began: Any, ends: Any, now: int | None) -> str:
-    """Return the sentence of a refusal that waits from `began` to `ends`, milliseconds since the Unix epoch. The
-    remaining time is left out without `now`; a stale load record has its age instead.
+    """Return the sentence of a refusal that lasts from `began` to `ends`; `now` and both are in milliseconds since the
+    Unix epoch. The sentence says how much time remains, or, for a stale load record, how long the record has been too
+    old; without `now` it says neither. If `began` is not a number, `metric` is called unknown; if `ends` is not a
+    number, the sentence names `began` only.
     """
     if not _is_figure(began):
         return f"{metric} is unknown"
@@ -103,7 +106,9 @@ def _instant_sentence(reason: str, metric: str, began: Any, ends: Any, now: int 
 
 
 def _remaining_time(ends: Any, now: int | None) -> str:
-    """Return the time until `ends` as text; empty without `now` or if `ends` is not a number."""
+    """Return the time from `now` to `ends` (milliseconds since the Unix epoch) as text, such as `5 min left`, and `0 s
+    left` after `ends`. Empty without `now` or if `ends` is not a number.
+    """
     if now is None or not _is_figure(ends):
         return ""
     return f"{duration(max(0, ends - now) / 1000)} left"
@@ -116,7 +121,7 @@ def _is_figure(value: Any) -> bool:
 
 def _number(value: Any) -> str:
     """Return the number as text with thousands separators and without trailing zeros: one decimal from 10 on, two
-    from 1 on, otherwise three; four digits from 1e15 on. None gives an empty text, any other value its text.
+    from 1 on, otherwise three; four significant digits from 1e15 on. None gives an empty text, any other value its text.
     """
     if value is None:
         return ""
@@ -130,7 +135,7 @@ def _number(value: Any) -> str:
 
 
 def _instant(milliseconds: float) -> str:
-    """Return the time in UTC; a value beyond the calendar stays a number."""
+    """Return the instant as text: date and time in UTC, or the number itself if it is beyond the calendar."""
     try:
         return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
     except (ValueError, ArithmeticError, OSError):

@@ -57,13 +57,13 @@ class Reshape:
 
 
 def validate(layout: SegmentGraph, parent_ids: Sequence[int], children: Sequence[ChildPlan]) -> None:
-    """Raise an error unless the parents are active and adjacent, the children tile exactly their union, their ids
-    are unused and their bucket boundaries ascend.
+    """Raise SegmentNotFound for a parent that is not in the layout. Raise InvalidLayoutChange unless the parents are
+    active and adjacent, the children tile exactly the range of the parents, and the children's ids are unused and their
+    bucket boundaries ascend.
 
     An id counts as unused if no present segment has it and it is higher than every parent's id. Ids below
     `next_segment_id` are allowed, since another operation may have reserved and committed later ids in the
-    meantime; only the journal knows whether a reserved id was used and pruned. Raises SegmentNotFound for an
-    unknown parent, InvalidLayoutChange for everything else.
+    meantime; only the journal knows whether a reserved id was used and pruned.
     """
     union = _union(_active_parents(layout, parent_ids))
     if not children:
@@ -82,8 +82,9 @@ def validate(layout: SegmentGraph, parent_ids: Sequence[int], children: Sequence
 
 
 def _check_children(layout: SegmentGraph, parent_ids: Sequence[int], children: Sequence[ChildPlan]) -> None:
-    """Raise InvalidLayoutChange unless the ids are unused (as in `validate`), different and at most `MOST`, and the
-    bucket boundaries ascend within 1..65535.
+    """Raise InvalidLayoutChange unless the ids of the children are different, unused and at most `MOST`, and their bucket
+    boundaries ascend within 1..65535. An id is unused if no present segment has it and it is higher than every parent's
+    id.
     """
     child_ids = [plan.segment_id for plan in children]
     if max(child_ids) > MOST:
@@ -139,9 +140,9 @@ def plan_split(
 
 
 def plan_equal_split(layout: SegmentGraph, segment_id: int, parts: int) -> Reshape:
-    """Return the plan of a split 1 → `parts` (>= 2) into widths that differ by at most one; a power of two gives
-    the same ranges as repeated halving. Raises SegmentNotFound, or InvalidLayoutChange for a sealed segment, and
-    for fewer than 2 parts or more than hashes.
+    """Return the plan of a split 1 → `parts` into widths that differ by at most one; a power of two gives the same ranges
+    as repeated halving. Raises SegmentNotFound. Raises InvalidLayoutChange for a sealed segment, for fewer than 2
+    parts, and for more parts than the range has hashes.
     """
     parent = _active(layout, segment_id)
     if parts < 2:
@@ -168,9 +169,9 @@ def plan_merge(layout: SegmentGraph, a: int, b: int, max_buckets: int = DEFAULT_
 def plan_rebucket(
     layout: SegmentGraph, segment_id: int, bucket_count: int, max_buckets: int = DEFAULT_MAX_BUCKETS
 ) -> Reshape:
-    """Return the plan of a rebucket 1 → 1 over the same range with `bucket_count` equal buckets. Raises
+    """Return the plan of a rebucket 1 → 1 over the same range with `bucket_count` buckets of equal width. Raises
     SegmentNotFound, or InvalidLayoutChange for a sealed segment, a count outside 1..`max_buckets` (at most 65536),
-    and buckets that the segment has already.
+    and boundaries that the segment has already.
     """
     parent = _active(layout, segment_id)
     limit = min(max_buckets, RING_SIZE)  # each bucket needs at least one hash
@@ -230,8 +231,8 @@ def plan_recut(
 
 
 def _children(layout: SegmentGraph, ranges: Sequence[HashRange], bucket_count: int) -> tuple[ChildPlan, ...]:
-    """Return a child for each range, with ids from the layout's next id on and `bucket_count` entry buckets of equal
-    width.
+    """Return a child for each range, in the order of `ranges`, with ids from the layout's next id on. Each child has
+    `bucket_count` entry buckets of equal width.
     """
     splits = entry_buckets.equal_splits(bucket_count)
     return tuple(ChildPlan(i, r, splits) for i, r in enumerate(ranges, layout.next_segment_id))
@@ -260,7 +261,9 @@ def _active_parents(layout: SegmentGraph, parent_ids: Sequence[int]) -> list[Seg
 
 
 def _union(parents: Sequence[Segment]) -> HashRange:
-    """Return the range that the parents tile, in any order. Raises InvalidLayoutChange for a gap."""
+    """Return the range that the parents cover together; they may be in any order. Raises InvalidLayoutChange if a gap
+    separates two parents.
+    """
     first, *successors = sorted(parents, key=lambda segment: segment.hash_range)
     union = first.hash_range
     for successor in successors:
@@ -280,7 +283,7 @@ def _demand_divisible(parent: Segment, parts: int) -> None:
 
 
 def _hexadecimal(points: Sequence[int]) -> str:
-    """Return the hashes in the form in which ranges are written."""
+    """Return the hashes as text, in hexadecimal and separated by commas: `0x4000, 0x8000`."""
     return ", ".join(map(hexadecimal, points))
 
 

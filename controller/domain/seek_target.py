@@ -19,8 +19,8 @@ _LAST_MS = 4_000_000_000_000
 @dataclass(frozen=True, slots=True)
 class SeekTarget:
     """The position from which a subscription continues. `instant_ms` (milliseconds since the Unix epoch): the first
-    message published at this time or later. None: all messages published so far are skipped. Raises InvalidInput at
-    construction for an instant before 1970 or after 2096.
+    message published at this time or later. None: all messages published so far are skipped, or, with `is_kept`, no
+    cursor moves. Raises InvalidInput at construction for an instant before 1970 or after 2096.
     """
 
     instant_ms: int | None
@@ -30,7 +30,7 @@ class SeekTarget:
 
     @property
     def sought(self) -> int | str | None:
-        """The value that the journal stores: `instant_ms`, or a fixed word if no cursor moves. None for a seek past
+        """The value that the journal stores: `instant_ms`, or the word `kept` if no cursor moves. None for a seek past
         all messages.
         """
         return _KEPT if self.is_kept else self.instant_ms

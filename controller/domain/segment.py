@@ -72,7 +72,9 @@ def segment_descriptor(hash_range: HashRange, segment_id: int) -> str:
 
 
 def parse_segment_descriptor(text: str) -> tuple[HashRange, int]:
-    """Return range and id from the text of `segment_descriptor`. Raises InvalidInput for other texts."""
+    """Return the range and the segment id in a text of `segment_descriptor`. Raises InvalidInput for other texts, also
+    for a range whose start is above its end (InvalidRange).
+    """
     match = _DESCRIPTOR.fullmatch(text)
     if match is None:
         raise InvalidInput(f"{shown(text)} is not a segment descriptor; write range and id as 0000-7fff-12")
@@ -99,8 +101,8 @@ def is_segment_descriptor(text: str) -> bool:
 def backing_topic_name(topic: str, segment: Segment) -> str:
     """Return Pulsar 5's name for the log of a segment of `topic` (`topic://tenant/namespace/name`).
 
-    The log of a legacy segment is the old topic itself (PIP-475). Raises InvalidInput if `topic` is not in the
-    `topic` domain.
+    For an adopted segment, return the name of its plain topic, which is its log (PIP-475). Raises InvalidInput for any
+    other segment if `topic` does not have this form.
     """
     if segment.legacy_topic_name:
         return segment.legacy_topic_name

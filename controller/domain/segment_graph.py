@@ -56,7 +56,9 @@ class SegmentGraph:
             ) from None
 
     def segment_for(self, segment_hash: int) -> Segment:
-        """Return the ACTIVE segment that covers a segment hash. Raises SegmentNotFound if none does."""
+        """Return the ACTIVE segment that covers a segment hash. Raises SegmentNotFound if none does, as for a hash
+        outside the ring.
+        """
         index = bisect_right(self._active_starts, segment_hash) - 1
         if index < 0 or not self.active[index].hash_range.contains(segment_hash):
             raise SegmentNotFound(
@@ -66,8 +68,8 @@ class SegmentGraph:
         return self.active[index]
 
     def sealed_for(self, segment_hash: int) -> tuple[Segment, ...]:
-        """Return the sealed segments that cover a segment hash, the oldest first: they hold the earlier messages of the
-        hash's keys.
+        """Return the sealed segments that cover a segment hash, the oldest first; empty if none does. These segments hold
+        the earlier messages of the hash's keys.
         """
         sealed = (
             s for s in self.segments.values() if not s.is_active and s.hash_range.contains(segment_hash)
@@ -81,8 +83,8 @@ class SegmentGraph:
         return self.ancestors_of(self.segment(segment_id).parent_ids)
 
     def ancestors_of(self, parent_ids: Iterable[int]) -> frozenset[int]:
-        """Return the ids of the given segments and of all their ancestors; segments that are no longer present are
-        skipped.
+        """Return the ids of the segments `parent_ids` and of all their ancestors. Segments that are not present are left
+        out, with the ancestors that only they lead to.
         """
         ancestors: set[int] = set()
         pending = [i for i in parent_ids if i in self.segments]
@@ -142,7 +144,8 @@ class SegmentGraph:
         return depths
 
     def child_merge_depth(self, parent_ids: tuple[int, ...]) -> int:
-        """Return the depth to store for a segment with these parents: the number of merges in its ancestry.
+        """Return the merge depth to store for a new segment with these parents: the number of merges in its ancestry,
+        where the new segment counts as a merge if it has several parents. Parents that are not present are ignored.
 
         The depth is never below the stored depth of any parent (plus one for a merge), nor below Pulsar's count over
         the present segments, up to `COUNTED_MERGES`. While nothing is pruned the count alone decides: the ancestors
@@ -234,8 +237,9 @@ class SegmentGraph:
         )
 
     def _check_link(self, parent_id: int, child: Segment, children: Mapping[int, Collection[int]]) -> None:
-        """Raise InvariantViolated unless the parent has a lower id and, if it is present, lists the child, overlaps
-        it and has no greater merge depth.
+        """Raise InvariantViolated unless the parent has a lower id than the child and, if the parent is present, lists
+        the child, overlaps it and has no greater merge depth. `children`: the ids of the children that each segment
+        lists, by the segment's id.
         """
         _demand(parent_id < child.segment_id, f"parent {shown(parent_id)} is younger than its child {child}")
         parent = self.segments.get(parent_id)
@@ -249,8 +253,8 @@ class SegmentGraph:
 
 
 def _union(sets: Iterable[frozenset[int]]) -> frozenset[int]:
-    """Return the union of as many sets as are needed to reach `COUNTED_MERGES`; a set that contains the others is
-    returned unchanged.
+    """Return the union of the sets, without the sets that follow once it has `COUNTED_MERGES` elements. A set that
+    contains all others is returned itself, not a copy.
     """
     joined: frozenset[int] = frozenset()
     for merges in sets:

@@ -18,8 +18,8 @@ _SOURCE, _SINK, _POOL, _FIRST = 0, 1, 2, 3
 def heaviest(
     supplies: Sequence[int], capacities: Sequence[int], weights: Sequence[Mapping[int, int]], *, pool: int = 0
 ) -> list[dict[int, int]]:
-    """Return, for each good, the units that go to each place, by the place's index; places that get none are
-    absent. The sum of the weights is the greatest possible. Units may stay behind, with a weight of 0.
+    """Return, for each good, the number of units that go to each place, by the place's index; places that get no unit of
+    the good are absent. The sum of the weights of these units is the greatest possible. Units may also go to no place.
 
     `supplies` are the units of each good. `weights[i]` is the weight of one unit of good i at each place that
     accepts it: at least 1, other places are absent. Place j takes `capacities[j]` units, and one more while fewer
@@ -65,7 +65,7 @@ class _Network:
 
     def link(self, start: int, end: int, room: int, cost: int) -> int:
         """Add a link from node `start` to node `end` with this room and cost, both at least 0, and its reverse with
-        room 0. Return the number of the link; that of the reverse is one higher.
+        room 0. Return the number of the link; its reverse has the next number.
         """
         number = len(self.room)
         self.room += (room, 0)
@@ -76,8 +76,8 @@ class _Network:
         return number
 
     def lower_potentials(self) -> float:
-        """Set potentials under which the cheapest paths to the sink cost nothing. Return the cost of these paths;
-        infinity, without a change, if there is no path.
+        """Set potentials under which the cheapest paths from the source to the sink cost nothing. Return the true cost of
+        these paths; infinity, without a change of the potentials, if no path has room.
         """
         infinity = float("inf")
         distance: list[float] = [infinity] * len(self._out)
@@ -122,8 +122,8 @@ class _Network:
         return self._level[_SINK] >= 0
 
     def push(self) -> None:
-        """Send as much flow from the source to the sink as the levels of `find_levels` allow. A link without a
-        continuation is tried only once.
+        """Send as much flow from the source to the sink as the levels of the last `find_levels` allow, which must have
+        returned True. A link without a continuation is tried only once.
         """
         path: list[int] = []
         node = _SOURCE
@@ -141,8 +141,8 @@ class _Network:
                 return
 
     def _send(self, path: list[int]) -> int:
-        """Fill the path until its first link is full, and remove this link and the rest from `path`. Return the
-        node at which the shortened path ends.
+        """Send as much flow along the path (numbers of links) as its links have room for. Remove from `path`, in place,
+        the first link that is full and all links after it. Return the node at which the shortened path ends.
         """
         amount = min(self.room[number] for number in path)
         for number in path:
@@ -154,8 +154,8 @@ class _Network:
         return node
 
     def _next_link(self, node: int) -> int | None:
-        """Return the next link from the node to the level above that has room and costs nothing; None if there is
-        none. Links that are passed over are not tried again.
+        """Return the number of the next link that leads from the node to the level above, has room and costs nothing;
+        None if there is none. Links that are passed over are not tried again until `find_levels` is called.
         """
         out = self._out[node]
         while self._next[node] < len(out):

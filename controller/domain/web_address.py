@@ -8,9 +8,9 @@ from controller.domain.errors import InvalidInput
 
 
 def web_address(text: str, name: str) -> str:
-    """Return the address without slashes at its end. Raises InvalidInput for an address that is not http or https,
-    has no host or no valid port, or contains a user, a query or a fragment. The message contains `name` but not
-    the text, because the text may contain a password.
+    """Return the address `text`, which may have a path, without slashes at its end. Raises InvalidInput for an address
+    that is not http or https, has no host or no valid port, or contains a user, a query or a fragment. The message
+    contains `name` but not the text, because the text may contain a password.
     """
     try:
         parts = urlsplit(text)

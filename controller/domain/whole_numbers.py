@@ -28,7 +28,8 @@ def whole(value: Any, name: str, least: int = 0, most: int = MOST) -> int:
 
 
 def from_digits(text: str, most: int = MOST) -> int | None:
-    """Return the number that is written in the digits 0 to 9; None for any other text, and for a number above `most`.
+    """Return the number that is written in the digits 0 to 9; None for any other text (also with a sign or a space),
+    for a number above `most`, and for a text that has more digits than `most`. Never raises.
 
     `str.isdigit` is True for `²`, which `int` refuses, and `int` refuses more than 4,300 digits.
     """
@@ -39,7 +40,7 @@ def from_digits(text: str, most: int = MOST) -> int | None:
 
 
 def wholes(values: Any, name: str) -> tuple[int, ...]:
-    """Return a list of whole numbers from 0 to `MOST` as a tuple; empty if the list is missing (None) or empty. Raises
+    """Return `values`, a list or a tuple of whole numbers from 0 to `MOST`, as a tuple; empty for None. Raises
     InvalidInput, which names the field `name`, for anything else.
     """
     if values is None:
@@ -50,8 +51,8 @@ def wholes(values: Any, name: str) -> tuple[int, ...]:
 
 
 def plain_number(value: Any) -> Any:
-    """Return a Decimal as a whole number if it is integral, otherwise as a float; as text if it is outside the
-    range of 64-bit integers or not finite. Return other values unchanged.
+    """Return a Decimal as an int if it is integral, otherwise as a float; as a str if its absolute value exceeds
+    `MOST` or it is not finite. Return a value of another type unchanged.
     """
     if not isinstance(value, Decimal):
         return value

@@ -67,9 +67,10 @@ class LandingArea:
         self.schema = schema
 
     def append(self, tick_ms: int, collector: str, samples: pa.Table) -> str:
-        """Write one tick of one collector, completely or not at all. Return the file's path in the area. A file of
-        the same tick and collector is replaced. Raises InvalidInput for a collector name that cannot be part of a
-        file name, pyarrow's errors for a table that does not fit the schema, and the errors of the storage.
+        """Write one tick of one collector, completely or not at all. Return the file's path in the area. A file of the
+        same tick and collector is replaced; columns that are not in the schema are left out. Raises InvalidInput for a
+        collector name that cannot be part of a file name, KeyError for a missing column, pyarrow's errors for values
+        that do not fit the schema, and the errors of the storage.
         """
         path = tick_path(tick_ms, collector)
         with self.location.writing(path) as stream:
@@ -91,8 +92,9 @@ class LandingArea:
         return landed, invalid
 
     def day(self, directory: str) -> tuple[list[LandedFile], list[RejectedFile]]:
-        """Return the files of one day that contain each of its samples exactly once, oldest first, and the files
-        whose names are not valid. Reads the footers of compacted files that other files overlap.
+        """Return the files of one day that contain each of its samples exactly once, oldest first, and the files whose
+        names are not valid. `directory` is a name such as `day=2026-11-20`; if it does not exist, both lists are
+        empty. Reads the footers of compacted files that other files overlap.
         """
         landed, invalid = self._list(directory)
         replacements = self.replacements(landed)
@@ -156,8 +158,8 @@ class LandingArea:
         return [self.location.url(file.path) for file in files]
 
     def batches(self, files: Iterable[LandedFile], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Yield the given columns of the files, file by file, one bounded batch at a time. Raises the errors of the
-        storage.
+        """Yield the given columns of the files, file by file, in batches of bounded size. Raises the errors of the
+        storage, also if a file was deleted, and pyarrow's errors for a file that is not Parquet.
         """
         for file in files:
             with self.location.open(file.path) as stream:
@@ -185,7 +187,7 @@ class LandingArea:
         }
 
     def _list(self, directory: str) -> tuple[list[LandedFile], list[RejectedFile]]:
-        """Return the files of one day with a valid name, oldest first, and the others."""
+        """Return the files of one day with a valid name, oldest first, and the files whose names are not valid."""
         landed, invalid = [], []
         for file in self.location.files(directory):
             landed_file = parse_path(file.path, file.size_bytes)

@@ -125,8 +125,9 @@ def _groups(files: Sequence[LandedFile], target_bytes: int) -> Iterator[list[Lan
 
 
 def _write(area: LandingArea, group: Sequence[LandedFile], now_ms: int) -> str:
-    """Write the samples of the group into one compacted file, completely or not at all. Return its path. Rows with
-    a missing value are left out.
+    """Write the samples of the group into one compacted file, completely or not at all. Return its path. Rows with a
+    missing value are left out. The footer names the group's files, and `now_ms` as the time of writing. `group` has the
+    files of one hour, oldest first.
     """
     names = sorted(file.name for file in group)
     digest = hashlib.sha256("\n".join(names).encode()).hexdigest()[:8]

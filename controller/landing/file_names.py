@@ -22,7 +22,9 @@ _DAY = re.compile(r"day=(\d{4}-\d{2}-\d{2})")
 
 @dataclass(frozen=True, slots=True)
 class LandedFile:
-    """A file of samples; `path` is relative to the landing area, the ticks are inclusive."""
+    """A file of samples. `path` is relative to the landing area. The first and the last tick are inclusive, in
+    milliseconds since the Unix epoch.
+    """
 
     path: str
     first_tick_ms: int
@@ -35,7 +37,7 @@ class LandedFile:
         return self.path.rpartition("/")[2]
 
     def covers(self, from_ms: int, to_ms: int) -> bool:
-        """Return True if one of the file's ticks may lie in the inclusive span."""
+        """Return True if one of the file's ticks may lie in the inclusive span (milliseconds since the Unix epoch)."""
         return self.first_tick_ms <= to_ms and self.last_tick_ms >= from_ms
 
 
@@ -52,7 +54,9 @@ def tick_path(tick_ms: int, collector: str) -> str:
 
 
 def compacted_path(first_tick_ms: int, last_tick_ms: int, digest: str) -> str:
-    """Return the path of the file that replaces the ticks from first to last, all of one day."""
+    """Return the path of the compacted file that replaces the ticks from first to last, all of one day. `digest` is 8
+    hexadecimal digits; `parse_path` knows no other name.
+    """
     ticks = f"{format_tick(first_tick_ms)}_{format_tick(last_tick_ms)}"
     return f"{day_directory(first_tick_ms)}/{ticks}-compacted-{digest}.parquet"
 
@@ -79,7 +83,9 @@ def day_directory(instant_ms: int) -> str:
 
 
 def day_directories(from_ms: int, to_ms: int) -> list[str]:
-    """Return the directories of every day between two instants, both included."""
+    """Return the directories of every day (UTC) from one instant to the other, both included, in order. Empty if `to_ms`
+    is on an earlier day than `from_ms`.
+    """
     first, last = to_datetime(from_ms).date(), to_datetime(to_ms).date()
     return [f"day={first + timedelta(days=n)}" for n in range((last - first).days + 1)]
 

@@ -27,7 +27,9 @@ _SCRATCH = "_runs"
 
 
 class RateHistory:
-    """Rates below `url`."""
+    """The rates of all segments in every window, as Parquet files by day below `url`. Files of runs in progress are
+    below `_runs`, where readers do not look.
+    """
 
     def __init__(self, url: str) -> None:
         """Store a path or URL as for `Location`."""
@@ -75,9 +77,10 @@ class RateHistory:
         return abandoned
 
     def read(self, from_ms: int, to_ms: int, topic_ids: Collection[int] | None = None) -> pa.Table:
-        """Return the rates of every window that ended in the inclusive span (milliseconds since the Unix epoch),
-        with `window_end_ms` as last column; segments without rates are left out. With `topic_ids`, only rates of
-        these topics are returned, and at most one file with rates of other topics is held in memory at a time.
+        """Return the rates of every window that ended in the inclusive span (milliseconds since the Unix epoch), as a
+        table of RATE_SCHEMA with `window_end_ms` as last column. Segments without rates are left out. With
+        `topic_ids`, only rates of these topics are returned, and at most one file with rates of other topics is held
+        in memory at a time. Raises the errors of the storage.
         """
         selected = None if topic_ids is None else pa.array(sorted(topic_ids), pa.int64())
         tables = [RATE_SCHEMA.append(_WINDOW_END).empty_table()]

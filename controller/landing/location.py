@@ -38,7 +38,9 @@ class FoundFile:
 
 
 class Location:
-    """The directory at `url`; paths are relative to it, with forward slashes."""
+    """The directory at `url`, a local path or a URL; paths are relative to it, with forward slashes. A part of a
+    path that begins with a dot or an underscore is hidden. Methods raise OSError if the storage does not answer.
+    """
 
     def __init__(self, url: str) -> None:
         """Store the URL without accessing the storage. The first use raises InvalidInput if no installed library can
@@ -64,7 +66,9 @@ class Location:
         return self._storage[1]
 
     def url(self, path: str = "") -> str:
-        """Return the URL of a path for Spark and for people: always with a scheme, which is the given scheme."""
+        """Return the URL of a path for Spark and for people: always with a scheme, `file` for a local path. `path` is
+        relative to the location; empty: the location itself.
+        """
         return f"{self._base}/{path}" if path else self._base
 
     def files(self, directory: str = "") -> list[FoundFile]:
@@ -76,20 +80,22 @@ class Location:
         return [file for file in self._walk(directory) if not _is_hidden(file.path[len(directory) :])]
 
     def hidden_files(self, directory: str) -> list[FoundFile]:
-        """Return the hidden files below `directory`, which are not (or not yet) intended for readers."""
+        """Return the hidden files below `directory`, at any depth, which are not (or not yet) intended for readers.
+        Empty if the directory does not exist.
+        """
         return [file for file in self._walk(directory) if _is_hidden(file.path[len(directory) :])]
 
     def directories(self, parent: str = "") -> list[str]:
-        """Return the names of the directories directly below `parent`, sorted; empty if it does not exist. Hidden
-        ones are included.
+        """Return the names of the directories directly below `parent`, sorted, including hidden directories. Empty
+        if `parent` does not exist.
         """
         selector = fs.FileSelector(self._absolute(parent), allow_not_found=True)
         infos = self._files.get_file_info(selector)
         return sorted(info.base_name for info in infos if info.type == fs.FileType.Directory)
 
     def modified_at_ms(self, directory: str) -> int:
-        """Return the time of the last write in the directory or below it, in milliseconds since the Unix epoch; 0
-        if the storage does not know.
+        """Return the time of the last write in the directory or below it, in milliseconds since the Unix epoch; 0 if
+        the storage does not know, or if the directory does not exist.
         """
         absolute = self._absolute(directory)
         selector = fs.FileSelector(absolute, recursive=True, allow_not_found=True)

@@ -11,7 +11,9 @@ from controller.landing.schemas import SAMPLE_SCHEMA
 
 
 class Sample(NamedTuple):
-    """The counters of one segment as one reader read them from one source, in milliseconds since the Unix epoch."""
+    """The monotonic counters of one segment, as one reader read them from one source at one instant. `instant_ms`
+    is in milliseconds since the Unix epoch.
+    """
 
     topic_id: int
     segment_id: int

@@ -25,7 +25,9 @@ class FinishedRun:
 
 
 class Scratch:
-    """The files of one run in progress: rates to be published, and tables passed to or from an engine."""
+    """The files of one run in progress: rates to be published, and tables passed to or from an engine.
+    `directory` is relative to `location`.
+    """
 
     def __init__(self, location: Location, directory: str) -> None:
         self._location = location
@@ -64,14 +66,18 @@ class Scratch:
             pq.write_table(table, stream)
 
     def read(self, name: str, schema: pa.Schema) -> pa.Table:
-        """Return all rows that an engine wrote below `name`, in this schema; empty if there are none."""
+        """Return all rows that an engine wrote below `name`, in this schema; empty if there are none. Raises
+        KeyError or pyarrow's errors for files that do not have its columns and types.
+        """
         tables = [
             read_table(self._location, path).select(schema.names).cast(schema) for path in self._files(name)
         ]
         return pa.concat_tables([schema.empty_table(), *tables])
 
     def finish(self, run_id: str, window_end_ms: int) -> None:
-        """Record, before the run's merge, that the rates are complete and to which run they belong."""
+        """Record that the rates are complete, and to which run they belong. Call before the run's merge into the
+        database, so that a later run can publish the rates if this process ends after the merge.
+        """
         with self._location.writing(f"{self._directory}/{NOTE}") as stream:
             stream.write(json.dumps({"run_id": run_id, "window_end_ms": window_end_ms}).encode())
 
@@ -86,7 +92,7 @@ class Scratch:
             return None
 
     def discard(self) -> None:
-        """Delete the directory with its contents."""
+        """Delete the directory with its contents; do nothing if it no longer exists."""
         self._location.delete_directory(self._directory)
 
     def _files(self, name: str) -> list[str]:

@@ -45,8 +45,8 @@ class PageContext:
     def application(self) -> Application:
         """Return the present application. If the arguments have changed, close the previous application and open another one.
 
-        Pages read with it in snapshots (`reading`) and perform dry runs of forms. Raises CleaveError if the connection is missing or
-        invalid.
+        Pages read with it in snapshots (`reading`) and perform dry runs of forms. The caller does not close it. Raises CleaveError if the
+        connection is missing or invalid.
         """
         present = self._where()
         with self._guard:
@@ -69,7 +69,9 @@ class PageContext:
 
 
 def render(request: Request, template: str, **context: Any) -> HTMLResponse:
-    """Render a page from its template. Links start at `root`, the path at which the pages are mounted."""
+    """Return a page rendered from the file `template`, which browsers must not cache. Links start at `root`, the path at which the pages
+    are mounted.
+    """
     root = str(request.scope.get("root_path", "")).rstrip("/")
     page = _templates.get_template(template).render(
         root=root,
@@ -82,7 +84,7 @@ def render(request: Request, template: str, **context: Any) -> HTMLResponse:
 
 
 def _rate(value: float | None, unit: str = "") -> str:
-    """Format a rate with three digits and a unit prefix: 12.3 k msg/s. A dash for None."""
+    """Format a rate with up to three digits, a prefix (k, M, G, T) and the unit: 12.3 kB/s. A dash for None."""
     if value is None:
         return "–"
     size, prefix = abs(float(value)), ""

@@ -23,7 +23,9 @@ _LINES = ("#3b6fb6", "#d1743b", "#4d9a5b", "#a34d8f", "#b5a23a", "#4fa3a5", "#8b
 
 
 def ring_now(segments: Sequence[Row]) -> Figure:
-    """Draw one strip: each active segment is as wide as its range, coloured by load ÷ split threshold."""
+    """Return a figure of the ring as one strip: each of the segments, which are active, is as wide as its range, coloured by load ÷ split
+    threshold.
+    """
     trace = {
         "orientation": "h",
         "x": [segment["range_end"] - segment["range_start"] + 1 for segment in segments],
@@ -54,7 +56,9 @@ def ring_now(segments: Sequence[Row]) -> Figure:
 
 
 def load_over_time(records: Sequence[Row], threshold: float | None, metric: str, unit: str) -> Figure:
-    """Return a figure with a step line of the rate `metric` for each segment, and the split threshold if it is known."""
+    """Return a figure with a step line of the rate `metric` for each segment in `records`, and a line at the split threshold unless it is
+    None.
+    """
     names = list(dict.fromkeys(record["segment_id"] for record in records))
     traces: list[Figure] = []
     for number, segment_id in enumerate(names):
@@ -89,7 +93,9 @@ def load_over_time(records: Sequence[Row], threshold: float | None, metric: str,
 
 
 def bundles_by_load(bundles: Sequence[Row]) -> Figure:
-    """Draw the 32-bit ring of a namespace: each bundle is as wide as its range and as high as its bytes per second, coloured by broker."""
+    """Return a figure of the 32-bit ring of a namespace: each bundle is as wide as its range and as high as its bytes per second (0 if
+    unknown), coloured by broker.
+    """
     brokers = sorted({bundle["broker"] or "nobody" for bundle in bundles})
     traces = [
         {
@@ -121,7 +127,7 @@ def bundles_by_load(bundles: Sequence[Row]) -> Figure:
 
 
 def regrets(rows: Sequence[Row]) -> Figure:
-    """Draw each policy's regret (cost ÷ least possible cost), in the order of the rows from top to bottom."""
+    """Return a figure with a bar for each policy's regret (cost ÷ least possible cost), in the order of the rows from top to bottom."""
     trace = {
         "type": "bar",
         "orientation": "h",
@@ -144,7 +150,7 @@ def regrets(rows: Sequence[Row]) -> Figure:
 
 
 def load_colour(ratio: Any) -> str:
-    """Return the colour of a load relative to the split threshold; grey if the load is unknown."""
+    """Return the colour of a load, given relative to the split threshold; grey for None, an unknown load."""
     if ratio is None:
         return UNKNOWN
     place = min(max(float(ratio) / 2, 0.0), 1.0)
@@ -162,6 +168,6 @@ def _between(first: str, second: str, share: float) -> str:
 
 
 def about(segment: Row, ratio: Any) -> str:
-    """Return the id, the range and the load of a segment."""
+    """Return the id, the range and the load of a segment as hover text. `ratio` is load ÷ split threshold; None if it is unknown."""
     load = "load unknown" if ratio is None else f"{float(ratio):.2f} of the split threshold"
     return f"segment {segment['segment_id']} [{segment['hash_range']}]<br>{load}"

@@ -34,7 +34,7 @@ class ContextServices:
 
     @property
     def api(self) -> Application:
-        """The application as of the last `refresh`."""
+        """The application as of the last `refresh`; before the first, the connection is read now."""
         if self._application is None:
             self._application = self._context.application()
         return self._application
@@ -54,7 +54,8 @@ async def grant_of_user(name: str, may: Callable[[Right], bool]) -> Grant:
     """Return the grant of a user of the mounting server: the highest role of which the user has the right (administer, operate in every
     namespace, read).
 
-    `may` is called in a thread. Raises AccessForbidden for a user without the right to read.
+    `may` is called in a thread. The subject of the grant is `name`, cut to `LONGEST_SUBJECT` characters. Raises AccessForbidden for a user
+    without any of these rights.
     """
     subject = name[:LONGEST_SUBJECT]
 

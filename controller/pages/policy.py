@@ -16,8 +16,8 @@ from controller.store.topics import inspected
 
 
 def page(tx: Connection, name: str) -> dict[str, Any]:
-    """Return the policy of one level with its newest 50 changes, and the first `MAX_ROWS` policies of all levels. Raises InvalidInput,
-    TopicNotFound.
+    """Return the policy of one level with its newest 50 changes, and the first `MAX_ROWS` policies of all levels. Raises InvalidInput for a
+    name that is no level, and TopicNotFound.
     """
     where = policy_level(name)
     kind = kind_of(where)

@@ -29,7 +29,7 @@ class Grid:
     seconds: float
 
     def cells(self, begins: datetime, ends: datetime) -> range:
-        """Return the cells that the time between the two overlaps; at least one."""
+        """Return the numbers of the cells that the time from `begins` to `ends` overlaps; at least one."""
         first = floor(begins.timestamp() / self.seconds)
         return range(first, max(ceil(ends.timestamp() / self.seconds), first + 1))
 
@@ -63,9 +63,10 @@ def grid(segments: Sequence[Row], since: datetime, now: datetime, limit: int) ->
 
 
 def ring_over_time(segments: Sequence[Row], loads: Iterable[Row], grid: Grid) -> Figure:
-    """Draw the segments, and in each the loads of its cells.
+    """Return a figure of the segments, and in each the loads of its cells.
 
-    `loads` has the columns segment_id, cell, highest and last, in the order of segment and cell. A load holds until the next one.
+    `loads` has the columns segment_id, cell (its number in the grid), highest and last (load ÷ split threshold; None if unknown), in the
+    order of segment and cell. A load holds until the next one.
     """
     loads_by_id = {key: list(rows) for key, rows in groupby(loads, key=lambda load: load["segment_id"])}
     tiles = {
@@ -120,7 +121,7 @@ def _ratios(loads: Sequence[Row], cells: range) -> Iterator[tuple[int, float | N
 
 
 def _cells(tiles: Sequence[_Tile]) -> Figure:
-    """Draw the cells without a border; the mouse finds a cell, and a click its segment."""
+    """Return the cells as bars without a border; the mouse finds a cell, and a click its segment."""
     return {
         **_bars([tile.segment for tile in tiles], [(tile.begins, tile.ends) for tile in tiles]),
         "marker": {"color": [load_colour(tile.ratio) for tile in tiles], "line": {"width": 0}},
@@ -130,7 +131,9 @@ def _cells(tiles: Sequence[_Tile]) -> Figure:
 
 
 def _frames(segments: Sequence[Row], tiles: dict[int, list[_Tile]], grid: Grid) -> Figure:
-    """Draw the border and the id of each segment above its cells, where the mouse does not find them."""
+    """Return bars with the border and the id of each segment, which lie above its cells, and which the mouse does not find. `tiles` are
+    keyed by segment id.
+    """
     return {
         **_bars(segments, [_life(segment, grid) for segment in segments]),
         "marker": {"color": "rgba(0, 0, 0, 0)", "line": {"color": BORDER, "width": 1}},
@@ -145,7 +148,7 @@ def _frames(segments: Sequence[Row], tiles: dict[int, list[_Tile]], grid: Grid) 
 
 
 def _bars(segments: Sequence[Row], spans: Sequence[tuple[datetime, datetime]]) -> Figure:
-    """Return bars that are as high as the ranges and as wide as the spans."""
+    """Return bars that are as high as the segments' ranges and as wide as the spans, of which each segment has one; at least 1 ms wide."""
     return {
         "type": "bar",
         "base": [segment["range_start"] for segment in segments],

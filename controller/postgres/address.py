@@ -75,12 +75,14 @@ class DatabaseAddress:
 
     @property
     def without_login(self) -> DatabaseAddress:
-        """The address for another program with its own login: servers, database and connection options."""
+        """The address for another program with its own login: only the servers, the database, `sslmode` and
+        `target_session_attrs`.
+        """
         return replace(self, parameters={k: v for k, v in self.parameters.items() if k in _PUBLIC})
 
     def with_options(self, options: Mapping[str, str]) -> DatabaseAddress:
-        """Return the address with these connection parameters, which replace those of the address with the same names. Raises
-        InvalidInput for a parameter that libpq does not know.
+        """Return the address with these connection parameters added. They replace parameters of the address with the same names. Raises
+        InvalidInput for a parameter that libpq does not know, and for malformed hosts or ports.
         """
         return self.of(DatabaseAddress({**self.parameters, **options}).uri)
 
@@ -154,8 +156,8 @@ def _read(url: str) -> dict[str, str]:
 
 
 def _parameters_of(url: URL) -> dict[str, str]:
-    """Return the libpq parameters of an SQLAlchemy URL. Raises InvalidInput if the URL is not PostgreSQL's or repeats a
-    parameter.
+    """Return the libpq parameters of an SQLAlchemy URL, without empty ones among user, password, host, port and database.
+    Raises InvalidInput if the URL is not PostgreSQL's or repeats a parameter.
     """
     if url.drivername.partition("+")[0] not in _SCHEMES:
         raise InvalidInput(f"{url.drivername}:// is not PostgreSQL; give a postgresql:// database URL")
@@ -181,8 +183,8 @@ def _refuse_repeated(names: Counter[str]) -> None:
 
 
 def _check_hosts(parameters: Mapping[str, str]) -> None:
-    """Raise InvalidInput if a port is neither empty nor a number from 1 to 65535, if the number of ports is neither 1 nor that
-    of the hosts, or if a host is malformed.
+    """Raise InvalidInput if a port is neither empty nor a number from 1 to 65535, if there are several ports and not as many as hosts, or
+    if a host is malformed.
     """
     hosts, ports = parameters.get("host", "").split(","), parameters.get("port", "").split(",")
     if any(port and not from_digits(port, 65_535) for port in ports):

@@ -76,6 +76,7 @@ class WatchedConnection(psycopg2.extensions.connection):
     """A connection to one server. Statements, commits and rollbacks raise NoAnswer after `statement_seconds`."""
 
     statement_seconds: float = math.inf
+    """Limit in seconds of each statement, commit and rollback. `connect` sets the limit."""
     due_at: float = math.inf
     """Time in `time.monotonic` seconds at which every statement ends, even if its own limit is not reached."""
     chosen_from: tuple[tuple[str, str], ...] = ()
@@ -226,14 +227,14 @@ def connect(
     more_settings: Mapping[str, str] = MappingProxyType({}),
 ) -> WatchedConnection:
     """Connect to the first server of the address that accepts, with the settings of `session_settings` and `more_settings` in force.
-    Autocommit is off. `statement_seconds` limits each statement (see `WatchedConnection`).
+    Autocommit is off. `statement_seconds` (finite) limits each statement (see `WatchedConnection`).
 
     `connect_seconds` limits the attempt at each address of each host, if it is less than the default; the minimum is 2 s, and
     `connect_timeout` of the URL takes precedence. With several servers and `target_session_attrs` read-write or primary, the accepting
     server is tried first at the next call.
 
-    Raises psycopg2.Error: OperationalError if no server accepts, PoolerUnfit for an unsuitable pooler, another error for a setting that the
-    server refuses.
+    Raises psycopg2.Error: OperationalError if no server accepts, PoolerUnfit for an unsuitable pooler, NoAnswer if a statement that begins
+    the session gets no answer in time, another error for a setting that the server refuses.
     """
     limit = _connect_limit(address, connect_seconds)
     settings = session_settings.settings(statement_seconds, more_settings)
@@ -289,7 +290,7 @@ def _connected(
 
 
 def _dial(parameters: Mapping[str, str]) -> WatchedConnection:
-    """Connect with these libpq parameters. Raises psycopg2.OperationalError."""
+    """Connect with these libpq parameters. The connection has no limits yet; `connect` sets them. Raises psycopg2.OperationalError."""
     connection: WatchedConnection = psycopg2.connect(
         connection_factory=WatchedConnection, cursor_factory=_WatchedCursor, **parameters
     )
@@ -302,8 +303,8 @@ def _begin_session(
     settings: Mapping[str, str],
     connect_again: Callable[[], WatchedConnection],
 ) -> None:
-    """Set the settings of the session, and those of the URL that a pooler may have ignored. `connect_again` opens another connection in the
-    same way, for the test of a pooler.
+    """Set the settings of the session, including settings of the URL that a pooler may have ignored, and turn autocommit off.
+    `connect_again` opens another connection as `connection` was opened, for the test of a pooler.
 
     Raises PoolerUnfit for a pooler that shares sessions, that turns off standard_conforming_strings, or that ignores an option of the URL
     which is not a setting; psycopg2.Error for a setting that the server refuses, or if the server does not answer within `ANSWER_SECONDS`.

@@ -91,8 +91,8 @@ class Listener(Renewed):
         self.close()
 
     def wait(self, timeout_seconds: float) -> list[Notification]:
-        """Return the notifications that arrived, without those of another form. Empty if `timeout_seconds` have passed, or if
-        `interrupt` was called and none has arrived.
+        """Return the notifications that arrived, without notifications that Cleave does not send. Empty if `timeout_seconds` have passed,
+        or if `interrupt` was called and none has arrived.
 
         Without a connection, as at the first call, connects and returns the resync without waiting. If the connection is lost, connects
         again and returns the resync; connecting may take longer than `timeout_seconds`. Raises StoreUnavailable if PostgreSQL is

@@ -65,7 +65,8 @@ _WORD = re.compile(r"(?:\\.|[^\s\\])+", re.DOTALL)
 
 
 def settings(statement_seconds: float, more: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings of a session whose process waits `statement_seconds` for a statement. Settings in `more` take precedence.
+    """Return the settings, by name, of a session whose process waits `statement_seconds` (finite) for a statement. Settings in `more`
+    take precedence.
 
     `lock_timeout` (at most `LOCK_TIMEOUT_SECONDS`) and `statement_timeout` end before that wait, so that a live server rolls a slow
     statement back.
@@ -85,7 +86,8 @@ def as_options(values: Mapping[str, str]) -> str:
 
 
 def apply_options(connection: psycopg2.extensions.connection, options: str, but: Container[str]) -> None:
-    """Set the settings in libpq's `options` of a database URL, except for the names in `but` (lower case). Needs autocommit.
+    """Set the settings in libpq's `options` of a database URL, except for the names in `but` (lower case), for the rest of the session.
+    Needs autocommit.
 
     Raises PoolerUnfit for a switch that is not a setting, psycopg2.Error for a setting that the server refuses.
     """
@@ -96,8 +98,8 @@ def apply_options(connection: psycopg2.extensions.connection, options: str, but:
 
 
 def _of_options(options: str) -> Iterator[tuple[str, str]]:
-    """Yield the name and value of each switch, as the server reads `-c name=value`, `-cname=value` and `--name=value`. Raises PoolerUnfit
-    for another switch.
+    """Yield the name and value of each switch, as the server reads `-c name=value`, `-cname=value` and `--name=value`. Hyphens in a name
+    become underscores. Raises PoolerUnfit for another switch.
     """
     words = (re.sub(r"\\(.)", r"\1", word, flags=re.DOTALL) for word in _WORD.findall(options))
     for word in words:
@@ -111,8 +113,8 @@ def _of_options(options: str) -> Iterator[tuple[str, str]]:
 
 
 def settle(connection: psycopg2.extensions.connection, values: Mapping[str, str]) -> int:
-    """Set the session to those of the settings `values`, and of `_AFTER_THE_START`, that the server knows. Return the id of the server
-    process of the session. Needs autocommit. Raises psycopg2.Error.
+    """Set the settings `values` and `_AFTER_THE_START` for the rest of the session; `values` take precedence. Settings that the server
+    does not know are left out. Return the id of the server process of the session. Needs autocommit. Raises psycopg2.Error.
 
     Sets default_transaction_read_only to off only if the database or the login turns it on.
     """

@@ -23,7 +23,9 @@ class HasDescriptor(Protocol):
 
 
 class Guard:
-    """A wait for the answer of a server. `cut` is True after the watchdog has shut the connection down."""
+    """A wait for the answer of a server until `deadline`, in `time.monotonic` seconds. `cut` is True after the watchdog has shut
+    the connection down.
+    """
 
     __slots__ = ("connection", "cut", "deadline")
 
@@ -50,8 +52,8 @@ class Watchdog:
         self._thread: threading.Thread | None = None
 
     def add(self, guard: Guard) -> None:
-        """Begin the watch: at its deadline (`time.monotonic` seconds) the guard is marked as `cut` and its connection is shut down,
-        unless `discard` comes first.
+        """Begin the watch: at its deadline the guard is marked as `cut` and its connection is shut down, unless `discard` comes
+        first. The first call in a process starts the thread.
         """
         with self._lock:
             if self._thread is None:

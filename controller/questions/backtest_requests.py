@@ -42,7 +42,8 @@ _RECORDED = """
 
 @dataclass(frozen=True, slots=True)
 class BacktestRequest:
-    """A request for a backtest: policies as `question` reads them, or other `parameters` for the policy in force (see `what_if`).
+    """A request for a backtest of policies, with texts and numbers as the function `question` reads them. If `parameters` is not None, the
+    policy in force is compared with the same policy and these parameters, in place of `policies`.
     The engine is chosen if `engine` is None. `pictures` adds the data that a report draws.
     """
 
@@ -56,8 +57,9 @@ class BacktestRequest:
     pictures: bool = False
 
     def question(self) -> Question:
-        """Return the comparison to compute for each load: the policies, or the policy in force with other
-        parameters. Raises the errors of the function `question`.
+        """Return the comparison to compute for each load: the policies, or, if `parameters` is not None, the policy in
+        force without and with these parameters. Raises InvalidInput for policies, weights, seeds or a duration that
+        cannot be read or are out of bounds, and Unsupported without NumPy.
         """
         return question(
             self.policies if self.parameters is None else what_if(self.parameters),
@@ -83,13 +85,13 @@ def question(
     actuation_seconds: float = 0.0,
     pictures: bool = False,
 ) -> Question:
-    """Return the comparison to compute for each load. Policies may be candidates or one text (see `policies_in`); without a
-    policy, `DEFAULT_POLICIES` are compared. `weights` as in `prices`; `seeds` is the number of draws of each load,
-    1 to `MOST_SEEDS`; `pictures` adds the data that a report draws; `actuation_seconds` is the duration of a
-    reshape, 0 to 86400.
+    """Return the comparison to compute for each load. `policies` are candidates, texts such as `adaptive:target_use=0.8`, or
+    one text with all of them; without a policy, `DEFAULT_POLICIES` are compared. `weights` is a text such as
+    `excess=20,change_seconds=60`; `seeds` is the number of draws of each load, 1 to `MOST_SEEDS`; `pictures` adds the
+    data that a report draws; `actuation_seconds` is the duration of a reshape, 0 to 86400.
 
     Raises InvalidInput for values that cannot be read or are out of bounds, and for a policy that is named twice;
-    Unsupported without NumPy.
+    Unsupported without NumPy. Names of rules and parameters are not checked until the backtest runs.
     """
     _demand_libraries()
     from spark_jobs.policy_backtest import Question
@@ -121,7 +123,7 @@ def what_if(parameters: Mapping[str, Any]) -> tuple[Candidate, Candidate]:
 
 
 def _demand_libraries() -> None:
-    """Raise Unsupported if a library that backtests need is not installed."""
+    """Raise Unsupported, with the name of the library, if a library that backtests need is not installed."""
     try:
         import spark_jobs.policy_backtest as job
     except ImportError as error:
@@ -195,7 +197,7 @@ def _number(text: str) -> float | None:
 
 def recorded_load(tx: Connection, loads: Loads) -> Row:
     """Return the numbers of topics, segments and records of these loads that PostgreSQL keeps, and the times of the
-    first and the last record (None without a record).
+    first and the last record (None without a record), as `topics`, `segments`, `records`, `since` and `until`.
     """
     topics = list(loads.topics) if loads.topics else None
     [counts] = read_statement(

@@ -94,9 +94,9 @@ class RunBacktest(ActionRequest):
     actuation_seconds: float = Field(0.0, description="Duration of a reshape in seconds.")
 
     def to_backtest_request(self, now: datetime) -> BacktestRequest:
-        """Return the backtest that the request describes; `now` is the time from which ages count. Raises
-        InvalidInput for both policies and parameters, for topics below the level of the cluster, and for a span
-        that is empty or cannot be read.
+        """Return the backtest that the request describes; `now` is the time from which ages count. Policies,
+        parameters, weights and seeds are not checked here. Raises InvalidInput for both policies and parameters, for
+        topics below the level of the cluster, and for a span that is empty or cannot be read.
         """
         if self.parameters is not None and self.policies:
             raise InvalidInput("policies and parameters: give one of the two")
@@ -199,9 +199,12 @@ class BacktestDocument(Document):
 
 def run_backtest(context: Context, request: RunBacktest) -> BacktestResponse:
     """Run the backtest without Spark, by the context's `computation` or in this process, store its results, and
-    return them; a dry run stores nothing. A repeated request key returns the stored results. Raises the errors of
-    `to_backtest_request`, of the request's `question`, and of `PolicyBacktest.run`, among them InvalidInput for
-    more than `MOST_DAYS_OVER_HTTP` simulated days.
+    return them; a dry run computes, but stores nothing. A repeated request key returns the stored results of the
+    first request.
+
+    Raises InvalidInput for fields that contradict each other or cannot be read, if no load can be simulated, and for
+    more than `MOST_DAYS_OVER_HTTP` simulated days; NotFound for a topic that is not live, and if there is no topic or
+    no recorded load; and Unsupported without NumPy.
     """
     backtest = request.to_backtest_request(datetime.now(UTC))
     answer = build_backtest(replace(context.app, store=context.store), context.computation).run(
@@ -230,7 +233,9 @@ def show_backtest(context: Context, request: ShowBacktest) -> BacktestDocument:
 
 
 def read_backtest(tx: Connection, run_id: int) -> tuple[Row, list[BacktestResult]]:
-    """Return the row of a backtest, and its results by load, policy and seed. Raises NotFound."""
+    """Return the row of a backtest in any state, and its results by load, policy and seed; no results unless the
+    backtest is done. Raises NotFound.
+    """
     rows = read_view(tx, LIST_BACKTESTS.view, "run_id = :run_id", run_id=run_id)
     if not rows:
         raise NotFound(f"backtest {run_id} does not exist; `cleave backtests list` lists them")

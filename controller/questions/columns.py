@@ -33,8 +33,8 @@ _TYPES: Mapping[str, Schema] = MappingProxyType(
 
 
 def row_schemas(tx: Connection) -> dict[str, Schema]:
-    """Return the JSON schema of a row of each view of schema `inspect`, by the view's full name. Every column may
-    be null; a column whose PostgreSQL type is not in `_TYPES` has no type.
+    """Return the JSON schema of a row of each view of schema `inspect`, by the view's full name such as
+    `inspect.topics`. Every column may be null; a column whose PostgreSQL type is not in `_TYPES` has no type.
     """
     schemas: dict[str, Schema] = {}
     for column in inspection.rows(tx, _COLUMNS):

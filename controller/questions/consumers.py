@@ -85,7 +85,7 @@ class LagAnswer(Answer):
     buckets: list[BucketLagDocument]
 
     def sentence(self) -> str:
-        """Return one sentence about the answer."""
+        """Return a sentence with the sum of the counted messages and the number of buckets that could not be counted."""
         messages = sum(bucket.messages or 0 for bucket in self.buckets)
         uncounted = sum(bucket.messages is None for bucket in self.buckets)
         uncounted_text = f", and {uncounted} that could not be counted" if uncounted else ""
@@ -104,8 +104,9 @@ class LagAnswer(Answer):
 
 
 def show_lag(context: Context, request: ShowLag) -> LagAnswer:
-    """Return the lag of the subscription; the data plane counts the messages. A segment that it cannot count has no
-    number, and an error if there was one. Raises TopicNotFound, SubscriptionNotFound, Unsupported.
+    """Return the lag of the subscription by bucket; the data plane counts the messages. A segment that the data plane
+    cannot count has no number, and the error if there was one. Raises TopicNotFound, SubscriptionNotFound, and
+    Unsupported if the topic's data plane is not configured here.
     """
     lag = subscription_lag.lag(context.store, context.app.planes, request.topic, request.subscription)
     with context.store.transaction() as tx:
@@ -116,8 +117,9 @@ def show_lag(context: Context, request: ShowLag) -> LagAnswer:
 
 
 def readers_of(tx: Connection, topic: InspectedTopic, limit: int) -> Sequence[Row]:
-    """Return at most `limit` consumers of a topic with their entry buckets, ordered by subscription and name. A
-    consumer that is no longer registered may still own buckets.
+    """Return at most `limit` consumers of a topic with their entry buckets, ordered by subscription and name. The rows
+    are the registered consumers, also without a bucket, and the owners of buckets that are no longer registered
+    (`is_registered` False). Standard consumers are left out.
     """
     return read_statement(tx, _READERS, topic_id=topic.topic_id, limit=limit)
 

@@ -51,7 +51,9 @@ class DeadLetterDocument(BaseModel):
 
     @classmethod
     def of(cls, letter: DeadLetter) -> Self:
-        """Return the document of a dead letter."""
+        """Return the document of a dead letter, with the payload in base64 and the key as text, in which bytes that are not UTF-8 are
+        replaced.
+        """
         origin: dict[str, Any] = {} if letter.origin is None else msgspec.structs.asdict(letter.origin)
         for name in ("parked_at", "published_at"):
             at_ms = origin.pop(f"{name}_ms", None)
@@ -80,9 +82,10 @@ class DeadLettersAnswer(PageAnswer[DeadLetterDocument]):
 
 
 def list_dead_letters(context: Context, request: ListDeadLetters) -> DeadLettersAnswer:
-    """Return a page of dead letters, oldest first, and the number that can be put back. Reads their log without
-    acknowledging, and disconnects another reader of the log. Raises TopicNotFound, SubscriptionNotFound, NotFound
-    if there never was a dead letter, InvalidInput for an invalid page, and the errors of the data plane.
+    """Return a page of dead letters, oldest first, and the number of all dead letters that can be put back. Reads their
+    log without acknowledging, and disconnects another reader of the log unless that number is 0. Raises TopicNotFound,
+    SubscriptionNotFound, NotFound if there never was a dead letter, InvalidInput for an invalid page, Unsupported if
+    the topic's data plane is not configured here, and the errors of the data plane.
     """
     [after] = request.keys([tuple])
     logs = DeadLetterLogs(context.store, context.app.planes)

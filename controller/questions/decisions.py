@@ -88,8 +88,8 @@ class ListRefusalsOfTopic(TopicQuestion):
 
 
 def _decision(row: Row, _now: datetime) -> Row:
-    """Return the row with its evaluation as a document: times instead of milliseconds, and a text (`how_far`)
-    for each refusal, as of the decision.
+    """Return the row of `inspect.decisions` with its evaluation as a document: times instead of milliseconds, and a
+    text (`how_far`) for each refusal about its distance from an action at the time of the decision, not at `_now`.
     """
     return {**row, **evaluations.document(evaluations.stored_answer(row), to_ms(row["decided_at"]))}
 

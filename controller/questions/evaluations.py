@@ -36,24 +36,26 @@ def stored_answer(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def document(evaluation: Document, now: int) -> dict[str, Any]:
-    """Return the evaluation with times instead of milliseconds. Each refusal has a text (`how_far`) about its
-    distance from an action at `now`, the time of the question in milliseconds since the Unix epoch.
+    """Return the evaluation with times instead of milliseconds in `valid_until` and in the refusals; its decisions are
+    unchanged. Each refusal also gets a text (`how_far`) about its distance from an action at `now`, in milliseconds
+    since the Unix epoch.
     """
     refusals = [refusal_document(refusal, now) for refusal in evaluation["refusals"]]
     return {**evaluation, "refusals": refusals, "valid_until": at(evaluation["valid_until"])}
 
 
 def refusal_document(refusal: Document, now: int) -> dict[str, Any]:
-    """Return the refusal with times instead of milliseconds, and a text (`how_far`) about its distance from an
-    action at `now`. If its value is a time, `value_at` and `needed_at` are added.
+    """Return the refusal with a time in `not_before` instead of milliseconds, and a text (`how_far`) about its distance
+    from an action at `now`, in milliseconds since the Unix epoch. If its value is a time, `value_at` and `needed_at`
+    are added.
     """
     instants = {"not_before": at(refusal.get("not_before")), **_measured_at(refusal)}
     return {**refusal, **instants, "how_far": how_far(refusal, now)}
 
 
 def refusal_row(row: Mapping[str, Any], now: int) -> dict[str, Any]:
-    """Return the row of `inspect.why_not` with a text (`how_far`) about its distance from an action at `now`, in
-    milliseconds since the Unix epoch.
+    """Return the row of `inspect.why_not`, a refusal, with a text (`how_far`) about its distance from an action at `now`,
+    in milliseconds since the Unix epoch. The row's times stay as they are.
     """
     ends = row["not_before"]
     refusal = {**row, "not_before": None if ends is None else to_ms(ends)}
@@ -70,8 +72,9 @@ def _measured_at(refusal: Document) -> dict[str, datetime | int | None]:
 
 
 def difference(first: Document, second: Document, names: tuple[str, str]) -> dict[str, Any]:
-    """Return, by name of the evaluation, the decisions and refusals that only this one of the two evaluations has.
-    `names` are the names of the first and the second evaluation.
+    """Return, by name of the evaluation, the `decisions` and `refusals` that only this evaluation of the two has.
+    `names` are the names of the first and the second evaluation; both are keys of the result, with empty lists if the
+    evaluations are equal.
     """
     by_name: dict[str, dict[str, Any]] = {name: {} for name in names}
     for key in ("decisions", "refusals"):
@@ -101,13 +104,13 @@ def matched(
 
 
 def _key(document: Document) -> str:
-    """Return a text that is equal for equal documents."""
+    """Return a text that is equal for equal documents, whatever the order of their keys."""
     return json.dumps(exact(document), sort_keys=True, default=str)
 
 
 def at(milliseconds: float | None) -> datetime | int | None:
     """Return the time of milliseconds since the Unix epoch; None for None. A time beyond the calendar, which a
-    what-if may have, stays a number.
+    what-if may have, is returned as the whole number of milliseconds.
     """
     if milliseconds is None:
         return None

@@ -110,8 +110,8 @@ class ListHotKeys(TopicQuestion):
 
 
 def segments_over_time(tx: Connection, topic_id: int, since: datetime, limit: int) -> list[Row]:
-    """Return at most `limit` segments that were ACTIVE at `since` or later, the newest first. Column `created_at` is `since` for older
-    segments.
+    """Return at most `limit` segments that were ACTIVE at `since` or later, including pruned segments, the newest first. Column
+    `created_at` is `since` for older segments; `sealed_at` is None for ACTIVE segments.
     """
     return read_statement(tx, _OVER_TIME, topic_id=topic_id, since=since, limit=limit)
 
@@ -129,7 +129,8 @@ def load_cells(
     divided by its threshold; `highest` and `last` are the highest ratio and the last ratio in the cell. `thresholds` has a value for each
     of the four rates; a rate whose threshold is None or 0 does not count.
 
-    Cells are counted from the Unix epoch. A segment's last record before `since` is included.
+    Column `cell` is the number of the cell of `cell_seconds`, counted from the Unix epoch; a cell without a record has no row. A segment's
+    last record before `since` is included, in its own cell.
     """
     return read_statement(
         tx,
@@ -145,11 +146,11 @@ def load_cells(
 def load_records(
     tx: Connection, topic_id: int, metric: str, since: datetime, now: datetime, *, lines: int, parts: int
 ) -> list[Row]:
-    """Return records since `since` of the `lines` segments with the highest peaks of the rate `metric`
-    (`msg_rate_in`, `byte_rate_in`, `msg_rate_out` or `byte_rate_out`), the highest first, each by time. The time
-    from `since` to `now` is divided into parts, `parts` over all segments together; of each part only the record
-    with the highest rate and the last one are returned. Column `segments` is the number of all segments with
-    records.
+    """Return load records since `since` of the `lines` segments with the highest peaks of the rate `metric`
+    (`msg_rate_in`, `byte_rate_in`, `msg_rate_out` or `byte_rate_out`): the segment with the highest peak first, the
+    records of a segment by time. For each segment the time from `since` to `now` is divided into `parts` divided by the
+    number of returned segments; of each part only the record with the highest rate and the last record are returned.
+    Column `segments` is the number of all segments with records.
     """
     return read_statement(
         tx, _RECORDS, topic_id=topic_id, metric=metric, since=since, now=now, lines=lines, parts=parts

@@ -108,13 +108,17 @@ class OverviewAnswer(Document):
 
 
 def show_fleet(context: Context, request: ShowFleet) -> FleetAnswer:
-    """Return the fleet from a snapshot of its own, with at most `limit` topics."""
+    """Return the health of the fleet and at most `limit` topics that match the request, the most urgent first, from a
+    snapshot of its own.
+    """
     with snapshot(context.store) as tx:
         return read_fleet(tx, request)
 
 
 def read_fleet(tx: Connection, request: ShowFleet) -> FleetAnswer:
-    """Return the fleet as of the snapshot of `tx`, with at most `limit` topics."""
+    """Return the health of the fleet and at most `limit` topics that match the request, the most urgent first, as of
+    the snapshot of `tx`.
+    """
     [health] = read_view(tx, "inspect.health")
     _, topics = fleet_topics(tx, request)
     return FleetAnswer(at=database_now(tx), health=health, topics=topics)
@@ -123,9 +127,10 @@ def read_fleet(tx: Connection, request: ShowFleet) -> FleetAnswer:
 def fleet_topics(
     tx: Connection, request: ShowFleet, *, sums: bool = False
 ) -> tuple[dict[str, Any], list[InstantRow]]:
-    """Return the numbers of topics and segments (in all, and by condition), and at most `limit` topics that match
-    the request, the most urgent first, without the first `after`. With `sums`, the sums are over the fleet;
-    without, they are over the topics whose names contain `find`, and only these topics are read.
+    """Return sums (the numbers of topics and segments, in all and by condition), and at most `limit` topics that match
+    the request, the most urgent first, without the first `after`. With `sums` True, the sums are over the fleet;
+    otherwise they are over the topics whose names contain `find`, and only these topics are read. The sums ignore the
+    other fields of the request.
     """
     rows = read_statement(tx, _FLEET, **request.model_dump(), sums=sums)
     sums_of_rows = [row.pop("sums") for row in rows]
@@ -133,13 +138,17 @@ def fleet_topics(
 
 
 def show_overview(context: Context, request: ShowOverview) -> OverviewAnswer:
-    """Return the overview of the topic from a snapshot of its own. Raises TopicNotFound."""
+    """Return the overview of the topic, which may be in any state except deleted, from a snapshot of its own. Raises
+    TopicNotFound.
+    """
     with snapshot(context.store) as tx:
         return read_overview(tx, request)
 
 
 def read_overview(tx: Connection, request: ShowOverview) -> OverviewAnswer:
-    """Return the overview of the topic as of the snapshot of `tx`. Raises TopicNotFound."""
+    """Return the overview of the topic, as of the snapshot of `tx`, with its first operations (operations in progress,
+    then the newest), refusals and subscriptions. Raises TopicNotFound.
+    """
     topic = inspected.find_topic(tx, request.topic)
     operations = read_answers(
         tx,
@@ -165,7 +174,7 @@ def live_workers(tx: Connection) -> list[Row]:
 
 
 def last_load_run(tx: Connection) -> Row | None:
-    """Return the newest run of load aggregation. None before the first."""
+    """Return the run of load aggregation with the newest window. None before the first run."""
     return next(iter(read_view(tx, "inspect.load_runs", order="window_end DESC", limit=1)), None)
 
 

@@ -26,7 +26,8 @@ def read_keys(page: str, kinds: Sequence[type]) -> list[Any]:
     """Return the keys of the last row of the previous page, with their kinds: str, int, datetime, or a tuple of
     int. `page` is a text of `write_keys`.
 
-    Raises InvalidInput for a text that is not a page of such a list.
+    Raises InvalidInput for a text that is not a page of a list with keys of these kinds. Whether the list has a row
+    with these keys is not checked.
     """
     try:
         padded = page + "=" * (-len(page) % 4)

@@ -105,8 +105,9 @@ class EffectivePolicy(Answer):
 
 
 def show_policy(context: Context, request: ShowPolicy) -> StoredPolicy:
-    """Return the stored policy of the level, for the cluster with every parameter, else only those that the level sets, which may be none.
-    Raises TopicNotFound.
+    """Return the stored policy of the level. A topic or namespace has only the parameters that it sets, possibly none; an unknown namespace
+    has none. The cluster has every parameter, with defaults for the parameters that it does not set, unless its stored policy is not
+    readable: then as stored. Raises TopicNotFound for a topic that does not exist.
     """
     kind = policy_admin.kind_of(request.level)
     name = None if kind is PolicyLevel.CLUSTER else request.level
@@ -117,7 +118,9 @@ def show_policy(context: Context, request: ShowPolicy) -> StoredPolicy:
 
 
 def show_effective_policy(context: Context, request: ShowEffectivePolicy) -> EffectivePolicy:
-    """Return the parameters in force. Raises TopicNotFound."""
+    """Return every parameter in force for the topic, with the level that sets it. Values are as stored, and not checked. Raises
+    TopicNotFound.
+    """
     with snapshot(context.store) as tx:
         parameters = inspected.effective_policy(tx, inspected.find_topic(tx, request.topic))
     return EffectivePolicy(

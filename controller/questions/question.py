@@ -116,8 +116,8 @@ class PageRequest(QuestionRequest):
         return [None] * len(kinds) if self.page is None else read_keys(self.page, kinds)
 
     def after(self, page: str | None, rows: int) -> Self | None:
-        """Return the request for the rest of the rows, after a page with `rows` rows; `page` is that page's `next`.
-        None if nothing is left.
+        """Return the request for the rest of the rows, after a page with `rows` rows; `page` is the `next` of that page.
+        None if that page was the last, or if `limit` rows were read.
         """
         remaining_rows = self.limit - rows
         return (
@@ -134,7 +134,7 @@ class PageAnswer(Answer, Generic[ItemT]):
     next: str | None = Field(description="The `page` of the next request; null at the end.", examples=PAGES)
 
     def title(self) -> str | None:
-        """Return the title of the table, with a note if rows are left."""
+        """Return the title of the table: the sentence of the answer, with a note if rows are left."""
         note = f"; the first {len(self.items)} only; see --limit" if self.next else ""
         return f"{self.sentence()}{note}"
 
@@ -143,11 +143,13 @@ class PageAnswer(Answer, Generic[ItemT]):
         return [item.model_dump() for item in self.items]
 
     def rest_of(self, request: PageRequest) -> PageRequest | None:
-        """Return the request for the remaining rows; None if none are left."""
+        """Return the request for the rows after this page, the answer to `request`. None if this page was the last, or if the request's
+        limit is reached.
+        """
         return request.after(self.next, len(self.items))
 
     def joined(self, earlier: Self) -> Self:
-        """Return this page with the items of the earlier pages before its own."""
+        """Return a copy of this page with the items of `earlier`, which may be several joined pages, before its own."""
         return self.model_copy(update={"items": [*earlier.items, *self.items]})
 
 
@@ -231,15 +233,16 @@ class Question:
     present: Callable[[Row, datetime], Row] | None = None
     """Converts codes of a row into texts, as of a time."""
     default_limit: int = 30
+    """Maximum number of rows of the command if its user gives no limit."""
 
     @property
     def path_fields(self) -> tuple[str, ...]:
-        """Names of the request fields in the path."""
+        """Names of the request fields in the path, in the order of the path."""
         return tuple(re.findall(r"{(\w+)}", self.path))
 
     @property
     def order(self) -> str:
-        """Order of the answers in SQL."""
+        """Text of the ORDER BY clause: the keys, each descending if the question is."""
         return ", ".join(f"{key} DESC" if self.descending else key for key in self.keys)
 
     @property
@@ -322,8 +325,9 @@ def read_answers(
     """Return the first `limit` rows (None: all) for a caller that has looked up the topic: `topic` and `topic_id`
     are ordinary filters.
 
-    `order` and `columns` replace those of the question. A filter that is None, False or an empty text does not
-    filter. No rows are no error. Raises InvalidInput if the span from `since` to `until` is empty.
+    `order` and `columns` replace the order and the columns of the question. A filter that is None, False or an empty
+    text does not filter, and a filter without a condition in the question is ignored. No rows are no error. Raises
+    InvalidInput if the span from `since` to `until` is empty.
     """
     values = {name: value for name, value in filters.items() if value not in (None, "")}
     rows = read_view(
@@ -367,8 +371,9 @@ def read_statement(tx: Connection, statement: str, **values: object) -> list[Row
 def read_rows(
     tx: Connection, question: Question, request: QuestionRequest, *, limit: int | None
 ) -> Iterator[Row]:
-    """Yield at most `limit` rows (None: all), page by page, so that a long list is not held in memory. Raises the
-    errors of `read_page`.
+    """Yield at most `limit` rows (None: all), page by page, so that a long list is not held in memory. Errors are
+    raised by the iteration: NotFound if there is no row and the question has a message for that, TopicNotFound, and
+    InvalidInput for an empty span.
     """
     page, remaining_rows = None, limit
     while remaining_rows is None or remaining_rows > 0:
@@ -382,7 +387,9 @@ def read_rows(
 
 
 def _demand_rows(question: Question, values: Mapping[str, Any]) -> None:
-    """Raise NotFound if the question has an error message for no rows and all fields in the message are given."""
+    """Raise NotFound with the question's `missing` message, into which `values` are put, if it has one and all fields in the message are
+    given. Called if there are no rows.
+    """
     field_names = re.findall(r"{(\w+)}", question.missing or "")
     if question.missing and all(values.get(name) is not None for name in field_names):
         raise NotFound(question.missing.format_map(values))
@@ -400,8 +407,9 @@ def _topic_values(tx: Connection, question: Question, topic: str | None) -> dict
 
 
 def _conditions(question: Question, values: Mapping[str, Any]) -> list[str]:
-    """Return the SQL conditions of the question for the filters that are given. A filter that is None or False does
-    not apply. Raises InvalidInput if the span from `since` to `until` is empty.
+    """Return the SQL conditions of the question: the condition that always applies, and the conditions of the filters
+    that are given. A filter that is None or False does not apply; 0 applies. A filter for which the question has no
+    condition is ignored. Raises InvalidInput if the span from `since` to `until` is empty.
     """
     since, until = values.get("since"), values.get("until")
     if since is not None and until is not None:

@@ -36,9 +36,9 @@ def span(
     now: datetime | None = None,
     default: tuple[datetime, datetime] = EVER,
 ) -> tuple[datetime, datetime]:
-    """Return the start (inclusive) and the end (exclusive). A missing text is replaced by the start or the end of
-    `default`; `now` is the time from which ages count (None: the present). Raises InvalidInput for a text that is
-    neither a time nor an age, and for an empty span.
+    """Return the start (inclusive) and the end (exclusive) of a span, each from a text with a time or an age. A missing
+    text is replaced by the start or the end of `default` (any time); `now` is the time from which ages count (None: the
+    present). Raises InvalidInput for a text that is neither a time nor an age, and for an empty span.
     """
     now = now or datetime.now(UTC)
     begins = default[0] if since is None else instant(since, now)

@@ -34,8 +34,9 @@ class CursorsAnswer(PageAnswer[CursorDocument]):
 
 
 def list_cursors(context: Context, request: ListCursors) -> CursorsAnswer:
-    """Return a page of positions; the data plane counts the backlogs. Raises InvalidInput for an invalid page, and
-    the errors of `subscription_admin.cursors_to_move`.
+    """Return a page of positions; the data plane counts the backlogs. Raises InvalidInput for an invalid page,
+    TopicNotFound, SubscriptionNotFound, Unsupported if the topic's data plane is not configured here, and the errors
+    of the data plane.
     """
     range_start, segment_id = request.keys([int, int])
     cursors = subscription_admin.cursors_to_move(

@@ -13,7 +13,9 @@ Prefix = Annotated[str, Field(max_length=LONGEST_TOPIC, examples=["topic://acme/
 
 
 def _with_scheme(prefix: object) -> object:
-    """Return the prefix with `topic://` before it, unless the prefix is empty or has a scheme."""
+    """Return the prefix with `topic://` before it, unless the prefix is empty or has a scheme. A value that is not a text is returned
+    unchanged, for the field's type to check.
+    """
     return f"topic://{prefix}" if isinstance(prefix, str) and prefix and "://" not in prefix else prefix
 
 

@@ -89,7 +89,9 @@ class Comparison(Document):
 
 
 def show_situations(context: Context, request: ShowSituations) -> SituationsAnswer:
-    """Return both evaluation inputs as canonical text. Raises the errors of `what_if.situations_of`."""
+    """Return both evaluation inputs as canonical text; they are equal if nothing differs in `changes`. Raises TopicNotFound, NotFound if
+    the topic is not live or its data plane is not configured here, InvalidPolicy, and InvalidInput for a parameter that is null.
+    """
     in_force, changed = what_if.situations_of(
         context.store, context.app.planes, request.topic, request.changes
     )
@@ -97,7 +99,9 @@ def show_situations(context: Context, request: ShowSituations) -> SituationsAnsw
 
 
 def compare_decisions(context: Context, request: CompareDecisions) -> Comparison:
-    """Return both evaluations and their difference. Raises the errors of `what_if.situations_of`."""
+    """Return both evaluations, in the requested lanes, and their difference. Raises TopicNotFound, NotFound if the topic is not live or its
+    data plane is not configured here, InvalidPolicy, and InvalidInput for a parameter that is null.
+    """
     result = what_if.ask(
         context.store, context.app.planes, request.topic, request.changes, frozenset(request.lanes)
     )

@@ -56,9 +56,9 @@ def find(store: Store, approval_id: int) -> ApprovalRow:
 
 
 def ask(store: Store, run: str) -> list[ApprovalRow]:
-    """Assign to the run `run` of Airflow (`dag/run`) up to `REQUEST_LIMIT` approvals that no other run
-    presents, and return those of the run that can be answered. A repeated call returns the same approvals,
-    except those answered in the meantime.
+    """Assign to the run `run` of Airflow (`dag/run`) up to `REQUEST_LIMIT` approvals that no run presents, and
+    return all approvals of the run that can be answered. So a repeated call returns the approvals of earlier
+    calls as well, except approvals that were answered or have expired in the meantime.
     """
     with store.transaction() as tx:
         return [row for row in approvals.ask(tx, run, REQUEST_LIMIT) if row.is_answerable]

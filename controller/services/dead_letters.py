@@ -24,7 +24,9 @@ _TOPIC = "topic://"
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterLog:
-    """Address of a subscription's dead-letter log."""
+    """Address of a subscription's dead-letter log. `topic` is the topic whose messages the log stores, and
+    `backing_topic` the name of the log on the data plane.
+    """
 
     topic: str
     data_plane: str
@@ -39,8 +41,8 @@ class DeadLetterLogs:
 
     def make(self, topic_id: int, subscription: str) -> DeadLetterLog:
         """Create the subscription's dead-letter log, with the log's subscription `redrive`, if the log does
-        not exist. Return the address of the log. Raises TopicNotFound, SubscriptionNotFound, Unsupported, and
-        the errors of the data plane.
+        not exist. Return the address of the log. Raises TopicNotFound, SubscriptionNotFound, Unsupported if the
+        data plane is not configured here or has no dead-letter logs, and the errors of the data plane.
         """
         letters = self._of(topic_id, subscription)
         self._plane(letters).create_segment(letters.backing_topic, [REDRIVE])
@@ -48,8 +50,8 @@ class DeadLetterLogs:
 
     def find(self, topic: str, subscription: str) -> DeadLetterLog:
         """Return the address of the subscription's dead-letter log. Raises TopicNotFound,
-        SubscriptionNotFound, Unsupported, NotFound if the log does not exist because no message was ever put
-        into it, and the errors of the data plane.
+        SubscriptionNotFound, Unsupported if the data plane is not configured here or has no dead-letter logs,
+        NotFound if the log was never created because no consumer has needed it, and the errors of the data plane.
         """
         with self._store.transaction() as tx:
             topic_id = topics.find_topic(tx, topic).topic_id
@@ -62,14 +64,14 @@ class DeadLetterLogs:
 
     def count(self, log: DeadLetterLog) -> int:
         """Return the number of messages in the log that were not put back into the topic yet, and so not
-        acknowledged on `redrive`; 0 if the log does not exist. Raises Unsupported, and the errors of the data
-        plane.
+        acknowledged on `redrive`; 0 if the log or `redrive` does not exist. Raises Unsupported if the data plane
+        is not configured here, and the errors of the data plane.
         """
         return self._plane(log).backlog(log.backing_topic, REDRIVE) or 0
 
     def _of(self, topic_id: int, subscription: str) -> DeadLetterLog:
         """Return the address of the subscription's dead-letter log, which may not exist. Raises
-        TopicNotFound, SubscriptionNotFound, Unsupported.
+        TopicNotFound, SubscriptionNotFound, Unsupported if the data plane has no dead-letter logs.
         """
         with self._store.transaction() as tx:
             topic = topics.get_topic(tx, topic_id)
@@ -79,7 +81,7 @@ class DeadLetterLogs:
         )
 
     def _plane(self, log: DeadLetterLog) -> DataPlane:
-        """Return the data plane of the log. Raises Unsupported if it is not configured here."""
+        """Return the data plane of the log. Raises Unsupported if the data plane is not configured here."""
         plane = self._planes.get(log.data_plane)
         if plane is None:
             raise Unsupported(

@@ -47,6 +47,7 @@ class SweepReport:
     absent: list[str] = field(default_factory=list)
     """Logs that are gone. If it is the second absence of a log, the log is in `closed` too."""
     closed: list[str] = field(default_factory=list)
+    """Logs whose deletion entries were closed, because the logs were absent twice."""
     kept: dict[str, str] = field(default_factory=dict)
     """Logs that must not be deleted, with the reasons. Their deletion entries are closed."""
     failed: dict[str, str] = field(default_factory=dict)
@@ -181,8 +182,9 @@ def _with_used_siblings(store: Store, never_active: Sequence[DeletionEntry]) -> 
 def _judge(
     plane: DataPlane | None, deletion_entry: DeletionEntry, reports: Mapping[str, LogReport], owner: Ownership
 ) -> str | None:
-    """Return the reason to keep the log; None if it may be deleted. May change the log first, as
-    `_reason_to_keep` describes. Raises DataPlaneUnavailable if the log did not answer.
+    """Return the reason to keep the log; None if the log may be deleted. An open log that was never used is first
+    terminated, and acknowledgements that the broker lost are repeated. Raises DataPlaneUnavailable if the log did
+    not answer or is not terminated yet, or `plane` is None, and the other errors of the data plane.
     """
     report = reports.get(deletion_entry.backing_topic)
     if report is None or not isinstance(plane, SetWiseDataPlane):

@@ -23,17 +23,19 @@ class DeliveryCounts:
 
     def opened(self, ownership: Ownership, position: Sequence[int]) -> tuple[int, list[MessageDelivery]]:
         """Record that the owner begins to read its bucket at the message `position`. Return the number of
-        incarnations that in turn began there, and the recorded deliveries of messages from there on, at most
-        `deliveries.MOST_TROUBLED`. Deletes the records of messages before the position; a message that
-        another incarnation began to handle and did not end counts one more death. Raises LostRace if the
-        consumer does not own the bucket, and AccessForbidden for a consumer of another subject.
+        successive incarnations, this one included, that began at this position, and the recorded deliveries of
+        messages from the position on, at most `deliveries.MOST_TROUBLED`. Deletes the records of messages before
+        the position; a message that another incarnation began to handle and did not end counts one more death.
+        Raises LostRace if the incarnation does not own the bucket, and AccessForbidden for a consumer of another
+        subject.
         """
         with self._as_owner(ownership) as tx:
             return deliveries.open_bucket(tx, ownership, position)
 
     def closed(self, ownership: Ownership) -> None:
-        """Record that the owner has ended its work in the bucket without a crash, so that this incarnation
-        does not count as begun there. Raises AccessForbidden for a consumer of another subject.
+        """Record that the owner has ended its work in the bucket without a crash, which resets the number of
+        successive incarnations to 1. Does nothing if another incarnation has opened the bucket since. Raises
+        AccessForbidden for a consumer of another subject.
         """
         with self._as_owner(ownership) as tx:
             deliveries.close_bucket(tx, ownership)
@@ -47,8 +49,8 @@ class DeliveryCounts:
         error: str | None,
     ) -> None:
         """Record an event of delivery number `times` of the message at `position`. `error` is the text of a
-        failure. Idempotent. Raises LostRace if the consumer does not own the bucket, and AccessForbidden for
-        a consumer of another subject.
+        failure; None keeps the stored text. The event ENDED deletes the record of the message. Idempotent. Raises
+        LostRace if the incarnation does not own the bucket, and AccessForbidden for a consumer of another subject.
         """
         with self._as_owner(ownership) as tx:
             deliveries.note(tx, ownership, position, event, times, error)
@@ -56,7 +58,7 @@ class DeliveryCounts:
     @contextmanager
     def _as_owner(self, ownership: Ownership) -> Iterator[Connection]:
         """Open a transaction. Raises AccessForbidden if the consumer's session was begun with the token of
-        another subject.
+        another subject; without a token, nothing is checked.
         """
         key = ownership.key
         with self._store.transaction() as tx:

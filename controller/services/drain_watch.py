@@ -45,9 +45,9 @@ PARALLEL_CALLS = 4
 
 
 class DrainWatch:
-    """A background service that counts the unread messages of segments that drain slowly, in the shards that
-    `shards` returns, in rounds until it is stopped. A segment is counted from `sealed_for_seconds` after its
-    seal.
+    """A background service that counts the unread messages of segments that drain slowly, for each subscription
+    that has not drained them, in the shards that `shards` returns, in rounds until it is stopped. A segment is
+    counted from `sealed_for_seconds` after its seal.
     """
 
     def __init__(
@@ -75,10 +75,10 @@ class DrainWatch:
         self._stopping.set()
 
     def round(self) -> int:
-        """Count the unread messages of up to `DRAINS_A_ROUND` segments of the held shards that drain slowly, and store
-        the counts. Return the number of counts. Segments that cannot be counted, or not within `ROUND_SECONDS`, are
-        left out. Terminates the log of a sealed segment again if it is open and has no unread messages. Raises
-        StoreUnavailable.
+        """Count the unread messages of up to `DRAINS_A_ROUND` pairs of a segment that drains slowly, in the held shards,
+        and a subscription, and store the counts. Return the number of counts. Segments that cannot be counted, or not
+        within `ROUND_SECONDS`, are left out. Has the topic reconciled if the log of a sealed segment is open and has no
+        unread messages, so that the log is terminated again. Raises StoreUnavailable.
         """
         shards = self._shards()
         if not shards.held:

@@ -116,10 +116,13 @@ def _collect_topic(
     dry_run: bool,
     report: CollectionReport,
 ) -> None:
-    """Intend the prune of the topic's segments that may be pruned, and add these segments, the operation and
-    the kept segments to `report`. A dry run only adds the segments. Does nothing if a broker keeps the
-    layout. Raises Retryable if the data plane is not configured here, and the errors of `_inspect` and
-    `intend_prune`.
+    """Mark the topic's segments that may be pruned as drained, intend their prune, and add these segments, the
+    operation and the kept segments to `report`. A dry run writes nothing and adds no operation. Does nothing if
+    a broker keeps the layout.
+
+    Raises Retryable if the data plane is not configured here or the topic has a checkpoint subscription,
+    Unsupported if the data plane cannot describe logs, SegmentBusy, Conflict, TopicNotLive and TopicHeld for
+    concurrent changes, and the errors of the data plane.
     """
     plane = planes.get(topic.data_plane)
     if plane is None:
@@ -186,8 +189,9 @@ def collect_segment(
 
 
 def _inspect(store: Store, plane: DataPlane, topic: ExpiredTopic) -> _TopicView:
-    """Read the topic's metadata and its logs. Raises Retryable for a topic with checkpoint subscriptions,
-    Unsupported if the data plane cannot describe logs, and the errors of the data plane.
+    """Return the topic's metadata and the reports on its logs, without logs that did not respond. Raises
+    Retryable for a topic with checkpoint subscriptions, Unsupported if the data plane cannot describe logs, and
+    the errors of the data plane.
     """
     if not isinstance(plane, SetWiseDataPlane):
         raise Unsupported(
@@ -207,7 +211,8 @@ def _inspect(store: Store, plane: DataPlane, topic: ExpiredTopic) -> _TopicView:
 @dataclass(frozen=True, slots=True)
 class _TopicView:
     """One topic as the collector sees it. `drained_ids` holds the ids of the segments that are marked as
-    drained, by subscription.
+    drained, by subscription; `reports` the reports on the logs, by backing topic. A log that did not respond has no
+    report.
     """
 
     plane: SetWiseDataPlane
@@ -225,12 +230,14 @@ class _TopicView:
         ]
 
     def reason_to_keep(self, log: BackingLog) -> str:
-        """Return the reason to keep the segment. Empty if no subscription has unread messages in it and each one has a
-        position in its children. Also empty if its log does not exist, which is read a second time.
+        """Return the reason to keep the segment. Empty if no subscription has unread messages in the segment and each
+        subscription has a position in all its children. Also empty if its log does not exist, which is read a second
+        time.
 
-        Unread messages of a segment that is marked as drained do not count. For standard consumers, the mark itself is
-        necessary. A log that did not answer, or in which a subscription has no cursor, is kept. Raises the errors of
-        the data plane.
+        Subscriptions that applications created on the log count; subscriptions that are being deleted do not. Unread
+        messages of a segment that is marked as drained do not count. For standard consumers, the mark itself is
+        necessary. A log that did not answer, or that lacks the cursor of a recorded subscription, is kept. Raises the
+        errors of the data plane.
         """
         report = self.reports.get(log.backing_topic)
         if report is None:
@@ -252,8 +259,8 @@ class _TopicView:
         return self._without_position(log, names)
 
     def _without_position(self, log: BackingLog, names: Sequence[str]) -> str:
-        """Return a message that names a child in which a subscription has no position; empty if there is no
-        such child.
+        """Return a message that names a child in which a subscription of `names` has no position; empty if there is
+        no such child. In a log that did not answer, no subscription has a position. Pruned children are not checked.
         """
         logs = {sibling.segment_id: sibling.backing_topic for sibling in self.metadata.logs}
         for child_id in self.layout.segment(log.segment_id).child_ids:
@@ -272,10 +279,10 @@ def _confirm(
     view: _TopicView,
     kept_segments: list[KeptSegment],
 ) -> tuple[int, ...]:
-    """Mark the segments as drained, then read their logs again, and return the ids that may be pruned; add the others
-    with their reasons to `kept_segments`. From the first segment that must be kept on, the new marks are removed, and the
-    segments are kept, because the later ones may be its descendants. Raises the errors of the data plane, after the new
-    marks were removed.
+    """Mark the segments as drained for each recorded subscription, then read their logs again. Return the ids that may
+    be pruned, and add the other segments with their reasons to `kept_segments`. From the first segment that must be kept
+    on, the new marks are removed, and the segments are kept, because the later ones may be its descendants. Raises the
+    errors of the data plane, after the new marks were removed.
 
     A seek is either visible in the second reading, or removes the mark. A segment that was marked before is
     not marked again: a seek that removed its mark in the meantime keeps the segment.
@@ -308,7 +315,9 @@ def _confirm(
 
 
 def _remove_marks(store: Store, topic: ExpiredTopic, view: _TopicView, logs: Sequence[BackingLog]) -> None:
-    """Remove the drained marks that `_confirm` has added to these segments, if there are any."""
+    """Remove the drained marks that `_confirm` has added to these segments, if there are any. `view` was read
+    before the marks were added.
+    """
     if logs:
         with store.transaction() as tx:
             for log in logs:
@@ -317,9 +326,9 @@ def _remove_marks(store: Store, topic: ExpiredTopic, view: _TopicView, logs: Seq
 
 
 def _choose(view: _TopicView, topic: ExpiredTopic, kept_segments: list[KeptSegment]) -> tuple[int, ...]:
-    """Return the ids of expired segments that may be pruned, and add the others with their reasons to
+    """Return the ids of expired segments that may be pruned, and add the other segments with their reasons to
     `kept_segments`. Ids ascend, so parents are checked before their children. A segment whose ancestors
-    remain is kept; one that was pruned in the meantime is left out.
+    remain is kept; a segment that was pruned in the meantime is left out. Raises the errors of the data plane.
     """
     chosen: set[int] = set()
     logs = {log.segment_id: log for log in view.metadata.logs}

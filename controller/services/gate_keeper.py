@@ -245,8 +245,9 @@ class GateKeeper:
             return [i for i, is_opened in zip(ready, calls.map(opening, ready), strict=True) if is_opened]
 
     def _open_one(self, shut: ShutGates, plan: _Plan, until: float, segment_id: int) -> bool:
-        """Open one gate, record the gate as open, and return True. Return False without a call if the call could last until `until`
-        (monotonic seconds), when a seek may close the gate again.
+        """Open one gate, record the gate as open, and return True. The topic's other gates are then audited soon. Return False without a
+        call if the call could last until `until` (monotonic seconds), when a seek may close the gate again. Raises the errors of the data
+        plane.
         """
         plane = self._planes[shut.data_plane]
         if until - self._clock.monotonic_seconds() < plane.call_timeout_seconds:

@@ -50,7 +50,9 @@ class SegmentLife:
 
 @dataclass(frozen=True, slots=True)
 class SegmentRates:
-    """Rates of one segment in one window."""
+    """Rates of one segment in one window. `observed_at` is the instant of the last sample, in milliseconds since the
+    Unix epoch.
+    """
 
     stats: LoadStats
     observed_at: int
@@ -74,7 +76,9 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """A decision as stored in the decision log. `situation` holds its inputs as JSON, `stored` its result."""
+    """A decision as stored in the decision log. `decided_at` is in milliseconds since the Unix epoch. `situation` holds
+    its inputs as JSON, `stored` its result.
+    """
 
     decision_id: int
     decided_at: int
@@ -101,7 +105,9 @@ class Retraced:
 
 @dataclass(slots=True)
 class _Record:
-    """A stored load record, with the source of its samples."""
+    """A stored load record, with the source of its samples. Instants are milliseconds since the Unix epoch; `cold_since`
+    and `silent_since` are None for a segment that is not cold, or not silent.
+    """
 
     stats: LoadStats
     modified_at: int
@@ -119,8 +125,8 @@ class _Loads:
     sources: dict[str, int] = field(default_factory=dict)
 
     def as_decision_input(self, record: _Record) -> LoadRecord:
-        """Return the record as a decision reads it. A segment with a silent source counts as observed when
-        the silence began.
+        """Return the record as a decision reads it: observed at the last sample of its source, or, if the segment is
+        silent, when its silence began.
         """
         last_heard_at = self.sources.get(record.source, record.modified_at)
         observed_at = last_heard_at if record.silent_since is None else record.silent_since
@@ -177,7 +183,7 @@ def retrace(
 
     `segments` are all segments that the topic ever had, by id. If the history does not begin with the topic
     (`begins_with_the_topic` is False), the replay starts from the first decision, which is not yielded.
-    Raises InvalidInput if the inputs of a decision cannot be read.
+    Raises InvalidInput, or Python's errors for a text of another structure, if the inputs of a decision cannot be read.
     """
     if not decisions:
         return
@@ -283,7 +289,9 @@ def _is_nearly_same(stored_value: Any, recomputed_value: Any) -> bool:
 
 
 def _format_value(name: str, value: Any) -> str:
-    """Return a load record or a load memory as text for a message."""
+    """Return a load record (`name` is `loads`) or a load memory (`recent_loads`) as text for a message; None is `no
+    load` or `no memory`.
+    """
     if value is None:
         return "no load" if name == "loads" else "no memory"
     if name == "loads":

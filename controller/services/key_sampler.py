@@ -64,8 +64,8 @@ class KeySampling:
 @dataclass(frozen=True, slots=True)
 class SampleRound:
     """Result of one round in numbers of logs: with a key histogram (`sketched`); with a sample that lacks
-    messages or keys (`keyless`); without a sample, because the log did not answer or is being reshaped, or
-    the round was over (`failed`).
+    messages or keys (`keyless`); without a sample, because the log did not answer or is being reshaped, its
+    data plane cannot sample keys, or the round was over (`failed`).
     """
 
     sketched: int = 0

@@ -46,7 +46,8 @@ class LoadIntake:
         the samples; None stands for the latest instant of the samples.
 
         Raises InvalidInput if an instant is more than `MAX_AHEAD_MS` after or `MAX_AGE_MS` before the database's time
-        (nothing is then written), StoreUnavailable if the database or the landing area is unavailable.
+        (nothing is then written), StoreUnavailable if the database or the landing area is unavailable. The name `source`
+        and the values of the counters are not checked here.
         """
         if not counters:
             return IntakeResult(0, ())

@@ -96,5 +96,5 @@ class LogTrimmer:
             log.info("logs trimmed", messages=deleted_messages)
 
     def stop(self) -> None:
-        """Stop after the current chunk."""
+        """Make `run` return after the current call of a data plane."""
         self._stopping.set()

@@ -33,8 +33,8 @@ log = telemetry.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class MirrorCheck:
-    """Result of checking one topic: the changes since the last check, and the reason if Cleave must not act
-    on the topic.
+    """Result of checking one topic: the changes since the last check, and the reason why Cleave must not act
+    on the topic; None if Cleave may act.
     """
 
     topic_id: int
@@ -53,7 +53,7 @@ def follow_due(
     """Check up to `limit` topics of the shards (None: all topics) that were not checked for
     `interval_seconds`, and return the results of the checks that did not fail. Raises StoreUnavailable only.
 
-    If the check of a topic fails, the error is logged and the topic is checked again later. Returns nothing
+    If the check of a topic fails, the error is logged and the topic is checked again later. Returns an empty list
     if no data plane here keeps layouts.
     """
     plane_names = [name for name, plane in planes.items() if isinstance(plane, LayoutKeeper)]
@@ -79,11 +79,12 @@ def follow_due(
 def follow(store: Store, planes: Mapping[str, DataPlane], topic_id: int) -> MirrorCheck:
     """Check one topic and update its rows: the broker's layout if it is later than the recorded one, the
     reason of a pause, and the result of checking the logs, with an intent to split each segment that lacks a
-    log. The logs are checked once for each epoch, unless Cleave is paused on the topic. Return the changes.
-    Idempotent.
+    log. The logs are checked once for each epoch, unless Cleave is paused on the topic. Return the changes and
+    the reason of a pause. Idempotent.
 
-    Changes nothing while the topic is being attached or detached. Logs a change of the pause. Raises
-    TopicNotFound, Unsupported (the topic's data plane is not configured here or keeps no layouts),
+    Changes nothing, and returns no changes, while the topic is being attached or detached, or if the topic is not
+    mirrored. A topic that its broker lacks is paused. Logs a change of the pause. Raises TopicNotFound if no
+    topic has the id, Unsupported (the topic's data plane is not configured here or keeps no layouts),
     DataPlaneUnavailable, LostRace if another transaction changed the topic's rows.
     """
     with store.transaction() as tx:

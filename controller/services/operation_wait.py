@@ -16,7 +16,7 @@ from controller.store.postgres.engine import Store
 
 def wait_for(store: Store, operation_id: int, timeout_seconds: float) -> Operation:
     """Wait until the operation's state is done or aborted, and return the operation; the caller checks which.
-    Raises OperationNotFound, and Retryable if the operation takes longer than `timeout_seconds`.
+    Raises OperationNotFound, StoreUnavailable, and Retryable if the operation takes longer than `timeout_seconds`.
     """
     poll = Retrying(
         retry=retry_if_result(lambda operation: operation.state.is_live),

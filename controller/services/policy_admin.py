@@ -74,7 +74,7 @@ class Consequences:
 
 def kind_of(level: str) -> PolicyLevel:
     """Return the kind of the level: `cluster` is the cluster, a name with `://` a topic, and any other name a
-    namespace.
+    namespace. The name is not checked.
     """
     if level == PolicyLevel.CLUSTER:
         return PolicyLevel.CLUSTER
@@ -85,8 +85,8 @@ def change(store: Store, level: str, merge: Merge, *, actor: str) -> Changed:
     """Replace the document of the level by the result of `merge`, which is called with the present document, and return both documents. An
     empty result removes all parameters; the cluster then has the defaults. A change is logged after the commit.
 
-    Raises TopicNotFound, TopicNotLive, LostRace, and InvalidPolicy if the document has an unknown parameter or a value of a wrong type, or
-    does not fit the levels above.
+    Raises TopicNotFound, TopicNotLive, LostRace, InvalidInput for an invalid name of a namespace, and InvalidPolicy if the document has an
+    unknown parameter or a value of a wrong type, or does not fit the levels above.
     """
     with store.transaction() as tx:
         difference = change_in(tx, level, merge, actor=actor)
@@ -101,8 +101,9 @@ def change(store: Store, level: str, merge: Merge, *, actor: str) -> Changed:
 
 
 def change_in(tx: Connection, level: str, merge: Merge, *, actor: str) -> Changed:
-    """Replace the document of the level, as `change` does, in the open transaction `tx`. Return the documents before and after. Logs
-    nothing. Raises the errors of `change`.
+    """Replace the document of the level, in the open transaction `tx`, by the result of `merge`, which is called with the present document.
+    Return the documents before and after. An empty result removes all parameters. Logs nothing. Raises TopicNotFound, TopicNotLive,
+    LostRace, InvalidInput for an invalid name of a namespace, and InvalidPolicy for a document that is not valid.
     """
     document_before = stored(tx, level)
     _write(tx, level, dict(merge(dict(document_before))), actor)
@@ -110,8 +111,9 @@ def change_in(tx: Connection, level: str, merge: Merge, *, actor: str) -> Change
 
 
 def stored(tx: Connection, level: str) -> Document:
-    """Return the document stored at a level, for the cluster with every parameter. A document that cannot be
-    read as a policy is returned as stored, so that it can be inspected and corrected. Raises TopicNotFound.
+    """Return the document stored at a level, for the cluster with every parameter. Empty for a namespace or topic
+    without a policy, also for an unknown namespace. A document that cannot be read as a policy is returned as
+    stored, so that it can be inspected and corrected. Raises TopicNotFound.
     """
     kind = kind_of(level)
     if kind is PolicyLevel.CLUSTER:
@@ -134,7 +136,7 @@ def _as_written(read: Callable[[], Document], stored_document: Document) -> Docu
 
 def _write(tx: Connection, level: str, document: Document, actor: str) -> None:
     """Store the document at the level. At a topic, an empty document removes the override. Raises InvalidPolicy, TopicNotFound,
-    TopicNotLive, and LostRace.
+    TopicNotLive, LostRace, and InvalidInput for an invalid name of a namespace.
     """
     kind = kind_of(level)
     if kind is PolicyLevel.CLUSTER:
@@ -158,7 +160,7 @@ def preview(
     `merge` returns, and return the topics whose decisions differ. Both evaluations use the same inputs at one
     instant, so that differences come from the policy alone.
 
-    The preview writes and locks nothing. Raises the errors of the change itself, except LostRace.
+    The preview writes and locks nothing. Raises InvalidPolicy as the change would, TopicNotFound and TopicNotLive.
     """
     capabilities = {name: plane.capabilities for name, plane in planes.items()}
     with snapshot(store) as tx:
@@ -182,7 +184,8 @@ def preview(
 
 
 def _demand_valid(tx: Connection, level: str, document: Document) -> Document:
-    """Return the document as it would be stored. Raises InvalidPolicy if it does not fit the levels above,
+    """Return the document that `stored` would return after the change, for the cluster with every parameter. The
+    name of a namespace is not checked. Raises InvalidPolicy if the document does not fit the levels above,
     TopicNotFound, TopicNotLive.
     """
     kind = kind_of(level)

@@ -45,14 +45,14 @@ days.
 """
 
 Progress = Callable[[int, int], None]
-"""Called with the number of completed simulations and the total number."""
+"""Is called with the number of completed simulations and the total number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
     """A load from files of `timestamp,value` lines: `days` days from day `first_day`, where day 0 begins with
     the first reading that all files have. The values are summed and scaled so that their mean over these days
-    is `mean_load` times the capacity of a segment.
+    is `mean_load` times the capacity of a segment (`split_msg_rate_in` of the default policy).
     """
 
     name: str
@@ -77,9 +77,9 @@ class Loads:
 
 @dataclass(frozen=True, slots=True)
 class BacktestAnswer:
-    """A backtest run with its results. `pictures` is keyed by load and policy. `left_out` maps each topic
-    that was not simulated to the reason. `was_done` is True if an earlier call with the same key computed the
-    results; then there are no pictures.
+    """A backtest run with its results. `pictures`, the data of charts, is keyed by load and policy. `left_out`
+    maps the name of each load that was not simulated to the reason. `was_done` is True if an earlier call with the
+    same key computed the results; `pictures` and `left_out` are then empty.
     """
 
     run_id: int
@@ -91,8 +91,8 @@ class BacktestAnswer:
 
 
 Compute = Callable[[str, int, int, Sequence[str], str, Callable[[int], None]], "pa.Table"]
-"""Computes costs from the history at a URL between two instants. Takes recordings and question as JSON, and a
-function that counts completed simulations.
+"""Computes costs from the history at a URL between two instants, in milliseconds since the Unix epoch. Takes
+recordings and question as JSON, and a progress callback for the number of simulations completed since its last call.
 """
 
 
@@ -122,7 +122,7 @@ class PolicyBacktest:
     ) -> BacktestAnswer:
         """Run a backtest and store its results. `engine` is `spark` or `here`; None chooses by the amount of work.
         `most_days` is the maximum number of simulated days, for callers that wait for the result. `progress` is called
-        after simulations on `here`.
+        after simulations on `here`, with the completed and the total number.
 
         A repeated call with the same key returns the stored results of a finished run, whatever its question; a run
         that failed or did not finish is computed again. If the backtest fails, the run is stored as failed. Raises
@@ -170,7 +170,9 @@ class PolicyBacktest:
     ) -> BacktestAnswer:
         """Collect the loads, compute the costs with the engine (None: the one that fits the amount of work,
         which is logged), store the results, and return them. A load that cannot be simulated is left out with
-        a reason. Raises InvalidInput and NotFound, as `run` says.
+        a reason. Raises InvalidInput if no load can be simulated, a trace cannot be read or more than `most_days`
+        days would be simulated, NotFound if a named topic is not live or no load was recorded, and the errors of the
+        engine.
         """
         recordings, left_out, rates = self._collect(question, loads)
         days = _days_of(question, recordings)
@@ -212,8 +214,9 @@ class PolicyBacktest:
         self, question: Question, loads: Loads
     ) -> tuple[list[Recording], dict[str, str], pa.Table | None]:
         """Return the recordings to simulate, the loads left out with their reasons, and the rates of traces
-        (None for topics). A recording is left out if a candidate is not valid for it. Raises InvalidPolicy if
-        it is the only recording.
+        (None for topics). A recording is left out if a candidate is not valid for its policy. Raises InvalidPolicy
+        if it is the only recording, InvalidInput for a trace that cannot be read, and NotFound if a named topic is
+        not live or there is no topic.
         """
         if loads.traces:
             recordings, rates = _recordings_of_traces(loads.traces)
@@ -412,8 +415,8 @@ def _recordings_of_traces(traces: Sequence[Trace]) -> tuple[list[Recording], pa.
 
 
 def _inputs(question: Question, loads: Loads, recordings: Collection[Recording]) -> dict[str, Any]:
-    """Return all inputs of the results except the recorded rates. Before the recordings are known, pass none;
-    the inputs then hold only the request.
+    """Return all inputs of the results except the recorded rates, as a JSON document. Before the recordings are
+    known, pass no recordings; the inputs then hold only the request.
     """
     request = json.loads(question.to_json())
     request["policies"] = request.pop("candidates")

@@ -28,12 +28,15 @@ UNLOCKED_ATTEMPTS = 3
 """Number of attempts without a lock. After these, the request locks the topic."""
 
 Planner = Callable[[SegmentLayout, int], Reshape]
-"""Builds the reshape from the present layout and the policy's maximum number of buckets per segment."""
+"""Builds the reshape from the present layout and the policy's maximum number of buckets per segment. Raises
+SegmentNotFound, and InvalidLayoutChange if the layout does not permit the reshape.
+"""
 
 
 def splitting(segment_id: int, *, at: Sequence[int] = (), parts: int | None = None) -> Planner:
     """Return a planner that splits at the cut points `at` (each is the first hash of a child), into `parts`
-    of equal width, or, with neither, at the midpoint. Raises InvalidInput if both are given.
+    of equal width, or, with neither, at the midpoint. Raises InvalidInput if both are given; the planner checks
+    their values.
     """
     if at and parts is not None:
         raise InvalidInput(f"split of segment {segment_id}: give cut points or a number of parts, not both")
@@ -103,7 +106,8 @@ def _submit_locked(
     store: Store, planes: Mapping[str, DataPlane], topic: str, planner: Planner, request: Request
 ) -> Intent:
     """Write the intent under the topic's lock, so that nothing changes in between; other requests wait. A
-    repeated request key returns the first intent. Raises the errors of `submit`.
+    repeated request key returns the first intent. Raises TopicNotFound, TopicNotLive, TopicHeld, SegmentNotFound,
+    InvalidLayoutChange, SegmentBusy, Unsupported, and Conflict if the request key was used for another request.
     """
     with store.transaction() as tx:
         topics.find_topic(tx, topic, lock=True)
@@ -117,9 +121,9 @@ def _submit_locked(
 def _draft(
     store: Store, planes: Mapping[str, DataPlane], view: TopicView, planner: Planner, request: Request
 ) -> ReshapeDraft:
-    """Return the draft of the reshape for the topic as it was read. Raises TopicNotLive, TopicHeld, the
-    errors of the plan, and Unsupported if the data plane is not configured here or cannot perform the
-    reshape.
+    """Return the draft of the reshape for the topic as it was read. Raises TopicNotLive, TopicHeld,
+    SegmentNotFound, InvalidLayoutChange, and Unsupported if the data plane is not configured here or cannot
+    perform the reshape.
     """
     view.demand_current()
     plane = configured(planes, view.data_plane, view.name)

@@ -48,8 +48,8 @@ class SegmentLists:
         self._store = store
 
     def whole(self, topic: str) -> SegmentList:
-        """Return all segments that are not pruned, with their parents. Raises TopicNotFound, or TopicNotLive
-        while the topic is being created.
+        """Return all segments that are not pruned, with their parents. The topic is live or being deleted. Raises
+        TopicNotFound, or TopicNotLive while the topic is being created.
         """
         with self._store.transaction() as tx:
             segments = published_layout.published_segments(tx, topic)
@@ -75,7 +75,7 @@ class SegmentLists:
 
     def drained(self, topic: str, subscription: str, as_of: str, segment_ids: Collection[int]) -> None:
         """Record that the queue's consumers have settled all messages of these sealed segments, under the
-        locks of topic and subscription. `as_of` is that of the list from which the segments were read. Pruned
+        locks of topic and subscription. `as_of` is the value in the list from which the segments were read. Pruned
         segments are ignored. Raises TopicNotFound, SubscriptionNotFound, LostRace if a seek has changed
         `as_of`, and Conflict if the subscription is of another kind or a segment is not sealed.
         """

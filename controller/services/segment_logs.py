@@ -24,7 +24,7 @@ from controller.store.topics.subscriptions import SubscriptionState
 
 @dataclass(frozen=True, slots=True)
 class SegmentLog:
-    """A segment that is not pruned, its log, and the subscriptions of its topic."""
+    """A segment that is not pruned, its log, and the live subscriptions of its topic."""
 
     topic: str
     segment: Segment
@@ -40,8 +40,8 @@ class SegmentLog:
         return self.segment.state is SegmentState.SEALED
 
     def ensure_exists(self, names: Sequence[str]) -> None:
-        """Create the log if it does not exist, and its cursors of all subscriptions of the topic. `names`
-        must be subscriptions of the topic.
+        """Create the log if it does not exist, and its missing cursors of all subscriptions of the topic. `names`
+        is only checked: each name must be a subscription of the topic.
 
         Raises SubscriptionNotFound, Conflict for a sealed segment, and the errors of the data plane.
         """

@@ -55,8 +55,8 @@ def create_subscription(
     sealed ones included. With `from_latest`, the subscription begins after the messages published so far. For standard
     consumers call `subscription_consumers.demand_stock` first.
 
-    Raises TopicNotFound, TopicNotLive, InvalidInput for the name, or Conflict if the name is taken, gates cannot keep
-    its order, or the request key was used for another request.
+    A repeated request key returns its first intent. Raises TopicNotFound, TopicNotLive, InvalidInput for the name, or
+    Conflict if the name is taken, gates cannot keep its order, or the request key was used for another request.
     """
     with store.transaction() as tx:
         row = topics.find_topic(tx, topic)
@@ -70,8 +70,8 @@ def delete_subscription(store: Store, topic: str, subscription: str, request: Re
     """Write and return the intent to delete the subscription with its consumers and its positions on all segments,
     sealed ones included.
 
-    Raises TopicNotFound, TopicNotLive, SubscriptionNotFound, and Conflict if the subscription is being deleted already,
-    or if the request key was used for another request.
+    A repeated request key returns its first intent. Raises TopicNotFound, TopicNotLive, SubscriptionNotFound, and
+    Conflict if the subscription is being deleted already, or if the request key was used for another request.
     """
     with store.transaction() as tx:
         topic_id = topics.find_topic(tx, topic).topic_id

@@ -44,7 +44,8 @@ _NAMED = 5
 
 def demand_gates(planes: Mapping[str, DataPlane], data_plane: str, topic: str) -> None:
     """Raise Unsupported if the logs of the topic cannot have gates: its data plane is not configured here,
-    has no gates, or refuses them. The message names the remedy.
+    has no gates, or refuses them. The message names the remedy. Raises the errors of the data plane, such as
+    NotFound for a missing namespace.
     """
     plane = configured(planes, data_plane, topic)
     if not isinstance(plane, GatedDataPlane):
@@ -99,8 +100,9 @@ def set_consumers(
     The checks at the data plane come first; one transaction then locks topic and subscription, checks the rows and writes. Raises
     TopicNotFound, TopicNotLive, SubscriptionNotFound, the errors of the data plane, and Conflict while a consumer reads or a seek is in
     progress. For STOCK, also raises Unsupported if the data plane has no gates or a consumer of a type other than `TYPES_IN_ORDER` is
-    attached, and Conflict for a subscription that is not STREAM, or while a sealed segment is unread whose descendants have no closed
-    gates. The descendants have closed gates if the database was restored to a time before this change.
+    attached, and Conflict for a subscription that is not STREAM, or while a sealed segment is not read to its end. The last check is left
+    out if the gates of all segments with a sealed ancestor are closed already, as after a restore of the database to a time before this
+    change.
     """
     with store.transaction() as tx:
         topic_row = topics.find_topic(tx, topic)
@@ -175,8 +177,8 @@ def _demand_unused(tx: Connection, topic: TopicRow, row: SubscriptionRow) -> Non
 
 
 def _demand_drained(tx: Connection, topic: TopicRow, row: SubscriptionRow) -> None:
-    """Raise Conflict if the subscription has not read a sealed segment to its end: the segment's descendants were
-    created without gates.
+    """Raise Conflict if there is a sealed segment that the subscription has not read to its end. The descendants of
+    such a segment were created without gates, so standard consumers could read them too early.
     """
     to_read = readable_segments.to_read(tx, topic.topic_id, row.name)
     unread = sorted(

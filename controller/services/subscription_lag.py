@@ -33,7 +33,9 @@ while a data plane is unavailable.
 
 @dataclass(frozen=True, slots=True)
 class BucketLag:
-    """Lag of one bucket, or of a whole segment if `bucket` is None. `owners` may be empty."""
+    """Lag of one bucket, or of a whole segment if `bucket` is None. `hash_range` and `bucket` are hash ranges as text.
+    `owners` are the names of the consumers that own the bucket, or buckets of the segment; possibly none.
+    """
 
     segment_id: int
     hash_range: str
@@ -48,8 +50,8 @@ class BucketLag:
 
 
 Unread = Callable[[str, str, Collection[int]], dict[int, int]]
-"""Returns the unacknowledged messages of segments, as `unread` does. Takes topic, subscription and segment
-ids.
+"""Returns the numbers of unacknowledged messages of segments by id, as `unread` does. Takes topic, subscription and
+segment ids.
 """
 
 
@@ -92,10 +94,10 @@ def lag(store: Store, planes: Mapping[str, DataPlane], topic: str, subscription:
 def unread(
     store: Store, planes: Mapping[str, DataPlane], topic: str, subscription: str, segment_ids: Collection[int]
 ) -> dict[int, int]:
-    """Return the unacknowledged messages of these segments by id. Segments that cannot be counted within
-    `UNREAD_SECONDS`, or that the subscription does not have to read, are left out. Calls in progress are not
-    waited for. Raises TopicNotFound, SubscriptionNotFound, and Unsupported if the data plane is not
-    configured here.
+    """Return the number of unacknowledged messages of each of these segments, by id. Segments that the
+    subscription does not have to read, or that cannot be counted within `UNREAD_SECONDS` or because of an error of
+    the data plane, are left out. Calls that last longer continue in the background. Raises TopicNotFound,
+    SubscriptionNotFound, and Unsupported if the data plane is not configured here.
     """
     with store.transaction() as tx:
         row = topics.find_topic(tx, topic)
@@ -125,8 +127,8 @@ def _of_segment(
     *,
     counts_buckets: bool,
 ) -> list[BucketLag]:
-    """Return the lag of each bucket of the segment, or of the whole segment if buckets cannot be counted.
-    After an error of the data plane, return the segment with the error.
+    """Return the lag of each bucket of the segment, or one entry for the whole segment if buckets cannot be
+    counted. After an error of the data plane, return one entry for the segment with the error.
     """
     segment_fields = (segment.segment_id, str(segment.hash_range), segment.state.value)
     segment_owners = tuple(sorted({owner.consumer for owner in owners}))

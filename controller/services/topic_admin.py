@@ -36,7 +36,7 @@ def create_topic(
 ) -> Intent:
     """Intend to create a topic (`topic://tenant/namespace/name`) with `segments` equal segments, 1..65536. On a data
     plane that keeps layouts, intend to create the topic there and to mirror its layout. A repeated request key returns
-    its first intent.
+    its first intent, unless the checks of data plane, namespace and properties fail.
 
     The policy's maximum number of segments does not apply: it restricts automatic splits only. Raises InvalidInput
     (also for an override that does not fit the levels above), TopicExists, NotFound if the data plane lacks the
@@ -99,7 +99,8 @@ def attach_topic(
 
 
 def detach_topic(store: Store, name: str, request: Request) -> Intent:
-    """Intend to return a topic to its broker's own controller. The data of the topic does not change.
+    """Intend to return a topic to its broker's own controller. The data of the topic does not change. A repeated
+    request key returns its first intent while the topic is being detached; after that it raises TopicNotFound.
 
     Raises TopicNotFound, TopicNotLive, and Conflict for a topic that was not attached, or if the request key was used
     for another request.
@@ -113,7 +114,7 @@ def detach_topic(store: Store, name: str, request: Request) -> Intent:
 
 def delete_topic(store: Store, name: str, request: Request) -> Intent:
     """Write and return the intent to delete the topic and all its logs, unread data included. A repeated request key
-    returns its first intent.
+    returns its first intent while the topic is being deleted; after that it raises TopicNotFound.
 
     No further intent is accepted; reshapes in progress end first. A topic that is being created can be deleted too.
     Raises TopicNotFound, TopicNotLive, TopicHeld, and Conflict if the request key was used for another request.
@@ -138,7 +139,7 @@ def _demand_namespace(plane: DataPlane, topic: str) -> None:
 
 def _check_properties(properties: Mapping[str, str]) -> None:
     """Raise InvalidInput for text that cannot be stored, and for a retention that is not a finite number,
-    which would silently keep everything for ever.
+    because such a retention would silently keep everything for ever.
     """
     for key, property_value in properties.items():
         utf8(key, "topic property")

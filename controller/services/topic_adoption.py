@@ -56,7 +56,8 @@ def plan(
     data_plane: str = "pulsar",
 ) -> Plan:
     """Inspect the old topic and return the plan of the adoption: under the name `topic` (None: the old name),
-    with `segments` segments (None: one for each old log). Changes nothing.
+    with `segments` segments (None: one for each old log). Changes nothing. The name and the maximum number of
+    segments are not checked here, but in `adopt`.
 
     Raises TopicNotFound, InvalidInput, Conflict if a log of the topic is already terminated, Unsupported if
     the data plane is not configured here or has no topics to adopt, and the errors of the data plane.

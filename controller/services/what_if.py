@@ -51,8 +51,9 @@ def ask(
     changes: Mapping[str, Any],
     lanes: Collection[Lane] = ALL_LANES,
 ) -> WhatIf:
-    """Evaluate the topic under the policy in force and under the policy with `changes`, by parameter. Writes
-    nothing. Raises the errors of `situations_of`.
+    """Evaluate the topic under the policy in force and under the policy with `changes`, the new values by
+    parameter. Writes nothing. Raises TopicNotFound, NotFound if the topic is not live or its data plane is not
+    configured here, InvalidPolicy, and InvalidInput for a parameter that is removed (None).
     """
     return compare(topic, *situations_of(store, planes, topic, changes), lanes)
 

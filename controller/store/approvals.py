@@ -237,7 +237,8 @@ def end(
 ) -> None:
     """End the approvals of these subjects, which are performed (done) or gone (expired).
 
-    The outcome is appended to a stored one. Approvals that have no transition to `state`, such as ended ones, are not changed.
+    `outcome` is appended to the stored outcome, after a semicolon; None keeps the stored outcome. Approvals that have no transition to
+    `state`, such as approvals that have ended, are not changed.
     """
     values = {
         "subject": subject.value,
@@ -250,8 +251,8 @@ def end(
 
 def ask(tx: Connection, run: str, limit: int) -> list[ApprovalRow]:
     """Assign up to `limit` answerable approvals without a run to the Airflow run `run` (dag/run), which requests their answers. Approvals
-    that another transaction has locked are skipped. Return all pending approvals of the run, including those of an earlier call and those
-    that are no longer answerable.
+    that another transaction has locked are skipped. Return all pending approvals of the run by id, including approvals of an earlier call
+    and approvals that are no longer answerable.
     """
     tx.execute(_ASK, {"run": run, "limit": limit})
     return [_row(row) for row in tx.execute(_ASKED, {"run": run})]
@@ -273,8 +274,8 @@ def get_approval(tx: Connection, approval_id: int) -> ApprovalRow:
 
 
 def overdue(tx: Connection, limit: int) -> list[ApprovalRow]:
-    """Return up to `limit` approvals to end, by topic: pending ones that have expired or whose subject is gone, and approved operations
-    that were not performed within `VALID_MS` after the answer.
+    """Return up to `limit` approvals to end, by topic: pending approvals that have expired or whose subject is gone, and approvals of
+    operations that were approved but not performed within `VALID_MS` after the answer.
     """
     return [_row(row) for row in tx.execute(_OVERDUE, {"limit": limit, "valid_seconds": VALID_MS / 1000})]
 

@@ -30,7 +30,7 @@ class AuditRow:
 
 
 def write(tx: Connection, row: AuditRow) -> None:
-    """Add the row."""
+    """Add the row to the audit, with the present time of the database."""
     tx.execute(_WRITE, asdict(row))
 
 

@@ -78,7 +78,7 @@ _SUBJECTS = text("""
 
 @dataclass(frozen=True, slots=True)
 class BacktestRequest:
-    """A request for a backtest. `inputs` holds `policies`, `loads` and `prices`. A request key that exists names the same run."""
+    """A request for a backtest. `inputs` holds `policies`, `loads` and `prices`. A second request with the key gets the first one's run."""
 
     request_key: str
     asked_by: str
@@ -88,7 +88,9 @@ class BacktestRequest:
 
 @dataclass(frozen=True, slots=True)
 class BacktestResult:
-    """Result of one policy on one load. Costs are in segment-hours. `topic_id` is None if the load is a trace."""
+    """Result of one policy on one load. Costs are in segment-hours; `least_cost` is the least possible cost of this load. `seed` is the
+    number of the draw of the load. `topic_id` is None if the load is a trace.
+    """
 
     load: str
     policy: str
@@ -180,9 +182,11 @@ def subjects(
     names: Collection[str] | None = None,
     namespace: str | None = None,
 ) -> list[Subject]:
-    """Return live topics by name, each with its policy in force and its segments that existed between `since` and `until`.
+    """Return live topics by name, each with its present policy in force and its segments that were ACTIVE at some time between `since` and
+    `until`, possibly none.
 
-    `names` and `namespace` each restrict the topics; None does not. A policy that cannot be read is an `UnreadablePolicy`.
+    `names` and `namespace` each restrict the topics; None does not. A name without a live topic is ignored. A policy that cannot be read
+    is an `UnreadablePolicy`.
     """
     parameters = {
         "since": since,

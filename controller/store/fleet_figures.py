@@ -70,7 +70,9 @@ class TopicFigures:
     """Figures of one topic. `hottest_ratio` is the largest rate divided by its split threshold; None without fresh
     load. `shared_segments`: segments that several consumers of a subscription read. `buckets_withheld`: owned buckets
     whose owner was requested to release them and has not done so. `buckets_away`: owned buckets whose owner is not
-    connected.
+    connected. `draining_segments`: pairs of a sealed segment and a subscription that has not drained it.
+    `still_drain_seconds`: longest time for which the backlog of such a pair has not changed, without pairs that wait
+    for their own ancestors. Figures in seconds are None if there is nothing to measure.
     """
 
     topic: str
@@ -114,7 +116,7 @@ class FleetFigures:
 
 
 def fleet_figures(tx: Connection, *, prefix: str, most_topics: int) -> FleetFigures:
-    """Return the figures of the fleet, and of the first `most_topics` live topics whose names begin with `prefix`, by name.
+    """Return the figures of the whole fleet, and of the first `most_topics` live topics whose names begin with `prefix`, by name.
 
     Limits each statement of the transaction to 8 s; after that, statements raise StoreUnavailable.
     """

@@ -65,7 +65,7 @@ def begin(tx: Connection, subject: str, key: str, digest: str) -> Mapping[str, A
 
 
 def finish(tx: Connection, subject: str, key: str, answer: Mapping[str, Any]) -> None:
-    """Store the answer to the request."""
+    """Store the answer to the request that used the key, so that a repeated request gets the same answer."""
     tx.execute(_FINISH, {"subject": subject, "key": key, "answer": json.dumps(answer)})
 
 

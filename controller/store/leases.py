@@ -57,9 +57,9 @@ _RENEW = text("""
 def acquire(
     tx: Connection, name: str, holder: str, ttl_seconds: float, incarnation: str | None = None
 ) -> Lease | None:
-    """Take a lease that is free, expired or resigned, for `ttl_seconds`, at the next term.
+    """Take a lease that is free, expired or resigned, for `ttl_seconds`, at the next term, and return it.
 
-    None while any process holds it, including this one. `incarnation` identifies this process.
+    Return None while any process holds the lease, including this one. `incarnation` identifies this process.
     """
     return _lease(tx, _ACQUIRE, name=name, holder=holder, ttl_seconds=ttl_seconds, incarnation=incarnation)
 
@@ -67,8 +67,8 @@ def acquire(
 def renew_or_acquire(
     tx: Connection, name: str, holder: str, ttl_seconds: float, incarnation: str | None = None
 ) -> Lease | None:
-    """Renew the lease at its term if this process holds it; otherwise take the lease if it is free, at the next term. None while
-    another process holds the lease, even a process of the same name, which has another `incarnation`.
+    """Renew the lease at its term if this process holds it; otherwise take the lease if it is free, at the next term. Return the lease;
+    None while another process holds it, even a process of the same name, which has another `incarnation`.
     """
     return _lease(
         tx, _RENEW_OR_ACQUIRE, name=name, holder=holder, ttl_seconds=ttl_seconds, incarnation=incarnation
@@ -76,7 +76,9 @@ def renew_or_acquire(
 
 
 def renew(tx: Connection, lease: Lease, ttl_seconds: float) -> Lease | None:
-    """Extend the lease to `ttl_seconds` from now; None if this term has ended, by expiry or by another holder."""
+    """Extend the lease to `ttl_seconds` from now, and return it with its next expiry. Return None, and change nothing, if this term has
+    ended, by expiry or by another holder.
+    """
     return _lease(tx, _RENEW, name=lease.name, holder=lease.holder, term=lease.term, ttl_seconds=ttl_seconds)
 
 
@@ -143,7 +145,7 @@ def announce(
 
 
 def read(tx: Connection, name: str) -> Lease | None:
-    """Return the lease as its row stands, expired or not. None if no process ever took it."""
+    """Return the lease as its row stands, in force or expired. None if no process ever took the lease."""
     row = tx.execute(
         text("SELECT name, holder, term, expires_at, incarnation FROM cleave.lease WHERE name = :name"),
         {"name": name},
@@ -210,9 +212,8 @@ def live_leases(tx: Connection, prefix: str) -> list[Lease]:
 
 
 def still_held(tx: Connection, leases: Sequence[Lease]) -> bool:
-    """Return True if all leases are in force at their terms; share locks keep them so until the transaction ends.
-
-    The locks are taken in the order in which shards are renewed.
+    """Return True if all leases are in force at their terms. Share locks keep other processes from taking or changing the leases until
+    the transaction ends; they are taken in the order in which shards are renewed.
     """
     rows = tx.execute(
         text("""

@@ -43,8 +43,8 @@ class SetAside:
 
 def note(tx: Connection, batch: Batch, subjects: Sequence[SetAside]) -> None:
     """Log the number of skipped subjects and the first of them, and record the first `NOTED_AT_MOST` in the database.
-    A subject that the batch skipped before keeps its row, whose count is raised. Also deletes rows that were last
-    written a day ago.
+    A subject that the batch skipped before keeps its row, whose count is raised and whose reason is replaced. Also
+    deletes rows of all batches that were last written more than a day ago.
 
     Does nothing without a skipped subject.
     """
@@ -70,5 +70,5 @@ def note(tx: Connection, batch: Batch, subjects: Sequence[SetAside]) -> None:
 
 
 def _storable(words: str) -> str:
-    """Return the text on one line, without characters that PostgreSQL cannot store."""
+    """Return the text on one line, with NUL, which PostgreSQL cannot store, replaced."""
     return " ".join(words.replace("\0", "\N{REPLACEMENT CHARACTER}").split())

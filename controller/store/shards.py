@@ -23,7 +23,7 @@ class Shards:
 
     @classmethod
     def of(cls, count: int, held: Collection[int]) -> Shards:
-        """Return the shards `held` out of `count`. Raises ValueError for a shard number that does not exist."""
+        """Return the shards `held`, possibly none, out of `count`. Raises ValueError unless each number is within 0..`count` - 1."""
         if count < 1 or any(not 0 <= shard < count for shard in held):
             raise ValueError(f"shards {sorted(held)} are not all within 0..{count - 1}")
         return cls(count, frozenset(held))

@@ -42,8 +42,9 @@ _INSTALLED = "SELECT min(applied_at) AS installed_at FROM inspect.migrations"
 
 @dataclass(frozen=True, slots=True)
 class TracedOperation:
-    """A finished operation with its steps. `decision` is the decision that chose it, with the load run that preceded the decision by at
-    most ten minutes, if the decision used load. None if the operation was requested manually, or the decision has expired.
+    """A finished operation, done or aborted, with its steps. `decision` is the decision that chose the operation, with the columns of the
+    last load run before the decision; these are None unless the decision used load and the run was at most ten minutes older. `decision`
+    is None if the operation was requested manually, or the decision has expired.
     """
 
     operation: Row
@@ -52,7 +53,7 @@ class TracedOperation:
 
 
 def installed_at(tx: Connection) -> datetime:
-    """Return the time at which this database was created, which tells installations with the same ids apart."""
+    """Return the time of the first migration of this database, which tells installations with the same ids apart."""
     instant: datetime = inspection.rows(tx, _INSTALLED)[0]["installed_at"]
     return instant
 

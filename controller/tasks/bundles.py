@@ -29,7 +29,9 @@ COLLECT_INTERVAL_SECONDS = 30.0
 
 @contextmanager
 def _cluster(dsn: str, extras: Extras, *, statement_seconds: float = STATEMENT_SECONDS) -> Iterator[Bundles]:
-    """Open the bundle services of the cluster that the settings of the connection name."""
+    """Open the bundle services of the cluster that the settings of the connection name, and close them at the
+    end of the block. Raises InvalidInput if the settings name no cluster or are invalid.
+    """
     with cleave_at(dsn, extras, statement_seconds=statement_seconds) as app, bundles_of(app) as bundles:
         yield bundles
 

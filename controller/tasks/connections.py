@@ -34,8 +34,9 @@ def check_database(*, dsn: str, extras: Extras) -> str:
 
 
 def check_pulsar(*, extras: Extras) -> str:
-    """Return the broker's version and address. Raises InvalidInput without a host or for an invalid setting,
-    and another CleaveError if no broker answers.
+    """Return the broker's version and address as text. `extras` are settings by name
+    (`PulsarConnection.settings`). Raises InvalidInput without a host or for an invalid setting, and another
+    CleaveError if no broker answers.
     """
     access, call_timeout_seconds = _pulsar(extras)
     try:
@@ -60,8 +61,8 @@ def ask_pulsar(*, extras: Extras, method: str, path: str, body: object = None) -
 
 
 def _pulsar(extras: Extras) -> tuple[PulsarAccess, float]:
-    """Return the access to the cluster, and the time-out of a call in seconds. Raises InvalidInput without a
-    host, and for an invalid setting.
+    """Return the access to the cluster, and the time-out of a call in seconds. Settings that `extras` does
+    not have are read from the environment. Raises InvalidInput without a host, and for an invalid setting.
     """
     settings = load_settings(**extras)
     access = pulsar_access(settings)

@@ -217,9 +217,9 @@ def keep_partitions(
 
 
 def _visit_pages(app: Application, share: Share, visit: Callable[[int], int | None]) -> bool:
-    """Call `visit` with the topic id after which each page of the share begins, for up to `BUDGET_SECONDS`; it
-    returns the id after which to continue, or None after the last topic. Return False if the time was over
-    before all topics were visited.
+    """Call `visit` with the topic id after which each page of the share begins, for up to `BUDGET_SECONDS`.
+    `visit` returns the id after which to continue, or None after the last topic. Return True if all topics were
+    visited, False if the time was over before.
 
     Begins after a random id up to the highest of the fleet, continues at the lowest id after the last topic,
     and stops there; the last page may repeat topics of the first. If the ids of the share fit into one page,

@@ -71,8 +71,9 @@ def _pass(
     actions were decided, add their number to the note of the DAG run. A dry run only evaluates, logs and adds
     the note.
 
-    In the summary, `shares` are the tasks to request, none if nothing is left; `unasked` is True if an
-    approval awaits an answer and no run presents it. Raises the errors of `autoscaler.run_pass`.
+    In the summary, `shares` are the tasks to request: none if nothing is left, for a pass over a share, and in a
+    dry run. `unasked` is True if an approval awaits an answer and no run presents it (False in a dry run). Raises
+    the errors of `autoscaler.run_pass`.
     """
     limit = app.settings.pass_batch_topics * (BATCHES_ALONE if share is None else BATCHES_A_SHARE)
     if not dry_run:
@@ -111,7 +112,9 @@ def _pass(
 
 
 def _shares(app: Application, lanes: Collection[Lane]) -> list[dict[str, int]]:
-    """Return as many shares as the topics that are still due fill, at most `SHARES_AT_MOST`."""
+    """Return the shares of all topics, one for each `BATCHES_ALONE` batches of topics that are still due in
+    these lanes, at most `SHARES_AT_MOST`; none if no topic is due.
+    """
     with app.store.transaction() as tx:
         [backlog] = read_view(
             tx,

@@ -76,9 +76,9 @@ class SparkConnection:
         return f"{url}/{suffix}" if suffix else url
 
     def _conf(self) -> dict[str, str]:
-        """Return the extras named `spark.…`, which are Spark's settings, and those of the provider's own
-        extras that apply here; of two, the former. Raises InvalidInput for deploy mode `cluster` and for
-        Kerberos.
+        """Return Spark's settings by name: the extras named `spark.…`, and the provider's extras `queue` and
+        `namespace`, unless a `spark.…` extra has the same setting. Raises InvalidInput for deploy mode
+        `cluster` and for Kerberos.
         """
         if self.extras.get("deploy-mode") == "cluster":
             raise InvalidInput(

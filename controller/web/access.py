@@ -60,7 +60,9 @@ _LATEST = 2**53
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """Rights of one token: the role, its scope and the holder."""
+    """Rights of one token: the role, the holder (`subject`) and the scope. `topics` and `namespaces` are patterns, in which `*` stands for
+    any text.
+    """
 
     role: Role
     topics: tuple[str, ...] = ()
@@ -70,8 +72,8 @@ class Grant:
     """`time.time()` at which the token expires."""
 
     def stream_until(self, now: float) -> float:
-        """Return the end of a stream that is opened at `now` (`time.time()`): the expiry of the token. For a token that is accepted only
-        within the clock leeway, the end of the leeway.
+        """Return the time (`time.time()`) at which a stream that is opened at `now` must end: the expiry of the token. If the token has
+        expired and is accepted within the clock leeway, the end of the leeway.
         """
         return self.ends_at if now < self.ends_at else self.ends_at + CLOCK_LEEWAY_SECONDS
 
@@ -80,9 +82,10 @@ class Grant:
         return self.may(Right.LOOK_UP, topic=topic)
 
     def may(self, right: Right, *, topic: str | None = None, namespace: str | None = None) -> bool:
-        """Return True if the grant includes the right, on the topic or in the namespace (`tenant/namespace`) if one is given.
+        """Return True if the role has the right and its scope includes the topic or namespace (`tenant/namespace`).
 
-        A client without a given topic has its rights; an operator without a given namespace may not operate.
+        `topic` is checked for a client only, and `namespace` for an operator's right to operate only. A client has its rights if `topic` is
+        None; an operator may not operate if `namespace` is None.
         """
         if self.role not in _ROLES_WITH[right]:
             return False
@@ -104,12 +107,12 @@ class Grant:
 
 
 def roles_with(right: Right) -> str:
-    """Return the roles that give the right, joined for a message."""
+    """Return the names of the roles that give the right, joined by ` or `."""
     return " or ".join(role for role in Role if role in _ROLES_WITH[right])
 
 
 def _fits(name: str, patterns: Sequence[str]) -> bool:
-    """Return True if the name matches one of the patterns, in which `*` stands for any text, `/` included."""
+    """Return True if the name matches one of the patterns of `fnmatch`, in which `*` stands for any text, `/` included."""
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
@@ -126,7 +129,7 @@ def sign(
     None.
 
     Raises InvalidInput for a short secret, a subject that is empty, too long or not printable, a client without topics, an operator
-    without namespaces, or a scope that the role does not use.
+    without namespaces, or a scope that the role does not use. The patterns and `life_seconds` are not checked.
     """
     demand_secret(secret)
     _demand_whole(role, topics, namespaces)
@@ -167,7 +170,8 @@ def read(secret: str, authorization: str | None) -> Grant:
     """Return the grant of the header `Authorization: Bearer …`.
 
     Raises TokenOutOfTime for a token that is expired or not yet valid, with a leeway of CLOCK_LEEWAY_SECONDS. Raises AccessDenied for no
-    token, a token of another installation or of an unknown role, and a client or operator token without a scope.
+    token, a token of another installation, without an expiry or of an unknown role, a client or operator token without a scope, and a
+    scope that is not a list of texts.
     """
     kind, _, token = (authorization or "").partition(" ")
     if kind.lower() != "bearer" or not token:

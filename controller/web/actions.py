@@ -43,7 +43,9 @@ def router() -> APIRouter:
 
 
 def _paths(action: AnyAction) -> Iterator[tuple[str, Right, Any]]:
-    """Yield each path of the action, the right that the path demands, and the type of the level in the path."""
+    """Yield each path of the action, the right that the path demands, and the type of the level in the path: None for an action without a
+    level.
+    """
     if "level" not in action.path_fields:
         yield action.path, action.right, None
         return
@@ -98,7 +100,7 @@ def _report_endpoint(action: AnyAction, level: Any) -> Any:
 
 
 def _body_parameter(body: type[BaseModel]) -> inspect.Parameter:
-    """Return the parameter for the body, which is optional if every field has a default."""
+    """Return the parameter for the body. If every field has a default, the body is optional and defaults to these values."""
     is_needed = any(field.is_required() for field in body.model_fields.values())
     annotation = body if is_needed else body | None
     return keyword("body", Annotated[annotation, Body()], REQUIRED if is_needed else body())

@@ -74,7 +74,7 @@ def create_app(served: ConsumerServices, secret: str, slots: Slots, *, computers
 
 def app_for_people(served: PeopleServices, identify: Who, *, most_at_once: int) -> FastAPI:
     """Return the app with the routes for people, without those of consumers and brokers. `identify` returns the grant of each caller;
-    `most_at_once` limits the requests in progress.
+    `most_at_once` limits the requests in progress, of which one subject may have a quarter.
     """
     return _app(ROUTERS_FOR_PEOPLE, served, identify, Slots(most_at_once), Computers())
 

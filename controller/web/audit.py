@@ -34,7 +34,7 @@ _TRUE = frozenset({"true", "1", "yes", "on", "t", "y"})
 
 
 class Audited:
-    """Middleware that records changes and denials. `write` may raise the errors of a store."""
+    """Middleware that records changes and denials. `write` is called in a thread; a CleaveError that it raises is logged."""
 
     def __init__(self, app: ASGIApp, write: WriteAudit) -> None:
         self._app, self._write = app, write
@@ -93,13 +93,15 @@ def _is_change(scope: Scope, state: dict[str, Any]) -> bool:
 
 
 def _is_dry_run(query: str) -> bool:
-    """Return True if the query requests a dry run, even if the rest of the request is invalid."""
+    """Return True if the last `dry_run` of the query requests a dry run, even if the rest of the request is invalid."""
     value = parse_qs(query).get("dry_run", [""])[-1]
     return value.lower() in _TRUE
 
 
 def _row(scope: Scope, state: dict[str, Any], status: int) -> AuditRow:
-    """Return the row of the audit for the request. The path is stored without its query."""
+    """Return the row of the audit for the request. The path has no query and at most `_LONGEST` characters. Subject and role are None if
+    the sender was not identified.
+    """
     grant: Grant | None = state.get("grant")
     path = scope.get("raw_path", scope["path"].encode()).decode("latin-1")  # a query may hold a secret
     route = scope.get("route")

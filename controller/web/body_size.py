@@ -14,7 +14,9 @@ LARGEST_BODY_BYTES = 4 * 1024 * 1024
 
 
 def body_problem(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
-    """Return the requirement that the body announced by these headers does not meet, as a text. None if the body is accepted."""
+    """Return the requirement that the body announced by these headers does not meet, as a text. None if the body is accepted, or if the
+    headers announce no body. Names of headers are in lower case.
+    """
     announced = dict(headers)
     length = announced.get(b"content-length", b"0").decode("latin-1")
     if b"transfer-encoding" in announced or from_digits(length, LARGEST_BODY_BYTES) is None:

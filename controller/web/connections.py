@@ -106,7 +106,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._lobby.leave(self)
 
     def release(self) -> None:
-        """Return the connection to the lobby, because its request is answered."""
+        """Return the connection to the lobby, because its request is answered. Does nothing for a connection that is closing."""
         if not self.transport.is_closing():
             self._lobby.enter(self)
 
@@ -200,7 +200,9 @@ class GuardedProtocol(HttpToolsProtocol):
         self._cancel_unread()
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - the answer has a text of its own
-        """Answer with JSON where uvicorn would answer with text: the parser gave up."""
+        """Answer with the status and reason of `_stop`, or with 400 if the request is not valid HTTP. uvicorn calls this method when its
+        parser gives up.
+        """
         status, reason = self._refusal or (400, "the request is not valid HTTP/1.1; correct it")
         self._refuse(status, reason)
 
@@ -208,7 +210,7 @@ class GuardedProtocol(HttpToolsProtocol):
         """Log nothing: the request is answered like any other, and a client could fill the log."""
 
     def _stop(self, status: int, reason: str) -> None:
-        """Refuse from inside the parser, which then calls `send_400_response`."""
+        """Raise an error that ends the parsing, after which `send_400_response` answers with this status and reason."""
         self._refusal = (status, reason)
         raise _Refused(reason)
 
@@ -234,8 +236,8 @@ class GuardedProtocol(HttpToolsProtocol):
             )
 
     def _refuse(self, status: int, reason: str) -> None:
-        """Answer with the status and a JSON reason, and disconnect once the client has had `_LINGER_SECONDS` to read the answer. If
-        another answer has begun, or earlier requests wait, only disconnect.
+        """Answer with the status and a JSON reason, and disconnect once the client has had `_LINGER_SECONDS` to read the answer. The app
+        sees a request in progress as disconnected. If the answer of this request has begun, or further requests wait, only disconnect.
         """
         self._refusal = (status, reason)
         self._await(None)

@@ -42,7 +42,9 @@ async def dead_letter_log(request: HttpRequest, topic: Topic, subscription: Name
 
 @router.post(CONSUMER_PATH + "/dead-letters")
 async def dead_letters(asking: AtLeader, _life: Life) -> Logged:
-    """Return the subscription's dead-letter log. Create the log if it does not exist."""
+    """Return the address of the subscription's dead-letter log. Create the log if it does not exist. The incarnation is required but not
+    checked.
+    """
     key = asking.key
     log = await run_in_threadpool(asking.served.dead_letters.make, key.topic_id, key.name)
     return Logged(data_plane=log.data_plane, backing_topic=log.backing_topic)

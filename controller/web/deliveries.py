@@ -104,7 +104,9 @@ class Openings(BaseModel):
 async def _asker(
     request: HttpRequest, topic: Topic, subscription: Name, consumer: ConsumerName, holder: Holder
 ) -> _RequestingConsumer:
-    """Return the consumer that sends the request. Raises TopicNotFound."""
+    """Return the consumer that sends the request. `holder` is the grant of the token. Raises TopicNotFound; subscription and consumer are
+    not checked.
+    """
     served: ConsumerServices = request.app.state.served
     topic_id, _ = await run_in_threadpool(served.layouts.find, topic)
     return _RequestingConsumer(served, SubscriptionKey(topic_id, subscription), consumer, holder.subject)
@@ -118,7 +120,7 @@ class _RequestingConsumer:
         self._key, self._consumer, self._subject = key, consumer, subject
 
     def ownership(self, body: Owned) -> Ownership:
-        """Return the consumer's ownership of the bucket that the body names."""
+        """Return the ownership that the consumer claims in the body. The claim is not checked here."""
         return Ownership(
             self._key,
             self._consumer,

@@ -32,8 +32,8 @@ _FILES = Path(fastapi_offline.__file__).parent / "static"
 
 
 def _with_columns(app: FastAPI) -> dict[str, Any]:
-    """Return the description with the columns of the views that questions read, which are read from the database; without them while
-    PostgreSQL is unreachable.
+    """Return a copy of the app's OpenAPI document, with the required right of each call, and with the columns of the views that questions
+    read. The columns are read from the database, and left out while PostgreSQL is unavailable.
     """
     described = copy.deepcopy(app.openapi())  # the app keeps its document, and a later build begins with it
     _name_rights(app, described)

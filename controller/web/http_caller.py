@@ -37,7 +37,7 @@ class Turns:
         self._acts, self._looks = asyncio.Semaphore(AT_ONCE), asyncio.Semaphore(AT_ONCE)
 
     def of(self, right: Right) -> asyncio.Semaphore:
-        """Return the limit for calls that use the right."""
+        """Return the semaphore that limits calls which use the right: one for READ and LOOK_UP, one for all other rights."""
         return self._looks if right in (Right.READ, Right.LOOK_UP) else self._acts
 
 
@@ -49,7 +49,7 @@ class Acting:
     grant: Grant
 
     def request(self, reason: str, key: str | None = None) -> Request:
-        """Return a request for the journal; without a key the request gets a new one."""
+        """Return a request for the journal, with the deadline of the settings. `key` is the request key; None: a new key."""
         return Request(
             request_key=key or f"api-{os.urandom(8).hex()}",
             origin=Origin.API,
@@ -63,8 +63,8 @@ class Acting:
         return Caller(self.grant.subject, Origin.API, REST_REASON, key or f"api-{os.urandom(8).hex()}")
 
     def finish(self, intent: Intent) -> Operation:
-        """Return the operation once it is done. Without a running worker, this process runs the operation. Raises Retryable if the
-        operation takes longer than `serve_wait_seconds`, Terminal if it was aborted.
+        """Wait until the operation of the intent is done, and return it. Without a running worker, this process runs the operation. Raises
+        Retryable if the operation takes longer than `serve_wait_seconds`, Terminal if it was aborted.
         """
         return wait_until_done(self.app, intent, self.app.settings.serve_wait_seconds)
 

@@ -237,7 +237,9 @@ class BeyondKnown:
     """The layouts that one watch sends: all of them, except a first layout that the client knows."""
 
     def __init__(self, epoch: int, leader: str | None) -> None:
-        """`leader` is None for a client that does not report the leader it knows."""
+        """`epoch` and `leader` are those that the client knows: -1 for no epoch; None if the client does not report a leader, so that only
+        the epoch is compared.
+        """
         self._epoch, self._leader = epoch, leader
         self._is_first = True
 
@@ -253,7 +255,7 @@ class BeyondKnown:
 
 
 def layout_document(fed: FedLayout) -> dict[str, object]:
-    """Return the layout as clients receive it. Sealed segments are left out."""
+    """Return the document of `LayoutShown`. Sealed segments are left out."""
     published = fed.published
     return {
         "topic_id": published.topic_id,

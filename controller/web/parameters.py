@@ -37,7 +37,9 @@ LEVELS: Mapping[str, Any] = MappingProxyType(
 
 
 def route_path(path: str) -> str:
-    """Return the path of a route, with each field replaced by its parts, such as tenant and namespace."""
+    """Return the path of a route: the prefix of the API and `path`, in which a field with parts, such as `{topic}`, is replaced by its
+    parts. Other fields stay.
+    """
     return PREFIX + re.sub(r"{(\w+)}", lambda name: PATH_FORMS.get(name[1], name[0]), path)
 
 

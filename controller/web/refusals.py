@@ -108,7 +108,9 @@ def json_answer(document: object, status: int = 200, headers: dict[str, str] | N
 
 
 async def _refusal(request: HttpRequest, error: Exception) -> Response:
-    """Answer a CleaveError with its status (500 if `_STATUS` has none), its message and its class; a Retryable also with `Retry-After`."""
+    """Answer a CleaveError with its status (500 if `_STATUS` has none), its message and its class; a Retryable also with `Retry-After`.
+    Stores the message in the state of the request, for the audit.
+    """
     refused = cast(CleaveError, error)
     request.state.refusal = refused.message
     status = next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
@@ -121,7 +123,9 @@ async def _refusal(request: HttpRequest, error: Exception) -> Response:
 
 
 async def _wrong_form(request: HttpRequest, error: Exception) -> Response:
-    """Answer a request with an invalid value: 400 for a name in the path, otherwise 412. The reason names only the first invalid value."""
+    """Answer a request with an invalid value: 400 for a parameter of the path, otherwise 412. The reason names only the first invalid
+    value, and is stored in the state of the request, for the audit.
+    """
     first = cast(RequestValidationError, error).errors()[0]
     where = ".".join(str(part) for part in first["loc"])
     is_name = first["loc"][0] == "path"

@@ -39,7 +39,7 @@ _ADMITTED_BELOW: Mapping[Use, float] = MappingProxyType(
 
 
 def use_of(path: str) -> Use:
-    """Return the kind of request that a route with this path serves."""
+    """Return the kind of request that a route serves. `path` is the path of the route, with its parameters in braces."""
     if path.startswith(CONSUMER_PATH):
         return Use.SESSION if path.endswith("/assignment") else Use.HEARTBEAT
     return Use.WATCH if path.endswith("/watch") else Use.CALL
@@ -49,7 +49,7 @@ class Slots:
     """The slots of one app. Only for the event loop's thread."""
 
     def __init__(self, limit: int, limit_of_subject: int | None = None) -> None:
-        """Create `limit` slots, of which a subject may hold `limit_of_subject`; None: a quarter."""
+        """Create `limit` slots, of which a subject may hold `limit_of_subject`; None: a quarter, at least 1."""
         self._most = limit
         self._most_of_subject = min(limit, limit_of_subject or max(1, limit // _ONE_SUBJECT_OF))
         self._taken = 0
@@ -77,7 +77,7 @@ class Slots:
         self._taken_by[subject] += 1
 
     def give_back(self, subject: str) -> None:
-        """Return a slot of the subject."""
+        """Free a slot that the subject holds. The caller makes sure that the subject holds one."""
         self._taken -= 1
         self._taken_by[subject] -= 1
         if not self._taken_by[subject]:
@@ -91,7 +91,7 @@ class GivesBack:
         self._app, self._slots = app, slots
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Call the app. Afterwards return the request's slot, if it took one, and return its connection to the lobby."""
+        """Call the app. If the request took a slot, free the slot afterwards, and return the connection to the lobby."""
         state = scope.setdefault("state", {})
         try:
             await self._app(scope, receive, send)

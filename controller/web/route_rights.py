@@ -41,7 +41,7 @@ _DEMANDS: dict[Callable[..., object], Right] = {}
 
 
 def _demanding(right: Right) -> Callable[..., Awaitable[None]]:
-    """Return a dependency that declares the right of a route, and record it in `_DEMANDS`."""
+    """Return a dependency that declares the right of a route, and record the right in `_DEMANDS`. The dependency checks nothing itself."""
 
     async def demanded(_token: Annotated[HTTPAuthorizationCredentials | None, Security(_BEARER)]) -> None:
         """Declare the right, which `DemandingRoute` demands."""
@@ -58,7 +58,7 @@ class DemandingRoute(APIRoute):
 
     def get_route_handler(self) -> Callable[[HttpRequest], Coroutine[Any, Any, Response]]:
         """Return FastAPI's handler, preceded by these steps: demand the right, receive the whole body, take a slot, and remove the
-        connection from the lobby.
+        connection from the lobby. The slot is freed by `GivesBack`.
         """
         handle = super().get_route_handler()
 
@@ -101,7 +101,9 @@ class JsonRequest(HttpRequest):
     """A request that waits for its whole body, and refuses a body that does not arrive or is nested too deeply."""
 
     async def arrive(self) -> None:
-        """Wait for the body. Raises HTTPException (400) if the client disconnects first."""
+        """Wait for the body, which a request without Content-Length does not have. Raises HTTPException (400) if the client disconnects
+        first.
+        """
         if self.headers.get("content-length", "0") == "0":
             return
         try:
@@ -145,7 +147,7 @@ class JsonRequest(HttpRequest):
 
 
 def _is_deeper(document: Any, limit: int) -> bool:
-    """Return True if more than `limit` objects and lists are nested; an operation could not store such a value."""
+    """Return True if objects and lists of the document are nested more than `limit` deep; an operation could not store such a value."""
     level = [document] if isinstance(document, dict | list) else []
     for _ in range(limit):
         inner = [
@@ -178,7 +180,7 @@ def demand_of(right: Right) -> Any:
 
 
 async def grant_of(request: HttpRequest) -> Grant:
-    """Return the grant of the request; the route has checked its right before."""
+    """Return the grant of the sender, which `DemandingRoute` has stored in the state of the request after it checked the right."""
     grant: Grant = request.state.grant
     return grant
 
@@ -187,7 +189,7 @@ Holder = Annotated[Grant, Depends(grant_of)]
 
 
 def rights_of(route: APIRoute) -> list[Right]:
-    """Return the rights that the route and its router declare."""
+    """Return the rights that the route and its router declare: exactly one for a valid route."""
     return [_DEMANDS[call] for call in _calls(route.dependant) if call in _DEMANDS]
 
 

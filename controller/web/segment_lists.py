@@ -81,7 +81,7 @@ async def queue_drained(request: HttpRequest, topic: Topic, subscription: Name, 
 
 
 def segments_document(listed: SegmentList) -> dict[str, object]:
-    """Return the segments as consumers without a session receive them."""
+    """Return the document of `SegmentsShown`, with `as_of` only if the list has one. Segments are sorted by id."""
     layout = listed.layout
     document: dict[str, object] = {
         "topic_id": listed.topic_id,

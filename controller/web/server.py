@@ -66,7 +66,7 @@ class WebServer:
         self._computers = Computers()
 
     def serve(self, services: ConsumerServices) -> WebServer:
-        """Create the app that `run` serves with these services, and return the server. May raise the process's limit of open files."""
+        """Create the app that `run` serves with these services, and return this server. May raise the process's limit of open files."""
         self._services = services
         max_requests, max_without_request = _connections(self._settings.serve_connections)
         slots = Slots(max_requests, self._settings.serve_connections_of_subject)
@@ -83,7 +83,9 @@ class WebServer:
         return self
 
     def run(self) -> None:
-        """Serve in this thread until `stop`, then close the computations and the application. Returns at once if `serve` was not called."""
+        """Serve in this thread until `stop`, then close the computations and the services' `api`. Returns at once if `serve` was not
+        called.
+        """
         if self._server is None or self._services is None:
             return
         try:
@@ -151,8 +153,8 @@ def _connections(wanted: int) -> tuple[int, int]:
 
 
 def _cert_and_key(settings: Settings) -> tuple[str | None, str | None]:
-    """Return the files of certificate and key; None if the server uses plain HTTP. Raises InvalidInput for one file without the other, or for
-    files that do not match.
+    """Return the paths of certificate and key; both None if the server uses plain HTTP. Raises InvalidInput for one without the other, and
+    for files that cannot be read, need a password or do not match.
     """
     cert, key = settings.serve_cert_file, settings.serve_key_file
     if cert is None and key is None:

@@ -205,8 +205,9 @@ class LeaderRequest:
 async def _asking(
     request: HttpRequest, topic: Topic, subscription: Name, consumer: ConsumerName, holder: Holder
 ) -> LeaderRequest:
-    """Return the consumer of a request at the leader. Raises TopicNotFound, OtherLeader if another worker leads the topic, StoreUnavailable
-    if none does.
+    """Return the request of a consumer, if this worker leads the topic. `holder` is the grant of the token. Subscription and consumer are
+    not checked here. Raises TopicNotFound, OtherLeader if another worker leads the topic, StoreUnavailable if no worker leads the topic or
+    the leader has no address.
     """
     served = served_by(request)
     threads: CapacityLimiter = request.app.state.session_threads
@@ -244,7 +245,7 @@ def _why(served: ConsumerServices, topic: str, subscription: str) -> list[dict[s
 
 
 def _in_all(unread: Mapping[int, int], segment_ids: Sequence[int]) -> int | None:
-    """Return the sum of the backlogs. None if a segment cannot be counted, or if there are no segments."""
+    """Return the sum of these segments' backlogs in `unread`. None if `unread` lacks a segment, or if there are no segments."""
     return sum(unread[i] for i in segment_ids) if segment_ids and unread.keys() >= set(segment_ids) else None
 
 
@@ -347,7 +348,7 @@ async def goodbye(asking: AtLeader, incarnation: Incarnation) -> None:
 
 async def _answered(leader: SessionLeader, request: Request) -> None:
     """Submit the request to the leader, and wait for the answer. Raises the error that the leader answers with, and StoreUnavailable after
-    `ANSWER_SECONDS` or if the leader cancels the request.
+    `ANSWER_SECONDS` or if the leader cancels the request; after a timeout, the request may still take effect.
     """
     leader.submit(request)
     try:

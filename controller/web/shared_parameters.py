@@ -30,7 +30,7 @@ class PeopleServices(Protocol):
 
 
 def served_by(request: HttpRequest) -> ConsumerServices:
-    """Return the services that answer requests of this app."""
+    """Return the services that answer requests of this app. An app for people has only those of `PeopleServices`."""
     services: ConsumerServices = request.app.state.served
     return services
 

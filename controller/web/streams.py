@@ -21,7 +21,7 @@ TOKEN_EXPIRED = "token expired"  # noqa: S105 - a reason
 
 
 class EventStream(Generic[Pushed]):
-    """A stream to one client. Construct it in the event loop; `push` and `end` may be called from any thread."""
+    """A stream to one client. Construct it in the event loop, and call `events` once; `push` and `end` may be called from any thread."""
 
     def __init__(self, event: str, document: Callable[[Pushed], object]) -> None:
         """`document` turns a pushed value into the JSON that is sent as `event`; if it returns None, nothing is sent."""
@@ -81,7 +81,7 @@ def response(events: AsyncIterator[bytes]) -> StreamingResponse:
 
 
 def event_of(name: str, document: object) -> bytes:
-    """Return the event in its wire format."""
+    """Return the event in its wire format, with the document as JSON."""
     return b"event: %s\ndata: %s\n\n" % (name.encode(), msgspec.json.encode(document))
 
 

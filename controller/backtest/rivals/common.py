@@ -11,13 +11,13 @@ from controller.domain.segment import Segment
 
 
 def use(stats: LoadStats, capacity: LoadStats) -> float:
-    """Return the load in capacities: the largest of the four rates divided by `capacity`."""
+    """Return the load in capacities: the largest of the four rates, each divided by its rate in `capacity` (above 0)."""
     return max(rate / limit for rate, limit in zip(stats.rates, capacity.rates, strict=True))
 
 
 def own_ticks(situation: EvaluationInput, segment: Segment, tick_ms: int) -> Sequence[LoadStats]:
-    """Return the loads that the segment itself had since its creation, the newest last, without those inherited
-    from its parents.
+    """Return the remembered loads that the segment itself had since its creation, the newest last, without those inherited
+    from its parents; empty without a measurement. `tick_ms`: milliseconds between two of them.
     """
     ticks = situation.recent_loads.get(segment.segment_id, ())
     count = (situation.now - segment.created_at_ms) // tick_ms
@@ -35,8 +35,8 @@ class Room:
         self.segments = len(situation.layout.active) + max(0, added)
 
     def split(self, segment: Segment, parts: int, reason: str) -> Split | None:
-        """Return a split into `parts` equal widths, or as many as the limit allows and the segment has hashes. The
-        added segments count from then on. None if that is only one part.
+        """Return a split into `parts` equal widths, or fewer if the limit of segments or the segment's number of hashes allows
+        only fewer; None if they allow only one. The segments that the split adds count from then on.
         """
         parts = min(parts, segment.hash_range.width, 1 + self.cap - self.segments)
         if parts < 2:
@@ -62,7 +62,9 @@ def busy(situation: EvaluationInput) -> frozenset[int]:
 
 
 def equal_split(segment: Segment, parts: int, reason: str) -> Split:
-    """Return a split into `parts` equal widths, or as many as the segment has hashes."""
+    """Return a split into `parts` equal widths, or as many as the segment has hashes if they are fewer. `parts` and the number
+    of hashes must be at least 2, because a split without cut points stands for two halves.
+    """
     parts = min(parts, segment.hash_range.width)
     return Split(segment.segment_id, segment.hash_range.equal_cuts(parts), reason)
 

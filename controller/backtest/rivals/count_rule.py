@@ -47,8 +47,8 @@ def rule(settings: Settings | None = None, policy: AutoScalePolicy | None = None
 def decide(situation: EvaluationInput, settings: Settings) -> Evaluation:
     """Return a recut that replaces all segments by the desired number of equal ones: the largest total load of the
     remembered ticks divided by `target_use`, rounded up, within the policy's minimum and maximum number of segments.
-    Nothing if the number is right, while a reshape is running, or without a measurement. All segments must remember
-    the same number of ticks.
+    An empty evaluation if the number is right, while a reshape is running, or without a measurement. All segments must
+    remember the same number of ticks.
     """
     policy, active = situation.policy, situation.layout.active
     capacity = policy.thresholds.split

@@ -28,7 +28,7 @@ class Settings:
 
 
 def rule(settings: Settings | None = None, policy: AutoScalePolicy | None = None) -> Rule:
-    """Return Kinesis on-demand as a rule under test."""
+    """Return Kinesis on-demand as a rule under test. None stands for the default settings, and for the default policy."""
     settings = settings or Settings()
     return Rule(
         f"kinesis on-demand {settings.actuation_seconds // 60} min",

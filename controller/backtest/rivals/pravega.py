@@ -43,7 +43,9 @@ class Settings:
 
 
 def rule(settings: Settings | None = None, policy: AutoScalePolicy | None = None) -> Rule:
-    """Return Pravega as a rule under test."""
+    """Return Pravega as a rule under test, which decides on moving averages. None stands for the default settings, and for
+    the default policy.
+    """
     settings = settings or Settings()
     return Rule(
         f"pravega sf {settings.scale_factor}",

@@ -21,8 +21,8 @@ UNBOUNDED_DEPTH = 1_000_000
 
 
 def rule_named(name: str, series: LoadSeries, policy: AutoScalePolicy) -> Rule:
-    """Return the rule with this name for a series, with capacities and limits of `policy`. Raises InvalidInput for an
-    unknown name; the message lists all names.
+    """Return the rule with this name (a key of `RULES`), with capacities and limits of `policy`. Only `static peak` depends
+    on the series. Raises InvalidInput for an unknown name; the message lists all names.
     """
     factory = RULES.get(name)
     if factory is None:
@@ -31,8 +31,8 @@ def rule_named(name: str, series: LoadSeries, policy: AutoScalePolicy) -> Rule:
 
 
 def merging_at(policy: AutoScalePolicy, part: float) -> AutoScalePolicy:
-    """Return a policy `pip483` that merges below this part of the split thresholds, whatever the number of merges in an
-    ancestry.
+    """Return `policy` with the profile `pip483` and with merge thresholds that are this part (0..1) of its split thresholds.
+    The number of merges in an ancestry is practically unlimited.
     """
     return replace(
         policy,

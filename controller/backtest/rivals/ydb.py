@@ -29,7 +29,7 @@ class Settings:
 
 
 def rule(settings: Settings | None = None, policy: AutoScalePolicy | None = None) -> Rule:
-    """Return YDB as a rule under test."""
+    """Return YDB as a rule under test. None stands for the default settings, and for the default policy."""
     settings = settings or Settings()
     return Rule(
         "ydb",
@@ -42,7 +42,7 @@ def rule(settings: Settings | None = None, policy: AutoScalePolicy | None = None
 def decide(situation: EvaluationInput, settings: Settings) -> Evaluation:
     """Return a split in two of each segment that was above `up_at` of its capacity throughout the window. A segment
     that is above it for a shorter time, of one hash, or beyond the limit of segments is refused; a segment without a
-    measurement or in a running reshape is left unchanged.
+    measurement or in a running reshape, or not above it at the last tick, is left unchanged without a refusal.
     """
     capacity = situation.policy.thresholds.split
     busy_segments, room = common.busy(situation), common.Room(situation)

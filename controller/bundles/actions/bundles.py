@@ -118,8 +118,10 @@ def split(context: Context, request: SplitBundle) -> SplitBundleResponse:
     """Plan the split by the topics that brokers report now. Unless the request is a dry run, send the split to the cluster and wait for
     its result. The parts in the response are those of the plan, also if the outcome is `nothing-changed`.
 
-    Raises the errors of `plan_manual_split` and of `BundleActions.split_at`, Conflict if the algorithm finds no cut, and InvalidInput
-    if the settings name no cluster.
+    Raises Conflict if the algorithm finds no cut, or if the namespace would exceed its maximum number of bundles; Unsupported for an
+    algorithm that the settings do not allow; InvalidInput for wrong options, for a split that the broker refuses, and if the settings
+    name no cluster; NotFound or BundleNotFound for an unknown namespace or bundle; DataPlaneTimeout if the split may still happen; and
+    the other errors of `plan_manual_split` and of `BundleActions.split_at`.
     """
     manual_split = ManualSplit(
         request.bundle,
@@ -151,7 +153,9 @@ def unload(context: Context, request: UnloadBundle) -> UnloadBundleResponse:
     """Check the bundle and its destination. Unless the request is a dry run, unload the bundle and wait until its owner has changed,
     for at most 10 s. The present owner is in the response; it may be another broker than the destination.
 
-    Raises the errors of `check_manual_unload` and of `BundleActions.unload`, and InvalidInput if the settings name no cluster.
+    Raises InvalidInput for a destination that is not active or that an isolation policy forbids, and if the settings name no cluster;
+    NotFound or BundleNotFound for an unknown namespace or bundle; DataPlaneTimeout if the unload may still happen; and the other errors
+    of `check_manual_unload` and of `BundleActions.unload`.
     """
     destination, outcome = request.destination or None, None
     with bundles_of(context.app) as bundles:

@@ -19,8 +19,8 @@ def _namespace(text: str) -> str:
 
 
 def _bundle_text(text: str) -> str:
-    """Return the bundle in its usual text form; `tenant/namespace/LARGEST` and `/HOT` are kept. Raises
-    InvalidInput for another text.
+    """Return the bundle in its usual text form; `tenant/namespace/LARGEST` and `tenant/namespace/HOT` are kept. It is
+    not checked that the bundle exists. Raises InvalidInput for another text.
     """
     namespace, _, choice = text.rpartition("/")
     if choice in BUNDLE_CHOICES:

@@ -81,9 +81,9 @@ class SplitPolicyResponse(Response):
 
 
 def set_mode(context: Context, request: SetMode) -> BalancingModeResponse:
-    """Set the balancing mode of the namespace, and return the mode. Mode approval requests approvals for the
-    namespace's open proposals; any other mode ends its pending approvals. Raises NotFound if no report has named
-    the namespace yet, LostRace if the namespace changed at the same time.
+    """Set the balancing mode of the namespace in the cluster of the settings, and return the mode. Mode approval
+    requests approvals for the namespace's open proposals; any other mode ends its pending approvals. Raises NotFound if
+    no report has named the namespace yet, LostRace if the namespace changed at the same time.
     """
     cluster = context.app.settings.pulsar_cluster
     with context.store.transaction() as tx:
@@ -102,8 +102,9 @@ def set_mode(context: Context, request: SetMode) -> BalancingModeResponse:
 
 
 def set_split_policy(context: Context, request: SetSplitPolicy) -> SplitPolicyResponse:
-    """Change the split policy of the namespace, and return the policy in force. Raises the errors of
-    `change_split_policy`.
+    """Change the split policy of the namespace, and return the policy in force. Raises NotFound if no report has named
+    the namespace yet, InvalidPolicy for parameters that are unknown, of a wrong type or not valid together, and LostRace
+    if the namespace changed at the same time.
     """
     policy = change_split_policy(
         context.store,

@@ -96,7 +96,7 @@ class NamespaceMerges(BaseModel):
 
     @classmethod
     def of(cls, namespace: str, verdict: MergeVerdict) -> NamespaceMerges:
-        """Return the document of a merge verdict."""
+        """Return the document of a merge verdict. Without a plan, `merges` and `steps` are empty."""
         plan = verdict.plan
         return cls(
             namespace=namespace,
@@ -223,8 +223,9 @@ def find_bundle(context: Context, request: FindBundle) -> TopicPlace:
 def list_merges(context: Context, request: ListMerges) -> MergesAnswer:
     """Return a page of namespaces by name, each with its possible merges, by the load that is stored. Reads no broker.
 
-    Namespaces whose stored split policy cannot be read are left out. Raises NotFound for a namespace in the request that is left out or
-    whose bundles are not known, InvalidPolicy for invalid balance settings, and InvalidInput for an invalid `page`.
+    Namespaces whose stored split policy cannot be read are left out; a namespace without a possible merge is not. Raises NotFound for a
+    namespace in the request that is left out or whose bundles are not known, InvalidPolicy for invalid balance settings, and InvalidInput
+    for an invalid `page`.
     """
     from controller.bundles.bootstrap import balance_settings
     from controller.bundles.services import balancer
@@ -256,8 +257,8 @@ def show_cycle(context: Context, request: ShowCycle) -> CycleAnswer:
 
 
 def show_split_policy(context: Context, request: ShowSplitPolicy) -> SplitPolicyDocument:
-    """Return the split policy. Raises NotFound if no report has named the namespace, and InvalidPolicy for parameters that an older
-    version left unreadable.
+    """Return the split policy of the namespace in the cluster of the settings. Raises NotFound if no report has named the namespace, and
+    InvalidPolicy for parameters that an older version left unreadable.
     """
     cluster = context.app.settings.pulsar_cluster
     return SplitPolicyDocument(

@@ -91,9 +91,9 @@ class BundleActions:
         continued; if all positions are boundaries already, the outcome is DONE_ALREADY and no request is sent. If a broker changes
         nothing, the split ends there with NOTHING_CHANGED. Cuts that were made before that, or before an error, stay.
 
-        Raises BundleNotFound if another client split the bundle elsewhere, InvalidInput for no position, for a position not inside the
-        bundle or for a split that the broker refuses, DataPlaneTimeout if the split may still happen, the other errors of `_refused`, and
-        the errors of `BundleReader.bundles`.
+        Raises BundleNotFound if another client split the bundle elsewhere; InvalidInput for no position, for a position not inside the
+        bundle or for a split that the broker refuses with 412; NotFound for an unknown namespace; Conflict or Terminal for another
+        refusal; DataPlaneTimeout if the split may still happen; and DataPlaneUnavailable if a broker does not answer.
         """
         cuts = sorted(set(positions))
         if not cuts:
@@ -122,15 +122,16 @@ class BundleActions:
         self, bundle: NamespaceBundle, *, destination: str | None = None, source: str | None = None
     ) -> UnloadResult:
         """Unload a bundle from its owner, and assign it to `destination` (`host:port` as brokers are listed), if given. If the bundle has
-        an owner, wait until the owner has changed.
+        an owner, wait until the owner has changed, for at most `settle_seconds`.
 
         No request is sent (DONE_ALREADY) if the destination owns the bundle already, or if no broker owns it and no destination is given.
         NOTHING_CHANGED: the previous owner loaded the bundle again. DONE does not say that the destination owns the bundle: `owner` may
         be another broker, or None.
 
         Raises LostRace if `source` is given and neither the source nor the destination owns the bundle, but another broker does;
-        BundleNotFound if the bundle has been split, Conflict for a destination that is not active, DataPlaneTimeout if the unload may
-        still happen, the other errors of `_refused`, and the errors of `BundleReader.bundles` and `BundleReader.owner`.
+        BundleNotFound if the bundle has been split; NotFound for an unknown namespace; Conflict for a destination that is not active;
+        InvalidInput or Terminal for another refusal; DataPlaneTimeout if the unload may still happen; and DataPlaneUnavailable if a broker
+        does not answer, also if this broker may own the bundle.
         """
         first = [name for name in (source, destination) if name]
         _demand_present(self.reader.bundles(bundle.namespace), bundle)
@@ -176,8 +177,9 @@ class BundleActions:
             )
 
     def _split(self, bundle: NamespaceBundle, cuts: Sequence[int], unload: bool) -> SplitResult:
-        """Send one request to cut the bundle at all of `cuts`. Return the result that the cluster then shows (see `_settled_split`).
-        Raises the errors of `_ask` and `_settled_split`.
+        """Send one request to cut the bundle at all of `cuts`, and return the result by the boundaries that the cluster shows afterwards.
+        `unload`: the broker also closes the parts. Raises DataPlaneUnavailable if the request certainly was not processed, and the errors
+        of `_settled_split`.
         """
         parameters = {"unload": str(unload).lower(), "splitAlgorithmName": SPECIFIED_POSITIONS}
         path = f"/admin/v2/namespaces/{bundle.namespace}/{bundle.range_text}/split"
@@ -209,8 +211,9 @@ class BundleActions:
         """Return the result of a split, by the boundaries that are read after the broker's answer `reply`. If the split may have
         happened, wait for its result. NOTHING_CHANGED: the broker answered with success, but the bundle is whole.
 
-        Raises BundleNotFound if another client split the bundle elsewhere, DataPlaneTimeout if the bundle is whole and the outcome
-        unknown, the error of `_refused` if the broker refused, and the errors of reading the boundaries.
+        Raises BundleNotFound if another client split the bundle elsewhere; DataPlaneTimeout if the bundle is whole and the outcome
+        unknown; NotFound, Conflict, InvalidInput or the error of `error_of` if the broker refused; and the errors of reading the
+        boundaries.
         """
         # The list may come from a broker whose cache is behind. A split that succeeded will show.
         is_expected = isinstance(reply, DataPlaneTimeout) or reply.is_success
@@ -239,11 +242,11 @@ class BundleActions:
         reply: Reply | DataPlaneTimeout,
     ) -> UnloadResult:
         """Return the result of an unload, by the owner that is read after the broker's answer `reply`. Wait until the owner is no longer
-        `before`.
+        `before`, for at most `settle_seconds`; if `before` is None, read the owner once.
 
-        If the broker refused, raises BundleNotFound for a bundle that was split, otherwise the error of `_refused`. Raises
-        DataPlaneTimeout if `before` still owns the bundle and the outcome is unknown. Raises the errors of reading the boundaries and the
-        owner.
+        If the broker refused, raises BundleNotFound for a bundle that was split, otherwise NotFound, Conflict, InvalidInput or the error of
+        `error_of`. Raises DataPlaneTimeout if `before` still owns the bundle and the outcome is unknown. Raises the errors of reading the
+        boundaries and the owner.
         """
         if isinstance(reply, Reply) and not reply.is_success:
             _demand_present(self.reader.bundles(bundle.namespace), bundle)
@@ -330,7 +333,7 @@ def _children(bundles: NamespaceBundles, bundle: NamespaceBundle) -> tuple[Names
 
 def _refused(act: str, bundle: NamespaceBundle, reply: Reply) -> CleaveError:
     """Return the error for an unsuccessful answer to `act` ("split" or "unload") on an existing bundle: NotFound for 404, Conflict for
-    409, InvalidInput for 412, else that of `error_of`.
+    409, InvalidInput for 412, DataPlaneUnavailable for 429 and from 500 on, Terminal for any other status.
     """
     reason = reply.reason or f"status {reply.status}"
     if reply.status == 404:

@@ -28,7 +28,9 @@ _LONGEST_BACK_OFF_SECONDS = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An answer. `url` is the address that answered, after redirects."""
+    """An answer. `url` is the address that answered, after redirects. `retry_after_seconds`: time after which the broker asks to repeat
+    the request; None if it states none.
+    """
 
     status: int
     body: bytes
@@ -64,7 +66,8 @@ def send(
 ) -> Reply:
     """Send one request and return the answer of the broker by `deadline` (`time.monotonic` seconds).
 
-    Any status is returned, except up to 3 redirects, which are followed, with the session's credentials, only to the origins in `trusted`.
+    `parameters` are those of the URL, and `document` is sent as JSON (None: no body). Any status is returned, except up to 3 redirects,
+    which are followed, with the session's credentials, only to the origins in `trusted`.
     Raises DataPlaneUnavailable if the request certainly was not processed, for example because of another redirect, and DataPlaneTimeout
     if that is unknown; then the caller must read the state before it repeats the request.
     """
@@ -113,8 +116,8 @@ def _open(
     parameters: Mapping[str, str] | None,
     document: Any,
 ) -> requests.Response:
-    """Send the request, and return the response when its headers have arrived. Raises DataPlaneUnavailable if the deadline has passed,
-    and the errors of `_no_answer`.
+    """Send the request, and return the response when its headers have arrived; the caller closes it. Raises DataPlaneUnavailable if the
+    deadline has passed or no connection was made, and DataPlaneTimeout if the outcome of the request is unknown.
     """
     seconds_left = deadline - time.monotonic()
     if seconds_left <= 0:

@@ -131,8 +131,8 @@ _SIGNALS = {b"directMemory": "direct_memory"}
 
 
 def load_report(body: bytes) -> SystemReport:
-    """Decode `/admin/v2/broker-stats/load-report` of the modular load manager. Raises DataPlaneUnavailable for a document of another
-    shape.
+    """Decode `/admin/v2/broker-stats/load-report` of the modular load manager. A resource that is null or whose figures are not numbers is
+    unknown. Raises DataPlaneUnavailable for a document of another shape.
     """
     report = _read(_LOAD_REPORT, body, "load report")
     usages = {name: getattr(report, name) for name in RESOURCES}
@@ -203,7 +203,7 @@ def owned_bundles(body: bytes) -> tuple[NamespaceBundle, ...]:
 
 def isolation_policies(body: bytes) -> tuple[IsolationPolicy, ...]:
     """Decode `/admin/v2/clusters/C/namespaceIsolationPolicies`, in the order of the answer. A policy without `min_limit` has -1 primaries
-    as its minimum. Raises DataPlaneUnavailable for a document of another shape.
+    as its minimum. Raises DataPlaneUnavailable for a document of another shape, or a `min_limit` that is not a number.
     """
     return tuple(
         IsolationPolicy(
@@ -236,7 +236,9 @@ def failure_domains(body: bytes) -> dict[str, str]:
 
 
 def anti_affinity_group(body: bytes) -> str | None:
-    """Decode `/admin/v2/namespaces/T/N/antiAffinity`, a plain text or a JSON text. Return None if there is no group."""
+    """Decode `/admin/v2/namespaces/T/N/antiAffinity`, a plain text or a JSON text. Return None if there is no group. Raises
+    DataPlaneUnavailable for a malformed JSON text.
+    """
     text = body.decode(errors="replace").strip()
     if text.startswith('"'):
         text = str(_read(_TEXT, body, "anti-affinity group"))
@@ -244,7 +246,9 @@ def anti_affinity_group(body: bytes) -> str | None:
 
 
 def topic_hashes(body: bytes) -> dict[str, int]:
-    """Decode `…/{bundle}/topicHashPositions`: the hashes by complete names of topics."""
+    """Decode `…/{bundle}/topicHashPositions`: the hashes by complete names of topics. Raises DataPlaneUnavailable for a document of another
+    shape.
+    """
     return _read(_POSITIONS, body, "list of topic hashes").positions
 
 
@@ -270,14 +274,14 @@ def _number(figure: Figure) -> float | None:
 
 
 def _usage(usage: Figure, limit: Figure) -> ResourceUsage:
-    """Return the usage. It is unknown if a figure is not a number, or if the usage is negative."""
+    """Return the usage; the unknown usage (limit 0) if a figure is not an accepted number, or if the usage is negative."""
     used, there_is = _number(usage), _number(limit)
     return ResourceUsage() if used is None or there_is is None or used < 0 else ResourceUsage(used, there_is)
 
 
 def _stats(topic: _Topic) -> BundleStats:
-    """Return the figures of a topic. A figure that is not a number (a broker divides by the time since its last count), is negative or is
-    above MOST counts as 0.
+    """Return the figures of a topic; its topic count is 1, and its consumers are those of all its subscriptions. A figure that is not a
+    number (a broker divides by the time since its last count), is negative or is above MOST counts as 0.
     """
     subscriptions = (topic.subscriptions or {}).values()
     return BundleStats(

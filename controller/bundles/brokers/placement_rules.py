@@ -16,8 +16,8 @@ _AT_ONCE: Final = 16  # calls for anti-affinity groups, of which there is one fo
 def ask_rules(reader: BundleReader, namespaces: Iterable[str]) -> PlacementRules:
     """Return the active brokers, isolation policies, failure domains, and the anti-affinity groups of these namespaces.
 
-    Raises the errors of the reads, Retryable while no broker answers and Terminal for a refusal, so that bundles are never placed by
-    outdated rules.
+    Namespaces without a group are left out of the groups. Raises Retryable while no broker answers and Terminal for a refusal, so that
+    bundles are never placed by outdated rules; the list of active brokers alone may be older.
     """
     names = sorted(set(namespaces))
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="placement-rules") as pool:
@@ -32,8 +32,8 @@ def ask_rules(reader: BundleReader, namespaces: Iterable[str]) -> PlacementRules
 
 
 def demand_allowed(reader: BundleReader, namespace: str, destination: str) -> None:
-    """Raise InvalidInput for a broker that is not active, or that an isolation policy excludes for the namespace. Reads the rules from
-    the cluster, and raises the errors of `ask_rules`.
+    """Raise InvalidInput if `destination` is not an active broker (`host:port` as brokers are listed), or if isolation policies exclude it
+    for the namespace. Reads the rules from the cluster; raises Retryable while no broker answers, and Terminal for a refusal.
     """
     rules = ask_rules(reader, ())
     active = sorted(rules.active or ())

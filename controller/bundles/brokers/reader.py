@@ -28,7 +28,8 @@ class BundleReader:
     """Reader of one cluster. Thread-safe if its session is.
 
     Each read raises DataPlaneUnavailable if a broker does not answer, or answers with a document of another shape; DataPlaneTimeout for
-    an incomplete answer at the deadline; and the error of `error_of` for a status that the method does not name.
+    an incomplete answer at the deadline; and for a status that the method does not name the error of `error_of`: DataPlaneUnavailable for
+    429 and from 500 on, Terminal for any other status.
     """
 
     def __init__(
@@ -40,7 +41,9 @@ class BundleReader:
         cluster: str,
         deadline_seconds: float,
     ) -> None:
-        """Create a reader. `admin_url` is the web address of any broker or of a proxy; `cluster` is Pulsar's name of the cluster."""
+        """Create a reader, without a request. `admin_url` is the web address of any broker or of a proxy; `cluster` is Pulsar's name of the
+        cluster. `deadline_seconds` limits each call.
+        """
         self._session, self._brokers = session, brokers
         self._admin_url = admin_url.rstrip("/")
         self.cluster = cluster
@@ -57,7 +60,9 @@ class BundleReader:
         return self._brokers.current(self.deadline())
 
     def trusted(self) -> Collection[str]:
-        """Return the origins to which a redirect may lead."""
+        """Return the origins to which a redirect may lead: those of the admin address and of the listed brokers. Raises Retryable as
+        `brokers` does, because it may read the list.
+        """
         return {origin(self._admin_url), *(origin(broker.url) for broker in self.brokers())}
 
     def system(self, broker: Broker) -> SystemReport:
@@ -78,7 +83,7 @@ class BundleReader:
         return documents.topics(self._demand(f"{broker.url}/admin/v2/broker-stats/topics"))
 
     def owned(self, broker: Broker) -> tuple[NamespaceBundle, ...]:
-        """Return the bundles that the broker owns now."""
+        """Return the bundles that the broker owns now, by namespace and lower boundary."""
         path = f"/admin/v2/brokers/{self.cluster}/{broker.name}/ownedNamespaces"
         return documents.owned_bundles(self._demand(broker.url + path))
 
@@ -102,7 +107,7 @@ class BundleReader:
         return documents.isolation_policies(self._of_cluster("namespaceIsolationPolicies"))
 
     def failure_domains(self) -> dict[str, str]:
-        """Return the failure domain of each broker that has one."""
+        """Return the failure domain of each broker that has one, by the broker's name; empty if the cluster has no failure domains."""
         return documents.failure_domains(self._of_cluster("failureDomains"))
 
     def anti_affinity_group(self, namespace: str) -> str | None:
@@ -117,7 +122,7 @@ class BundleReader:
         return documents.anti_affinity_group(reply.body)
 
     def topic_hashes(self, bundle: NamespaceBundle) -> dict[str, int]:
-        """Return the hash of each topic in the bundle, by complete name.
+        """Return the hash of each topic in the bundle, by complete name, including topics that are not in use.
 
         Raises NotFound if the namespace does not exist, and BundleNotFound if the namespace has no such bundle.
         """
@@ -161,7 +166,9 @@ class BundleReader:
         return reply.body
 
     def _get(self, url: str) -> Reply:
-        """Send a GET request, and return the answer whatever its status."""
+        """Send a GET request, and return the answer whatever its status. Raises DataPlaneUnavailable or DataPlaneTimeout if there is no
+        complete answer.
+        """
         return send(self._session, "GET", url, self.deadline(), trusted=self.trusted())
 
     def _demand(self, url: str) -> bytes:

@@ -25,17 +25,19 @@ def canonical_text(document: Mapping[str, Any]) -> str:
 
 
 def write_number(value: float) -> Any:
-    """Return an integer if the value is integral, else the value."""
+    """Return an integer if the value is integral and below 2^53, a text such as "NaN" if it is not finite, else the value."""
     return write_parameter(float(value))
 
 
 def write_load(load: BundleLoad) -> list[Any]:
-    """Return both averages: over the short term, then over the long term."""
+    """Return both averages as lists of numbers: over the short term, then over the long term."""
     return [_write_average(load.short_term), _write_average(load.long_term)]
 
 
 def read_load(value: Sequence[Any]) -> BundleLoad:
-    """Read the value of `write_load`. Raises an error of UNREADABLE for another value."""
+    """Read the value of `write_load`. Raises an error of UNREADABLE (KeyError, TypeError, ValueError or AttributeError) for another
+    value.
+    """
     return BundleLoad(*(_read_average(average) for average in value))
 
 

@@ -143,7 +143,9 @@ class Cluster:
         return self.shared_brokers if own is None else own
 
     def with_owners(self, owners: Mapping[str, str | None]) -> Self:
-        """Return the cluster after these bundles have changed owners."""
+        """Return the cluster with the owners in `owners`, by bundle id; None: no owner. Other bundles keep their owners, unknown ids are
+        ignored, and no load changes.
+        """
         return replace(
             self,
             bundles=tuple(
@@ -167,8 +169,9 @@ def belongs_to_a_broker(namespace: str) -> bool:
 
 
 def is_system_namespace(namespace: str) -> bool:
-    """Return True if Pulsar uses the namespace itself. Bundles of a system namespace are always spread evenly, and are shed unless
-    the namespace belongs to one broker.
+    """Return True if Pulsar uses the namespace itself: `pulsar/system`, and each namespace of one broker (`belongs_to_a_broker`). Bundles
+    of a system namespace are always spread evenly. Shedders may move them unless the namespace belongs to one broker; `transfer` never
+    does.
     """
     return namespace == "pulsar/system" or belongs_to_a_broker(namespace)
 

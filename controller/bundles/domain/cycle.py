@@ -53,8 +53,9 @@ class CycleState:
     """Number of cycles in a row in which each bundle was cold; see `merging`."""
 
     def sampled(self, cluster: Cluster, sampled_at: int) -> CycleState:
-        """Return the state with these reports added to the averages, if `sampled_at` (ms) is later than that of the state, and without
-        averages of bundles that no longer exist.
+        """Return the state with the latest readings of the cluster's bundles added to the averages if `sampled_at` (ms since the Unix
+        epoch) is later than that of the state; otherwise these readings were added before. In both cases the averages of bundles that no
+        longer exist are removed.
         """
         averages = {
             b.bundle_id: self.averages[b.bundle_id] for b in cluster.bundles if b.bundle_id in self.averages
@@ -100,8 +101,8 @@ class CycleOutcome:
 
 
 def run_cycle(inputs: CycleInputs) -> CycleOutcome:
-    """Decide the splits and moves of one cycle. Pure. Moves of bundles that are split or busy are dropped. Raises InvalidPolicy for
-    settings that are not valid together.
+    """Return the splits and moves of one cycle. Pure. Moves of bundles that are split or busy are dropped, and named in `passed_over`. The
+    state in `balance` of the result does not count the moves as made. Raises InvalidPolicy for settings that are not valid together.
     """
     verdicts = [decide_splits(*question) for question in _split_questions(inputs)]
     splits = tuple(chain.from_iterable(verdict.chosen for verdict in verdicts))
@@ -119,7 +120,9 @@ def run_cycle(inputs: CycleInputs) -> CycleOutcome:
 
 @dataclass(frozen=True, slots=True)
 class _PolicyCuts:
-    """Finds the cuts of a hot bundle by its namespace's policy, from the topics of the inputs."""
+    """Finds the cuts of a hot bundle by its namespace's policy, from the topics of the inputs (by bundle id; none if the id is missing).
+    A call returns the plan or the refusal; `budget` is the number of bundles that the namespace may still gain.
+    """
 
     policy: SplitPolicy
     topics: Mapping[str, tuple[BundleTopic, ...]]
@@ -133,7 +136,7 @@ def _split_questions(inputs: CycleInputs) -> list[tuple[SplitInputs, _PolicyCuts
     """Return the inputs, the cut finder and the settings of one split decision for each distinct policy, which decides all namespaces
     with this policy.
 
-    Bundles without a reading are left out. The order is that of the policies' first namespaces.
+    Bundles without a reading are left out. The order is that of the policies' first namespaces by name.
     """
     cluster = inputs.balance.cluster
     counts = Counter(bundle.namespace for bundle in cluster.bundles)

@@ -30,7 +30,7 @@ from controller.domain.errors import InvalidInput
 
 
 def cycle_to_json(inputs: CycleInputs) -> str:
-    """Return the text from which a stored cycle is replayed."""
+    """Return the canonical text of a cycle's inputs, from which the cycle can be replayed (`cycle_from_json`)."""
     return canonical_text(
         {
             "balance": balance_document.write_inputs(inputs.balance),
@@ -74,7 +74,9 @@ def cycle_from_json(text: str) -> CycleInputs:
 
 
 def outcome_to_json(outcome: CycleOutcome) -> str:
-    """Return the text of the whole outcome. Two outcomes are equal exactly if their texts are equal."""
+    """Return the canonical text of the whole outcome, which is compared and never read back. Two outcomes are equal exactly if their texts
+    are equal.
+    """
     return canonical_text(
         {
             "splits": [_write_split(split) for split in outcome.splits],
@@ -88,7 +90,7 @@ def outcome_to_json(outcome: CycleOutcome) -> str:
 
 
 def state_to_json(state: CycleState) -> str:
-    """Return the text of the state between cycles."""
+    """Return the canonical text of the state between cycles, which `state_from_json` reads."""
     return canonical_text(
         {
             "balance": balance_document.write_state(state.balance),

@@ -39,7 +39,7 @@ class Isolation:
 
     def allowed(self, namespace: str) -> frozenset[str] | None:
         """Return the active brokers that the first matching policy allows: the primary ones, and, while fewer than `min_primaries` of these
-        are active, also the secondary ones. None if no policy names the namespace.
+        are active, also the secondary ones. Empty if none of them is active; None if no policy names the namespace.
         """
         matching = (
             candidate
@@ -75,12 +75,16 @@ class Isolation:
 
 
 def _names_broker(expressions: Iterable[str], broker: str, *, unreadable: bool = False) -> bool:
-    """Return True if an expression matches the broker's host. `unreadable` is the result for an expression that Python cannot read."""
+    """Return True if an expression matches the whole host of the broker (`host:port`). `unreadable`: True if an expression that Python
+    cannot read counts as a match.
+    """
     return _any_matches(expressions, broker.rpartition(":")[0], unreadable=unreadable)
 
 
 def _any_matches(expressions: Iterable[str], name: str, *, unreadable: bool) -> bool:
-    """Return True if an expression matches the whole name. `unreadable` is the result for an expression that Python cannot read."""
+    """Return True if an expression matches the whole name. `unreadable`: True if an expression that Python cannot read counts as a
+    match.
+    """
     for expression in expressions:
         pattern = _compiled(expression)
         if unreadable if pattern is None else pattern.fullmatch(name):

@@ -155,8 +155,8 @@ class MergeSettings:
                 raise InvalidInput(f"merge setting {name} = {value}; give {least} or more")
 
     def warmest(self, latest: BundleStats, long_term: BundleStats) -> Reading:
-        """Return the reading of either load that is the largest share of its limit. The limit is the low-water mark, not the split
-        threshold. Topics and sessions are those of `latest` in both.
+        """Return the reading of either load that is the largest share of its limit, which is the low-water mark instead of the split
+        threshold: the reading is hot if the bundle is not cold. Topics and sessions are those of `latest` in both.
         """
         marks = (
             replace(reading, limit=reading.limit * self.low_water_percent / 100)
@@ -299,8 +299,8 @@ def _refused_by_itself(
 
 
 def _joined(runs: list[_Run], settings: MergeSettings) -> list[_Run]:
-    """Return the runs after joining the coldest free pair repeatedly, while the pair stays under the mark and more than `min_bundles`
-    remain.
+    """Return the runs after joining the coldest free pair of neighbours repeatedly, while the pair stays at or under the low-water mark and
+    more than `min_bundles` runs remain. `runs` itself does not change.
     """
     runs = list(runs)
     shares = [_share(low, high, settings) for low, high in pairwise(runs)]

@@ -31,15 +31,17 @@ class PlacementRules:
     anti_affinity_groups: Mapping[str, str] = field(default_factory=dict)
 
     def allowed(self, namespace: str) -> frozenset[str] | None:
-        """Return the active brokers that may own the namespace's bundles; None: all. If `active` is None, no broker counts as active."""
+        """Return the active brokers that may own the namespace's bundles; empty if none may, None if there is no isolation policy, so that
+        all may. If `active` is None, no broker counts as active.
+        """
         isolation = Isolation(self.isolation, self.active or ())
         own = isolation.allowed(namespace)
         return isolation.shared if own is None else own
 
 
 def ruled(cluster: Cluster, rules: PlacementRules, reporting: Collection[str] | None) -> Cluster:
-    """Return the cluster with exactly the active brokers of the rules, and the policies of its namespaces. Reports of brokers that are
-    not in `reporting` are removed.
+    """Return the cluster with exactly the active brokers of the rules, their failure domains, and the policies of its namespaces. An active
+    broker that is not in the cluster is added without a report. Reports of brokers that are not in `reporting` are removed.
 
     `reporting` None: fewer than SILENT_TICKS ticks are stored, so silent brokers cannot be recognized. If the list of active brokers was
     not read, the cluster is returned unchanged.

@@ -44,8 +44,10 @@ LIMIT_SCHEMA = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class BundleAggregation:
-    """Result of a run. `applied` is False if there was nothing to do, or if a later window was merged already. `written` and `outrun`:
-    numbers of rows that the run wrote, and that it did not write because the record had changed. `quarantined`: paths of the moved files.
+    """Result of a run. `applied` is False if there was nothing to do, or if this window or a later one was merged already. `written` and
+    `outrun`: numbers of rows that the run wrote, and that it did not write because the record had changed. `brokers`: number of broker
+    rows to write or delete. `topics`: number of topics in the files; 0 for both if nothing was computed. `quarantined`: paths of the
+    moved files.
     """
 
     run_id: str
@@ -59,8 +61,9 @@ class BundleAggregation:
 
 
 def window_ending_at(end_ms: int, length_seconds: float) -> ReportWindow:
-    """Return the window of that length and end. Its limit for a broker that has left is the default, or the length of the window if that
-    is longer. Raises InvalidInput for a length of 0 s or less.
+    """Return the window of that length that ends at `end_ms` (milliseconds since the Unix epoch). A broker without a report counts as gone
+    after the default time of `ReportWindow`, or after the length of the window if that is longer. Raises InvalidInput for a length of
+    0 s or less.
     """
     from spark_jobs.bundle_load import ReportWindow
 
@@ -117,8 +120,9 @@ def aggregate(
 def _compute(
     master: str, area: ReportArea, landed: LandedReports, scratch: Scratch, window: ReportWindow
 ) -> dict[str, pa.Table]:
-    """Compute the changes of the window on the Spark session for `master`. Return them by name, in CHANGE_SCHEMAS, with the topics of hot
-    bundles and the skipped reports.
+    """Compute the changes of the window on the Spark session for `master`, from the landed files and from the baseline and limits in
+    `scratch`. Return them by the names in CHANGE_SCHEMAS, with the topics of hot bundles (`hot_topics`) and the skipped reports
+    (`silent`, `uncut`).
     """
     from spark_jobs.run_bundle_load import compute
     from spark_jobs.session import with_session
@@ -130,7 +134,9 @@ def _compute(
 
 
 def _merge(store: Store, run: BundleRun, changes: Mapping[str, pa.Table]) -> MergeResult:
-    """Merge the changes in one transaction. If they were applied, also record the brokers and namespaces whose reports were skipped."""
+    """Merge the changes in one transaction, and return the numbers of written and outrun rows. If they were applied, also record the
+    brokers and namespaces whose reports were skipped. Changes nothing if this run, its window or a later one was merged before.
+    """
     with store.transaction() as tx:
         merged = bundle_loads.stage_and_merge(tx, run, changes)
         if merged.applied:
@@ -152,7 +158,9 @@ def _set_aside(changes: Mapping[str, pa.Table]) -> Iterator[SetAside]:
 
 
 def _limits(settings: Mapping[tuple[str, str], Mapping[str, Any]]) -> pa.Table:
-    """Return the limits of each known namespace. Unreadable settings are logged, and the default limits hold (see `read_stored`)."""
+    """Return a row with the limits of the split policy for each known namespace, in LIMIT_SCHEMA. Settings that cannot be read are logged,
+    and the default limits hold. `settings`: the overrides by cluster and namespace.
+    """
     rows = []
     for (cluster, namespace), overrides in settings.items():
         policy, unreadable = read_stored(overrides)

@@ -12,12 +12,12 @@ from controller.store.approvals import ApprovalRow
 
 
 def lock(tx: Connection, row: ApprovalRow) -> None:
-    """Lock the proposal of the approval until the transaction ends. Raises NotFound."""
+    """Lock the proposal of the approval until the transaction ends. Raises NotFound if the proposal was deleted."""
     bundle_proposals.get_proposal(tx, row.subject_id, lock=True)
 
 
 def carry_out(tx: Connection, row: ApprovalRow) -> None:
-    """Set the proposal of the answered approval to approved or refused.
+    """Set the proposal of the answered approval to approved, or to refused if the answer is anything but approved. Does not apply it.
 
     The caller holds the lock of `lock`. Raises NotFound; InvalidInput for an approval in dry run, or if the proposal has ended; Conflict
     for an approval of a stale proposal or while the bundle has another live proposal.

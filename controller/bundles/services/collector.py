@@ -42,7 +42,9 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, slots=True)
 class BundleTick:
-    """Result of one tick."""
+    """Result of one tick. `brokers`: number of brokers that answered completely, with `topics` topics. `namespaces`: number of namespaces
+    whose boundaries are known.
+    """
 
     instant_ms: int
     brokers: int
@@ -157,7 +159,7 @@ class BundleCollector:
         return (self._interval_ms - self._clock.now_ms() % self._interval_ms) / 1000
 
     def tick_once(self) -> BundleTick:
-        """Perform a single tick. Raises DataPlaneUnavailable if no broker answered, OSError if the storage fails."""
+        """Perform a single tick, as `tick` does. Raises DataPlaneUnavailable if no broker answered, OSError if the storage fails."""
         tick = self.tick()
         if tick.path is None:
             raise DataPlaneUnavailable(f"no broker of the cluster answered ({', '.join(tick.silent)}); retry")
@@ -195,7 +197,8 @@ class BundleCollector:
         """Read the brokers of one cluster and add their reports and the known boundaries to `rows`. Return the brokers that did not
         answer completely.
 
-        If the list of brokers cannot be read, add nothing, log a warning, and return the name of the cluster.
+        If the list of brokers cannot be read, add nothing, log a warning, and return the name of the cluster. Boundaries that cannot be
+        read now stay those of the last read.
         """
         try:
             brokers = reader.brokers()
@@ -221,7 +224,9 @@ class BundleCollector:
         return [broker.name for broker in brokers if broker not in reports]
 
     def _report(self, reader: BundleReader, broker: Broker) -> _Report:
-        """Read the topics, the bundles and the load of the broker, without those of system namespaces. Raises the errors of reading."""
+        """Read the topics, the bundles and the load of the broker, without topics and bundles of system namespaces. Raises an error if any
+        of the three reads fails, so that an incomplete answer counts as none.
+        """
         instant_ms = self._clock.now_ms()  # the clock of a broker may be wrong
         topics = [topic for topic in reader.topics(broker) if not is_system_namespace(topic.namespace)]
         owned = [bundle for bundle in reader.owned(broker) if not is_system_namespace(bundle.namespace)]
@@ -231,8 +236,8 @@ class BundleCollector:
 def _answers(
     pool: ThreadPoolExecutor, ask: Callable[[Question], Answer], many: Iterable[Question]
 ) -> dict[Question, Answer]:
-    """Call `ask` with each question in the pool, and return the answers by question. A question that failed, or whose answer is None, is
-    absent; errors are logged.
+    """Call `ask` with each of the questions `many` in the pool, wait for all, and return the answers by question. A question that failed,
+    or whose answer is None, is absent; every error is logged, and none is raised.
     """
 
     def answer_of(question: Question) -> Answer | None:

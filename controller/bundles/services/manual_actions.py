@@ -62,15 +62,16 @@ def plan_manual_split(
     store: Store, reader: BundleReader, split: ManualSplit, *, allowed: Collection[str]
 ) -> SplitPlan | CutRefusal:
     """Return the cuts and the load of each part, by the topics that the brokers report now, or the refusal of the algorithm. Sends no
-    split.
+    split. `allowed`: names of the algorithms that may be used.
 
     Unless an algorithm is named, positions imply specified_positions_divide, topics imply isolate_outstanding, and neither implies
     range_equally_divide. A bundle that was already cut at exactly these positions is planned again over its parts, so that a split may be
     repeated.
 
     Raises InvalidInput, also for an option that the algorithm does not use; Unsupported for an algorithm that is not `allowed`; Conflict
-    if the namespace would exceed the maximum number of bundles of its policy; NotFound for an unknown namespace; BundleNotFound; and the
-    errors of `find_bundle` and of reading the cluster.
+    if the namespace would exceed the maximum number of bundles of its policy; NotFound for an unknown namespace; BundleNotFound for a
+    bundle that was split or does not exist, and if no bundle is LARGEST or HOT; Retryable or Terminal if a broker does not answer or
+    refuses to answer; and StoreUnavailable.
     """
     name = split.algorithm or _implied_algorithm(split)
     if name not in allowed:
@@ -94,8 +95,8 @@ def plan_manual_split(
 
 
 def _demand_room(store: Store, cluster: str, listed: NamespaceBundles, plan: SplitPlan) -> None:
-    """Raise Conflict if the split exceeds `max_bundles` of the namespace's split policy. A repeated split adds no bundle and is always
-    allowed.
+    """Raise Conflict if the namespace, with its present boundaries `listed`, would have more than `max_bundles` of its split policy after
+    the split. A repeated split adds no bundle and is always allowed.
     """
     added = len(set(plan.cuts) - set(listed.boundaries))
     with store.transaction() as tx:
@@ -147,8 +148,8 @@ def topics_in(reader: BundleReader, bundle: NamespaceBundle) -> list[BundleTopic
     """Return the topics in a bundle with the load that their broker reports now. A topic without a report, which is not in use, has a
     load of 0.
 
-    Reads the hashes of the bundle and the topics of every broker, and raises the errors of these reads, also if only one broker does not
-    answer.
+    Reads the hashes of the bundle and the topics of every broker. Raises DataPlaneUnavailable or DataPlaneTimeout, also if only one broker
+    does not answer, NotFound or BundleNotFound for an unknown namespace or bundle, and Terminal if a broker refuses to answer.
     """
     topics = dict.fromkeys(reader.topic_hashes(bundle), BundleStats(topic_count=1))
     for broker in reader.brokers():
@@ -159,8 +160,8 @@ def topics_in(reader: BundleReader, bundle: NamespaceBundle) -> list[BundleTopic
 
 
 def find_bundle(store: Store, cluster: str, text: str) -> NamespaceBundle:
-    """Return the bundle of a text, which need not exist, or the LARGEST or HOT bundle of a namespace, as last aggregated (see
-    `chosen_bundle`).
+    """Return the bundle of a text, which need not exist, or for a namespace followed by /LARGEST or /HOT the bundle with the most topics
+    or the most bytes per second, as last aggregated.
 
     HOT uses the averages of past cycles; for a bundle without averages, the latest figures. Raises InvalidInput for a text that names no
     bundle or namespace, NotFound if the namespace was never aggregated, and BundleNotFound if none of its bundles has topics.
@@ -186,11 +187,13 @@ def find_bundle(store: Store, cluster: str, text: str) -> NamespaceBundle:
 def check_manual_unload(
     store: Store, reader: BundleReader, text: str, destination: str | None
 ) -> tuple[NamespaceBundle, str | None]:
-    """Return the bundle that `text` names (see `find_bundle`) and its owner, None if no broker owns it. Unloads nothing.
+    """Return the bundle that `text` names (the text of a bundle, or a namespace followed by /LARGEST or /HOT) and its owner, None if no
+    broker owns it. Unloads nothing.
 
-    Raises the errors of `find_bundle`; BundleNotFound for a bundle that the namespace does not have, for example because it was split;
-    InvalidInput for a destination that is not an active broker or that an isolation policy forbids; DataPlaneUnavailable if a broker that
-    may own the bundle does not answer; and the errors of `BundleReader.bundles`, NotFound for an unknown namespace among them.
+    Raises InvalidInput for a text that names no bundle or namespace, and for a destination that is not an active broker or that an
+    isolation policy forbids; BundleNotFound for a bundle that the namespace does not have, for example because it was split; NotFound for
+    an unknown namespace; DataPlaneUnavailable if a broker that may own the bundle does not answer; Terminal if a broker refuses to answer;
+    and StoreUnavailable.
     """
     bundle = find_bundle(store, reader.cluster, text)
     reader.bundles(bundle.namespace).require(bundle)

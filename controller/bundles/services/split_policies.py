@@ -16,7 +16,7 @@ from controller.store.postgres.engine import Store
 
 @dataclass(frozen=True, slots=True)
 class PolicyOfNamespace:
-    """All parameters in force, and the parameters that the namespace sets."""
+    """All parameters in force (`effective`), and the parameters that the namespace sets (`overrides`)."""
 
     namespace: str
     effective: Mapping[str, Any]

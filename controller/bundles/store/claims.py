@@ -55,8 +55,8 @@ def claim(
     """Claim up to `limit` proposals of the cluster that are in the state and have no running claim, for `seconds` from now. Return
     them, oldest first.
 
-    Each claim adds 1 to the proposal's attempts. Stale proposals (see STALE) are skipped, and so are proposals that another transaction
-    has locked and approved proposals of a namespace in dry run.
+    Each claim adds 1 to the proposal's attempts and raises its row version. Proposals that have waited too long (stale) are skipped, and
+    so are proposals that another transaction has locked, and approved proposals of a namespace in dry run.
     """
     values = {
         "cluster": cluster,
@@ -74,7 +74,7 @@ def release(tx: Connection, row: ProposalRow, *, claimant: str, delay_seconds: f
     """Set the end of a claim to `delay_seconds` from now, so that the proposal can be claimed again afterwards. Store `why` as the
     proposal's outcome.
 
-    Raises LostRace if the row has changed since it was read.
+    The state does not change. Raises LostRace if the stored row has changed since `row` was read.
     """
     values = {
         "proposal_id": row.proposal_id,

@@ -22,7 +22,9 @@ from controller.domain.errors import LostRace, NotFound
 
 @dataclass(frozen=True, slots=True)
 class StateRow:
-    """State that one cycle of a cluster passes to the next. Before the first cycle the text is "{}" and the version 0."""
+    """State that one cycle of a cluster passes to the next. `cycle_id`: the cycle that wrote the state. Before the first cycle the text is
+    "{}", the version 0 and the cycle None.
+    """
 
     cluster: str
     state: str
@@ -108,9 +110,9 @@ def find_request(tx: Connection, request_key: str) -> int | None:
 def record(tx: Connection, cycle: NewCycle, *, next_state: str, seen_state_version: int) -> int:
     """Write the cycle, its proposals and the next state. Return the id of the cycle.
 
-    In the same transaction, older proposals are refused (see `proposals.supersede` and `expire_approved`), and an approval is requested
-    for each proposal that needs one. Raises LostRace if the state is not at the version seen, and Conflict if another cycle has the same
-    request key.
+    In the same transaction, older proposals that this cycle replaces or that have waited too long are refused, and an approval is
+    requested for each proposal that needs one. Raises LostRace if the state is not at the version seen, and Conflict if another cycle has
+    the same request key.
     """
     values = {
         "cluster": cycle.cluster,
@@ -132,7 +134,7 @@ def record(tx: Connection, cycle: NewCycle, *, next_state: str, seen_state_versi
 
 
 def get_cycle(tx: Connection, cycle_id: int) -> CycleRow:
-    """Return a cycle. Raises NotFound."""
+    """Return a cycle. Raises NotFound for a cycle that was never recorded or was deleted."""
     row = tx.execute(_GET, {"cycle_id": cycle_id}).one_or_none()
     if row is None:
         raise NotFound(f"there is no cycle {cycle_id}; inspect.bundles_imbalance lists the cycles")
@@ -140,7 +142,7 @@ def get_cycle(tx: Connection, cycle_id: int) -> CycleRow:
 
 
 def stored_cycle(tx: Connection, cycle_id: int) -> StoredCycle:
-    """Return the texts of a cycle for a replay. Raises NotFound."""
+    """Return the texts of a cycle for a replay; None for each text if they were deleted. Raises NotFound if there is no such cycle."""
     row = get_cycle(tx, cycle_id)
     return StoredCycle(row.cycle_id, row.code_version, row.inputs, row.outcome)
 

@@ -124,7 +124,9 @@ _BASELINE = dict(
 
 @dataclass(frozen=True, slots=True)
 class BundleRun:
-    """One aggregation run. `run_id` makes the merge idempotent; `window_end` is the watermark of the run."""
+    """One aggregation run. `run_id` makes the merge idempotent; `window_end` is the watermark of the run. `topics`: number of topics in the
+    files that were read. `quarantined`: paths of the files that could not be read.
+    """
 
     run_id: str
     window_end: datetime
@@ -134,7 +136,7 @@ class BundleRun:
 
 
 def watermark(tx: Connection) -> datetime | None:
-    """Return the end of the last merged window. None before the first."""
+    """Return the end of the last merged window, which is the same for all clusters. None before the first."""
     window_end: datetime | None = tx.execute(
         text("SELECT max(window_end) FROM cleave.bundle_load_run")
     ).scalar_one()

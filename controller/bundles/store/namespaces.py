@@ -36,7 +36,9 @@ class BalancingMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NamespaceRow:
-    """A stored namespace of a cluster."""
+    """A stored namespace of a cluster. `boundaries_at`: time at which the boundaries were read from a broker. `split_settings`: the
+    overrides of the split policy. `actor`: the last process or person that changed the row.
+    """
 
     cluster: str
     namespace: str
@@ -96,8 +98,8 @@ def find_bundle_of(tx: Connection, cluster: str, topic: str) -> NamespaceBundle 
 
 
 def split_policy_of(tx: Connection, cluster: str, namespace: str) -> SplitPolicy:
-    """Return the policy in force; the defaults if the namespace is not known or its stored overrides cannot be read (see
-    `read_stored`).
+    """Return the split policy in force; the default policy if the namespace is not known, or if an older version left its overrides
+    unreadable.
     """
     row = tx.execute(_GET, {"cluster": cluster, "namespace": namespace}).one_or_none()
     policy, _ = read_stored({} if row is None else row.split_settings)
@@ -115,7 +117,7 @@ def set_mode(
     """Set the mode of a namespace. Mode approval requests approvals for its open proposals; any other mode ends its pending
     approvals.
 
-    Raises NotFound, or LostRace if the row has another version.
+    Returns the new row. Raises NotFound, or LostRace if the row has another version.
     """
     row = _update(tx, cluster, namespace, seen_row_version, actor, mode=mode.value)
     if mode is BalancingMode.APPROVAL:
@@ -134,7 +136,9 @@ def set_split_settings(
     actor: str,
     seen_row_version: int,
 ) -> NamespaceRow:
-    """Replace the overrides of the namespace. The caller has validated them. Raises NotFound or LostRace."""
+    """Replace all overrides of the namespace's split policy, and return the new row. The overrides are not checked here. Raises
+    NotFound, or LostRace if the row has another version.
+    """
     return _update(tx, cluster, namespace, seen_row_version, actor, split_settings=json.dumps(dict(settings)))
 
 
@@ -147,8 +151,8 @@ def set_boundaries(
     actor: str,
     seen_row_version: int,
 ) -> NamespaceRow:
-    """Store boundaries that were read from a broker. Raises NotFound, LostRace if the row has another version, and InvalidInput
-    for boundaries that the schema refuses.
+    """Store boundaries that were read from a broker, and return the new row. Raises NotFound, LostRace if the row has another version,
+    and InvalidInput for boundaries that the schema refuses.
     """
     return _update(tx, cluster, namespace, seen_row_version, actor, boundaries=list(boundaries))
 

@@ -63,7 +63,10 @@ class NewProposal:
 
 @dataclass(frozen=True, slots=True)
 class ProposalRow:
-    """A stored proposal."""
+    """A stored proposal. `broker` is the source of an unload; `destination` None: the brokers choose. `actor`: the process or person that
+    set the state. `outcome`: the text of the last attempt or of the end, None before. `attempts`: number of claims. `applied_at`: None
+    before the proposal was applied. `changed_at`: time of the last change of the row, claims included.
+    """
 
     proposal_id: int
     cycle_id: int
@@ -190,7 +193,9 @@ _APPROVE_AUTOMATIC = text(f"""
 
 
 def add(tx: Connection, cycle_id: int, cluster: str, proposals: Sequence[NewProposal], *, actor: str) -> None:
-    """Write the proposals of a cycle in their order, in one statement."""
+    """Write the proposals of a cycle in their order, in one statement, in the state proposed. Raises InvalidInput for cut points that are
+    not inside the bundle or do not match the kind.
+    """
     if not proposals:
         return
     columns = {
@@ -233,7 +238,9 @@ def expire_approved(tx: Connection, cluster: str) -> int:
 
 
 def ask(tx: Connection, cluster: str) -> None:
-    """Request an approval for each proposal that needs one and has none. The approval expires when the proposal becomes stale."""
+    """Request an approval for each proposal of the cluster that waits for an approval (its namespace has mode approval, and it is not
+    stale) and has none pending. The approval expires when the proposal becomes stale.
+    """
     now = database_now(tx)
     waiting = [row for row in under_way(tx, cluster) if row.state is ProposalState.PROPOSED]
     approvals.propose(
@@ -278,7 +285,7 @@ def applied_within(tx: Connection, cluster: str, kind: ProposalKind, seconds: fl
 
 
 def get_proposal(tx: Connection, proposal_id: int, *, lock: bool = False) -> ProposalRow:
-    """Return a proposal, with `lock` after locking its row for the transaction. Raises NotFound."""
+    """Return a proposal. With `lock`, lock its row first, until the transaction ends. Raises NotFound."""
     row = tx.execute(_LOCK if lock else _GET, {"proposal_id": proposal_id}).one_or_none()
     if row is None:
         raise NotFound(f"there is no proposal {proposal_id}; inspect.bundles_proposals lists the proposals")
@@ -301,7 +308,8 @@ def list_proposals(
 
 
 def approve_automatic(tx: Connection, cycle_id: int, kind: ProposalKind, *, limit: int, actor: str) -> int:
-    """Approve the first `limit` proposals of a cycle and kind in namespaces with mode automatic. Return their number.
+    """Approve the first `limit` proposals of a cycle and kind that are in the state proposed, in namespaces with mode automatic. Return
+    the number of approved proposals. `actor` is recorded as the approver.
 
     Stale proposals, and proposals for a bundle with a live (approved or applied) proposal, are skipped.
     """
@@ -320,7 +328,7 @@ def move(
 ) -> ProposalRow:
     """Set the state, the actor and the outcome if the row still has the version seen. Return the new row.
 
-    The change ends the claim. If the state ends the approval (`_ENDS_OF_APPROVALS`), a pending approval of the proposal is ended too.
+    The change ends the claim. A proposal that becomes applied, failed or refused also ends its approval, unless the approval has ended.
 
     Raises NotFound, LostRace for another row version, InvalidInput for a state that may not follow the present state, for a failed or
     refused proposal without an outcome and for an approval in dry run, and Conflict for an approval while the bundle has another live

@@ -72,7 +72,9 @@ def gauges(tx: Connection, cluster: str) -> dict[str, list[tuple[list[str], floa
 
 
 def bundles_now(tx: Connection, cluster: str, namespace: str) -> Rows:
-    """Return the bundles of a namespace with owner and load, as last aggregated. Raises NotFound if there are none."""
+    """Return the bundles of a namespace with owner and load, as last aggregated, in the order of the ring. The figures of a bundle
+    without a report since the boundaries changed are None. Raises NotFound if the namespace is not known.
+    """
     rows = inspection.rows(tx, _BUNDLES_NOW, cluster=cluster, namespace=namespace)
     if not rows:
         raise unknown_namespace(namespace)

@@ -73,8 +73,8 @@ class EmbeddedLogClient(OneProcess):
         pool_size: int = 5,
         queue_life_seconds: float = LIFE_SECONDS,
     ) -> None:
-        """Create the client without connecting. A queue reader without a call for `queue_life_seconds` counts
-        as dead.
+        """Create the client without connecting. A queue reader without a call for `queue_life_seconds` (at
+        most 3600) counts as dead. Raises InvalidInput for an invalid `url`.
         """
         self._url = url
         self._calls = PostgresCalls(url, call_timeout_seconds=call_timeout_seconds, pool_size=pool_size)
@@ -93,11 +93,13 @@ class EmbeddedLogClient(OneProcess):
         sequence: int,
         bucket: HashRange | None = None,
     ) -> int:
-        """Store a batch whole, notify the log's readers, and return the number of messages, as
-        `LogClient.append` defines. For an empty batch, do nothing and return 0.
+        """Store a batch whole, notify the log's readers, and return the number of messages. For an empty
+        batch, do nothing and return 0.
 
-        Raises InvalidInput for a message outside the bucket, a batch above `MAX_BATCH_BYTES` or an invalid
-        producer name; SegmentTerminated; SegmentNotFound.
+        `sequence` (0 or more) rises with each batch of the producer in this log; a batch whose number is not
+        above the last stored one counts as stored, and is not stored again. Raises InvalidInput for a message
+        outside the bucket, a batch above `MAX_BATCH_BYTES` or 100,000 messages, or an invalid producer name;
+        Terminal for a producer name of another login; SegmentTerminated; SegmentNotFound.
         """
         checked("producer", producer)
         if not messages:
@@ -138,13 +140,15 @@ class EmbeddedLogClient(OneProcess):
         bucket: HashRange | None = None,
         ownership: Ownership | None = None,
     ) -> EmbeddedReader:
-        """Take the cursor, or a part of it, and read from its position, as `LogClient.open_reader` defines.
-        The first reader starts the thread that listens for notifications.
+        """Take the cursor, or the part of it in the range `bucket`, and return a reader from its position on.
+        The first reader starts the thread that listens for notifications, which calls `on_arrival`.
 
-        The cursor is taken by compare-and-set, whole or not at all. `EmbeddedReader` describes parts of a
-        cursor. Raises LostRace while another of `live_owners` has a part of the range, FencedOut if an owner
-        took a part under a later ownership, SegmentNotFound, SubscriptionNotFound, and InvalidInput for an
-        owner's name that is empty, too long or cannot be stored.
+        The cursor is taken by compare-and-set, whole or not at all; owners that are not among `live_owners`,
+        and an earlier reader of `owner`, lose it. Raises LostRace while another of `live_owners` has a part
+        of the range; FencedOut if a part was taken under a later `ownership` (None: not compared), or no
+        leader has assigned `ownership` yet; SegmentNotFound; SubscriptionNotFound; and InvalidInput for a
+        bucket that is not made of the log's entry buckets, or an owner's name that is empty, too long or
+        cannot be stored.
         """
         self._listen()
         bucket = FULL_RANGE if bucket is None else bucket
@@ -170,9 +174,9 @@ class EmbeddedLogClient(OneProcess):
         return reader
 
     def locate(self, backing_topic: str, instant_ms: int | None) -> Position:
-        """Return the position of the message before the first stored message at or after the instant; the
-        position of the last message if there is no such message, or `instant_ms` is None. Raises
-        SegmentNotFound.
+        """Return the position after which `open_reader_at` begins with the first stored message published at
+        or after the instant (milliseconds since the Unix epoch); the position of the last message if there is
+        no such message, or `instant_ms` is None. Raises SegmentNotFound.
         """
         position: Position = self._row(_LOCATE, backing_topic, instant_ms)
         return position
@@ -180,7 +184,9 @@ class EmbeddedLogClient(OneProcess):
     def open_reader_at(
         self, backing_topic: str, after: Position | None, *, on_arrival: Callable[[], None]
     ) -> EmbeddedPositionReader:
-        """Return a reader of the messages that follow the position, as `LogClient.open_reader_at` defines.
+        """Return a reader of the messages that follow the position `after`; None: from the first message that
+        the log ever had. The first reader starts the thread that listens for notifications, which calls
+        `on_arrival`.
 
         A position without a timeline, from before logs had timelines, is trusted unless the log ends before
         it. Then DataGone is raised, as also if the next message was trimmed. Raises SegmentNotFound, and
@@ -209,8 +215,8 @@ class EmbeddedLogClient(OneProcess):
     def open_queue_reader(
         self, backing_topic: str, subscription: str, *, owner: str, on_arrival: Callable[[], None]
     ) -> EmbeddedQueueReader:
-        """Return a reader that shares the messages with the queue's other readers, as
-        `LogClient.open_queue_reader` defines.
+        """Return a reader that shares the subscription's messages with the subscription's other queue
+        readers. The first reader starts the thread that listens for notifications, which calls `on_arrival`.
 
         Disconnects a reader that reads the subscription in order; LostRace is not raised. A thread keeps the
         queue reader alive until `close`. Raises SegmentNotFound, SubscriptionNotFound, and InvalidInput for
@@ -255,7 +261,9 @@ class EmbeddedLogClient(OneProcess):
         self._calls.close()
 
     def _row(self, statement: str, backing_topic: str, *values: int | None) -> tuple[int, ...]:
-        """Return the log's row of the statement. Raises SegmentNotFound."""
+        """Return the first row of a statement about the log, whose name is its first parameter. Raises
+        SegmentNotFound if there is none.
+        """
         with self._calls.statement(f"check {backing_topic}") as cursor:
             cursor.execute(statement, (backing_topic, *values))
             row: tuple[int, ...] | None = cursor.fetchone()
@@ -264,7 +272,7 @@ class EmbeddedLogClient(OneProcess):
         return row
 
     def _watch(self, reader: _Reader, log_id: int, on_arrival: Callable[[], None]) -> None:
-        """Call `on_arrival` at each notification of the reader's log."""
+        """Call `on_arrival` at each notification of the reader's log, until `_forget`."""
         with self._lock:
             self._callbacks[reader] = (log_id, on_arrival)
 
@@ -305,15 +313,15 @@ class EmbeddedLogClient(OneProcess):
 
 
 def _array(values: Iterable[bytes | None]) -> str:
-    """Return a bytea[] literal. The list adaptation of psycopg2 makes a parse node of each value, which is
-    three times as slow.
+    """Return a bytea[] literal of the values, with NULL for None. The list adaptation of psycopg2 makes a
+    parse node of each value, which is three times as slow.
     """
     return "{" + ",".join(["NULL" if v is None else f'"\\\\x{v.hex()}"' for v in values]) + "}"
 
 
 def _bucket_hashes(messages: Sequence[OutgoingMessage], bucket: HashRange) -> str:
-    """Return an integer[] literal of the messages' bucket hashes, computed from the key if a message has
-    none. Raises InvalidInput for a hash outside the bucket.
+    """Return an integer[] literal with the bucket hash of each message, of which there must be at least one.
+    Raises InvalidInput for a hash outside the bucket.
     """
     hashes = [_bucket_hash(message) for message in messages]
     if not (bucket.start <= min(hashes) and max(hashes) <= bucket.end):
@@ -326,7 +334,9 @@ def _bucket_hashes(messages: Sequence[OutgoingMessage], bucket: HashRange) -> st
 
 
 def _bucket_hash(message: OutgoingMessage) -> int:
-    """Return the message's own bucket hash; without one the hash of its key, 0 without a key."""
+    """Return the bucket hash that the message contains; if it contains none, the hash of its key, 0 without a
+    key.
+    """
     if message.bucket_hash is not None:
         return message.bucket_hash
     return 0 if message.key is None else key_hash(message.key).bucket_hash

@@ -88,11 +88,12 @@ class EmbeddedDataPlane:
 
     @property
     def call_timeout_seconds(self) -> float:
-        """Longest duration of one call."""
+        """Longest duration of one call, in seconds."""
         return self._calls.call_timeout_seconds
 
     def backing_topic(self, topic: str, descriptor: str) -> str:
-        """Return the name in Pulsar 5's form, `segment://tenant/namespace/name/0000-7fff-12`.
+        """Return the log's name in Pulsar 5's form, `segment://tenant/namespace/name/0000-7fff-12`, without a
+        call.
 
         Raises InvalidInput for a topic's name without `topic://`, or a name that is too long.
         """
@@ -123,9 +124,11 @@ class EmbeddedDataPlane:
                 raise no_log(backing_topic)
 
     def terminate_segment(self, backing_topic: str) -> str:
-        """Terminate the log, notify its readers, and return its last offset.
+        """Terminate the log, notify its readers, and return the offset of its last message as text; `-1` if
+        it never had a message.
 
-        Waits for an append in progress; later appends are refused. Raises SegmentNotFound.
+        Waits for an append in progress; later appends are refused. A terminated log is success. Raises
+        SegmentNotFound.
         """
         row = self._row(
             f"terminate {backing_topic}",
@@ -158,7 +161,7 @@ class EmbeddedDataPlane:
                     return
 
     def segment_state(self, backing_topic: str) -> LogState:
-        """Return the present state of the log."""
+        """Return the present state of the log; MISSING if there is no such log."""
         row = self._row(
             f"check {backing_topic}",
             "SELECT terminated_at IS NOT NULL FROM embedded.log WHERE name = %s",
@@ -231,9 +234,10 @@ class EmbeddedDataPlane:
     def backlog_of_buckets(
         self, backing_topic: str, subscription: str, bucket_starts: Sequence[int]
     ) -> Sequence[int] | None:
-        """Return the number of unacknowledged messages of each bucket, by counting messages.
-
-        None if the log or the subscription is missing.
+        """Return the number of unacknowledged messages of each bucket, in the order of `bucket_starts`, by
+        counting messages. `bucket_starts` are the first hashes of the buckets, rising from 0. None if the log
+        or the subscription is missing. Not for a subscription that is read as a queue, whose acknowledged
+        messages may be counted.
         """
         with self._calls.statement(f"backlog of {backing_topic}") as cursor:
             cursor.execute(
@@ -244,7 +248,8 @@ class EmbeddedDataPlane:
             return None if row is None else row[0]
 
     def seek(self, backing_topic: str, subscription: str, instant_ms: int) -> None:
-        """Move the cursor to the first message published at or after the instant, and disconnect its readers.
+        """Move the cursor to the first message published at or after the instant (milliseconds since the Unix
+        epoch), and disconnect its readers.
 
         If that message is trimmed, move the cursor to the first stored message; if no message is that late,
         to the end. Raises SubscriptionNotFound, also for a missing log.
@@ -259,7 +264,7 @@ class EmbeddedDataPlane:
         self._move(backing_topic, subscription, "NULL")
 
     def sample(self, backing_topics: Sequence[str]) -> Mapping[str, Counters]:
-        """Return the counters of the logs that exist, all read at one instant."""
+        """Return the counters of the logs that exist, by name, all read at one instant."""
         with self._calls.statement(f"sample {len(backing_topics)} logs") as cursor:
             instant = STEADY_CLOCK.now_ms()
             cursor.execute(
@@ -277,8 +282,9 @@ class EmbeddedDataPlane:
             }
 
     def sample_keys(self, backing_topic: str, *, most: int) -> KeySample:
-        """Sample the keys of the latest messages, as `SamplesKeys` defines: one statement, by index from the
-        log's end. Raises SegmentNotFound, SegmentTerminated.
+        """Return the keys of at most `most` (at least 1) of the latest messages, read by index from the log's
+        end. The sample of a log without messages is empty. Raises SegmentNotFound; SegmentTerminated for a
+        terminated log, whose keys belong to its successors.
         """
         with self._calls.statement(f"sample keys of {backing_topic}") as cursor:
             cursor.execute(
@@ -298,11 +304,11 @@ class EmbeddedDataPlane:
         return KeySample(hashes, len(keys) - len(hashes))
 
     def create_successors(self, successors: Sequence[Successor]) -> Mapping[str, CreatedLog]:
-        """Create each log with its subscriptions at the earliest position. Add missing subscriptions to
-        existing logs.
+        """Create each log with its own subscriptions and those of its predecessors, at the earliest position.
+        Add missing subscriptions to existing logs.
 
-        All or nothing. Return the state and the subscriptions of each log after the call, by name. Raises
-        InvalidInput for an invalid name of a log or subscription.
+        All or nothing. Return the state, the subscriptions and the origin of each log after the call, by
+        name. Raises InvalidInput for an invalid name of a log or subscription.
         """
         with self._calls.statement(f"create {len(successors)} logs") as cursor:
             return set_wise.create(cursor, successors, waits_for_disk=not self._shares_journal_server)
@@ -344,21 +350,23 @@ class EmbeddedDataPlane:
         return len(sessions)
 
     def subscriptions_of(self, backing_topics: Sequence[str]) -> Mapping[str, Sequence[str]]:
-        """Return the subscriptions on each log, sorted. A log that is missing or has none is absent."""
+        """Return the subscriptions on each log, sorted, by the log's name. A log that is missing or has none
+        is absent.
+        """
         with self._calls.statement(f"list subscriptions of {len(backing_topics)} logs") as cursor:
             return set_wise.subscriptions(cursor, backing_topics)
 
     def list_segments_of(self, topics: Sequence[str]) -> Mapping[str, Sequence[str]]:
-        """Return the backing topics of every log of each topic, orphaned logs included, sorted. Raises the
-        errors of `backing_topic`.
+        """Return for each topic its backing topics, sorted, orphaned logs included; an empty list for a topic
+        without logs. Raises the errors of `backing_topic`.
         """
         paths = {topic: self.backing_topic(topic, "").rstrip("/") for topic in topics}
         with self._calls.statement(f"list logs of {len(topics)} topics") as cursor:
             return set_wise.segments(cursor, paths)
 
     def describe_logs(self, backing_topics: Sequence[str]) -> Mapping[str, LogReport]:
-        """Return a report on each log, MISSING logs included. The call takes longer for a subscription with
-        unread messages, like `backlog`.
+        """Return a report on each log, by name, MISSING logs included. The call takes longer for a
+        subscription with unread messages, like `backlog`.
         """
         with self._calls.statement(f"describe {len(backing_topics)} logs") as cursor:
             return set_wise.describe(cursor, backing_topics)
@@ -399,7 +407,8 @@ class EmbeddedDataPlane:
 
     def _trimmable(self, purpose: str, retention_seconds: float) -> tuple[int | None, Sequence[int]]:
         """Check the next `_LOGS_PER_CHECK` logs after `_trimmed_to`, in the order of their ids. Return the id
-        of the last of these logs, None if no log is left, and the ids of those with messages to trim.
+        of the last of these logs, None if no log is left, and the ids of the logs among them that have
+        messages to trim.
         """
         with self._calls.statement(purpose) as cursor:
             cursor.execute(
@@ -412,6 +421,9 @@ class EmbeddedDataPlane:
     def _trim_chunk(self, purpose: str, log_id: int, retention_seconds: float) -> int:
         """Delete up to `TRIM_CHUNK` old and acknowledged messages from the front of the log, and return their
         number. 0 also for a log that another session has locked.
+
+        When fewer are left, also delete the records of producers that have sent nothing for
+        `retention_seconds`, and for a day.
         """
         with self._calls.statement(purpose) as cursor:
             cursor.execute(
@@ -423,8 +435,8 @@ class EmbeddedDataPlane:
 
     def _move(self, backing_topic: str, subscription: str, instant: str, *values: object) -> None:
         """Move the cursor to the first message at or after the time that the SQL expression `instant` yields,
-        or to the end for `NULL`. `values` are the parameters of the expression. Raises SubscriptionNotFound
-        if there is no log or cursor.
+        or to the end for `NULL`, and disconnect its readers. `values` are the parameters of the expression.
+        Raises SubscriptionNotFound if there is no log or cursor.
         """
         row = self._row(
             f"move {subscription!r} on {backing_topic}",
@@ -438,7 +450,8 @@ class EmbeddedDataPlane:
 
 
 def _sweep_chunk(cursor: psycopg2.extensions.cursor) -> bool:
-    """Delete up to `DELETE_CHUNK` messages of one deleted log, or, if the log has none, its row.
+    """Delete up to `DELETE_CHUNK` messages of one deleted log, or, if the log has none, its row in
+    `embedded.dropped_log`.
 
     Return False if no deleted log is left, or other sessions are deleting the rest.
     """
@@ -457,4 +470,5 @@ def _sweep_chunk(cursor: psycopg2.extensions.cursor) -> bool:
 
 
 def _notify(cursor: psycopg2.extensions.cursor, log_id: object) -> None:
+    """Notify the readers of the log when the cursor's transaction is committed."""
     cursor.execute("SELECT pg_notify(%s, %s)", (ARRIVALS, str(log_id)))

@@ -23,7 +23,9 @@ SELECT log_offset, published_at, key, payload, metadata, first_offset, is_at_end
 
 
 class EmbeddedPositionReader(OneProcess):
-    """A `PositionReader`. Created by `EmbeddedLogClient.open_reader_at`. For one thread."""
+    """A `PositionReader`: reads a log without a subscription. Created by `EmbeddedLogClient.open_reader_at`.
+    For one thread.
+    """
 
     def __init__(
         self,
@@ -34,11 +36,14 @@ class EmbeddedPositionReader(OneProcess):
         place: Place,
         on_close: Callable[[], None],
     ) -> None:
+        """Read the log `log_id`, whose name is `backing_topic`, from `place` on. `close` calls `on_close`."""
         self._calls, self._backing_topic, self._log_id = calls, backing_topic, log_id
         self._place, self._on_close = place, on_close
 
     def may_wait(self) -> bool:
-        """Return False: each read is a call to the server that has all logs."""
+        """Return False: each read is a call, but to the one server that has all logs, so a background thread
+        would not help.
+        """
         return False
 
     def read(self, limit: int) -> Sequence[LogMessage]:
@@ -68,8 +73,9 @@ class EmbeddedPositionReader(OneProcess):
         self._on_close()
 
     def _read_at(self, limit: int) -> tuple[list[LogMessage], bool]:
-        """Return the next messages, at most `limit` (0: none), and True if no message can follow them. Does
-        not advance the reader. Raises the errors of `read`.
+        """Return the next messages, at most `limit` (0: none), and True if the log is terminated and no
+        message can follow them. Does not advance the reader. Raises DataGone and DataPlaneUnavailable as
+        `read` does.
         """
         with self._calls.statement(f"read {self._backing_topic}") as cursor:
             place = (self._place.offset, limit, MAX_READ_BYTES, self._place.timeline)
@@ -92,7 +98,7 @@ class EmbeddedPositionReader(OneProcess):
 
 
 def beyond_end(backing_topic: str, offset: int, end: int) -> DataGone:
-    """Return the error for a position without a timeline that is beyond the end of the log."""
+    """Return the error for position `offset` without a timeline, which is beyond `end`, the end of the log."""
     return DataGone(
         f"{backing_topic}: position {offset} is beyond the end {end} of the log, which became shorter, and the position names no "
         "timeline, so the first unread message is unknown; start at an earlier position or instant"
@@ -100,7 +106,9 @@ def beyond_end(backing_topic: str, offset: int, end: int) -> DataGone:
 
 
 def trimmed(backing_topic: str, first_unread: int, first_offset: int) -> DataGone:
-    """Return the error for messages that were trimmed before they were read."""
+    """Return the error for messages that were trimmed before they were read: `first_unread` and those behind
+    it, up to before `first_offset`, the first offset of the log.
+    """
     return DataGone(
         f"{backing_topic}: messages {first_unread} to {first_offset - 1} were trimmed before they were read; start again at the "
         "earliest stored message, and give the logs a longer retention"

@@ -45,8 +45,8 @@ _CLOSE = "SELECT embedded.queue_close(%s, %s, %s)"
 
 
 class EmbeddedQueueReader(OneProcess):
-    """A `QueueReader`. Created by `EmbeddedLogClient.open_queue_reader`. For one thread; the thread of
-    `QueueKeeper` keeps it alive.
+    """A `QueueReader`: one of the readers that share the messages of a log for a subscription. Created by
+    `EmbeddedLogClient.open_queue_reader`. For one thread; the thread of `QueueKeeper` keeps it alive.
     """
 
     def __init__(
@@ -61,6 +61,10 @@ class EmbeddedQueueReader(OneProcess):
         contact_at: float,
         on_close: Callable[[], None],
     ) -> None:
+        """Read as the reader that the server knows by `mark`. The messages belong to the reader for
+        `life_seconds` after the reader's last call; `contact_at` is the time (`boot_seconds`) at which the
+        call that opened the reader began. `on_close` is called once, by `close`.
+        """
         self._calls, self._backing_topic, self.mark = calls, backing_topic, mark
         self._queue = (log_id, subscription)
         self._life_seconds, self._contact_at, self._on_close = life_seconds, contact_at, on_close
@@ -74,8 +78,8 @@ class EmbeddedQueueReader(OneProcess):
 
     @property
     def is_current(self) -> bool:
-        """True if the server received a recent call of this reader, so that no other reader has its
-        messages.
+        """True if the server received a call of this reader within the last `life_seconds`, so that no other
+        reader has its messages. False if the reader is closed or known to be lost.
         """
         return not self._is_lost and boot_seconds() < self._contact_at + self._life_seconds
 
@@ -86,13 +90,15 @@ class EmbeddedQueueReader(OneProcess):
         self._contact_at = max(self._contact_at, at)
 
     def mark_lost(self) -> None:
-        """Mark the reader as unknown to the server. Later calls to read, acknowledge or return messages raise
-        LostRace.
+        """Mark the reader as unknown to the server: `is_current` becomes False, and later calls to read,
+        acknowledge or return messages raise LostRace.
         """
         self._is_lost = True
 
     def may_wait(self) -> bool:
-        """Return False: each read is a call to the server that has all logs."""
+        """Return False: each read is a call, but to the one server that has all logs, so a background thread
+        would not help.
+        """
         return False
 
     def read(self, limit: int) -> Sequence[LogMessage]:
@@ -100,8 +106,8 @@ class EmbeddedQueueReader(OneProcess):
         can be delivered at present, also because `MAX_UNSETTLED` messages are unacknowledged.
 
         A repeated call after a lost response returns the same messages. Raises InvalidInput for a limit below
-        1, LostRace if the server does not know this reader, and LogShortened if the log lacks a message that
-        this reader received.
+        1, LostRace if this reader is closed or the server does not know it, and LogShortened if the log lacks
+        a message that this reader received.
         """
         if limit < 1:
             raise InvalidInput(f"read limit {limit}: ask for 1 message or more")
@@ -127,11 +133,11 @@ class EmbeddedQueueReader(OneProcess):
         return messages
 
     def acknowledge(self, positions: Sequence[Position]) -> Sequence[Position]:
-        """Acknowledge the messages.
+        """Acknowledge the messages at these positions, at most 10,000.
 
         Return the positions that stay unacknowledged because the messages are not this reader's: other
-        readers have them or will get them. Raises LostRace if the reader is closed or known to be lost, and
-        SubscriptionNotFound if there is no cursor.
+        readers have them or will get them. Raises LostRace if the reader is closed or known to be lost,
+        SubscriptionNotFound if there is no cursor, and InvalidInput for more positions.
         """
         self._demand_known()
         offsets, batches = self._offsets_and_batches(positions)
@@ -146,11 +152,11 @@ class EmbeddedQueueReader(OneProcess):
     def give_back(
         self, positions: Sequence[Position], *, delay_seconds: float = 0.0, unseen: bool = False
     ) -> None:
-        """Return the messages to the queue, to be delivered again after the delay. `unseen` messages do not count as
-        delivered.
+        """Return the messages, at most 10,000, to the queue, to be delivered again after `delay_seconds` (0
+        to a week). `unseen` messages do not count as delivered.
 
-        Messages that this reader does not have are ignored. Raises LostRace if the reader is closed or known to be
-        lost.
+        Messages that this reader does not have are ignored. Raises LostRace if the reader is closed or known
+        to be lost, and InvalidInput for more messages or another delay.
         """
         self._demand_known()
         offsets, batches = self._offsets_and_batches(positions)
@@ -173,8 +179,8 @@ class EmbeddedQueueReader(OneProcess):
         return row[0]
 
     def close(self) -> None:
-        """Leave the queue. Idempotent. If the call fails, the server considers the reader dead after
-        `LIFE_SECONDS`.
+        """Leave the queue; unacknowledged messages are delivered to other readers. Idempotent. If the call
+        fails, the server considers the reader dead after `life_seconds`.
         """
         if self._is_closed:
             return
@@ -184,8 +190,8 @@ class EmbeddedQueueReader(OneProcess):
             cursor.execute(_CLOSE, (*self._queue, self.mark))
 
     def _offsets_and_batches(self, positions: Sequence[Position]) -> tuple[list[int], list[int]]:
-        """Return offsets, and the batch of each. The batch is 0, which does not exist, for a message that the
-        reader does not have.
+        """Return the offsets of the positions, and the number of the batch in which each message was
+        delivered. The number is 0, which no batch has, for a message that the reader does not have.
         """
         return [offset for _, offset in positions], [self._batches.get(position, 0) for position in positions]
 
@@ -195,7 +201,7 @@ class EmbeddedQueueReader(OneProcess):
             self._batches.pop(position, None)
 
     def _demand_known(self) -> None:
-        """Raise LostRace if this reader is closed, or the server does not know this reader."""
+        """Raise LostRace if this reader is closed or marked as lost. Makes no call."""
         if self._is_lost:
             raise LostRace(
                 f"{self._backing_topic}: this reader of {self._queue[1]!r} made no call for {self._life_seconds:g} s, was "
@@ -210,6 +216,7 @@ class QueueKeeper:
     """
 
     def __init__(self, calls: PostgresCalls, life_seconds: float) -> None:
+        """Create the keeper without a thread. A reader without a call for `life_seconds` counts as dead."""
         self._calls, self._life_seconds = calls, life_seconds
         self._lock = threading.Lock()
         self._readers: dict[str, EmbeddedQueueReader] = {}
@@ -230,7 +237,7 @@ class QueueKeeper:
             self._readers.pop(mark, None)
 
     def close(self) -> None:
-        """Stop keeping readers alive, and wait for the thread."""
+        """Stop keeping readers alive, and wait for the thread. The readers are not closed."""
         self._ended.set()
         if self._thread is not None:
             self._thread.join()
@@ -249,7 +256,7 @@ class QueueKeeper:
 
     def _keep(self, readers: dict[str, EmbeddedQueueReader]) -> None:
         """Extend the lives of these readers, given by their marks, in one call. Mark the readers that the
-        server does not know as lost.
+        server does not know as lost. Raises the errors of the call, and then marks none.
         """
         began_at = boot_seconds()
         with self._calls.statement("keep queue readers alive") as cursor:

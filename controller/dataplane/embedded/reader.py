@@ -51,13 +51,15 @@ _OWNERS = "SELECT owner FROM embedded.owners(%s, %s, %s, %s) AS part (owner)"
 
 
 class EmbeddedReader(OneProcess):
-    """A `LogReader`. Created by `EmbeddedLogClient.open_reader`.
+    """A `LogReader`: the only reader of a log, or of one bucket of it, for a subscription. Created by
+    `EmbeddedLogClient.open_reader`.
 
     Messages are in the log's order. If the parts of a whole cursor had several readers, the cursor is read
     from its lowest position, without the messages that those readers acknowledged.
 
-    Calls raise LostRace, LogShortened and FencedOut as `LogReader` describes, and SubscriptionNotFound if the
-    log or the cursor was deleted.
+    Calls except `close` raise LostRace if this reader no longer has the cursor, FencedOut if a later reader
+    of the same owner has it, LogShortened if the log lacks messages that this reader received, and
+    SubscriptionNotFound if the log or the cursor was deleted.
     """
 
     def __init__(
@@ -74,6 +76,9 @@ class EmbeddedReader(OneProcess):
         on_arrival: Callable[[], None],
         on_close: Callable[[], None],
     ) -> None:
+        """Read the parts of the cursor that `log_id`, `subscription` and `generation` identify, from `place`
+        on. `bucket` is the range of bucket hashes of these parts. `on_close` is called once, by `close`.
+        """
         self._calls = calls
         self._backing_topic, self._subscription, self._owner = backing_topic, subscription, owner
         self._bucket = bucket
@@ -86,7 +91,9 @@ class EmbeddedReader(OneProcess):
         self._closed = False
 
     def may_wait(self) -> bool:
-        """Return False: each read is a call to the server that has all logs."""
+        """Return False: each read is a call, but to the one server that has all logs, so a background thread
+        would not help.
+        """
         return False
 
     def read(self, limit: int) -> Sequence[LogMessage]:
@@ -95,7 +102,7 @@ class EmbeddedReader(OneProcess):
 
         The result is also empty if none of the next `MAX_SCANNED` messages belongs to this bucket. Then this
         method calls `on_arrival`, and the next read continues behind those messages. Raises InvalidInput for
-        a limit below 1, and the errors of `LogReader`.
+        a limit below 1, and the errors of the class.
         """
         if limit < 1:
             raise InvalidInput(f"read limit {limit}: ask for 1 message or more")
@@ -114,7 +121,7 @@ class EmbeddedReader(OneProcess):
         messages.
 
         Once all delivered messages are acknowledged, so are the skipped messages behind them, which belong to
-        others. Raises InvalidInput for a position that was not read, and the errors of `LogReader`.
+        other buckets. Raises InvalidInput for a position that was not read, and the errors of the class.
         """
         timeline, offset = position
         if position > self._place.last:
@@ -138,7 +145,7 @@ class EmbeddedReader(OneProcess):
         If this reader has acknowledged all that it delivered, but a part of the cursor is before the end of a
         terminated log, the call scans `MAX_SCANNED` offsets of the rest, because none of the rest may belong
         to this reader. Scanned offsets without a message of this reader count as acknowledged; a message of
-        this reader is left for the next `read`. Raises the errors of `LogReader`.
+        this reader is left for the next `read`. Raises the errors of the class.
         """
         is_terminated, all_settled = self._read_state()
         if not is_terminated or all_settled or not self._is_settled:
@@ -197,9 +204,9 @@ class EmbeddedReader(OneProcess):
         return [message(position(at), *row) for at, *row, _ in message_rows]
 
     def _read_state(self) -> tuple[bool, bool]:
-        """Return two values: True if the log is terminated, and True if all parts of the cursor, including those of
-        other readers, are acknowledged to the end of the log. Raises the errors of `_lost` if another reader has
-        taken the cursor.
+        """Return two values: True if the log is terminated, and True if all parts of the cursor, including
+        those of other readers, are acknowledged to the end of the log. Raises the error of `_lost` if this
+        reader no longer has the cursor.
         """
         with self._calls.statement(f"check {self._backing_topic}") as cursor:
             cursor.execute(_LOOK, self._held)
@@ -209,15 +216,13 @@ class EmbeddedReader(OneProcess):
         return row
 
     def _demand_history(self, place: Place) -> None:
-        """Raise LogShortened if the log lacks the message before the place."""
+        """Raise LogShortened, and count and log it, if the log lacks the message before the place."""
         log_id, subscription, _ = self._held
         demand_present(self._calls, self._backing_topic, log_id, subscription, place, self._bucket)
 
     def _lost(self) -> CleaveError:
-        """Return the error of a lost cursor:
-
-        SubscriptionNotFound if there is no cursor, FencedOut if a reader with the same owner has it,
-        otherwise LostRace with the new owners.
+        """Return the error that says why this reader has lost the cursor: SubscriptionNotFound if there is no
+        cursor, FencedOut if a reader with the same owner has it, otherwise LostRace with the new owners.
         """
         log_id, subscription, _ = self._held
         with self._calls.statement(f"check {self._backing_topic}") as cursor:

@@ -85,9 +85,10 @@ _DESCRIBED = """
 def create(
     cursor: psycopg2.extensions.cursor, successors: Sequence[Successor], *, waits_for_disk: bool
 ) -> dict[str, CreatedLog]:
-    """Create the missing logs, add missing subscriptions to all, and return the state of each log after the call, by
-    name. Raises InvalidInput for an invalid name of a log or subscription. Without `waits_for_disk` the commit does
-    not wait for the disk, so a crash of the server may lose it.
+    """Create the missing logs, and give each log its own and its predecessors' subscriptions that it lacks, except
+    `excepted`. Return the state of each log after the call, by name. Raises InvalidInput for an invalid name of a log
+    or subscription. Without `waits_for_disk` the commit does not wait for the disk, so a crash of the server may lose
+    it.
     """
     documents = [
         {
@@ -115,10 +116,11 @@ def create(
 def terminate(
     cursor: psycopg2.extensions.cursor, backing_topics: Sequence[str], *, waits_for_disk: bool
 ) -> dict[str, str]:
-    """Terminate the logs, and return the last offset of each, by name. Without `waits_for_disk` the commit does not
-    wait for the disk, so a crash of the server may lose it.
+    """Terminate the logs, notify their readers, and return the last offset of each as text, by name. Without
+    `waits_for_disk` the commit does not wait for the disk, so a crash of the server may lose it.
 
-    A log that is missing, or that another session keeps locked for 100 ms, is absent.
+    A log that is missing is absent. A log that another session keeps locked for 100 ms is absent too, and is not
+    terminated.
     """
     no_disk_wait, parameters = ("" if waits_for_disk else _LATE), {"logs": list(backing_topics)}
     try:
@@ -131,14 +133,14 @@ def terminate(
 def subscriptions(
     cursor: psycopg2.extensions.cursor, backing_topics: Sequence[str]
 ) -> dict[str, Sequence[str]]:
-    """Return the subscriptions of each log that has any, by the log's name."""
+    """Return the subscriptions of each log that has any, sorted, by the log's name."""
     cursor.execute(_SUBSCRIPTIONS, {"logs": list(backing_topics)})
     return {name: names for name, names in cursor.fetchall() if names}
 
 
 def segments(cursor: psycopg2.extensions.cursor, paths: Mapping[str, str]) -> dict[str, Sequence[str]]:
-    """Return the logs of each topic's segments, sorted, by topic. `paths` contains for each topic the part of its
-    logs' names before the segment's descriptor, without a slash at the end.
+    """Return the logs of each topic's segments, sorted, by topic; an empty list for a topic without logs. `paths`
+    contains for each topic the part of its logs' names before the segment's descriptor, without a slash at the end.
     """
     cursor.execute(_LISTED, {"paths": list(paths.values())})
     logs_of_path: dict[str, list[str]] = {path: [] for path in paths.values()}

@@ -41,8 +41,8 @@ class Timelines:
     """The timelines of a range of offsets, as the schema `embedded` returns them."""
 
     def __init__(self, rows: Sequence[Sequence[int]] | None) -> None:
-        """Use `rows` of first offset and timeline, in rising order. None, or no row: every offset has
-        timeline 0.
+        """Use `rows` of first offset and timeline, in rising order. Offsets before the first row have
+        timeline 0; so have all offsets if `rows` is empty or None.
         """
         self._first_offsets = [first_offset for first_offset, _ in rows or ()]
         self._timelines = [0, *(timeline for _, timeline in rows or ())]
@@ -68,8 +68,8 @@ def demand_present(
     place: Place,
     bucket: HashRange = FULL_RANGE,
 ) -> None:
-    """Raise, count and log LogShortened if the log lacks the message before the place; return otherwise, also
-    if the subscription has no cursor. For a reader whose statement was refused. `bucket` is the range of
+    """Raise, count and log LogShortened if the log lacks the message before the place, for a reader whose
+    statement was refused. Return otherwise, also if the subscription has no cursor. `bucket` is the range of
     bucket hashes that the reader had.
     """
     with calls.statement(f"check {backing_topic}") as cursor:
@@ -93,8 +93,8 @@ def shortened(
     continue. Return the error to raise.
 
     `end` is the offset behind the log's last message, and `next_offset` the offset at which reading
-    continues. `resume` is the position that the error carries for the caller to continue after.
-    `subscription` is None for a reader without a subscription.
+    continues. `resume` is the position that the error carries for the caller to continue after; None if the
+    server keeps the position. `subscription` is None for a reader without a subscription.
     """
     client_metrics.SHORTENED_LOGS.inc()
     log.warning(

@@ -119,9 +119,10 @@ class AdminCalls:
         return self._result(self._threads.submit(self._perform, ask, deadline), ask, deadline)
 
     def ask_all(self, asks: Sequence[Ask], deadline: Deadline) -> list[Answer | CleaveError]:
-        """Send the requests at the same time, up to `PARALLEL_REQUESTS`.
+        """Send the requests at the same time, up to `PARALLEL_REQUESTS`, and wait for all of them.
 
-        Return the responses, or the errors of `ask` instead of raising them, in order.
+        Return the responses in order; an error of `ask` takes the place of its response instead of being
+        raised.
         """
         running = [self._threads.submit(self._perform, ask, deadline) for ask in asks]
         results: list[Answer | CleaveError] = []
@@ -151,7 +152,7 @@ class AdminCalls:
 
     def _result(self, future: Future[Answer], ask: Ask, deadline: Deadline) -> Answer:
         """Return the response when it arrives. At the deadline, cancel the request if it has not begun, and
-        raise DataPlaneTimeout.
+        raise DataPlaneTimeout. Raises the errors of `_perform`.
         """
         try:
             return future.result(timeout=deadline.left_seconds)
@@ -162,9 +163,10 @@ class AdminCalls:
     def _perform(self, ask: Ask, deadline: Deadline) -> Answer:
         """Send the request to the broker that responded last, and return the response.
 
-        If the request may be sent again after an error, try the brokers in turn, with two attempts or one per
-        broker, because a kept connection may be dead. Raises the error of `network_failure` after the last
-        attempt, at the deadline, or at once if the request must not be sent again.
+        If the request may be sent again after an error, try the brokers in turn, with two attempts, or one
+        per broker if there are more, because a kept connection may be dead. Raises the error of
+        `network_failure` after the last attempt, at the deadline, or at once if the request must not be sent
+        again; and the errors of `_follow`.
         """
         tries = max(2, len(self._bases))
         for attempt in range(1, tries + 1):
@@ -180,11 +182,12 @@ class AdminCalls:
         raise AssertionError("the last attempt returns or raises")
 
     def _follow(self, ask: Ask, url: str, deadline: Deadline) -> Answer:
-        """Return the response of the broker to which the request is redirected, after at most `MAX_REDIRECTS`
-        redirects.
+        """Send the request to `url`, follow at most `MAX_REDIRECTS` redirects between brokers, and return the
+        last response.
 
         Raises DataPlaneTimeout at the deadline, DataPlaneUnavailable after more redirects, Terminal for a
-        redirect without TLS that would show the token, and the errors of `_read`.
+        redirect without TLS that would show the token, and the errors of `_headers` and `_read`. Errors of
+        `requests` are raised unmapped.
         """
         data = None if ask.body is None else json.dumps(ask.body)
         for _ in range(MAX_REDIRECTS + 1):
@@ -236,7 +239,9 @@ class AdminCalls:
         return Answer(status, document, broker, response.headers, STEADY_CLOCK.now_ms())
 
     def _headers(self) -> dict[str, str]:
-        """Return the headers of a request, with the current token if there is one."""
+        """Return the headers of a request, with the current token if there is one. Raises InvalidInput for a
+        token that cannot be read.
+        """
         token = self._access.current_token()
         headers = {"Accept": "application/json", "Content-Type": "application/json"}
         return headers if token is None else {**headers, "Authorization": f"Bearer {token}"}
@@ -281,8 +286,8 @@ def _may_not_have_arrived(error: requests.RequestException) -> bool:
 
 def may_be_under_way(error: CleaveError) -> bool:
     """Return True if the request that ended with the error may have reached a broker that still processes it,
-    because the connection broke before the response. Not for a DataPlaneTimeout of `AdminCalls`, which says
-    so itself: the result may be False for it.
+    because the connection broke before the response. False if the broker responded or refused the connection.
+    Not for a DataPlaneTimeout of `AdminCalls`, which says so itself: the result may be False for it.
     """
     cause = error.__cause__
     if not isinstance(cause, requests.RequestException):

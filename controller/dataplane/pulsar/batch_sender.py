@@ -69,6 +69,9 @@ class BatchSender:
         producer: str,
         bucket: HashRange | None = None,
     ) -> None:
+        """Create the sender without a producer. `end` reads the end of the topic, for all senders of a
+        client. Messages of `bucket` are marked; None: the segment has one bucket.
+        """
         self._connections, self._end = connections, end
         self._backing_topic, self._name = backing_topic, producer
         self._bucket = bucket
@@ -85,14 +88,15 @@ class BatchSender:
         """Number of messages of the batch in doubt that the broker has reported as stored."""
 
     def append(self, messages: Sequence[OutgoingMessage], sequence: int, deadline: Deadline) -> int:
-        """Return the number of messages, from the front, that are stored, as `LogClient.append` defines. A
-        batch that is known to be stored is not sent again.
+        """Send the batch, and return the number of messages, from its front, that are stored. The number is
+        lower than that of the batch only if the topic was terminated meanwhile. A batch that is known to be
+        stored is not sent again.
 
         Opens the producer if necessary. If the topic was terminated, reads from the topic how many messages
         of the batch are stored. Waits for another append of this sender. Raises InvalidInput for a message
-        outside the bucket; SegmentNotFound; SegmentTerminated if no message is stored; DataPlaneTimeout at
-        the deadline. After DataPlaneUnavailable or DataPlaneTimeout the batch may be stored: repeat it under
-        its number.
+        outside the bucket; Unsupported for bucket `0000-0000`; SegmentNotFound; SegmentTerminated if no
+        message is stored; DataPlaneTimeout at the deadline. After DataPlaneUnavailable or DataPlaneTimeout
+        the batch may be stored: repeat it under its number.
         """
         entry_marks = self._entry_marks(messages)
         with self._lock:
@@ -110,12 +114,12 @@ class BatchSender:
     def begin(
         self, messages: Sequence[OutgoingMessage], sequence: int, deadline: Deadline
     ) -> Callable[[], int] | None:
-        """Send the messages and return a function that waits for the result, as `EagerLogClient.begin_append`
-        defines. Return None, and send nothing, if another append is in progress, if no connected producer is
-        open, or if the batch is stored already.
+        """Send the messages and return a function that waits for the result, with the result and the errors
+        of `append`. Return None, and send nothing, if another append is in progress, if no connected producer
+        is open, or if the batch is known to be stored.
 
-        Other appends wait until the returned function has ended. Raises InvalidInput for a message outside
-        the bucket.
+        The function must be called, in any thread: other appends wait until it has ended. Raises InvalidInput
+        for a message outside the bucket, and Unsupported for bucket `0000-0000`.
         """
         entry_marks = self._entry_marks(messages)
         if not self._lock.acquire(blocking=False):
@@ -147,7 +151,7 @@ class BatchSender:
 
     def _entry_marks(self, messages: Sequence[OutgoingMessage]) -> EntryMarks | None:
         """Return the marks of the batch's entries. None without a bucket. Raises InvalidInput for a message
-        outside the bucket.
+        outside the bucket, and Unsupported for bucket `0000-0000`.
         """
         return None if self._bucket is None else marks(self._bucket, messages)
 
@@ -158,10 +162,11 @@ class BatchSender:
         sequence: int,
         deadline: Deadline,
     ) -> int:
-        """Return the result of `outcome`.
+        """Return the result of `outcome`, a function that returns the number of messages, from the front,
+        that are stored. If all are stored, record the batch as stored.
 
-        If the topic is terminated, close the producer and return the number of messages that are stored;
-        raise SegmentTerminated if there are none. Other errors of `outcome` are raised unchanged.
+        If `outcome` raises SegmentTerminated, close the producer and return the number of messages that the
+        topic has; raise SegmentTerminated if there are none. Other errors of `outcome` are raised unchanged.
         """
         try:
             stored = outcome()
@@ -261,11 +266,12 @@ class BatchSender:
     def _outcome(
         self, producer: pulsar.Producer, results: _Results, sequence: int, deadline: Deadline
     ) -> int:
-        """Wait for the results, and return the number of messages, from the front, that are stored.
+        """Wait for the results, and return the number of messages if all are stored.
 
-        Raises the error that kept the first message from being stored, and every error that leaves the result
-        unknown: SegmentTerminated, DataPlaneTimeout or another. Then the batch is in doubt, and the producer
-        is closed.
+        Otherwise raise the error of the first message that is not stored or whose result is unknown:
+        SegmentTerminated, DataPlaneTimeout or another. Then the batch is in doubt, and the producer is
+        closed. If the check of the topic fails, for instance with SegmentNotFound, its error is raised and
+        the producer stays open.
         """
         try:
             terminated = self._await(producer, results, deadline)
@@ -291,7 +297,7 @@ class BatchSender:
         self, producer: pulsar.Producer, results: _Results, deadline: Deadline
     ) -> SegmentTerminated | None:
         """Wait for the results until the deadline. Return SegmentTerminated if the producer has lost its
-        connection and the topic is terminated; otherwise None, also at the deadline.
+        connection and the topic is terminated; otherwise None, also at the deadline. Raises SegmentNotFound.
 
         The library would keep trying to connect to a terminated topic, so this method checks the topic
         itself.
@@ -311,8 +317,8 @@ class BatchSender:
         return None
 
     def _is_terminated(self, deadline: Deadline) -> bool:
-        """Return True if the topic is known to be terminated, which is unknown while no broker responds.
-        Raises SegmentNotFound.
+        """Return True if the topic is known to be terminated. False also if no broker responds within
+        `LOOK_ANSWER_SECONDS`. Raises SegmentNotFound.
         """
         check_deadline = Deadline(min(LOOK_ANSWER_SECONDS, deadline.left_seconds))
         try:
@@ -378,8 +384,8 @@ class _Results:
     def outcome(self, purpose: str) -> tuple[int, CleaveError | None]:
         """Return the number of messages, from the front, that are stored, and the error of the next message:
 
-        DataPlaneTimeout if its result is missing, None if all are stored. Keeps the place of the last stored
-        entry.
+        DataPlaneTimeout if its result is missing, None if all are stored. Sets `last_place` to the place of
+        the last stored entry that has one.
         """
         stored = 0
         for result, message_id in list(self.results):

@@ -95,8 +95,8 @@ def mapped_result(result: pulsar.Result, purpose: str) -> CleaveError:
 
 
 class Connections:
-    """The clients of one cluster. Safe to share between threads. Connects at the first use. Raises
-    Unsupported if `access` has no binary address.
+    """The clients of one cluster. Safe to share between threads. Connects at the first use. The constructor
+    raises Unsupported if `access` has no binary address.
     """
 
     def __init__(self, access: PulsarAccess, *, call_timeout_seconds: float) -> None:
@@ -115,7 +115,7 @@ class Connections:
         self._flushing = ThreadPoolExecutor(PARALLEL_FLUSHES, thread_name_prefix="pulsar-flush")
 
     def open(self, purpose: str, deadline: Deadline, build: Callable[[pulsar.Client], Opened]) -> Opened:
-        """Return the object that `build` opens on the shared client.
+        """Return the object that `build` opens on the shared client. `build` runs in another thread.
 
         Raises DataPlaneTimeout at the deadline, after which an object that opens later is closed. Errors of
         the library are raised unmapped. Raises DataPlaneUnavailable after `end`.
@@ -125,7 +125,7 @@ class Connections:
     def open_alone(
         self, purpose: str, deadline: Deadline, build: Callable[[pulsar.Client], Opened]
     ) -> tuple[pulsar.Client, Opened]:
-        """Return a separate client, and the object that `build` opens on it.
+        """Return a separate client, and the object that `build` opens on it, in another thread.
 
         The caller closes both with `close_aside`. Raises DataPlaneTimeout at the deadline, after which
         objects that open later are closed. Errors of the library are raised unmapped. Raises
@@ -161,8 +161,9 @@ class Connections:
             self._flushing.submit(quietly)
 
     def close(self) -> None:
-        """Close the shared client, after the objects that background threads are opening or closing. Clients
-        of `open_alone` are not closed.
+        """Close the shared client, once background threads have ended the openings and closings that were
+        requested. Functions of `run_aside` that have not begun are dropped. Clients of `open_alone` are not
+        closed.
         """
         self._flushing.shutdown(wait=False, cancel_futures=True)
         self._threads.shutdown(wait=True, cancel_futures=False)
@@ -235,8 +236,8 @@ class Connections:
 
 
 def _authentication(access: PulsarAccess) -> pulsar.Authentication | None:
-    """Return the authentication by token if there is one, read for each connection; otherwise that by the
-    client certificate. None if `access` has neither.
+    """Return the authentication by token if there is one, read for each connection; otherwise the
+    authentication by the client certificate. None if `access` has neither.
     """
     if access.has_credentials:
         return pulsar.AuthenticationToken(lambda: access.current_token() or "")

@@ -40,9 +40,12 @@ _POLL_SECONDS = 0.02
 
 
 class BucketReader(PulsarReader):
-    """A `LogReader` of `bucket`. Created by `PulsarLogClient.open_reader`."""
+    """A `LogReader` of `bucket`, the only reader of this bucket of a topic for a subscription. Created by
+    `PulsarLogClient.open_reader`.
+    """
 
     def __init__(self, *arguments: Any, bucket: HashRange, **named: Any) -> None:
+        """Create a reader of `bucket` without a connection. The other arguments are those of `PulsarReader`."""
         super().__init__(*arguments, bucket=bucket, **named)
         self._bounds = bucket
         self._in_parts: set[Entry] = set()  # entries that must not be acknowledged as a whole
@@ -94,9 +97,9 @@ class BucketReader(PulsarReader):
             )
 
     def _settle(self, consumer: pulsar.Consumer, settled: Sequence[Run]) -> None:
-        """Acknowledge the runs at the broker: an entry that is read to its end at once, other messages one by
-        one. An entry with a message of another bucket, or that arrived in parts, is never acknowledged as a
-        whole.
+        """Acknowledge the runs at the broker: as a whole an entry that is read to its end, other messages one
+        by one. An entry with a message of another bucket, or that arrived in parts, is never acknowledged as
+        a whole.
         """
         last = settled[-1]
         following = self._following()

@@ -46,8 +46,9 @@ def ordering_key(bucket: HashRange) -> str:
 
 
 def marks(bucket: HashRange, messages: Sequence[OutgoingMessage]) -> EntryMarks:
-    """Return the marks of an entry with these messages. Raises InvalidInput if a message lies outside the
-    bucket, and the error of `ordering_key`.
+    """Return the marks of an entry with these messages, of which there must be at least one. Raises
+    InvalidInput if a message lies outside the bucket, and Unsupported for `0000-0000`, as `ordering_key`
+    does.
     """
     hashes = _bucket_hashes(messages)
     low, high = min(hashes), max(hashes)
@@ -60,7 +61,9 @@ def marks(bucket: HashRange, messages: Sequence[OutgoingMessage]) -> EntryMarks:
 
 
 def demand_on_ring(messages: Sequence[OutgoingMessage]) -> None:
-    """Raise InvalidInput for a bucket hash outside 0 to 65535, even if the segment has only one bucket."""
+    """Raise InvalidInput for a bucket hash outside 0 to 65535, even if the segment has only one bucket. There
+    must be at least one message.
+    """
     hashes = _bucket_hashes(messages)
     for bucket_hash in (min(hashes), max(hashes)):
         if not 0 <= bucket_hash <= MAX_HASH:

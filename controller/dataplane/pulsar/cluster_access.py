@@ -101,18 +101,21 @@ class PulsarAccess(PulsarAuth):
 
     @property
     def admin_urls(self) -> tuple[str, ...]:
-        """Addresses of the brokers, one each, without a slash at the end."""
+        """Addresses of the brokers in the order of `admin_url`, without a slash at the end."""
         scheme, _, hosts = self.admin_url.partition("://")
         return tuple(f"{scheme}://{host.strip().rstrip('/')}" for host in hosts.split(","))
 
     @property
     def has_credentials(self) -> bool:
-        """True if a call carries a token, which must not be sent without TLS."""
+        """True if calls carry a token, which must not be sent without TLS. A client certificate does not
+        count.
+        """
         return self.token is not None or self.token_file is not None
 
     def current_token(self) -> str | None:
-        """Return the current token: the content of `token_file` if it is set, otherwise `token`. None if neither is
-        set. Raises InvalidInput if the file cannot be read, or contains no valid token.
+        """Return the current token: the content of `token_file` if it is set, read at each call, otherwise
+        `token`. None if neither is set. Raises InvalidInput if the file cannot be read, or contains no valid
+        token.
         """
         if self.token_file is None:
             return self.token

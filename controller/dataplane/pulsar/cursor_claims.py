@@ -75,7 +75,9 @@ class Claim:
             )
 
     def eviction_error(self, holder: Holder) -> CleaveError:
-        """Return the error for a reader of this process whose part goes to this claim."""
+        """Return the error for a reader of this process whose part goes to this claim: FencedOut if the
+        reader has the claim's own owner, otherwise LostRace.
+        """
         if holder.owner == self.owner:
             return FencedOut(
                 f"{self.backing_topic}: a newer reader named {self.owner!r} takes {self._subject}; this one is stale and "
@@ -88,7 +90,7 @@ class Claim:
         )
 
     def still_connected_error(self, holder: Holder) -> LostRace:
-        """Return the error for a broker that keeps the connection of an owner that counts as gone."""
+        """Return the error for a broker that keeps the connection of `holder`, whose owner counts as gone."""
         return LostRace(
             f"{self.backing_topic}: {holder.owner!r} at {holder.address} counts as gone, but the broker keeps its "
             f"connection for {self._subject} while it responds; try again, or end that process",
@@ -109,12 +111,14 @@ def evict_holders(
     reader_here: Callable[[str | None], PulsarReader | None],
     deadline: Deadline,
 ) -> Holder | None:
-    """Disconnect the holders that overlap the claim. Return a holder that only the broker can disconnect; None if
-    no holder is left. Nothing is disconnected if one of them may not be.
+    """Disconnect the holders that overlap the claim. Return one of the holders that only the broker can
+    disconnect, while the claim subscribes; None if no holder is left. Nothing is disconnected if one of them
+    may not be.
 
-    Readers of this process are evicted directly; `reader_here` returns the reader of this process with a
-    mark. Otherwise moving the cursor disconnects all consumers. Raises the errors of `Claim.demand_gone`; LostRace
-    also if moving the cursor would lose single acknowledgements; SegmentNotFound, SubscriptionNotFound.
+    Readers of this process are evicted directly; `reader_here` returns the open reader of this process with a
+    mark, None if there is none. Otherwise moving the cursor disconnects all consumers. Raises the errors of
+    `Claim.demand_gone`; LostRace also if moving the cursor would lose single acknowledgements;
+    SegmentNotFound, SubscriptionNotFound.
     """
     topic, subscription = claim.backing_topic, claim.subscription
     attached = cursors.attachments(topic, subscription, deadline)
@@ -137,9 +141,8 @@ def evict_holders(
 
 
 def _was_evicted(claim: Claim, holder: Holder, reader: PulsarReader | None) -> bool:
-    """Evict the reader of this process.
-
-    Return False if the holder is not in this process (`reader` is None).
+    """Evict `reader`, the reader of this process that is the holder, and return True. Return False if the
+    holder is not in this process (`reader` is None).
     """
     if reader is None:
         return False

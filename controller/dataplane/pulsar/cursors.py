@@ -47,7 +47,9 @@ class Holder:
 
     owner: str | None
     reader: str | None
+    """Mark of the reader; None for a consumer that is not Cleave's."""
     address: str
+    """Address of the client, for messages."""
     slots: tuple[HashRange, ...] = (FULL_RANGE,)
     """Slots of the consumer; all of them if the subscription is not shared by key."""
     unacknowledged: int = 0
@@ -58,8 +60,8 @@ class Holder:
     """Ownership that the consumer named, if any."""
 
     def holds_some_of(self, bucket: HashRange | None) -> bool:
-        """Return True if the consumer is in the way of a claim for the bucket; None as `bucket`: for the
-        whole subscription.
+        """Return True if the consumer has a part of `bucket`, and so is in the way of a claim for it. Always
+        True for None, a claim for the whole subscription.
         """
         return bucket is None or any(bucket.overlaps(slots) for slots in self.slots)
 
@@ -77,8 +79,9 @@ class Attachments:
     """Number of unacknowledged entries, except those whose delivery is delayed."""
 
     def in_the_way_of(self, bucket: HashRange | None) -> tuple[Holder, ...]:
-        """Return the consumers that hold a part of the claimed range. A consumer of another type is in the
-        way of every claim.
+        """Return the consumers that hold a part of `bucket`; None: of the whole subscription. Every consumer
+        is in the way of a claim that needs the other type of subscription: shared by key for a bucket,
+        otherwise not shared.
         """
         if self.holders and self.is_shared != (bucket is not None):
             return self.holders
@@ -151,13 +154,15 @@ class Cursors:
     def move_before(
         self, backing_topic: str, subscription: str, place: tuple[int, int], deadline: Deadline
     ) -> None:
-        """Move the subscription so that the entry at the place is the next. Disconnects all holders."""
+        """Move the subscription so that the entry at the place (ledger, entry) is the next. Disconnects all
+        holders.
+        """
         purpose = f"move {subscription!r} on {backing_topic}"
         self._move_behind(backing_topic, subscription, (place[0], place[1] - 1), purpose, deadline)
 
     def move(self, backing_topic: str, subscription: str, instant_ms: int, deadline: Deadline) -> None:
-        """Move the subscription to the first entry published at the instant or later, and disconnect all
-        holders. Raises SegmentNotFound, SubscriptionNotFound.
+        """Move the subscription to the first entry published at the instant (milliseconds since the Unix
+        epoch, at least 0) or later, and disconnect all holders. Raises SegmentNotFound, SubscriptionNotFound.
 
         A terminated topic without entries is not moved, because it has no position to move to. A broker that
         has reloaded such a topic (seen with 4.2.4) fails at every instant in it and leaves the subscription
@@ -205,7 +210,9 @@ class Cursors:
     def _move_behind(
         self, backing_topic: str, subscription: str, place: tuple[int, int], purpose: str, deadline: Deadline
     ) -> None:
-        """Move the subscription to the entry after the place, which disconnects all holders."""
+        """Move the subscription to the entry after the place (ledger, entry), which disconnects all holders.
+        `purpose` names the action in errors.
+        """
         path = f"{topic_path(backing_topic)}/subscription/{subscription_path(subscription)}/resetcursor"
         following = {"ledgerId": place[0], "entryId": place[1] + 1, "partitionIndex": -1, "batchIndex": -1}
         self._admin.ask(Ask("POST", path, purpose, body=following), deadline)
@@ -291,8 +298,8 @@ class Cursors:
         return last[1] >= 0 and read[:2] < last and int(internal.get("numberOfEntries", 0)) > 0
 
     def demand_kept(self, backing_topic: str, after: Position, deadline: Deadline) -> None:
-        """Raise DataGone unless the broker has every entry that follows the position, or none follows. Raises
-        SegmentNotFound.
+        """Raise DataGone unless the broker still has the position's ledger, and so every entry that follows
+        the position, or no entry follows it. Raises SegmentNotFound.
         """
         internal = self.internal(backing_topic, deadline)
         ledgers = {int(ledger["ledgerId"]) for ledger in internal.get("ledgers") or ()}
@@ -304,9 +311,9 @@ class Cursors:
         )
 
     def place_before(self, backing_topic: str, instant_ms: int | None, deadline: Deadline) -> tuple[int, int]:
-        """Return (ledger, entry) before the first stored entry published at or after the instant; without
-        such an entry, or with None as `instant_ms`: of the last entry. The entry is -1 before a ledger's
-        first entry. Raises SegmentNotFound.
+        """Return the place (ledger, entry) before the first stored entry published at or after the instant
+        (milliseconds since the Unix epoch); without such an entry, or with None as `instant_ms`, the place of
+        the last entry. The entry is -1 before a ledger's first entry. Raises SegmentNotFound.
         """
         if instant_ms is None:
             return self.end_of(backing_topic, deadline)
@@ -344,8 +351,8 @@ class Cursors:
     def _subscription(
         self, backing_topic: str, subscription: str, deadline: Deadline, query: str = ""
     ) -> Mapping[str, Any]:
-        """Return the statistics of the subscription. Raises SegmentNotFound, SubscriptionNotFound. `query` is
-        appended to the address.
+        """Return the ordinary statistics of the subscription. Raises SegmentNotFound, SubscriptionNotFound.
+        `query` is appended to the address.
         """
         stats = self._ask(backing_topic, f"stats{query}", deadline)
         return _of(stats.get("subscriptions") or {}, backing_topic, subscription)
@@ -354,7 +361,7 @@ class Cursors:
         self, internal: Mapping[str, Any], backing_topic: str, subscription: str
     ) -> Mapping[str, Any]:
         """Return the statistics of the subscription's cursor, which ledgers list under the name that
-        `cursor_name` returns.
+        `cursor_name` returns. Raises SubscriptionNotFound.
         """
         return _of(internal["cursors"], backing_topic, subscription, key=cursor_name(subscription))
 

@@ -40,7 +40,7 @@ class DrainCheck:
 
     @property
     def is_due(self) -> bool:
-        """True if a postponed query is worthwhile.
+        """True if `is_drained` postponed a query and its time has come, so that `is_drained` is worth a call.
 
         True only once: reading the property ends the postponement.
         """

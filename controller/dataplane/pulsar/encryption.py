@@ -32,7 +32,9 @@ def encrypting(access: PulsarAccess) -> Mapping[str, Any]:
 
 
 def decrypting(access: PulsarAccess) -> Mapping[str, Any]:
-    """Return the decryption arguments of a consumer or reader, with or without a private key."""
+    """Return the decryption arguments of a consumer or reader, with or without a private key. The consumer or
+    reader also delivers entries that it cannot decrypt, as they are stored.
+    """
     takes_all = {"crypto_failure_action": pulsar.ConsumerCryptoFailureAction.CONSUME}
     if access.encryption_private_key_file is None:
         return takes_all

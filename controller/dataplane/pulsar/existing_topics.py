@@ -65,7 +65,7 @@ def describe_topic(admin: AdminCalls, name: str) -> TopicDescription:
 
 
 def _demand_adoptable(admin: AdminCalls, name: str, deadline: Deadline) -> int:
-    """Return the number of partitions, 0 without any.
+    """Return the number of partitions of the topic; 0 if it is not partitioned, or does not exist.
 
     Raises InvalidInput for a topic that is not persistent, is a partition of another topic, or has more than
     `_MANY` partitions.
@@ -113,8 +113,8 @@ def _consumers(log: str, stats: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _subscriptions(stats: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
-    """Yield each subscription, and True if it is read as a queue. A subscription without a consumer does not
-    show its type, and counts as read in order.
+    """Yield each durable subscription whose name does not begin with `__`, and True if the subscription is
+    read as a queue. A subscription without a consumer does not show its type, and counts as read in order.
     """
     for name, cursor in (stats.get("subscriptions") or {}).items():
         if cursor.get("isDurable", True) and not name.startswith("__"):

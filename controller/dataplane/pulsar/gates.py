@@ -70,12 +70,12 @@ class Gates:
         self._opened: tuple[Connections, FenceProbe] | None = None
 
     def close_gate(self, backing_topic: str, subscription: str, deadline: Deadline) -> None:
-        """Set the dispatch rate, ensure that the barrier exists, and put the subscription's cursor before the barrier. A missing cursor
-        is created. A topic with connected consumers is reloaded.
+        """Close the gate: set the dispatch rate, ensure that the barrier exists, and put the subscription's cursor before the barrier. A
+        missing cursor is created. A topic with consumers that are connected to the subscription is reloaded.
 
-        Other subscriptions without a closed gate skip the barrier. Raises DataGone, and changes nothing, if the topic begins with a
-        message of an application. Raises SegmentNotFound; DataPlaneTimeout if the broker does not apply the changes before the
-        deadline; Unsupported if the brokers have no topic policies, or the client library is missing.
+        Other subscriptions without a closed gate skip the barrier. Raises DataGone, and changes nothing, if the topic begins with a message
+        of an application. Raises SegmentNotFound; DataPlaneTimeout if the broker does not apply the changes before the deadline;
+        Unsupported if the brokers have no topic policies, or the client library is missing.
         """
         self._demand_barrier_first(backing_topic, self._cursors.internal(backing_topic, deadline), deadline)
         # The rate is set first, so that it applies to every consumer that connects later. Consumers that are already
@@ -91,10 +91,10 @@ class Gates:
             self._reload(backing_topic, deadline)
 
     def open_gate(self, backing_topic: str, subscription: str, deadline: Deadline) -> None:
-        """Acknowledge the barrier for the subscription, then remove the subscription's dispatch rate, then reload the topic.
+        """Open the gate: acknowledge the barrier for the subscription, then remove the subscription's dispatch rate, then reload the topic.
 
-        A repeated call reloads the topic again, because the first caller may have ended before it did. For a missing subscription only
-        the rate is removed; for a missing topic nothing is done. Raises DataPlaneTimeout.
+        A repeated call reloads the topic again, because the first caller may have ended before it did. For a missing subscription only the
+        rate is removed; for a missing topic nothing is done. Raises DataPlaneTimeout.
         """
         try:
             internal = self._cursors.internal(backing_topic, deadline)
@@ -149,8 +149,9 @@ class Gates:
             self._skip(backing_topic, subscription, barrier.last, deadline)
 
     def probe_fence(self, backing_topic: str, deadline: Deadline) -> FenceState:
-        """Return whether clients can learn that a terminated topic has ended, as `FenceProbe.probe` does. Make the broker reload a topic
-        that is fenced. Raises Unsupported if the client library is missing.
+        """Return TERMINATED if clients can learn that a terminated topic has ended; FENCED if they could not, and the broker was made to
+        reload the topic; OPEN for a topic that accepts appends; MISSING for a missing topic. Raises Unsupported if the client library is
+        missing.
         """
         return self._open()[1].probe(backing_topic, deadline)
 
@@ -181,7 +182,9 @@ class Gates:
         _wait(lambda: self._has_rate(backing_topic, subscription, deadline), act, deadline)
 
     def _has_rate(self, backing_topic: str, subscription: str, deadline: Deadline) -> bool:
-        """Return True if the broker applies the rate of a closed gate. Raises SegmentNotFound."""
+        """Return True if the broker applies the rate of a closed gate to the subscription; False also for brokers without topic policies.
+        Raises SegmentNotFound.
+        """
         answer = self._admin.ask(_rate_ask(backing_topic, subscription), deadline)
         return answer.status not in _NO_POLICIES and _is_gate_rate(answer.document)
 
@@ -227,7 +230,9 @@ class Gates:
     def _skip_for_others(
         self, backing_topic: str, subscription: str, barrier: Barrier, deadline: Deadline
     ) -> None:
-        """Acknowledge the barrier for each other subscription whose gate is not closed."""
+        """Acknowledge the barrier for each other durable subscription whose gate is not closed, and wait until its cursor has moved. Raises
+        DataPlaneTimeout.
+        """
         internal = self._cursors.internal(backing_topic, deadline)
         listing = topic_requests.stats(backing_topic, f"list subscriptions of {backing_topic}")
         names = topic_requests.subscriptions(listing, self._admin.ask(listing, deadline)) or {}
@@ -271,7 +276,7 @@ class Gates:
         )
 
     def _is_attached(self, backing_topic: str, subscription: str, deadline: Deadline) -> bool:
-        """Return True if the subscription has connected consumers. False also for a missing topic or subscription."""
+        """Return True if the subscription, which is durable, has connected consumers. False also for a missing topic or subscription."""
         ask = topic_requests.stats(backing_topic, f"list consumers of {subscription!r} on {backing_topic}")
         statistics = topic_requests.subscriptions(ask, self._admin.ask(ask, deadline)) or {}
         return bool(statistics.get(subscription, {}).get("consumers"))

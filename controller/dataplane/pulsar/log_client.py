@@ -90,10 +90,11 @@ class PulsarLogClient(OneProcess):
         queue_prefetch_messages: int = QUEUE_PREFETCH_MESSAGES,
         position_prefetch_messages: int = PREFETCH_MESSAGES,
     ) -> None:
-        """Create the client without connecting.
+        """Create the client without connecting. Raises Unsupported if `access` has no binary address.
 
         `*_prefetch_messages` are the largest numbers of messages that are prefetched (1 or more): by a reader
-        of a whole topic, of one bucket, of a queue, and at a position.
+        of a whole topic, of one bucket, of a queue, and at a position. `stall_seconds` is the time without
+        messages after which an idle reader checks if the broker still delivers.
         """
         self._prefetch_messages = prefetch_messages
         self._queue_prefetch_messages = queue_prefetch_messages
@@ -122,13 +123,17 @@ class PulsarLogClient(OneProcess):
         sequence: int,
         bucket: HashRange | None = None,
     ) -> int:
-        """Store a batch in order, as one entry if it fits, as `LogClient.append` defines. A batch that is
-        repeated under its number is stored once if the namespace has deduplication; otherwise it may be
-        stored twice. For an empty batch, do nothing and return 0.
+        """Store a batch in order, as one entry if it fits, and return the number of messages, from its front,
+        that are stored. The number is lower than that of the batch only if the topic was terminated
+        meanwhile. For an empty batch, do nothing and return 0.
+
+        `sequence` rises with each batch of the producer in this topic. A batch that is known to be stored is
+        not sent again. A batch that is repeated under its number is stored once if the namespace has
+        deduplication; otherwise it may be stored twice.
 
         Raises InvalidInput for an empty producer name, a message outside the bucket or the ring, more than
         `MAX_BATCH_MESSAGES` messages, or a message above `MAX_MESSAGE_BYTES`; Unsupported for bucket
-        `0000-0000`; SegmentTerminated; SegmentNotFound.
+        `0000-0000`; SegmentTerminated if no message is stored; SegmentNotFound.
         """
         if not messages:
             return 0
@@ -144,9 +149,13 @@ class PulsarLogClient(OneProcess):
         sequence: int,
         bucket: HashRange | None = None,
     ) -> Callable[[], int] | None:
-        """Send a batch on a producer that is open, as `EagerLogClient.begin_append` defines.
+        """Send a batch on a producer that is open, and return a function that waits for the response, with
+        the result and the errors of `append`. The function must be called, in any thread; other appends of
+        the producer to this bucket wait until it has ended.
 
-        Return None for an empty batch. Raises InvalidInput and Unsupported as `append` does.
+        Return None, and send nothing, if the batch is empty or known to be stored, if no producer is open and
+        connected, or if another append is in progress: call `append`. Raises InvalidInput and Unsupported as
+        `append` does.
         """
         if not messages:
             return None
@@ -154,8 +163,8 @@ class PulsarLogClient(OneProcess):
         return sender.begin(messages, sequence, self._admin.deadline())
 
     def open_ahead(self, backing_topic: str, *, producer: str, bucket: HashRange | None = None) -> None:
-        """Open the producer in a background thread, as `EagerLogClient.open_ahead` defines. Errors are
-        ignored; the first append opens the producer again and raises them.
+        """Open the producer that the first append needs, in a background thread. Errors are ignored; that
+        append opens the producer again and raises them.
         """
         sender, deadline = self._sender(full_name(backing_topic), producer, bucket), self._admin.deadline()
         self._connections.run_aside(lambda: sender.open(deadline))
@@ -172,14 +181,19 @@ class PulsarLogClient(OneProcess):
         ownership: Ownership | None = None,
     ) -> PulsarReader:
         """Take the cursor as the subscription's only consumer, or one bucket of it as the only consumer with
-        its slots, as `LogClient.open_reader` defines.
+        its slots, and return a reader from the first unacknowledged message on. The reader calls `on_arrival`
+        from another thread whenever there may be news.
 
-        A holder that is gone is disconnected, as `cursor_claims` describes. A consumer that is not Cleave's
-        is never disconnected: LostRace contains its address. LostRace is also raised while the broker keeps
-        the connection of an owner that is gone. A reader of a topic that is terminated and read to its end
-        does not connect: the broker would report the end before the subscription, and the library would then
-        close the connection and retry forever (`binary`). Raises Unsupported for a bucket of one hash if the
-        broker misreports its consumers (`broker_versions`).
+        A holder counts as gone and is disconnected, as `cursor_claims` describes, if its owner is not among
+        `live_owners`, or is `owner` itself. Raises LostRace while another of `live_owners` is in the way, or
+        a consumer that is not Cleave's, which is never disconnected: the message contains its address.
+        LostRace is also raised while the broker keeps the connection of an owner that is gone. Raises
+        FencedOut if a holder has a later `ownership`; SegmentNotFound; SubscriptionNotFound; Unsupported for
+        a bucket of one hash if the broker misreports its consumers (`broker_versions`).
+
+        A reader of a topic that is terminated and read to its end does not connect: the broker would report
+        the end before the subscription, and the library would then close the connection and retry forever
+        (`binary`).
         """
         deadline = self._admin.deadline()
         topic = full_name(backing_topic)
@@ -206,9 +220,9 @@ class PulsarLogClient(OneProcess):
                 raise self._late(claim, holder, error) from error
 
     def locate(self, backing_topic: str, instant_ms: int | None) -> Position:
-        """Return the position behind the last entry before the first stored entry published at or after the
-        instant, by the producers' clocks. Without such an entry, or with None as `instant_ms`: behind the
-        last entry. Raises SegmentNotFound.
+        """Return the position after which `open_reader_at` begins with the first stored entry published at or
+        after the instant (milliseconds since the Unix epoch), by the producers' clocks. Without such an
+        entry, or with None as `instant_ms`: the position behind the last entry. Raises SegmentNotFound.
         """
         place = self._cursors.place_before(full_name(backing_topic), instant_ms, self._admin.deadline())
         return (*place, WHOLE_ENTRY)
@@ -216,7 +230,8 @@ class PulsarLogClient(OneProcess):
     def open_reader_at(
         self, backing_topic: str, after: Position | None, *, on_arrival: Callable[[], None]
     ) -> PulsarPositionReader:
-        """Return a reader of the messages that follow the position, as `LogClient.open_reader_at` defines.
+        """Return a reader of the messages that follow the position `after`; None: of all messages that are
+        stored. The reader calls `on_arrival` from another thread whenever there may be news.
 
         At the end of a terminated topic the reader does not connect, because the library would close the
         connection and retry forever (`binary`).
@@ -257,11 +272,12 @@ class PulsarLogClient(OneProcess):
     def open_queue_reader(
         self, backing_topic: str, subscription: str, *, owner: str, on_arrival: Callable[[], None]
     ) -> PulsarQueueReader:
-        """Connect as one of the subscription's Shared consumers, as `LogClient.open_queue_reader` defines.
-        Raises LostRace while a consumer reads the subscription in order; SegmentNotFound; SubscriptionNotFound.
+        """Connect as one of the subscription's Shared consumers, with the name `owner`, and return the
+        reader, which calls `on_arrival` from another thread whenever there may be news. Raises LostRace while
+        a consumer reads the subscription in order; SegmentNotFound; SubscriptionNotFound.
 
-        At the end of a drained topic the reader does not connect, because the library would close the connection
-        and retry forever (`binary`).
+        At the end of a drained topic the reader does not connect, because the library would close the
+        connection and retry forever (`binary`).
         """
         deadline, topic = self._admin.deadline(), full_name(backing_topic)
         reader = PulsarQueueReader(
@@ -337,10 +353,10 @@ class PulsarLogClient(OneProcess):
         producer: str,
         bucket: HashRange | None,
     ) -> BatchSender:
-        """Return the sender of the batch.
+        """Return the sender of the batch; create it if there is none.
 
-        Raises InvalidInput for an empty producer name, too many or too long messages, or a bucket hash
-        outside the ring.
+        Raises InvalidInput for an empty producer name, too many or too long messages, or, without a bucket, a
+        bucket hash outside the ring.
         """
         if not producer:
             raise InvalidInput("producer name '': give one that no other process uses")
@@ -425,8 +441,8 @@ class PulsarLogClient(OneProcess):
     def _late(self, claim: Claim, holder: Holder | None, error: DataPlaneTimeout) -> CleaveError:
         """Return the error for a broker that did not respond in time.
 
-        If a holder is known, the broker may be checking its connection; otherwise reload a terminated topic
-        (`_reload`).
+        If a holder is known, the broker may be checking the holder's connection, and the error is LostRace.
+        Otherwise it is `error` itself, and a terminated topic is reloaded (`_reload`).
         """
         if holder is not None:
             return claim.still_connected_error(holder)
@@ -487,7 +503,7 @@ class PulsarLogClient(OneProcess):
             return next((reader for reader in self._readers if reader.mark == mark), None)
 
     def _keep(self, reader: PulsarReader) -> PulsarReader:
-        """Add the reader to those that are checked, and return it.
+        """Add the reader to the readers that are checked regularly, and return it.
 
         Raises DataPlaneUnavailable, and closes the reader, if the client was closed.
         """
@@ -498,8 +514,8 @@ class PulsarLogClient(OneProcess):
         return reader
 
     def _check_regularly(self, reader: PulsarPositionReader | PulsarQueueReader) -> None:
-        """Add the reader to those that are checked. Raises DataPlaneUnavailable, and closes the reader, if
-        the client was closed.
+        """Add the reader to the readers that are checked regularly. Raises DataPlaneUnavailable, and closes
+        the reader, if the client was closed.
         """
         with self._lock:
             self._others.add(reader)
@@ -571,7 +587,9 @@ def _end_all() -> None:
 
 
 def _marks(claim: Claim, mark: str) -> dict[str, str]:
-    """Return the properties by which others identify the owner of a consumer."""
+    """Return the properties of a consumer by which other readers identify its owner, its `mark` and its
+    ownership, if it has one.
+    """
     marks = {OWNER: claim.owner, READER: mark}
     if claim.ownership is not None:
         marks[OWNERSHIP] = ownership_text(claim.ownership)

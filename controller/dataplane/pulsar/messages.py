@@ -81,8 +81,8 @@ def _with_key(built: Any, key: bytes, *, is_binary: bool) -> None:
 
 
 def incoming(message: pulsar.Message, position: Position, published_at_ms: int | None = None) -> LogMessage:
-    """Return the message as read. `published_at_ms` is the producer's clock, equal for all messages of an
-    entry; None: it is read from the message.
+    """Return the message at the position as a reader returns it, with 1 as `deliveries`. `published_at_ms` is
+    the producer's clock, equal for all messages of an entry; None: it is read from the message.
     """
     if published_at_ms is None:
         published_at_ms = message.publish_timestamp()

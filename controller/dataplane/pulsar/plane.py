@@ -67,6 +67,9 @@ class PulsarDataPlane(OneProcess):
         call_timeout_seconds: float = 5.0,
         load: LoadSettings = LoadSettings(),  # noqa: B008 - frozen
     ) -> None:
+        """Create the data plane without connecting. `load` are the settings for reading load. Raises
+        InvalidInput for an invalid `broker_url` in `load`.
+        """
         self._admin = AdminCalls(access, call_timeout_seconds=call_timeout_seconds)
         self._cursors = Cursors(self._admin)
         self._load = PulsarLoad(
@@ -78,7 +81,7 @@ class PulsarDataPlane(OneProcess):
 
     @property
     def call_timeout_seconds(self) -> float:
-        """Longest duration of one call, its requests and redirects together."""
+        """Longest duration of one call in seconds, its requests and redirects together."""
         return self._admin.call_timeout_seconds
 
     def backing_topic(self, topic: str, descriptor: str) -> str:
@@ -105,7 +108,9 @@ class PulsarDataPlane(OneProcess):
         self._admin.demand_all(cursors, deadline)
 
     def terminate_segment(self, backing_topic: str) -> str:
-        """Terminate the topic, and return `ledger:entry` of its last entry. Raises SegmentNotFound."""
+        """Terminate the topic, and return `ledger:entry` of its last entry; the entry is -1 in an empty
+        topic. A terminated topic is success. Raises SegmentNotFound.
+        """
         ask = topic_requests.terminate(backing_topic)
         return topic_requests.position(ask, self._admin.ask(ask, self._admin.deadline()))
 
@@ -116,7 +121,7 @@ class PulsarDataPlane(OneProcess):
         self._admin.ask(ask, self._admin.deadline())
 
     def segment_state(self, backing_topic: str) -> LogState:
-        """Return the present state of the topic."""
+        """Return the present state of the topic; MISSING if there is no such topic."""
         ask = topic_requests.internal_stats(backing_topic)
         return topic_requests.state(ask, self._admin.ask(ask, self._admin.deadline()))
 
@@ -197,8 +202,9 @@ class PulsarDataPlane(OneProcess):
             return None
 
     def seek(self, backing_topic: str, subscription: str, instant_ms: int) -> None:
-        """Move the cursor to the first entry published at or after the instant, by the producers' clocks, and
-        disconnect the consumers. Does nothing for a terminated topic without entries. Raises SegmentNotFound,
+        """Move the cursor to the first entry published at or after the instant (milliseconds since the Unix
+        epoch), by the producers' clocks, and disconnect the consumers. If there is no such entry, move the
+        cursor to the end. Does nothing for a terminated topic without entries. Raises SegmentNotFound,
         SubscriptionNotFound.
         """
         self._cursors.move(backing_topic, subscription, max(0, instant_ms), self._admin.deadline())
@@ -213,8 +219,8 @@ class PulsarDataPlane(OneProcess):
         self._cursors.cut_off(backing_topic, subscription, deadline)
 
     def sample(self, backing_topics: Sequence[str]) -> Mapping[str, Counters]:
-        """Return counters from each topic's statistics, or for many topics from the brokers' metrics pages. A
-        topic that is missing, or whose statistics cannot be read, is absent.
+        """Return the counters of the topics, by name: from each topic's statistics, or for many topics from
+        the brokers' metrics pages. A topic that is missing, or whose statistics cannot be read, is absent.
 
         Raises an error if no topic's broker responded, or no statistics can be read.
         """
@@ -244,13 +250,19 @@ class PulsarDataPlane(OneProcess):
         return self._load.sample_limit
 
     def consumers(self, backing_topics: Sequence[str]) -> Mapping[str, Sequence[ObservedConsumer]]:
-        """Return the consumers attached to each log, as `ObservesConsumers` defines."""
+        """Return the consumers attached to each log, by the log's name. Consumers of non-durable
+        subscriptions, and of subscriptions whose names begin with `__`, do not count. A missing log has an
+        empty sequence; a log that did not respond is absent. Raises Retryable if no log responded.
+        """
         return self._load.consumers(backing_topics)
 
     def sample_keys(self, backing_topic: str, *, most: int) -> KeySample:
-        """Sample the keys of the latest messages, as `SamplesKeys` defines. Needs the brokers' binary
-        address, the client library, and the right to consume. Raises Unsupported without the address or the
-        library.
+        """Return the keys of at most `most` (at least 1) of the latest messages, fewer if they are large or
+        the call runs out of time; an empty sample for a topic without entries. Needs the brokers' binary
+        address, the client library, and the right to consume.
+
+        Raises Unsupported without the address or the library; SegmentNotFound; SegmentTerminated for a
+        terminated topic, whose keys belong to its successors.
         """
         with self._lock:
             if self._key_samples is None:
@@ -258,7 +270,9 @@ class PulsarDataPlane(OneProcess):
         return self._key_samples.sample(backing_topic, most)
 
     def describe_topic(self, name: str) -> TopicDescription:
-        """Return the description of a topic that applications created. Raises TopicNotFound, InvalidInput."""
+        """Return the description of a topic that applications created. Raises TopicNotFound, and InvalidInput
+        for a topic that is not persistent, is a single partition, or has too many partitions.
+        """
         return describe_topic(self._admin, name)
 
     @property
@@ -272,21 +286,21 @@ class PulsarDataPlane(OneProcess):
         return False
 
     def create_successors(self, successors: Sequence[Successor]) -> Mapping[str, CreatedLog]:
-        """Create each topic with its subscriptions at the earliest position. Add missing subscriptions to
-        existing topics. Return the state and the subscriptions of each topic after the call, by name. The
-        work done before an error remains.
+        """Create each topic with its own subscriptions and those of its predecessors, at the earliest
+        position. Add missing subscriptions to existing topics. Return the state, these subscriptions and the
+        origin of each topic after the call, by name. The work done before an error remains.
         """
         return set_wise.create(self._admin, successors)
 
     def terminate_segments(self, backing_topics: Sequence[str]) -> Mapping[str, str]:
-        """Terminate the existing topics, in parallel, and return their last positions. A missing topic is
-        absent. After an error other topics may be terminated.
+        """Terminate the existing topics, in parallel, and return `ledger:entry` of the last entry of each, by
+        name. A missing topic is absent. After an error other topics may be terminated.
         """
         return set_wise.terminate(self._admin, backing_topics)
 
     def subscriptions_of(self, backing_topics: Sequence[str]) -> Mapping[str, Sequence[str]]:
-        """Return the durable subscriptions of each topic, sorted. A topic that is missing or has none is
-        absent.
+        """Return the durable subscriptions of each topic, sorted, by the topic's name. A topic that is
+        missing or has none is absent.
         """
         return set_wise.subscriptions(self._admin, backing_topics)
 
@@ -297,7 +311,8 @@ class PulsarDataPlane(OneProcess):
         return set_wise.segments(self._admin, topics)
 
     def describe_logs(self, backing_topics: Sequence[str]) -> Mapping[str, LogReport]:
-        """Return a report on each topic, with three requests per topic, in parallel. Backlogs are in entries.
+        """Return a report on each topic, by name, MISSING topics included, with three requests per topic, in
+        parallel. A topic whose responses are missing or incomplete is absent. Backlogs are in entries.
 
         A topic without a trace of a message may have carried messages that were acknowledged and removed
         after their retention before the broker loaded the topic.
@@ -311,14 +326,17 @@ class PulsarDataPlane(OneProcess):
         demand_gates(self._access, self._admin, namespace_of(segment_topic(topic, "")))
 
     def close_gate(self, backing_topic: str, subscription: str) -> None:
-        """Close the gate. Raises SegmentNotFound, DataGone if the topic begins with a message of an application, and Unsupported for
-        brokers without topic policies; `demand_gates` checks the other conditions beforehand.
+        """Stop the delivery of the topic's messages to the subscription until `open_gate`. A missing
+        subscription is created; connected consumers reconnect. Raises SegmentNotFound, DataGone if the topic
+        begins with a message of an application, and Unsupported for brokers without topic policies;
+        `demand_gates` checks the other conditions beforehand.
         """
         self._gates.close_gate(backing_topic, subscription, self._admin.deadline())
 
     def open_gate(self, backing_topic: str, subscription: str) -> None:
-        """Open the gate, and reload the topic, whose clients reconnect. A missing subscription or topic is success. A waiting
-        consumer receives the first message within a second, the interval at which brokers check rates.
+        """Start the delivery of the topic's messages to the subscription, and reload the topic, whose clients
+        reconnect. A missing subscription or topic is success. A waiting consumer receives the first message
+        within a second, the interval at which brokers check rates.
         """
         self._gates.open_gate(backing_topic, subscription, self._admin.deadline())
 
@@ -336,8 +354,10 @@ class PulsarDataPlane(OneProcess):
         return self._cursors.persist_end(backing_topic, subscription, self._admin.deadline())
 
     def probe_fence(self, backing_topic: str) -> FenceState:
-        """Return whether clients can learn that a terminated log has ended. Make the broker reload a topic that is fenced. Needs the right
-        to produce, and an administrator's rights for a fenced topic. Raises Unsupported if the client library is missing.
+        """Return TERMINATED if clients can learn that a terminated topic has ended; FENCED if they could not,
+        and the broker was made to reload the topic; OPEN for a topic that accepts appends; MISSING for a
+        missing topic. Needs the right to produce, and an administrator's rights for a fenced topic. Raises
+        Unsupported if the client library is missing.
         """
         return self._gates.probe_fence(backing_topic, self._admin.deadline())
 
@@ -353,16 +373,16 @@ class PulsarDataPlane(OneProcess):
     def _subscriptions(
         self, backing_topic: str, purpose: str, deadline: Deadline, query: str = ""
     ) -> Mapping[str, Mapping[str, Any]] | None:
-        """Return the statistics of each durable subscription, by name. None if the topic is missing. `query`
-        is appended to the address of the statistics.
+        """Return the statistics of each durable subscription, by name, except the broker's own. None if the
+        topic is missing. `query` is appended to the address of the statistics.
         """
         ask = topic_requests.stats(backing_topic, purpose, query)
         return topic_requests.subscriptions(ask, self._admin.ask(ask, deadline))
 
 
 def _counters(name: str, answer: Answer) -> Counters | None:
-    """Return the counters in the response. None if a counter is not a number; only this log then counts as
-    silent.
+    """Return the counters in the response. None, with a warning in the log, if a counter is missing or not a
+    number; only this log then counts as silent.
     """
     stats = answer.document
     try:
@@ -383,8 +403,8 @@ def _counters(name: str, answer: Answer) -> Counters | None:
 
 
 def _key_samples(access: PulsarAccess, admin: AdminCalls) -> KeySamples:
-    """Return an object that samples keys. Only this function imports the client library. Raises Unsupported if the
-    library is not installed.
+    """Return an object that samples keys. Only this function imports the client library. Raises Unsupported
+    if the library is not installed, or `access` has no binary address.
     """
     try:
         from controller.dataplane.pulsar.key_samples import KeySamples

@@ -48,8 +48,8 @@ WHOLE_ENTRY = 2**31 - 1
 
 
 class PulsarPositionReader(OneProcess):
-    """A `PositionReader`. Created by `PulsarLogClient.open_reader_at`. For one thread; arrivals come from the
-    library's thread.
+    """A `PositionReader`: reads a topic without a subscription, as long as its connection lasts. Created by
+    `PulsarLogClient.open_reader_at`. For one thread; arrivals come from the library's thread.
     """
 
     def __init__(
@@ -64,6 +64,10 @@ class PulsarPositionReader(OneProcess):
         on_close: Callable[[PulsarPositionReader], None],
         stall_seconds: float = STALL_SECONDS,
     ) -> None:
+        """Create a reader without a connection. `after` is the position of the last message that the
+        application has read; None: no message. `stall_seconds` is the time without messages after which an
+        idle reader checks if the broker still delivers. `on_close` is called by `close`.
+        """
         self._cursors, self._connections = cursors, connections
         self._backing_topic, self._prefetch_messages = backing_topic, prefetch_messages
         self._on_arrival, self._on_close = on_arrival, on_close
@@ -100,8 +104,8 @@ class PulsarPositionReader(OneProcess):
                         self._arrived.append((position, message))
 
     def notify_owner(self) -> None:
-        """Notify the owner that there may be news. An error must not reach the library's thread, because the
-        process would end.
+        """Call `on_arrival`, because there may be news. An error of the callback is logged and must not reach
+        the library's thread, because the process would end.
         """
         try:
             self._on_arrival()

@@ -60,8 +60,9 @@ class _Returned(NamedTuple):
 
 
 class PulsarQueueReader(OneProcess):
-    """A `QueueReader`. Created by `PulsarLogClient.open_queue_reader`. For one thread; arrivals come from the
-    library's thread.
+    """A `QueueReader`: one of the readers that share the messages of a topic for a subscription, as long as
+    its connection lasts. Created by `PulsarLogClient.open_queue_reader`. For one thread; arrivals come from
+    the library's thread.
     """
 
     def __init__(
@@ -77,6 +78,10 @@ class PulsarQueueReader(OneProcess):
         on_close: Callable[[PulsarQueueReader], None],
         stall_seconds: float = STALL_SECONDS,
     ) -> None:
+        """Create a reader without a connection. `mark`, which no other reader has, identifies the reader in
+        the broker's statistics. `stall_seconds` is the time without messages after which an idle reader
+        checks if the broker still delivers. `on_close` is called by `close`.
+        """
         self.mark, self.prefetch_messages = mark, prefetch_messages
         self._cursors, self._connections = cursors, connections
         self._backing_topic, self._subscription = backing_topic, subscription
@@ -133,8 +138,8 @@ class PulsarQueueReader(OneProcess):
         self.notify_owner()
 
     def notify_owner(self) -> None:
-        """Notify the owner that there may be news. An error must not reach the library's thread, because the
-        process would end.
+        """Call `on_arrival`, because there may be news. An error of the callback is logged and must not reach
+        the library's thread, because the process would end.
         """
         try:
             self._on_arrival()
@@ -239,10 +244,10 @@ class PulsarQueueReader(OneProcess):
             self._drain.note_acknowledged(1)
 
     def acknowledge(self, positions: Sequence[Position]) -> Sequence[Position]:
-        """Acknowledge the messages; the broker receives it within 100 ms.
+        """Acknowledge the messages at these positions; the broker receives it within 100 ms.
 
-        Return the positions of messages that this reader neither has nor has acknowledged before. Raises LostRace
-        if the connection has ended.
+        Return the positions of messages that this reader neither has nor has acknowledged before; empty if
+        there are none. Raises LostRace if the connection has ended.
         """
         self._demand_connected()
         opened, refused = self._opened, []

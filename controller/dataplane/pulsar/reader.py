@@ -50,7 +50,8 @@ _POLL_SECONDS = 0.02
 
 
 class PulsarReader(OneProcess):
-    """A `LogReader`. Created by `PulsarLogClient.open_reader`. For one thread; the library's thread calls
+    """A `LogReader`: the only reader of a topic, or of one bucket of it, for a subscription, as long as its
+    connection lasts. Created by `PulsarLogClient.open_reader`. For one thread; the library's thread calls
     `on_arrival`.
     """
 
@@ -69,6 +70,11 @@ class PulsarReader(OneProcess):
         bucket: HashRange | None = None,
         stall_seconds: float = STALL_SECONDS,
     ) -> None:
+        """Create a reader without a connection. `mark`, which no other reader has, identifies the reader in
+        the broker's statistics. `bucket` None: the whole subscription. `stall_seconds` is the time without
+        messages after which an idle reader checks if the broker still delivers. `on_close` is called by
+        `close`.
+        """
         self.bucket = bucket
         self.prefetch_messages = prefetch_messages
         self._cursors, self._connections = cursors, connections
@@ -102,10 +108,11 @@ class PulsarReader(OneProcess):
         self._intake.begin()
 
     def _take_in(self, limit: int) -> None:
-        """Take messages that have arrived, until the buffer has `prefetch_messages` or `limit`.
+        """Take messages that have arrived, until the buffer has `limit` messages, or `prefetch_messages` if
+        that is more.
 
-        Barriers are acknowledged and skipped. An entry that cannot be decrypted is stored as the error of a
-        later `read`; a message that is out of place ends the reading.
+        Barriers are acknowledged and skipped. An entry that cannot be decrypted ends the taking, and is
+        stored as the error of a later `read`; a message that is out of place ends the reading.
         """
         if self._intake is None or self._unreadable is not None:
             return
@@ -148,8 +155,8 @@ class PulsarReader(OneProcess):
         return False
 
     def notify_owner(self) -> None:
-        """Notify the owner that there may be news. An error must not reach the library's thread, because the
-        process would end.
+        """Call `on_arrival`, because there may be news. An error of the callback is logged and must not reach
+        the library's thread, because the process would end.
         """
         try:
             self._on_arrival()
@@ -157,8 +164,9 @@ class PulsarReader(OneProcess):
             log.exception("callback for arrivals failed", backing_topic=self._backing_topic)
 
     def check_connection(self) -> None:
-        """Detect a broken connection, which ends the reading, and notify the owner of a due query of the
-        topic's end. Called many times a second, because the library restores a connection after 100 ms.
+        """Detect a broken connection, which ends the reading, and notify the owner if a postponed query of
+        the topic's end is due. Called many times a second, because the library restores a connection after
+        100 ms.
         """
         opened = self._opened
         if opened is not None and not opened[1].is_connected():
@@ -301,7 +309,9 @@ class PulsarReader(OneProcess):
                 pause.wait(random.uniform(_POLL_SECONDS, 5 * _POLL_SECONDS))  # noqa: S311 - no secret
 
     def evict(self, error: CleaveError) -> None:
-        """Release the cursor at once, for another reader of this process. Every later call raises `error`."""
+        """Release the cursor at once, for another reader of this process, and notify the owner. Later calls
+        except `close` raise `error`, or the known error for which the reading ended before.
+        """
         self._lost = self._lost or error
         self._disconnect()
         self.notify_owner()
@@ -332,8 +342,9 @@ class PulsarReader(OneProcess):
         return opened
 
     def _demand_held(self) -> None:
-        """Return if this reading continues or has reached the topic's end. Otherwise raise the error that
-        says why it ended.
+        """Raise the error that says why this reading ended. Return if the reading continues, or has reached
+        the end of a terminated topic, of which every message is acknowledged. Makes requests only if the
+        reading has ended.
         """
         self.check_connection()
         if not self._interrupted.is_set() or (self._is_finished and self._lost is None):

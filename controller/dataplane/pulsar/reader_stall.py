@@ -98,7 +98,7 @@ class SubscriptionStall:
 
 
 def report_stall(backing_topic: str, **more: str) -> None:
-    """Count the stall, and log it."""
+    """Count the stall, and log it. `more` are further fields of the log line."""
     client_metrics.STALLED_READERS.inc()
     log.warning("delivery stopped", backing_topic=backing_topic, **more)
 

@@ -58,7 +58,9 @@ class Namespace:
     """Status of the answer to a request for a policy of a topic that does not exist."""
 
     def of_broker(self, key: str, default: str) -> str:
-        """Return a value of the brokers' configuration, in lower case."""
+        """Return the value of `key` in the brokers' configuration, in lower case; `default` if the key is
+        missing.
+        """
         return str(self.broker.get(key, default)).strip().lower()
 
 
@@ -359,8 +361,8 @@ class Namespaces:
         self._encrypts = access.encryption_key is not None
 
     def check(self, namespace: str, *, fix: bool = False) -> tuple[Unmet, ...]:
-        """Return the demands that are unmet when the call begins. With `fix`, change the settings that Cleave
-        may change, and mark their demands with `set_now`.
+        """Return the demands that are unmet when the call begins; empty if all are met. With `fix`, change
+        the settings that Cleave may change, and mark their demands with `set_now`.
 
         Raises NotFound for a namespace that does not exist, and the errors to which the broker's refusals are
         mapped.

@@ -21,8 +21,8 @@ from controller.domain.pulsar_names import namespace_of
 
 def create(admin: AdminCalls, successors: Sequence[Successor]) -> dict[str, CreatedLog]:
     """Create the topics with their own subscriptions and those of their predecessors, without those in
-    `excepted`, and return the state of each after the call, by name. Missing subscriptions are added to
-    existing topics.
+    `excepted`, and return the state, these subscriptions and the origin of each after the call, by name.
+    Missing subscriptions are added to existing topics.
 
     The predecessors' subscriptions are read while the topics are created. Raises the first error; the work
     done before remains.
@@ -98,8 +98,8 @@ def terminate(admin: AdminCalls, backing_topics: Sequence[str]) -> dict[str, str
 
 
 def subscriptions(admin: AdminCalls, backing_topics: Sequence[str]) -> dict[str, list[str]]:
-    """Return the durable subscriptions of each topic, by name. A topic that is missing or has none is
-    absent.
+    """Return the durable subscriptions of each topic, sorted, by the topic's name. A topic that is missing or
+    has none is absent.
     """
     listing = [topic_requests.stats(name, f"list subscriptions of {name}") for name in backing_topics]
     answers = admin.demand_all(listing, admin.deadline())
@@ -111,9 +111,9 @@ def subscriptions(admin: AdminCalls, backing_topics: Sequence[str]) -> dict[str,
 
 
 def segments(admin: AdminCalls, topics: Sequence[str]) -> dict[str, list[str]]:
-    """Return the names of segments, sorted, by topic. Each namespace is listed once, however many of its
-    topics are requested. A missing namespace has no segments. Raises DataPlaneUnavailable for a response that
-    is not a list.
+    """Return the logs of each topic's segments, sorted, by topic; an empty list for a topic without logs.
+    Each namespace is listed once, however many of its topics are requested. A missing namespace has no logs.
+    Raises DataPlaneUnavailable for a response that is not a list.
     """
     namespaces = {topic: namespace_path(namespace_of(segment_topic(topic, ""))) for topic in topics}
     listing = {
@@ -174,7 +174,7 @@ def _without_barriers(
     admin: AdminCalls, name: str, state: Answer | CleaveError, report: LogReport, deadline: Deadline
 ) -> LogReport | None:
     """Return the report, with `has_carried_messages` False if the topic contains only the barrier of a gate.
-    `state` is the response with the topic's internal statistics. None if a request failed.
+    `state` is the response with the topic's internal statistics. None if a request for an entry failed.
     """
     if not isinstance(state, Answer) or state.document["numberOfEntries"] > MOST_ENTRIES:
         return report

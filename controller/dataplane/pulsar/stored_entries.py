@@ -127,8 +127,8 @@ def count_unread(
     internal: Mapping[str, Any],
     deadline: Deadline,
 ) -> int:
-    """Return the number of messages in `entries` entries that a subscription has not acknowledged. `cursor`
-    is its part of `internal`.
+    """Return the number of messages in the `entries` entries that a subscription has not acknowledged.
+    `internal` are the topic's internal statistics, and `cursor` the subscription's part of them.
 
     Messages are counted in the first `MOST_COUNTED` entries, or in fewer if that takes more than half of the
     remaining time; their mean stands for the rest. Entries deleted meanwhile count as the others do. If no
@@ -215,7 +215,7 @@ def _place_of(index: int, ledgers: Sequence[int], entries: Mapping[int, int]) ->
 def _published_ms(
     admin: AdminCalls, backing_topic: str, place: tuple[int, int], deadline: Deadline
 ) -> int | None:
-    """Return the entry's publication time by its producer's clock.
+    """Return the entry's publication time by its producer's clock, in milliseconds since the Unix epoch.
 
     None if the entry was deleted. Raises DataPlaneUnavailable if the response has no time.
     """
@@ -231,7 +231,7 @@ def _published_ms(
 
 
 def _entries(internal: Mapping[str, Any]) -> dict[int, int]:
-    """Return the number of entries of each ledger, up to the last entry."""
+    """Return the number of entries of each ledger, by the ledger's id, up to the topic's last entry."""
     last_ledger, last_entry = place_told(internal["lastConfirmedEntry"])
     entries = {int(ledger["ledgerId"]): int(ledger["entries"]) for ledger in internal["ledgers"]}
     entries[last_ledger] = last_entry + 1  # the list includes the current ledger only when it is closed

@@ -54,12 +54,15 @@ class TopicEnd:
         return place_told(self._read_statistics(deadline)["lastConfirmedEntry"])
 
     def is_terminated(self, deadline: Deadline) -> bool:
-        """Return True if nothing can be appended to the topic. Needs no request once the end is final."""
+        """Return True if the topic is terminated, so that nothing can be appended. Needs no request once the
+        end is final.
+        """
         return self._final is not None or self._read_statistics(deadline).get("state") == "Terminated"
 
     def stored_of(self, batch: SentBatch, behind: tuple[int, int], deadline: Deadline) -> tuple[int, bool]:
-        """Return the number of messages of the batch, from its front, that are behind the place in the
-        terminated topic, and True if the number is final. With False, more of the batch may still be stored.
+        """Return the number of messages of the batch, from its front, that the terminated topic has stored
+        behind the place (ledger, entry), and True if the number is final. With False, more of the batch may
+        still be stored.
 
         Messages that retention has removed count as not stored. Concurrent calls wait for each other. Raises
         DataPlaneTimeout at the deadline, and SegmentNotFound if there is no such topic.

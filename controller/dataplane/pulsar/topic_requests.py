@@ -33,7 +33,7 @@ _NO_TYPE = frozenset({None, "", "None"})
 
 def namespace_of_topic(topic: str) -> Ask:
     """Return the request for the topics in a topic's namespace. The request fails with NotFound if there is
-    no such namespace.
+    no such namespace. Raises InvalidInput for an invalid name.
     """
     namespace = namespace_of(topic)
     return Ask("GET", f"persistent/{namespace_path(namespace)}", f"check namespace {namespace}")
@@ -48,14 +48,15 @@ def create_topic(backing_topic: str, origin: LogOrigin | None) -> Ask:
 
 
 def properties(backing_topic: str) -> Ask:
-    """Return the request for the properties of a topic."""
+    """Return the request for the properties of a topic. The response for a missing topic is GONE."""
     path = f"{topic_path(backing_topic)}/properties"
     return Ask("GET", path, f"read the properties of {backing_topic}", accept=GONE)
 
 
 def origin(ask: Ask, answer: Answer) -> LogOrigin | None:
-    """Return the origin in the topic's properties. None if there is no origin, no such topic or no
-    such call. Raises DataPlaneUnavailable for an incomplete response.
+    """Return the origin in the topic's properties, read from `answer`, the response to `properties`. None if
+    there is no readable origin, no such topic or no such call. Raises DataPlaneUnavailable for an incomplete
+    response.
     """
     if answer.status in GONE or answer.document is None:
         return None
@@ -79,8 +80,8 @@ def terminate(backing_topic: str) -> Ask:
 
 
 def position(ask: Ask, answer: Answer) -> str:
-    """Return the last entry of a terminated topic as `ledger:entry`. Raises DataPlaneUnavailable for an incomplete
-    response.
+    """Return the last entry of a terminated topic as `ledger:entry`, read from `answer`, the response to
+    `terminate`. Raises DataPlaneUnavailable for an incomplete response.
     """
     try:
         return f"{answer.document['ledgerId']}:{answer.document['entryId']}"
@@ -90,7 +91,7 @@ def position(ask: Ask, answer: Answer) -> str:
 
 def internal_stats(backing_topic: str) -> Ask:
     """Return the request for the internal statistics, because the ordinary statistics do not show if a topic
-    is terminated.
+    is terminated. The response for a missing topic is GONE.
     """
     path = f"{topic_path(backing_topic)}/internalStats"
     return Ask("GET", path, f"check {backing_topic}", accept=GONE)
@@ -108,8 +109,8 @@ def state(ask: Ask, answer: Answer) -> LogState:
 
 
 def has_carried_messages(ask: Ask, answer: Answer) -> bool:
-    """Return False if the topic's internal statistics show no trace of a message. Raises DataPlaneUnavailable
-    if they are incomplete.
+    """Return False if the topic's internal statistics, in the response `answer`, show no trace of a message.
+    Raises DataPlaneUnavailable if they are incomplete.
 
     A broker that loads a topic starts a ledger, and forgets the ledgers that it removed. If all messages of a
     topic were acknowledged and removed after their retention, its statistics look unused after two loads,
@@ -132,14 +133,15 @@ def has_carried_messages(ask: Ask, answer: Answer) -> bool:
 
 def stats(backing_topic: str, purpose: str, query: str = "") -> Ask:
     """Return the request for the topic's ordinary statistics. `purpose` names the action in errors; `query`
-    is appended to the address.
+    is appended to the address. The response for a missing topic is GONE.
     """
     return Ask("GET", f"{topic_path(backing_topic)}/stats{query}", purpose, accept=GONE)
 
 
 def subscriptions(ask: Ask, answer: Answer) -> dict[str, Mapping[str, Any]] | None:
-    """Return the statistics of each durable subscription, by name. None if there is no such topic. Raises
-    DataPlaneUnavailable for an incomplete response.
+    """Return the statistics of each durable subscription, by name, except the broker's own, from `answer`,
+    the response to `stats`. None if there is no such topic. Raises DataPlaneUnavailable for an incomplete
+    response.
     """
     if answer.status in GONE:
         return None

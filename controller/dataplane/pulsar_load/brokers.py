@@ -70,11 +70,12 @@ class BrokerList:
         self._read_at = self._refresh_at = float("-inf")
 
     def current(self, deadline: float) -> tuple[Broker, ...]:
-        """Return the brokers by name: the list that was read within `REFRESH_SECONDS`, or a new one; an older
-        one while no address responds, which is logged.
+        """Return the brokers, sorted by name. The list is read again if the last attempt to read it is older
+        than `REFRESH_SECONDS`, or earlier after `refresh_soon`. If no address responds, this is logged, and
+        the older list is returned.
 
-        `deadline` is in `time.monotonic` seconds. Raises Retryable if no address responds and there is no
-        older list.
+        `deadline` is in `time.monotonic` seconds. Calls wait for each other. Raises Retryable if no address
+        responds and there is no older list.
         """
         with self._lock:
             if time.monotonic() < self._refresh_at:

@@ -39,7 +39,7 @@ _OPTIONS = "?getPreciseBacklog=false&subscriptionBacklogSize=false&excludePublis
 
 
 class ConsumerReader:
-    """Reads statistics, and remembers the broker that owned each log."""
+    """Reads the consumers of logs from the brokers' statistics, and remembers the broker that owned each log."""
 
     def __init__(self, session: HttpSession, brokers: BrokerList, *, deadline_seconds: float) -> None:
         """Use the brokers. `deadline_seconds` is the time limit of one call of `consumers`, however many logs
@@ -56,11 +56,13 @@ class ConsumerReader:
         self._quiet_until: dict[str, float] = {}
 
     def consumers(self, backing_topics: Sequence[str]) -> dict[str, list[ObservedConsumer]]:
-        """Return the consumers of each log that responded. A missing log has none; a log that did not respond
-        is absent.
+        """Return the consumers of each log that responded, by name. Consumers of non-durable subscriptions,
+        and of subscriptions whose names begin with `__`, do not count. A missing log has an empty list; a log
+        that did not respond is absent.
 
         If a log did not respond, the list of brokers is refreshed, and its broker is not called again for
-        `QUIET_SECONDS` after a time-out. Raises Retryable if no log responded.
+        `QUIET_SECONDS` after a time-out. Raises Retryable if no log responded, or the list of brokers cannot
+        be read.
         """
         self._forget_owners()
         deadline = time.monotonic() + self._deadline_seconds
@@ -92,7 +94,9 @@ class ConsumerReader:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _owner(self, topic: str) -> str | None:
-        """Return the broker that owned the topic at its last call; None if that is not remembered."""
+        """Return the address of the broker that owned the topic at its last call; None if that is not
+        remembered.
+        """
         return self._owners.get(topic) or self._earlier_owners.get(topic)
 
     def _forget_owners(self) -> None:
@@ -103,10 +107,15 @@ class ConsumerReader:
             self._owners, self._earlier_owners = {}, self._owners
 
     def _ask(self, topic: str, brokers: Sequence[str], deadline: float) -> list[ObservedConsumer]:
-        """Return the consumers of the topic from the broker that owns it; remember that broker.
+        """Return the topic's consumers from the broker that owns the topic, and remember that broker.
+        Consumers of non-durable subscriptions, and of subscriptions whose names begin with `__`, do not
+        count. Empty if the topic does not exist.
 
-        Raises DataPlaneUnavailable for a redirect to a server that is not a broker of the cluster, because
-        the session's token is sent there, and after `REDIRECTS` redirects.
+        `brokers` are the addresses of the cluster's brokers, at least one; `deadline` is in `time.monotonic`
+        seconds. A redirect is followed only to one of these addresses, because the session sends its token
+        there. Raises DataPlaneUnavailable for a redirect to another server, after more than `REDIRECTS`
+        redirects, and for a failed call; DataPlaneTimeout at the deadline, or if a broker in the way did not
+        respond in time within the last `QUIET_SECONDS`.
         """
         path = f"{_path(topic)}{_OPTIONS}"
         broker = self._first_broker(topic, brokers)
@@ -132,9 +141,11 @@ class ConsumerReader:
         return responding[crc32(topic.encode()) % len(responding)]
 
     def _ask_broker(self, broker: str, path: str, deadline: float) -> Answer:
-        """Return the broker's response. Raises DataPlaneTimeout without a call if the broker did not respond
-        in time within the last `QUIET_SECONDS`; a time-out begins such a period if the broker had half of
-        the time of a call of `consumers` or more. A call that waited for a thread until then proves nothing.
+        """Return the response of the broker at the address `broker`. `deadline` is in `time.monotonic`
+        seconds. Raises DataPlaneUnavailable for a failed call. Raises DataPlaneTimeout without a call if the
+        broker did not respond in time within the last `QUIET_SECONDS`; a time-out begins such a period if the
+        broker had half of the time of a call of `consumers` or more. A call that waited for a thread until then
+        proves nothing.
         """
         if time.monotonic() < self._quiet_until.get(broker, 0.0):
             raise DataPlaneTimeout(f"broker {broker} did not respond recently")
@@ -156,8 +167,9 @@ def _path(topic: str) -> str:
 
 
 def _attached(stats: Mapping[str, Any], broker: str) -> Iterator[ObservedConsumer]:
-    """Yield the consumers of durable subscriptions that applications created. Readers do not count, because
-    their cursors end with them.
+    """Yield the consumers in a topic's statistics, which `broker` sent. Consumers of non-durable
+    subscriptions, such as readers, and of subscriptions whose names begin with `__`, which are the broker's
+    own, do not count.
     """
     for name, subscription in stats.get("subscriptions", {}).items():
         if name.startswith("__") or not subscription.get("isDurable", subscription.get("durable", True)):

@@ -73,13 +73,14 @@ class AuthorizedSession:
 
 
 def origin(url: str) -> str:
-    """Return `scheme://host:port` of a URL."""
+    """Return `scheme://host:port` of a URL; without the port if the URL has none."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc}"
 
 
 def blocks(session: HttpSession, url: str, deadline: float) -> Iterator[bytes]:
-    """Yield the body in blocks of up to BLOCK_BYTES, complete by `deadline` (`time.monotonic` seconds).
+    """Yield the body of the response to a GET of `url` in blocks of up to BLOCK_BYTES, complete by `deadline`
+    (`time.monotonic` seconds).
 
     Raises DataPlaneTimeout at the deadline, and DataPlaneUnavailable for another status than 200, for a body
     without a recognizable end, and for a broken connection. Earlier blocks are then an incomplete body.
@@ -153,7 +154,8 @@ def _open(session: HttpSession, url: str, deadline: float) -> requests.Response:
 
 @contextlib.contextmanager
 def cut_off(response: requests.Response, deadline: float) -> Iterator[threading.Timer]:
-    """Shut the response's socket at the deadline, so that the reading thread sees the end.
+    """Shut the response's socket at the deadline (`time.monotonic` seconds) unless the block has ended, so
+    that the reading thread sees the end.
 
     Provide the timer, which ends with the block; it is no longer alive once it has shut the socket.
     """

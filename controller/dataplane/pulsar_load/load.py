@@ -32,7 +32,10 @@ class PulsarLoad:
         call_timeout_seconds: float = 5.0,
         clock: Clock | None = None,
     ) -> None:
-        """Use the cluster. `call_timeout_seconds` is the time limit of one call of `consumers`."""
+        """Use the cluster. `call_timeout_seconds` is the time limit of one call of `consumers`;
+        `settings.page_seconds` limits one page. `clock` None: `STEADY_CLOCK`. Raises InvalidInput for an
+        invalid `broker_url` in `settings`, or empty `admin_urls`.
+        """
         brokers = BrokerList(session, admin_urls, cluster=settings.cluster, broker_url=settings.broker_url)
         self._scraper = CounterScraper(
             session, brokers, deadline_seconds=settings.page_seconds, clock=clock or STEADY_CLOCK
@@ -46,19 +49,23 @@ class PulsarLoad:
         return SAMPLE_LIMIT
 
     def reads_pages_for(self, backing_topics: Sequence[str]) -> bool:
-        """Return True if the logs are so many that the pages of all brokers, which also contain other topics,
-        are worth reading.
+        """Return True if the logs are so many, at least `pages_from` of the settings, that the pages of all
+        brokers, which also contain other topics, are worth reading.
         """
         return len(backing_topics) >= self._pages_from
 
     def sample(self, backing_topics: Sequence[str]) -> Mapping[str, Counters]:
-        """Return the counters of the logs, as `DataPlane.sample` defines. Reads one page of every broker,
-        however few logs are requested.
+        """Return the counters of the logs, by name. A log that no broker reported in time is absent. Reads
+        one page of every broker, however few logs are requested. Raises DataPlaneUnavailable if no broker
+        responded.
         """
         return self._scraper.sample(backing_topics)
 
     def consumers(self, backing_topics: Sequence[str]) -> Mapping[str, Sequence[ObservedConsumer]]:
-        """Return the consumers attached to each log, as `ObservesConsumers` defines."""
+        """Return the consumers attached to each log, by name. Consumers of non-durable subscriptions, and of
+        subscriptions whose names begin with `__`, do not count. A missing log has an empty list; a log that
+        did not respond is absent. Raises Retryable if no log responded.
+        """
         return self._consumers.consumers(backing_topics)
 
     def close(self) -> None:

@@ -35,7 +35,9 @@ LATEST_MS = 253_402_300_799_999
 
 @dataclass(slots=True)
 class TopicCounters:
-    """The counters of one topic as on the page. `out` is (messages, bytes) by subscription."""
+    """The counters of one topic as on the page; None for a counter that the page lacks. `out` is (messages,
+    bytes) by subscription.
+    """
 
     msg_in: int | None = None
     byte_in: int | None = None
@@ -44,8 +46,9 @@ class TopicCounters:
 
 
 def watched_labels(topics: Iterable[str]) -> dict[bytes, str]:
-    """Return the topics by the text of their labels. Brokers escape only the quotation mark, although the
-    format also escapes the backslash.
+    """Return the topics by the text of their labels, in UTF-8. A topic whose name contains a backslash has
+    two labels, because brokers escape only the quotation mark, although the format also escapes the
+    backslash.
     """
     labels: dict[bytes, str] = {}
     for topic in topics:

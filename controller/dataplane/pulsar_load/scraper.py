@@ -60,10 +60,12 @@ class CounterScraper:
         """Source name of each broker, and the series of each topic on its last page."""
 
     def sample(self, backing_topics: Sequence[str]) -> dict[str, Counters]:
-        """Return the counters of the logs that a broker reported. A log of a broker that did not send its
-        whole page in time is absent; the failure is logged and counted, and the list of brokers is refreshed.
+        """Return the counters of the logs that a broker reported, by name. A log of a broker that did not
+        send its whole page in time is absent; the failure is logged and counted, and the list of brokers is
+        refreshed.
 
-        Calls wait for each other. Raises DataPlaneUnavailable if no broker responded.
+        Calls wait for each other. Raises DataPlaneUnavailable if no broker responded, or the list of brokers
+        cannot be read. For no logs, returns an empty dict without a request.
         """
         if not backing_topics:
             return {}
@@ -103,7 +105,8 @@ class CounterScraper:
 
     def _read(self, broker: Broker, watched: Mapping[bytes, str], deadline: float) -> _Read:
         """Read the broker's whole metrics page. The source is the broker's name, with the start of its
-        process if the page contains it. Raises Retryable if the page is not complete at the deadline.
+        process if the page contains it. `deadline` is in `time.monotonic` seconds. Raises Retryable if the
+        page is not complete at the deadline, or is no metrics page.
         """
         page, instant_ms = Page(watched), None
         for block in blocks(self._session, f"{broker.url}/metrics/", deadline):

@@ -25,7 +25,9 @@ def topic_path(topic: str) -> str:
 
 
 def segment_path(backing_topic: str) -> str:
-    """Return `segments/t/n/x/0000-7fff-12`. Raises InvalidInput for a name that is not of a segment."""
+    """Return `segments/t/n/x/0000-7fff-12`, each part percent-encoded: the path behind `/admin/v2/`. Raises
+    InvalidInput for a name that is not of a segment.
+    """
     parts = _parts(backing_topic)
     return f"segments/{namespace_path(parts[1])}/{quoted(parts[2])}/{parts[3]}"
 
@@ -50,8 +52,8 @@ def topic_of(backing_topic: str) -> tuple[str, int]:
 
 
 def _parts(backing_topic: str) -> re.Match[str]:
-    """Return the parts of a log's name: `tenant/namespace`, the topic's own name, and the segment's
-    descriptor. Raises InvalidInput for another form of name.
+    """Return the parts of a log's name as the groups 1 to 3 of a match: `tenant/namespace`, the topic's own
+    name, and the segment's descriptor. Raises InvalidInput for another form of name.
     """
     match = _SEGMENT.fullmatch(backing_topic)
     if match is None:

@@ -64,6 +64,10 @@ class PulsarScalableDataPlane(OneProcess, LayoutKeeper):
         reshape_timeout_seconds: float = 0.0,
         load: LoadSettings = LoadSettings(),  # noqa: B008 - frozen
     ) -> None:
+        """Create the data plane without connecting. `reshape_timeout_seconds` counts as at least
+        `call_timeout_seconds`. `load` are the settings for reading load. Raises InvalidInput for an invalid
+        `broker_url` in `load`.
+        """
         self._admin = AdminCalls(access, call_timeout_seconds=call_timeout_seconds)
         self._reshape_timeout_seconds = max(reshape_timeout_seconds, call_timeout_seconds)
         self._load = PulsarLoad(
@@ -72,7 +76,7 @@ class PulsarScalableDataPlane(OneProcess, LayoutKeeper):
 
     @property
     def call_timeout_seconds(self) -> float:
-        """Longest duration of one call except `ask_reshape`, its requests and redirects together."""
+        """Longest duration in seconds of one call except `ask_reshape`, its requests and redirects together."""
         return self._admin.call_timeout_seconds
 
     @property
@@ -92,14 +96,18 @@ class PulsarScalableDataPlane(OneProcess, LayoutKeeper):
         self._ask(Ask("DELETE", f"{topic_path(topic)}?force=true", f"delete {topic}", accept=_GONE))
 
     def read_layout(self, topic: str) -> SegmentLayout:
-        """Return the present layout. Raises TopicNotFound."""
+        """Return the present layout. Raises TopicNotFound, DataPlaneUnavailable if the answer contains no
+        layout, and InvalidInput for a layout that cannot be read.
+        """
         return SegmentLayout.from_metadata(self._metadata(topic))
 
     def ask_reshape(
         self, topic: str, kind: ReshapeKind, parent_ids: Sequence[int], bucket_count: int
     ) -> None:
-        """Request a split, a merge or other entry buckets, as `LayoutKeeper` defines, and wait for the answer
-        for at most `reshape_timeout_seconds`.
+        """Request a split at the midpoint, a merge of two neighbours, or a change of the entry buckets, and
+        wait for the answer for at most `reshape_timeout_seconds`. `parent_ids` are the segment to split or
+        rebucket, or the two segments to merge. `bucket_count` is the new number of entry buckets; splits and
+        merges ignore it. Make only one call at a time for a topic.
 
         Raises Unsupported for other kinds, and for other entry buckets on 5.0.0-M1, which has no such
         request; Conflict if the engine will always refuse; DataPlaneUnavailable for another failure of the
@@ -156,7 +164,9 @@ class PulsarScalableDataPlane(OneProcess, LayoutKeeper):
         return dict(setting) if isinstance(setting, Mapping) else None
 
     def set_auto_scaler(self, topic: str, setting: Mapping[str, Any] | None) -> None:
-        """Replace the topic's own setting. None removes it. Raises TopicNotFound."""
+        """Replace the topic's own setting of the broker's auto-scaler with `setting`. None removes it. Raises
+        TopicNotFound.
+        """
         path, purpose = f"{topic_path(topic)}/autoScalePolicy", f"set the auto-scaler of {topic}"
         verb = "DELETE" if setting is None else "POST"
         body = None if setting is None else dict(setting)
@@ -164,8 +174,8 @@ class PulsarScalableDataPlane(OneProcess, LayoutKeeper):
             raise _no_topic(topic)
 
     def topic_subscriptions(self, topic: str) -> Mapping[str, str]:
-        """Return the subscriptions of the topic with their kinds. 5.0.0-M1 does not report the kind; then it
-        counts as STREAM, for which the broker scales. Raises TopicNotFound.
+        """Return the subscriptions of the topic with their kinds: STREAM, QUEUE or CHECKPOINT. 5.0.0-M1 does
+        not report the kind; then it counts as STREAM, for which the broker scales. Raises TopicNotFound.
         """
         subscriptions = self._stats(topic).get("subscriptions") or {}
         return {
@@ -176,7 +186,9 @@ class PulsarScalableDataPlane(OneProcess, LayoutKeeper):
     # Single logs.
 
     def backing_topic(self, topic: str, descriptor: str) -> str:
-        """Return `segment://tenant/namespace/name/0000-7fff-12`."""
+        """Return `segment://tenant/namespace/name/0000-7fff-12`, the broker's name for the log. Makes no
+        call. Raises InvalidInput for another form of topic or descriptor.
+        """
         return segment_log(topic, descriptor)
 
     def demand_namespace(self, topic: str) -> None:
@@ -222,7 +234,7 @@ class PulsarScalableDataPlane(OneProcess, LayoutKeeper):
 
     def create_subscription(self, backing_topic: str, subscription: str) -> None:
         """Create a stream subscription of the whole topic: the only kind of cursor that the topic's segments
-        have. An existing one is success. Raises SegmentNotFound if the topic is missing.
+        have. An existing subscription is success. Raises SegmentNotFound if the topic is missing.
         """
         topic, _ = topic_of(backing_topic)
         path = f"{topic_path(topic)}/subscriptions/{subscription_path(subscription)}?type=STREAM"
@@ -231,7 +243,7 @@ class PulsarScalableDataPlane(OneProcess, LayoutKeeper):
             raise SegmentNotFound(f"{purpose}: there is no such topic; detach it, or create it on the broker")
 
     def delete_subscription(self, backing_topic: str, subscription: str) -> None:
-        """Delete the subscription of the whole topic; a missing subscription is success."""
+        """Delete the subscription of the whole topic. A missing subscription or topic is success."""
         topic, _ = topic_of(backing_topic)
         path = f"{topic_path(topic)}/subscriptions/{subscription_path(subscription)}"
         self._ask(Ask("DELETE", path, f"unsubscribe {subscription!r} from {topic}", accept=_GONE))
@@ -263,7 +275,8 @@ class PulsarScalableDataPlane(OneProcess, LayoutKeeper):
 
     def seek(self, backing_topic: str, subscription: str, instant_ms: int) -> None:
         """Move the cursor of this log, and of no other log of the topic, to the first message published at or
-        after the instant. Raises SegmentNotFound or SubscriptionNotFound if there is no such cursor.
+        after the instant (milliseconds since the Unix epoch). Raises SegmentNotFound or SubscriptionNotFound
+        if there is no such cursor.
         """
         cursor = f"{segment_path(backing_topic)}/subscription/{subscription_path(subscription)}"
         path = f"{cursor}/seek?timestamp={instant_ms}"
@@ -284,15 +297,15 @@ class PulsarScalableDataPlane(OneProcess, LayoutKeeper):
         return self._load.sample_limit
 
     def sample(self, backing_topics: Sequence[str]) -> Mapping[str, Counters]:
-        """Return the counters of the logs from the metrics pages of all brokers. A log of a broker that did
-        not respond is absent. Raises DataPlaneUnavailable if no broker responded.
+        """Return the counters of the logs, by name, from the metrics pages of all brokers. A log of a broker
+        that did not respond is absent. Raises DataPlaneUnavailable if no broker responded.
         """
         return self._load.sample(backing_topics)
 
     def consumers(self, backing_topics: Sequence[str]) -> Mapping[str, Sequence[ObservedConsumer]]:
-        """Return the broker's own count of each topic's stream consumers, as generated names, with the first
-        requested log of the topic. The topic's other logs, and the logs of a missing topic, have none. Raises
-        the first error of a topic other than TopicNotFound.
+        """Return the consumers that the broker counts for each topic, by log: all of them with the first
+        requested log of the topic, as `Exclusive` consumers with generated names. The topic's other logs, and
+        the logs of a missing topic, have none. Raises the first error of a topic other than TopicNotFound.
         """
         topics: dict[str, list[str]] = {}
         for log in backing_topics:
@@ -358,7 +371,7 @@ def _engine_error(purpose: str, answer: Answer) -> Conflict | DataPlaneUnavailab
 
 
 def _says_missing(purpose: str, answer: Answer) -> bool:
-    """Return True if the lookup says that there is no such topic.
+    """Return True if the lookup says that there is no such topic; False if it found the topic.
 
     Raises DataPlaneUnavailable for a 404 with another reason.
     """
@@ -371,7 +384,9 @@ def _says_missing(purpose: str, answer: Answer) -> bool:
 
 
 def _message(answer: Answer) -> str:
-    """Return the text of the exception, without the stack trace."""
+    """Return the text of the exception in the answer, without the stack trace; the status if the answer
+    contains no such text.
+    """
     reason = answer.document.get("reason", "") if isinstance(answer.document, Mapping) else ""
     match = _MESSAGE.search(str(reason))
     return match[1].strip() if match else f"answered {answer.status}"

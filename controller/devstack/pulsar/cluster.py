@@ -155,7 +155,7 @@ class PulsarCluster(Running):
             server.kill()
 
     def destroy(self) -> None:
-        """End the cluster and delete the data permanently; the logs stay. Create another object for another start."""
+        """Kill the cluster, release its ports and delete the data permanently; the logs stay. Create another object for another start."""
         self.kill()
         for port in self._ports.values():
             release_port(port)

@@ -71,8 +71,8 @@ def write_properties(path: Path, *layers: Mapping[str, str]) -> Path:
 
 
 def kept_ports(directory: Path, names: Iterable[str]) -> dict[str, int]:
-    """Return a free port for each name, the same ports whenever `directory` is used again: the first call stores them in `ports.json`,
-    which later calls read whatever their names.
+    """Return a free port for each name, by name. The first call stores the ports in `ports.json` of the directory; later calls return the
+    stored ports, whatever `names` they give.
 
     The data refers to its server by address, and clients find a restarted broker at its old address. Raises DevstackFailed if another
     process listens on one of the stored ports.

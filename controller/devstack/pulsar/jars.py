@@ -136,14 +136,18 @@ def _fetch(maven: str, pom: bytes, jars: Path) -> None:
 
 
 def _maven_environment(draft: Path) -> dict[str, str]:
-    """Return the environment of this process, with a Java for Maven if the machine has none."""
+    """Return the environment of this process; if the machine has no Java, with the Java of a wheel for Maven, for which a launcher is
+    written below `draft`. Raises DevstackFailed if there is neither.
+    """
     if system_java_home() is not None:
         return dict(os.environ)
     return {**os.environ, "JAVA_HOME": str(java_home(draft))}
 
 
 def _first_error(output: str) -> str:
-    """Return the first of Maven's error lines, which gives the cause."""
+    """Return the first of Maven's error lines, which gives the cause, without `[ERROR]`; the first line if none is an error line, and a
+    sentence if there is no output.
+    """
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     errors = [line for line in lines if "ERROR" in line]
     return _LOG_LEVEL.sub("", (errors or lines or ["Maven printed nothing"])[0])

@@ -52,12 +52,12 @@ class PulsarStandalone(Running):
 
     @property
     def admin_url(self) -> str:
-        """Address of the admin REST API and the metrics; known after the first `start`."""
+        """Address of the admin REST API and the metrics. Raises KeyError before the first `start`."""
         return f"http://{LOOPBACK}:{self._ports['admin']}"
 
     @property
     def service_url(self) -> str:
-        """Address to which clients connect (binary protocol); known after the first `start`."""
+        """Address to which clients connect (binary protocol). Raises KeyError before the first `start`."""
         return f"pulsar://{LOOPBACK}:{self._ports['service']}"
 
     @property
@@ -98,7 +98,7 @@ class PulsarStandalone(Running):
         self.start()
 
     def destroy(self) -> None:
-        """End the broker and delete the data permanently; the log stays."""
+        """Kill the broker, release its ports and delete the data permanently; the log stays. The next `start` chooses ports again."""
         self.kill()
         for port in self._ports.values():
             release_port(port)

@@ -18,13 +18,13 @@ from controller.domain.lanes.load_freshness import is_stale, wake_when_stale
 
 
 def answer(context: EvaluationContext) -> tuple[Decision, ...]:
-    """Return a split of the busiest segment, a batch of rebuckets, or nothing. Nothing is returned, and nothing
-    refused, while there are no more consumers than segments, with those of running reshapes and of held splits.
+    """Return a split of the busiest segment, a batch of rebuckets, or nothing. If there are no more consumers than
+    segments, nothing is returned and nothing refused; segments that running reshapes and held splits will add count.
 
-    At the limit of segments, or if the busiest segment is slow and buckets suffice, segments are rebucketed if
-    consumers can share them; otherwise the busiest segment is split, below the limit. If no action is taken, a
-    refusal of the topic or of the segment says why. Each busier segment that cannot be split is refused. A segment
-    without a fresh load record counts with a rate of 0.
+    If consumers can share segments, segments are rebucketed when the topic has its maximum number of segments, or when
+    the busiest segment is slow and buckets suffice. Otherwise the busiest segment is split, unless the topic has its
+    maximum number of segments. If no action is taken, a refusal of the topic or of the segment is added to the context.
+    Each busier segment that cannot be split is refused. A segment without a fresh load record counts with a rate of 0.
     """
     if context.consumers <= context.segments_net + context.held_places:
         return ()
@@ -85,9 +85,9 @@ def _busiest(context: EvaluationContext, rates: list[float]) -> int | None:
 
 
 def _rebucket(context: EvaluationContext, reason: str) -> tuple[Decision, ...]:
-    """Return the rebuckets of all segments with fewer buckets than their share, in one batch with ascending ids;
-    `reason` is their reason. The share is the number of consumers per segment, rounded up to a power of two, at
-    most `most_places`. A busy segment is refused instead.
+    """Return the rebuckets of all segments with fewer buckets than the share, in one batch with ascending ids;
+    `reason` is the reason of these actions. The share is the number of consumers per segment, rounded up to a power of
+    two, at most `most_places`. A busy segment is refused instead.
 
     Return nothing and refuse the topic if the buckets suffice for the consumers, if no segment may have more
     buckets, or during the rebucket cooldown. As in Pulsar, the buckets of all segments together decide whether they
@@ -116,7 +116,9 @@ def _rebucket(context: EvaluationContext, reason: str) -> tuple[Decision, ...]:
 def _refuse_topic(
     context: EvaluationContext, reason: RefusalReason, metric: str, value: int, needed: int
 ) -> None:
-    """Add a refusal of the consumer lane that concerns the whole topic."""
+    """Add to the context a refusal of the consumer lane that concerns the whole topic. The other parameters are fields of
+    `Refusal`.
+    """
     context.refuse(
         Refusal(segment_id=None, lane=Lane.CONSUMER, reason=reason, metric=metric, value=value, needed=needed)
     )

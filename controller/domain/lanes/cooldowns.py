@@ -19,7 +19,9 @@ _REBUCKETING = (ReshapeKind.REBUCKET,)
 
 
 class Pause(NamedTuple):
-    """A period in which an action is refused: its start and its end, in milliseconds since the Unix epoch."""
+    """A period in which an action is refused: its start and its end, in milliseconds since the Unix epoch, and the reason
+    and the metric of the refusal.
+    """
 
     reason: RefusalReason
     metric: str
@@ -27,7 +29,9 @@ class Pause(NamedTuple):
     ends_at: int
 
     def refusal(self, lane: Lane, segment_id: int | None, other_id: int | None = None) -> Refusal:
-        """Return the refusal to report during the pause; ids as in `Refusal`."""
+        """Return the refusal to report during the pause. The caller checks that the pause lasts. The ids are fields of
+        `Refusal`.
+        """
         return Refusal(
             segment_id=segment_id,
             lane=lane,

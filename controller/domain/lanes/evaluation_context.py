@@ -22,7 +22,8 @@ from controller.domain.whole_numbers import LARGEST_FLOAT
 
 class EvaluationContext:
     """Active segments in the order of their ranges, with their records at the same index, limits, cooldowns and
-    refusals.
+    refusals. `consumers`: number of consumers of the subscription that has the most. `strict`: True under
+    `strict_pulsar`.
 
     A rate that is negative or not finite was never measured: it is NaN here, which is neither hot nor cold.
 

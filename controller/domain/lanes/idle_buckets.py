@@ -11,11 +11,11 @@ from controller.domain.lanes.evaluation_context import EvaluationContext
 
 
 def answer(context: EvaluationContext) -> tuple[Decision, ...]:
-    """Return the rebuckets that give up idle entry buckets; the caller evaluates this lane only if there is no other
-    action. Empty under `strict_pulsar`, if consumers cannot share a segment, or if it is unknown since when consumers
-    have not changed. If a segment could give up buckets, the topic is refused during a cooldown for splits, merges or
-    rebuckets, and for `bucket_idle_seconds` after the last change of consumers or rebucket. After that, a busy
-    segment is refused.
+    """Return the rebuckets that give up entry buckets which no consumer needs; the caller evaluates this lane only if
+    there is no other action. Empty under `strict_pulsar`, if consumers cannot share a segment, or if it is unknown
+    since when consumers have not changed. If a segment could give up buckets, the topic is refused during a cooldown
+    for splits, merges or rebuckets, and for `bucket_idle_seconds` after the last change of consumers or rebucket. After
+    that, a busy segment is refused.
 
     A segment keeps its share of the topic's `entry_bucket_budget`, rounded up. The topic keeps as many places as the
     number of its consumers, rounded up to a power of two.
@@ -32,8 +32,8 @@ def answer(context: EvaluationContext) -> tuple[Decision, ...]:
 
 
 def _rebuckets(context: EvaluationContext) -> list[Rebucket]:
-    """Return a rebucket for each segment that can give up at least half of its buckets, those with the most buckets
-    first; busy segments included.
+    """Return a rebucket for each segment that can give up at least half of its buckets, without making a consumer idle;
+    segments with the most buckets first. Busy segments are included, so that they are refused.
     """
     policy, segments = context.policy, max(1, context.segments_net)
     minimum = min(-(-policy.entry_bucket_budget // segments), policy.entry_bucket_max_per_segment)

@@ -26,8 +26,8 @@ class _Hot(NamedTuple):
 
 
 def answer(context: EvaluationContext, earlier_actions: tuple[Decision, ...]) -> tuple[Decision, ...]:
-    """Return a split of the hottest segment that can be split; refuse every other hot segment. If segments have no
-    load record, refuse the topic with their number, and still split.
+    """Return a split of the hottest segment that can be split, or nothing, and add a refusal of every other hot segment
+    to the context. If segments have no load record, refuse the topic with their number, but split nevertheless.
 
     If an earlier lane has chosen actions (`earlier_actions`), nothing is split: each hot segment that could be
     split is refused for this reason. A segment that these actions split has no refusal.
@@ -62,8 +62,9 @@ def answer(context: EvaluationContext, earlier_actions: tuple[Decision, ...]) ->
 
 
 def _hot(context: EvaluationContext) -> list[_Hot]:
-    """Return the segments with a score above 1, by range. A rate that was never measured does not count. Refuse the
-    topic, with the number of segments that have no load record yet, if there are any.
+    """Return the segments whose score, the largest of the four rates divided by their split thresholds, is above 1, in
+    the order of their ranges. A rate that was never measured does not count. If segments have no load record, add a
+    refusal of the topic with their number to the context.
     """
     msg_in, byte_in, msg_out, byte_out = context.thresholds.split.rates
     hot = []
@@ -99,9 +100,10 @@ def _hot(context: EvaluationContext) -> list[_Hot]:
 
 
 def _is_refused(context: EvaluationContext, index: int) -> bool:
-    """Refuse the segment if it cannot be split, and return True: it is busy, the topic has its maximum number of
-    segments, the range has one hash, the load record is stale, or the split cooldown lasts. Reasons that do not end by
-    waiting are checked first, so that the reported reason does not change by itself.
+    """If the segment at `index` cannot be split, add its refusal to the context and return True: it is busy, the topic
+    has its maximum number of segments, the range has one hash, the load record is stale, or the split cooldown lasts.
+    Return False otherwise. Reasons that do not end by waiting are checked first, so that the reported reason does not
+    change by itself.
     """
     segment = context.active[index]
     segment_id = segment.segment_id

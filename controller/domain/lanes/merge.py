@@ -18,8 +18,9 @@ _LANE = Lane.MERGE
 
 
 def answer(context: EvaluationContext, earlier_actions: tuple[Decision, ...]) -> tuple[Decision, ...]:
-    """Return the merge of the coldest pair that may merge; refuse every other cold pair. Unless the topic has its
-    minimum number of segments, refuse each cold segment without a cold neighbour as well.
+    """Return the merge of the coldest pair that may merge, or nothing, and add a refusal of every other pair of cold
+    neighbours to the context. Unless the topic has its minimum number of segments, refuse each cold segment without a
+    cold neighbour as well.
 
     If an earlier lane has chosen actions (`earlier_actions`), nothing is merged, and each pair that may merge is
     refused for this reason.
@@ -59,8 +60,8 @@ def answer(context: EvaluationContext, earlier_actions: tuple[Decision, ...]) ->
 
 
 def _cold(context: EvaluationContext) -> list[LoadRecord | None]:
-    """Return the records that are below all merge thresholds, None for the other segments; the age of a record has no
-    effect.
+    """Return, for each active segment, its load record if all four rates are below their merge thresholds, otherwise
+    None. The age of a record has no effect.
     """
     msg_in, byte_in, msg_out, byte_out = context.thresholds.merge.rates
     return [
@@ -76,9 +77,10 @@ def _cold(context: EvaluationContext) -> list[LoadRecord | None]:
 
 
 def _refuse_lone(context: EvaluationContext, cold: list[LoadRecord | None], touching: list[bool]) -> None:
-    """Refuse each cold segment without a cold neighbour. The refusal names the neighbour that is closest to cold as
-    `segment_id` and the cold segment as `other_id`, with the neighbour's worst metric and the threshold;
-    NO_LOAD_RECORD if this neighbour has no record. A segment without a neighbour has no refusal.
+    """Add to the context a refusal of each cold segment without a cold neighbour. The refusal names the neighbour that
+    is closest to cold as `segment_id` and the cold segment as `other_id`, with the neighbour's worst metric and the
+    threshold; NO_LOAD_RECORD if this neighbour has no record. A segment without a neighbour has no refusal. `cold` is
+    the result of `_cold`; `touching[i]`: True if no gap separates segments i and i + 1.
     """
     limits = context.thresholds.merge.rates
     touches_left = [False, *touching, False]
@@ -110,8 +112,8 @@ def _refuse_lone(context: EvaluationContext, cold: list[LoadRecord | None], touc
 
 
 def _ratios(record: LoadRecord | None, limits: tuple[float, ...]) -> list[float]:
-    """Return the rates divided by the limits; infinity for a segment without a record and for a rate that was never
-    measured.
+    """Return the four rates, each divided by its limit; infinity for a rate that was never measured. Without a record,
+    return a single infinity.
     """
     if record is None:
         return [math.inf]
@@ -122,11 +124,11 @@ def _ratios(record: LoadRecord | None, limits: tuple[float, ...]) -> list[float]
 
 
 def _warmth(context: EvaluationContext) -> list[float]:
-    """Return each segment's warmth: the sum of its four rates, each divided by its merge threshold; 0 without a
-    record.
+    """Return the warmth of each active segment: the sum of its four rates, each divided by its merge threshold; 0 without
+    a record.
 
-    Pulsar adds the raw rates instead, so that bytes outweigh messages; so does `strict_pulsar`. The warmth is used
-    for cold segments only, whose thresholds are above 0.
+    Pulsar adds the raw rates instead, so that bytes outweigh messages, and so does this function under `strict_pulsar`.
+    The warmth is used for cold segments only, whose thresholds are above 0.
     """
     if context.strict:  # The rates are added in sequence as Pulsar does, because `sum` rounds better than Java since Python 3.12.
         return [

@@ -50,8 +50,9 @@ class MergeConditions:
         self._gates = [gate for gate, can_refuse in gates if can_refuse]
 
     def passing(self, pairs: list[int]) -> list[int]:
-        """Return the pairs that no gate refuses. Every other pair gets one refusal, of the first gate that refuses
-        it. A pair whose load records are stale, or that is within its merge window or cooldown, is refused last.
+        """Return those of `pairs` (indexes of left sides) that may merge. Every other pair gets one refusal, of the first
+        gate that refuses it; whether the load records are stale, and whether the merge window or the cooldown lasts, is
+        checked last.
         """
         for gate in self._gates:
             pairs = [i for i in pairs if not gate(i)]
@@ -59,8 +60,8 @@ class MergeConditions:
         return [i for i in self._fresh(pairs) if not self._is_too_soon(i, since)]
 
     def _cold_since(self) -> list[int | None]:
-        """Return the time since which each segment is cold, in milliseconds since the Unix epoch; None if it is
-        unknown. Under `strict_pulsar` this is the time of the last write, as in Pulsar.
+        """Return, for each active segment, the time since which it is cold, in milliseconds since the Unix epoch; None if
+        the time is unknown. Under `strict_pulsar` this is the time of the last write, as in Pulsar.
         """
         strict = self._context.strict
         return [
@@ -98,8 +99,8 @@ class MergeConditions:
         return self._refuse(i, RefusalReason.AT_MIN_SEGMENTS, "segments", segments, minimum)
 
     def _is_too_deep(self, i: int) -> bool:
-        """Refuse the pair and return True if either side has the maximum merge depth (`max_dag_depth`). The child of
-        two sides below the maximum may exceed it, as in Pulsar.
+        """Refuse the pair and return True if either side has reached the maximum merge depth (`max_dag_depth`). The
+        child of two sides below the maximum may exceed it, as in Pulsar.
         """
         limit = self._context.policy.max_dag_depth
         right = self._depths[i] < limit
@@ -158,11 +159,11 @@ class MergeConditions:
         return 0.0 if record is None else record.stats.msg_rate_in
 
     def _sums_can_be_hot(self) -> bool:
-        """Return True if the sum of two rates below a merge threshold can exceed the split threshold, which must then be
-        less than twice the merge threshold.
+        """Return True if, for any metric, the sum of two rates below the merge threshold can exceed the split threshold,
+        because the split threshold is less than twice the merge threshold.
 
-        False if the topic stays at its limit of segments even after the merge, because the load lane would not split
-        it.
+        Return False if the topic stays at its limit of segments even after the merge, because the load lane would not
+        split it.
         """
         if self._context.segments_high > self._context.policy.max_segments:
             return False
@@ -186,8 +187,8 @@ class MergeConditions:
         return False
 
     def _merges_can_idle(self) -> bool:
-        """Return True if a merge can leave a consumer without a place. A segment serves as many consumers as
-        `_places_of` its buckets, or one if buckets cannot be shared.
+        """Return True if the merge of some pair can leave a consumer without a place, so that `_would_idle_consumer`
+        has to check each pair.
         """
         context = self._context
         if not self._counts_buckets:

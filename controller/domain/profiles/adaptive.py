@@ -80,9 +80,9 @@ _METRIC_NAMES = ("msgRateIn", "byteRateIn", "msgRateOut", "byteRateOut")
 
 
 def answer(context: EvaluationContext, lanes: Collection[Lane]) -> tuple[Decision, ...]:
-    """Return actions on disjoint segments, those for consumers first; a lane that is not evaluated contributes
-    nothing. Entry buckets that no consumer needs are given up only if there is no other action. Refusals, and the
-    time of the next evaluation, are added to the context.
+    """Return the actions of the evaluated `lanes` on disjoint segments, the actions for consumers first. Entry buckets
+    that no consumer needs are given up only if there is no other action, and only if the consumer lane is evaluated.
+    Refusals are added to the context, and the validity of the evaluation is limited there.
     """
     for_consumers = consumer_plan.answer(context) if Lane.CONSUMER in lanes else ()
     planned: tuple[Decision, ...] = ()
@@ -112,13 +112,16 @@ class _PlannedAction:
 
 
 class _Planner:
-    """One plan of one topic. Used for one call of `answer`."""
+    """One plan of one topic. Used for one call of `answer`. To refuse a segment, a run or the topic means to add a
+    refusal to the context; a refusal in a lane that is not evaluated is left out.
+    """
 
     def __init__(
         self, context: EvaluationContext, lanes: Collection[Lane], served: Sequence[Decision]
     ) -> None:
-        """Compute the inputs of the plan; refuse segments without a fresh load record, and hot segments that no action
-        can relieve. `served`: the actions that this evaluation takes for consumers.
+        """Compute the inputs of the plan. Refuse each segment without a fresh load record, each hot segment that is busy,
+        and each segment above the target load whose load no cut can divide. `served`: the actions that this evaluation
+        takes for consumers; the plan leaves their segments unchanged.
         """
         self._context = context
         self._lanes = lanes
@@ -147,9 +150,9 @@ class _Planner:
         self._members = [self._member(i, excluded) for i in range(len(context.active))]
 
     def answer(self) -> tuple[Decision, ...]:
-        """Return the actions of the evaluated lanes, scale-outs first, each group by descending urgency; refuse
-        every other segment that is hot or could be spared. If the plan exceeds the maximum number of segments, it
-        is computed again with a higher target load for each segment (`TARGET_AT_THE_CAP`).
+        """Return the actions of the evaluated lanes, scale-outs first, each group by descending urgency. Refuse every
+        other segment that is above its capacity or could be spared. If the plan exceeds the maximum number of segments,
+        it is computed again with a higher target load for each segment (`TARGET_AT_THE_CAP`).
         """
         plan = self._plan(self._prices)
         capacity = self._context.policy.max_segments - self._segments_high
@@ -170,10 +173,11 @@ class _Planner:
     # The inputs of the plan
 
     def _member(self, i: int, excluded: frozenset[int]) -> Member:
-        """Return the segment at index `i` as an input of the plan. The segment is excluded from all runs if it is
-        in `excluded`, busy, unsplittable, or has no fresh load record. A missing or stale load record and an unsplittable
-        load are refused; a busy segment is refused if it is hot. The evaluation is valid at most until the load record
-        becomes stale.
+        """Return the segment at index `i` as an input of the plan. The segment is excluded from all runs if it is in
+        `excluded` (segment ids), busy, unsplittable, or has no fresh load record. A missing or stale load record and an
+        unsplittable load are refused; a busy segment is refused if it is hot. The present load is the newest remembered
+        load, or the load record if nothing is remembered. The evaluation is valid at most until the load record becomes
+        stale, or until a person no longer keeps the segment apart.
         """
         context = self._context
         segment, record = context.active[i], context.records[i]
@@ -221,7 +225,7 @@ class _Planner:
 
     def _ticks(self, segment_id: int, load: float) -> list[float]:
         """Return the remembered loads, newest first, as shares of the capacity; for a segment without memory only
-        `load`. A tick that cannot be measured counts as `load`.
+        `load`. A tick whose load was never measured counts as `load`.
         """
         remembered = self._context.situation.recent_loads.get(segment_id)
         if not remembered:
@@ -365,8 +369,9 @@ class _Planner:
         return False
 
     def _refuse_ineffective(self, run: Run) -> None:
-        """Refuse a run whose cuts by the key histograms would not help: a scale-out would not reduce the load of any
-        segment, a scale-in would overload one.
+        """Refuse a run whose cuts by the key histograms would not help. A scale-out, which would not reduce the load of
+        any segment, is refused as UNSPLITTABLE for its hottest segment; a scale-in, which would need as many parts
+        again, as WOULD_SPLIT_AGAIN. `_explain` adds no further refusal for these segments.
         """
         members = range(run.first, run.first + run.length)
         hottest = max(members, key=lambda i: self._members[i].load)
@@ -378,8 +383,8 @@ class _Planner:
             self._refuse_run(run, RefusalReason.WOULD_SPLIT_AGAIN, "segments", run.length, run.parts)
 
     def _urgency(self, action: _PlannedAction) -> float:
-        """Return the urgency of the action, per client that has to reconnect: the sum of the loads beyond capacity
-        for a scale-out, the saving in segment-seconds for a scale-in.
+        """Return the urgency of the action: for a scale-out the sum of its segments' loads beyond their capacity, for a
+        scale-in the saving in segment-seconds, divided by 1 plus the number of clients that have to reconnect.
         """
         run = action.run
         gain = run.saved or sum(
@@ -395,9 +400,9 @@ class _Planner:
         )
 
     def _within_segment_limits(self, actions: Sequence[_PlannedAction]) -> list[_PlannedAction]:
-        """Return the actions that respect the minimum and maximum number of segments, whichever of the running reshapes
-        and of these actions may fail. A scale-out that exceeds the maximum gets fewer cuts if that is possible; every
-        other action is refused. The cuts are changed in place.
+        """Return the actions that respect the minimum and maximum number of segments, even if some of the running
+        reshapes or of these actions fail. A scale-out that exceeds the maximum gets fewer cuts if that is possible;
+        every other action that violates a limit is refused. The cuts are changed in place.
         """
         context = self._context
         capacity = context.policy.max_segments - self._segments_high
@@ -467,8 +472,8 @@ class _Planner:
         return before, context.places_of(max(1, share))
 
     def _fewest(self) -> int:
-        """Return the minimum number of segments: the policy's, or the number that consumers need if it is larger,
-        but no more than there are.
+        """Return the number of segments below which the plan must not go: the policy's minimum or, if it is larger, the
+        number that consumers need, of which at most the present number of segments counts.
         """
         context = self._context
         return max(
@@ -476,9 +481,9 @@ class _Planner:
         )
 
     def _within_reconnection_budget(self, actions: Sequence[_PlannedAction]) -> list[_PlannedAction]:
-        """Return the actions within the budget of reconnections, and refuse the others until the budget allows
-        them. An action that exceeds the whole budget may be taken when the budget is full. Without a budget all
-        actions are returned.
+        """Return the actions within the budget of reconnections, in their order, and refuse the others until the budget
+        allows them. An action that needs more than the budget of a whole minute may be taken when the budget is full.
+        Without a budget all actions are returned.
         """
         budget_left = self._context.situation.reconnections_left
         if budget_left is None:
@@ -603,8 +608,8 @@ class _Planner:
             self._context.refuse_during(self._context.kept[kept_id], Lane.MERGE, kept_id, other_id)
 
     def _refuses_fewer(self) -> bool:
-        """Refuse a scale-in for the whole topic, and return True, if fewer segments would suffice but the topic has the
-        minimum number of segments.
+        """Refuse a scale-in for the whole topic, and return True, if fewer segments would suffice for the load but the
+        topic has the minimum number of segments. Return False otherwise, and if the merge lane is not evaluated.
         """
         context = self._context
         sufficient = math.ceil(sum(member.load for member in self._members) / self._prices.target)
@@ -614,9 +619,10 @@ class _Planner:
         return True
 
     def _why_not_fewer(self, segments: int, removed: int) -> tuple[RefusalReason, str, int, int]:
-        """Return reason, metric, value and needed value of the refusal to remove `removed` of the segments. If
-        consumers need the segments, the value is the number of places that would remain; otherwise it is the number
-        of segments, and the needed value is the largest number for which this is refused.
+        """Return reason, metric, value and needed value of the refusal to remove `removed` of `segments` segments. If
+        consumers need the segments, the value is the number of segments that would remain, called places, and the number
+        needed is that of `_fewest`. Otherwise the value is `segments`, and the needed value is the largest number of
+        segments for which the removal is refused.
         """
         fewest = self._fewest()
         if fewest > self._context.policy.min_segments:
@@ -641,8 +647,9 @@ class _Planner:
         needed: float,
         not_before: int | None = None,
     ) -> None:
-        """Refuse the run, named by its first and last segment. Its segments count as reported. The other parameters
-        are fields of `Refusal`.
+        """Refuse the run, named by its first and last segment, in the load lane for a scale-out and in the merge lane
+        for a scale-in. Its segments then count as reported, so `_explain` adds no refusal for them. The other
+        parameters are fields of `Refusal`.
         """
         active = self._context.active
         self._reported.update(range(run.first, run.first + run.length))

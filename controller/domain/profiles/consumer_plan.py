@@ -39,8 +39,9 @@ LONGEST_COLLECTING_MS = 10_000
 
 
 def segments_wanted(context: EvaluationContext) -> int:
-    """Return the number of segments that the topic should have: one for each consumer. If consumers can share
-    segments, at most as many as the incoming rate of the topic justifies, and at most `max_segments`.
+    """Return the number of segments that the topic should have: one for each consumer, without a limit. If consumers can
+    share segments, at most as many as the incoming rate of the topic justifies, and at most `max_segments`; a segment
+    without a fresh load record adds nothing to this rate.
     """
     if not context.shared_buckets:
         return context.consumers
@@ -89,9 +90,10 @@ class _Share:
     per_part: int
 
     def decision(self, context: EvaluationContext) -> Decision | None:
-        """Return the action: a rebucket for one child, otherwise a split. None if one child would have no more
-        buckets than the segment has. The number of buckets is `per_part`, rounded up to a power of two and limited
-        by the policy.
+        """Return the action: a rebucket for one child, otherwise a split. None if the only child would have no more
+        buckets than the segment has. Each child gets `per_part` buckets, rounded up to a power of two and limited by
+        the policy; a split leaves the number open (None) if the children inherit as many buckets, or if consumers
+        cannot share segments.
         """
         segment, buckets = self.segment, entry_buckets.rounded_up(self.per_part)
         buckets = min(buckets, context.most_places)
@@ -106,10 +108,11 @@ class _Share:
 
 
 def _shares(context: EvaluationContext, places: int) -> list[_Share]:
-    """Return the shares of the fewest segments, the busiest first, that serve all consumers. If no number of segments
-    can serve all, return the shares of every segment that is not busy. Children that the rate does not justify are
-    planned only if the justified children do not suffice. `places`: number of consumers that the present segments can
-    serve.
+    """Return the shares of the fewest segments, those with the highest incoming rate first, whose children serve all
+    consumers and, as far as the limits allow, give the topic the segments that it should have (`segments_wanted`). If
+    all segments together cannot serve all consumers, return the shares of every segment that no action seals. Children
+    that the rate does not justify are planned only if the justified children do not suffice. `places`: number of
+    consumers that the present segments can serve. Busy segments are refused.
     """
     candidates = _candidates(context)
     segments_to_add = max(0, segments_wanted(context) - context.segments_net)
@@ -162,7 +165,9 @@ def _divide_consumers(
 
 
 def _bound(context: EvaluationContext, candidate: _Candidate) -> int:
-    """Return the maximum number of children that the data plane can make of the segment."""
+    """Return the maximum number of children that the data plane can make of the segment, and at most one for each
+    hash.
+    """
     capabilities = context.situation.capabilities
     return max(
         1,
@@ -194,7 +199,8 @@ def _most_parts(context: EvaluationContext, chosen: Sequence[_Candidate], *, is_
 
 def _candidates(context: EvaluationContext) -> list[_Candidate]:
     """Return the segments that are not busy (no live or held action seals them), the highest incoming rate first.
-    Refuse the others. The evaluation is valid at most until a used load record becomes stale.
+    Add a refusal of each busy segment to the context. The evaluation is valid at most until a used load record becomes
+    stale.
     """
     candidates = []
     for segment, record in zip(context.active, context.records, strict=True):
@@ -208,7 +214,7 @@ def _candidates(context: EvaluationContext) -> list[_Candidate]:
 
 
 def _rate(context: EvaluationContext, record: LoadRecord | None) -> float:
-    """Return the incoming messages per second; 0 without a fresh load record."""
+    """Return the incoming messages per second; 0 without a fresh load record, or if the rate was never measured."""
     if record is None or is_stale(context, record) or math.isnan(record.stats.msg_rate_in):
         return 0.0
     return record.stats.msg_rate_in
@@ -221,8 +227,8 @@ def _is_midpoint(context: EvaluationContext) -> bool:
 
 def _collecting(context: EvaluationContext) -> Pause | None:
     """Return the period after an action in which joining consumers are collected: `COLLECTING_MS` after the last
-    change of consumers, at most `LONGEST_COLLECTING_MS` after the action. None if there was no action for
-    consumers, or no change of consumers since.
+    change of consumers, at most `LONGEST_COLLECTING_MS` after the action. The period may be over. None if there was no
+    action for consumers, or no change of consumers since.
     """
     acted_at = context.situation.history.last_consumer_act_at
     started = [reshape.started_at for reshape in context.in_flight if reshape.for_consumers]
@@ -235,8 +241,8 @@ def _collecting(context: EvaluationContext) -> Pause | None:
 
 
 def _refuse_limits(context: EvaluationContext, served: int) -> None:
-    """Refuse the topic because consumers are left without a place: with AT_MAX_BUCKETS if consumers can share
-    segments, otherwise with AT_MAX_SEGMENTS. `served` is the number of consumers with a place.
+    """Add a refusal of the topic to the context because consumers are left without a place: with AT_MAX_BUCKETS if
+    consumers can share segments, otherwise with AT_MAX_SEGMENTS. `served` is the number of consumers with a place.
 
     If consumers cannot share segments, does nothing for a topic below `max_segments` that has another refusal: a
     busy segment is then the reason.

@@ -17,9 +17,9 @@ CODE_VERSION = "pip483-6"
 
 
 def answer(context: EvaluationContext, lanes: Collection[Lane]) -> tuple[Decision, ...]:
-    """Return the actions of the first lane that has any; a lane that is not evaluated contributes nothing. The
-    later lanes are evaluated for their refusals. Entry buckets that no consumer needs are given up only if there is
-    no other action.
+    """Return the actions of the first of `lanes`, in the order of `Lane`, that has any; empty if none has. The later
+    lanes are evaluated for their refusals, which are added to the context. Entry buckets that no consumer needs are
+    given up only if there is no other action, and only if the consumer lane is evaluated.
     """
     decisions: tuple[Decision, ...] = ()
     if Lane.CONSUMER in lanes:

@@ -12,7 +12,9 @@ from controller.domain.profiles import adaptive, pip483
 
 
 class Profile(NamedTuple):
-    """A rule set. `answer` takes the inputs of a valid policy's evaluation and returns actions on disjoint segments."""
+    """A rule set. `answer` takes the context of an evaluation under a valid policy, and the lanes to evaluate. It returns
+    actions on disjoint segments, and adds its refusals to the context.
+    """
 
     answer: Callable[[EvaluationContext, Collection[Lane]], tuple[Decision, ...]]
     code_version: str

@@ -31,7 +31,8 @@ _WIDTH_TOLERANCE = 1.5 / 65_536
 
 
 class Member(NamedTuple):
-    """A segment as the plan's input: `ticks` are its loads, newest first, of which the first is the present load.
+    """A segment as the plan's input: `ticks` are its loads, newest first, of which the first is the present load. `width`
+    is its share of the ring.
 
     `is_excluded`: in no run. `is_kept_apart`: in no run of several members. `hot`: must be scaled out.
     `has_histogram`: the distribution of its load is known, so that neighbours of other density may be cut together.
@@ -59,9 +60,11 @@ class RingPlan(NamedTuple):
 def plan_ring(
     members: Sequence[Member], prices: Prices, is_adjacent_to_next: Callable[[int], bool]
 ) -> RingPlan:
-    """Return the plan with the lowest cost. `members` are in the order of their ranges. `is_adjacent_to_next(i)`:
-    True if no gap separates members i and i + 1. A hot member that is in no run costs `_HOT_SEGMENT_COST`, any
-    other member nothing.
+    """Return the plan whose runs and other members cost the least in total. `members` are in the order of their ranges.
+    `is_adjacent_to_next(i)`: True if no gap separates members i and i + 1.
+
+    A hot member that is in no run costs `_HOT_SEGMENT_COST` for each capacity of load above its own. Any other member
+    without a run, an excluded one too, costs nothing.
     """
     best_scale_ins: dict[int, Candidate] = {}
     runs = _priced_runs(members, prices, is_adjacent_to_next, best_scale_ins)
@@ -85,8 +88,8 @@ def plan_ring(
 
 
 def _walk(choices: Sequence[Run | None]) -> list[Run]:
-    """Return the chosen runs in order. `choices[i]` is the last run of the best plan for the first i members; None
-    if member i - 1 is in no run.
+    """Return the chosen runs in the order of the members. `choices[i]` is the run that ends the best plan for the first i
+    members; None if member i - 1 is in no run of this plan.
     """
     chosen: list[Run] = []
     end = len(choices) - 1
@@ -106,10 +109,13 @@ def _priced_runs(
     is_adjacent_to_next: Callable[[int], bool],
     best_scale_ins: dict[int, Candidate],
 ) -> list[list[Run]]:
-    """Return the runs that may be made, by the index after their last member. A run contains no excluded member and
-    no gap. A run with a hot member is a scale-out, unless it would change nothing. Neighbours without histograms whose
-    densities differ by more than the factor `UNEVEN_DENSITY` are not cut together. `best_scale_ins` gets the best
-    scale-in of each member.
+    """Return the runs that may be made, by the index after their last member: for a run with a hot member its scale-out,
+    unless it would change nothing; for any other run of several members the scale-ins whose saving exceeds their cost.
+    The best scale-in of each member, worthwhile or not, is added to `best_scale_ins`.
+
+    A run contains no excluded member and no gap, and a member that is kept apart is in no run with others. Unless all
+    members have histograms, members whose densities differ by more than the factor `UNEVEN_DENSITY` are not scaled out
+    together, and are scaled in to one segment only.
     """
     by_end: list[list[Run]] = [[] for _ in range(len(members) + 1)]
     are_adjacent = [is_adjacent_to_next(i) for i in range(len(members) - 1)]

@@ -71,8 +71,9 @@ class Prices:
         return self.reseal * width + self.reconnections * segments
 
     def scale_in_cost(self, width: float, segments: int, spared: int) -> float:
-        """Return the cost of sealing this number of segments, of this width together, and giving up `spared` of
-        them. For two segments the cost of their width is limited by `WHOLE_MEMORY`.
+        """Return the cost of sealing this number of segments, which have this width together, and of having `spared`
+        fewer segments afterwards. For two segments the cost of their width is at most the cost of one segment for
+        the part `WHOLE_MEMORY` of the remembered time.
         """
         reseal = self.reseal * width
         if segments == 2:
@@ -108,9 +109,10 @@ class Candidate(NamedTuple):
 
 
 def scale_out(first: int, end: int, width: float, ticks: Sequence[float], prices: Prices) -> Run | None:
-    """Return the run that gives the members from index `first` to before `end` as many parts as their present load
-    needs; None if the data plane cannot make several parts of several members. `width` is the share of the ring that
-    the members have; `ticks` has their load at each remembered tick, the present one first.
+    """Return the run that gives the members from index `first` to before `end` as many parts as their present load needs
+    at the target: at least 2 for a single member, and at most `most_parts`. None if the data plane cannot make several
+    parts of several members. `width` is the share of the ring that the members have together; `ticks` has the sum of
+    their loads at each remembered tick, the present tick first.
     """
     count = end - first
     parts = min(max(_parts(ticks[0], prices), 2 if count == 1 else 1), prices.most_parts)
@@ -132,12 +134,14 @@ def scale_ins(
     is_kept_apart: bool,
     best_scale_ins: dict[int, Candidate],
 ) -> list[Run]:
-    """Return the runs that give the members fewer parts, as many as their present load needs or more, and whose saving
-    exceeds the cost. Store in `best_scale_ins`, for each member, the priced scale-in whose saving exceeds its cost by
-    the most, or falls short of it by the least, unless a better one is stored already.
+    """Return a run for each smaller number of parts that carries the present load of the members from index `first` to
+    before `end`, and whose saving exceeds its cost; empty if there is none. At most `most_spared` segments are removed.
+    Store in `best_scale_ins`, for each member, the priced scale-in whose saving exceeds its cost by the most, or falls
+    short of it by the least, unless a better one is stored already.
 
     `is_even`: False if the members may be joined into one part only. `is_kept_apart`: True to return no run; the
-    scale-ins are stored nevertheless. `first`, `end`, `width` and `ticks` as in `scale_out`.
+    scale-ins are stored nevertheless. `width` is the share of the ring that the members have together; `ticks` has the
+    sum of their loads at each remembered tick, the present tick first.
     """
     count = end - first
     fewest = max(1, _parts(ticks[0], prices), count - prices.most_spared)

@@ -20,12 +20,12 @@ class Bin(NamedTuple):
 def fewest_cuts(
     bins: Sequence[Bin], max_load: float, *, at_least: int = 1, at_most: int = 65_536
 ) -> tuple[int, ...]:
-    """Return the first hashes of all parts but the first; `bins` are in the order of their starts. The number of
-    parts is the fewest in which no part has more than `max_load`, but at least `at_least`, at most `at_most`, and
-    no more than there are bins. The greatest load of a part is as small as possible for this number.
+    """Return the cuts: the first hash of each part except the first, ascending; empty for a single part. `bins` are in
+    the order of their starts.
 
-    So a bin that is heavier than a combination of others is a part by itself, and the other parts are as equal as
-    possible.
+    The number of parts is the smallest with which no part has more than `max_load`, where a single bin above `max_load`
+    is a part by itself. But the number is at least `at_least`, at most `at_most`, and no more than there are bins, so a
+    part may have more. The greatest load of a part is as small as possible for this number.
     """
     parts = len(_sweep(bins, max(max_load, 0.0))) + 1
     parts = max(min(parts, at_most), min(at_least, len(bins)))
@@ -45,7 +45,9 @@ _HALVINGS = 40
 
 
 def _sweep(bins: Sequence[Bin], max_load: float) -> list[int]:
-    """Return the cuts of a greedy sweep: a part ends before the bin that would raise its load above `max_load`."""
+    """Return the cuts (first hashes of bins, ascending) of a greedy sweep: a part ends before the bin that would raise
+    the load of the part above `max_load`.
+    """
     cuts: list[int] = []
     carried = 0.0
     for index, (start, load) in enumerate(bins):
@@ -57,8 +59,8 @@ def _sweep(bins: Sequence[Bin], max_load: float) -> list[int]:
 
 
 def _add_cuts(bins: Sequence[Bin], cuts: Sequence[int], parts: int) -> set[int]:
-    """Return the cuts, with further ones until there are `parts` parts: each additional cut divides the heaviest
-    part that has several bins.
+    """Return `cuts` and as many further cuts as `parts` parts need. Each additional cut divides the heaviest part that
+    has several bins. There must be at least `parts` bins.
     """
     chosen = set(cuts)
     while len(chosen) < parts - 1:
@@ -80,8 +82,8 @@ def _pieces(bins: Sequence[Bin], cuts: set[int]) -> list[list[Bin]]:
 
 
 def _most_even_cut(piece: Sequence[Bin]) -> int:
-    """Return the index of the bin before which a cut leaves the heavier half as light as possible. The piece has at
-    least two bins.
+    """Return the index, in `piece`, of the bin before which a cut leaves the heavier of the two sides as light as
+    possible. The piece has at least two bins.
     """
     total, below, best, cut = sum(load_bin.load for load_bin in piece), 0.0, float("inf"), 1
     for index in range(1, len(piece)):

@@ -39,7 +39,8 @@ class AirflowAway(Retryable):
 @dataclass(frozen=True, slots=True)
 class AirflowLogin:
     """A bearer token, or a user and password to get a token with. Neither is needed for documents that
-    Airflow serves without a login.
+    Airflow serves without a login. `url` is the address of Airflow, without `/api/v2`; `proxy` is the address of
+    an HTTP proxy, None to connect directly.
     """
 
     url: str
@@ -56,7 +57,7 @@ class AirflowLogin:
 
 class AirflowRest:
     """Client of one Airflow installation. `answer_seconds` is the longest wait for a response. Connects with
-    the first call. Not thread-safe.
+    the first call. Not thread-safe. Raises InvalidInput at construction if the login's proxy is not an address.
     """
 
     def __init__(self, login: AirflowLogin, *, answer_seconds: float = _ANSWER_SECONDS) -> None:
@@ -99,7 +100,9 @@ class AirflowRest:
             self._demand(self._send("PATCH", path, params={"update_mask": "note"}, json={"note": note}))
 
     def read(self, path: str, read: Callable[[Any], Content]) -> Content:
-        """Return the result of `read` for the document at the path below `/api/v2`. Raises AirflowAway."""
+        """Return the result of `read` for the document at the path below `/api/v2`. Raises AirflowAway if there is
+        no response or its status is an error, and if `read` raises ValueError, LookupError or TypeError.
+        """
         return self._content(self._send("GET", path), read)
 
     def close(self) -> None:
@@ -108,7 +111,7 @@ class AirflowRest:
 
     def _find_asset(self) -> int | None:
         """Return the id of the asset; None if Airflow does not know it. An unknown asset is looked up again
-        after `UNKNOWN_SECONDS`.
+        after `UNKNOWN_SECONDS`. Raises AirflowAway.
         """
         if self._asset_id is None and time.monotonic() >= self._next_lookup_at:
             response = self._send("GET", "/assets", params={"name_pattern": LAYOUT_ASSET, "limit": 100})
@@ -120,8 +123,9 @@ class AirflowRest:
         return self._asset_id
 
     def _send(self, method: str, path: str, **content: Any) -> requests.Response:
-        """Send the request and return the response, whatever its status. If the token was rejected and there
-        is a password, repeat the request once with a new token. Raises AirflowAway without a response.
+        """Send the request for the path below `/api/v2` and return the response, whatever its status. If the token
+        was rejected and there is a user, repeat the request once with a new token. Raises AirflowAway without a
+        response, or if no token was issued.
         """
         response = self._once(method, f"/api/v2{path}", **content)
         if response.status_code == HTTPStatus.UNAUTHORIZED and self._login.username is not None:
@@ -130,8 +134,9 @@ class AirflowRest:
         return response
 
     def _once(self, method: str, path: str, **content: Any) -> requests.Response:
-        """Send the request without a repetition, with the token if there is one. If there is only a user, get
-        a token first. Raises AirflowAway without a response, or if no token was issued.
+        """Send the request for `path`, such as `/api/v2/assets`, without a repetition, with the token if there is
+        one. If there is only a user, get a token first. Return the response, whatever its status. Raises AirflowAway
+        without a response, or if no token was issued.
         """
         if self._token is None and self._login.username is not None:
             self._token = self._new_token()
@@ -163,7 +168,8 @@ class AirflowRest:
 
     def _content(self, response: requests.Response, read: Callable[[Any], Content]) -> Content:
         """Return the result of `read` for the response's document. Raises AirflowAway if the status is an
-        error, or if the document is not Airflow's, for example because a proxy has answered.
+        error, or if the document is not Airflow's (not JSON, or `read` raises ValueError, LookupError or
+        TypeError), for example because a proxy has answered.
         """
         self._demand(response)
         try:

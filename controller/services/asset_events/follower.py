@@ -55,9 +55,9 @@ class LayoutFollower:
         before, oldest first; none after the time-out or an interrupt. Changes that were missed are read in
         pages, without waiting. Raises StoreUnavailable.
 
-        If there was no earlier follower, the first call only sets `resume_at`, and the second call begins to
-        listen. A caller that stores `resume_at` between the two misses no change from that instant on, even
-        if the caller dies.
+        If there was no earlier follower, the first call only sets `resume_at` and returns at once, and the second
+        call begins to listen. A caller that stores `resume_at` between the two misses no change from that instant
+        on, even if the caller dies.
         """
         if self.resume_at is None:
             self._begin()
@@ -93,7 +93,9 @@ class LayoutFollower:
         return now
 
     def _resume_position(self) -> Place:
-        """Return the position before all changes that may not have been returned."""
+        """Return the position before all changes that may not have been returned. Before the first `wait`, set
+        `resume_at` to the present time.
+        """
         return self.resume_at or self._begin(), 0, 0
 
     def _unreturned(self, changes: list[LayoutEvent]) -> list[LayoutEvent]:
@@ -122,6 +124,6 @@ class LayoutFollower:
 
 
 def _named(notifications: list[Notification]) -> list[tuple[int, int]]:
-    """Return the topic ids and epochs of the changes that notifications name."""
+    """Return the topic ids and epochs of the changes that notifications name. A resync names none."""
     id_lists = (notification.ids for notification in notifications)
     return [(ids[0], ids[1]) for ids in id_lists if len(ids) == 2]

@@ -35,7 +35,9 @@ log = telemetry.get_logger(__name__)
 
 
 class Assets(Protocol):
-    """Destination of asset events, such as `AirflowRest`, whose `post` describes the call."""
+    """Destination of asset events, such as `AirflowRest`. `post` posts one event; it returns False, and posts nothing,
+    if the destination does not know the asset or cannot store the key.
+    """
 
     def post(self, partition_key: str, extra: dict[str, Any]) -> bool: ...
 
@@ -46,8 +48,8 @@ class AssetEventPoster:
     def __init__(
         self, store: Store, listener: Listener, assets: Assets, *, shards: Callable[[], Shards]
     ) -> None:
-        """`listener` listens on `CHANNELS` and is used by this poster alone. Only changes of topics in
-        `shards` are posted.
+        """`listener` listens on `CHANNELS` and is used by this poster alone. `shards` returns the shards that the
+        worker holds; only changes of their topics are posted.
         """
         self._store, self._listener, self._assets, self._shards = store, listener, assets, shards
         self._pending: dict[tuple[int, int], None] = {}  # The keys are in the order of arrival.
@@ -85,7 +87,7 @@ class AssetEventPoster:
             self._pending.clear()
 
     def stop(self) -> None:
-        """Stop after the current call. May be called from a signal handler."""
+        """Make `run` return after the call in progress. May be called from a signal handler."""
         self._stopping.set()
         self._listener.interrupt()
 

@@ -39,11 +39,15 @@ class PassResult:
     """Result of a pass."""
 
     evaluated: int
-    """Number of evaluations; a topic that two batches evaluated counts twice."""
+    """Number of evaluations, without topics that were then paused, postponed or in use. A topic that two batches
+    evaluated counts twice.
+    """
     outcomes: tuple[TopicOutcome, ...]
     """The topics that act, propose, or whose refusals differ from those of the previous evaluation."""
     still_dirty: tuple[int, ...]
-    """Ids of the topics that stay due, because another process was working on them or because they are paused."""
+    """Ids of the topics that stay due, because another process was working on them or because the pass has paused
+    them.
+    """
 
     @property
     def operation_ids(self) -> tuple[int, ...]:
@@ -72,8 +76,9 @@ def run_pass(
     another process has locked, are skipped. A topic whose data plane is not in `planes` is logged and stays
     due. `decided_by` is stored with the decisions, and as the actor of their operations.
     `demand_right_to_act` is called first in each transaction, and raises if this process must not act. A dry
-    run writes nothing, and evaluates the topics of `topic_ids` even if they are not due. Raises Retryable if
-    PostgreSQL is unavailable or a deadlock ended a batch; earlier batches stay committed.
+    run writes nothing, and evaluates the topics of `topic_ids` even if they are paused or not due. Raises the
+    errors of `demand_right_to_act`, and Retryable if PostgreSQL is unavailable or a deadlock ended a batch;
+    earlier batches stay committed.
     """
     evaluated, outcomes, still_dirty, handled_ids = 0, list[TopicOutcome](), list[int](), list[int]()
     batch_size = batch_topics

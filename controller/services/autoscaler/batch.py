@@ -42,7 +42,7 @@ the rows of the batch are locked.
 
 class Batch:
     """The topics of one transaction of a pass: evaluates them, and writes everything that follows. Their
-    evaluation rows are locked, except in a dry run. Not thread-safe.
+    evaluation rows are locked, except in a dry run of named topics. Not thread-safe.
     """
 
     def __init__(
@@ -79,8 +79,8 @@ class Batch:
         """Evaluate these topics, for the first time or again, and store the results in `topics`.
 
         A topic whose rows cannot be read, or whose evaluation raises, is paused with a reason. A live topic
-        whose data plane is not configured here is paused and logged. Any other topic that is not live is left
-        without an evaluation.
+        whose data plane is not configured here is paused and logged. A topic that is not live is left without
+        an evaluation.
         """
         if not topic_ids:
             return
@@ -138,9 +138,9 @@ class Batch:
         return {name: plane.capabilities for name, plane in self._planes.items()}
 
     def _lock_acting(self) -> None:
-        """Lock the rows of the topics to act on, up to `ACTING_TOPICS`; the others are postponed. A topic
-        whose row another transaction has locked stays due. Evaluate again the topics whose layout has
-        changed.
+        """Lock the rows of up to `ACTING_TOPICS` topics with actions or proposals; further such topics are
+        postponed. A topic whose row another transaction has locked is dropped and stays due. Evaluate again the
+        topics whose layout has changed.
         """
         acting = [topic for _, topic in sorted(self.topics.items()) if topic.has_actions]
         for topic in acting[ACTING_TOPICS:]:
@@ -198,8 +198,8 @@ class Batch:
         decision_log.record(self._tx, [row for topic, row in rows if topic.evaluation is not None])
 
     def _decision_log_rows(self, topics: Collection[BatchTopic]) -> list[tuple[BatchTopic, EvaluationRecord]]:
-        """Return the decision log's rows of these topics, built before any intent. A topic whose inputs
-        cannot be stored is logged and paused, so its decision is not carried out.
+        """Return these topics with their rows of the decision log, built before any intent. A topic whose inputs
+        cannot be stored is left out, logged and paused, so its decision is not carried out.
         """
         rows = []
         for topic in topics:
@@ -211,8 +211,9 @@ class Batch:
         return rows
 
     def _intend(self, acting: Sequence[BatchTopic]) -> None:
-        """Write the intents: of all topics with one action together, and of each other topic within a
-        savepoint, so that its actions succeed or fail together. A refused topic is dropped.
+        """Write the intents, and store their ids in the topics. The intents of all topics with one action are
+        written together, and the intents of each other topic within a savepoint, so that its actions succeed or
+        fail together. A refused topic is dropped.
         """
         self._intend_one_each([topic for topic in acting if len(topic.actions) == 1])
         for topic in acting:
@@ -227,8 +228,9 @@ class Batch:
                 topic.operation_ids = tuple(operation.operation_id for operation in written)
 
     def _intend_one_each(self, acting: Sequence[BatchTopic]) -> None:
-        """Write the intents of these topics, each with one action, in two statements. If the second violates
-        a constraint, log it and write each intent separately. A refused topic is dropped.
+        """Write the intents of these topics, each with one action, and store their ids in the topics. One statement
+        reads the topics and one writes. If the second statement violates a constraint, log this and write each
+        intent separately. A refused topic is dropped.
         """
         requests = [topic.request(0) for topic in acting]
         views = reshape_intents.look_at_many(
@@ -255,8 +257,9 @@ class Batch:
                 topic.operation_ids = (operation.operation_id,)
 
     def _written(self, topic: BatchTopic, ordinal: int) -> Operation:
-        """Write the intent of the topic's action number `ordinal`, and return its operation. Each action is planned on
-        the result of the previous one. Raises the errors of `_draft` and `reshape_intents.intend`.
+        """Write the intent of the topic's action number `ordinal` (from 0), and return its operation. Each action is
+        planned on the result of the previous action. Raises TopicNotFound, TopicNotLive, TopicHeld, LostRace,
+        SegmentBusy, InvalidLayoutChange, and IntegrityError for a violated constraint.
         """
         request = topic.request(ordinal)
         view = reshape_intents.look(self._tx, topic.topic_id, request.request_key)

@@ -53,7 +53,9 @@ class Treatment(Enum):
 @dataclass(slots=True)
 class BatchTopic:
     """A topic of a batch. `evaluation` is None until the topic is evaluated, and again once the topic will
-    not be finished.
+    not be finished. `digest` is the digest of its refusals; `locked` the locked row of a topic with actions;
+    `decision_id` the id that is reserved in the decision log; `set_aside` the reason of a pause, for the view
+    `inspect.set_aside`. Each is None until it is known.
     """
 
     pending: PendingEvaluation
@@ -111,11 +113,13 @@ class BatchTopic:
         self.digest = digest(evaluation.refusals, self.lanes, self.pending.outcome_digest)
 
     def drop(self, treatment: Treatment) -> None:
-        """Discard the evaluation, so that the batch does nothing more with the topic. The topic stays due."""
+        """Discard the evaluation and set the treatment, so that the batch does nothing more with the topic. The topic
+        stays due.
+        """
         self.treatment, self.evaluation = treatment, None
 
     def pause(self, reason: str, error: Exception) -> None:
-        """Pause the topic, and keep the reason for the view `inspect.set_aside`."""
+        """Discard the evaluation, pause the topic, and keep the reason for the view `inspect.set_aside`."""
         self.set_aside = SetAside(
             f"topic {self.topic_id}", f"{reason}: {type(error).__name__}: {error}", self.topic_id
         )
@@ -123,7 +127,8 @@ class BatchTopic:
 
     def request(self, ordinal: int) -> Request:
         """Return the request of the operation that carries out the action number `ordinal` (from 0) of
-        `actions`. Its key, `decision-<id>-<ordinal>`, makes a repetition return the same operation.
+        `actions`. Its key, `decision-<id>-<ordinal>`, makes a repetition return the same operation. The caller
+        has reserved the decision id.
         """
         return Request(
             request_key=f"decision-{self.decision_id}-{ordinal}",
@@ -182,8 +187,8 @@ class BatchTopic:
         return [StartedAction(self.topic_id, action, operation_id) for action, operation_id in operations]
 
     def spending(self) -> Spending:
-        """Return the reconnections that the actions cause, and the limits of the policy: each client of a
-        sealed segment connects to its successors.
+        """Return the reconnections that the actions cause, and the policy's limits of reconnections per minute:
+        each client of a sealed segment connects to its successors.
         """
         sealed = sum(len(sealed_by(action)) for action in self.actions)
         policy = self.situation.policy
@@ -195,8 +200,9 @@ class BatchTopic:
         )
 
     def finished(self) -> FinishedEvaluation:
-        """Return the evaluation as made, empty if the topic has none. A topic that is not live has no
-        evaluation; the commit of its creation makes the topic due.
+        """Return the record that the topic's inputs were evaluated, with the end of the evaluation's validity and the
+        digest. A topic that is not live has no evaluation: its record has neither, and the commit of its creation
+        makes the topic due.
         """
         evaluation = self.evaluation or Evaluation()
         return FinishedEvaluation(

@@ -69,8 +69,8 @@ _FIGURES = ("value", "needed", "not_before")
 
 
 def _without_figures(refusal: Refusal) -> dict[str, object]:
-    """Return the refusal as `_without_value` does, and also without the needed value and the earliest
-    instant.
+    """Return the refusal as a document without its measured and needed values and its earliest instant; of a reason
+    in `_WEIGHED`, only the reason.
     """
     return {name: value for name, value in _without_value(refusal).items() if name not in _FIGURES}
 

@@ -29,7 +29,9 @@ log = telemetry.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Shadow:
-    """The evaluation of a candidate for a topic, and its inputs."""
+    """The evaluation of a candidate for a topic, and its inputs. `outcome_digest` is compared with the digest of the
+    candidate's previous evaluation; None if nothing is decided or refused.
+    """
 
     candidate: ShadowCandidate
     situation: EvaluationInput
@@ -43,11 +45,11 @@ def evaluate_candidates(
     capabilities: Mapping[str, Capabilities],
     lanes: frozenset[Lane],
 ) -> list[Shadow]:
-    """Return the shadow evaluations of these topics that differ from the previous ones. Topics without a
-    candidate are skipped. Call it before the live policy acts.
+    """Return the shadow evaluations of these topics that differ from the candidate's previous evaluation. Topics
+    without a candidate are skipped. Stores nothing. Call it before the live policy acts.
 
-    Runs in a savepoint. An error is logged, and nothing is returned; only the loss of the connection is
-    raised.
+    Runs in a savepoint. A candidate that cannot be evaluated is logged and skipped. After any other error, which
+    is logged, the list is empty; only the loss of the connection is raised.
     """
     try:
         with tx.begin_nested():
@@ -69,9 +71,10 @@ def record(
     decided_by: str,
 ) -> None:
     """Store the shadow evaluations of topics that have a live evaluation. `decision_ids` are the ids of the
-    live evaluations in the decision log, by topic.
+    live evaluations in the decision log, by topic; a live evaluation without a row there has none.
 
-    Runs in a savepoint. An error is logged, and nothing is stored; only the loss of the connection is raised.
+    Runs in a savepoint. An evaluation whose inputs JSON cannot represent is logged and left out. After any other
+    error, which is logged, nothing is stored; only the loss of the connection is raised.
     """
     recorded = [shadow for shadow in shadows if shadow.candidate.topic_id in live_evaluations]
     if not recorded:

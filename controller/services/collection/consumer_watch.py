@@ -41,8 +41,8 @@ it took more than this share of the time since.
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """Result of one round: numbers of topics read and of topics with a segment that did not answer, and the
-    ids of changed topics.
+    """Result of one round. `topics` is the number of topics that the round tried to read, `silent` the number of
+    these with a segment that did not answer, and `changed` the ids of the topics whose consumers changed.
     """
 
     topics: int
@@ -89,7 +89,7 @@ class ConsumerWatch:
         return bool(self._planes)
 
     def stop(self) -> None:
-        """Stop after the current call. May be called from a signal handler."""
+        """Make `run` and `round` return after the current batch of topics. May be called from a signal handler."""
         self._stopping.set()
 
     def run(self) -> None:
@@ -102,8 +102,8 @@ class ConsumerWatch:
         ).run()
 
     def _counted_round(self) -> float:
-        """Run a round and count its outcome as a metric. Return the seconds until the next round, 0 if the interval is
-        over. If another process observes, do nothing and return the whole interval.
+        """Run a round and count its outcome, also an error, as a metric. Return the seconds until the next round, 0 if
+        the interval is over. If another process observes, do nothing and return the whole interval.
         """
         if not self._has_turn():
             return self._interval_seconds
@@ -140,8 +140,9 @@ class ConsumerWatch:
         return Round(len(topics) - remaining, silent, tuple(changed))
 
     def _listed(self, now: float) -> list[tuple[str, int, list[str]]]:
-        """Return data plane, id and logs of every topic. The list is read again in each round, unless reading
-        it took more than `LIST_SHARE` of the time since. Topics of one data plane are adjacent.
+        """Return data plane, id and logs of every topic to observe. The list is read again in each round, unless
+        reading it took more than `LIST_SHARE` of the time since; `now` is the monotonic time in seconds. Topics of
+        one data plane are adjacent. Raises StoreUnavailable.
         """
         if now >= self._list_due:
             with self._store.transaction() as tx:
@@ -160,7 +161,7 @@ class ConsumerWatch:
 
     def _observe(self, topics: Sequence[tuple[str, int, list[str]]]) -> list[Observation]:
         """Return the observations of these topics, each given as data plane, id and logs. A topic of which no
-        log answered is left out; one of which some logs did not answer is marked as not whole. Errors of a
+        log answered is left out; a topic of which some logs did not answer is marked as not whole. Errors of a
         data plane are logged.
         """
         consumers_by_log: dict[tuple[str, str], Sequence[ObservedConsumer]] = {}

@@ -35,8 +35,9 @@ class CollectionLease:
         ttl_seconds: float,
         clock: Clock,
     ) -> None:
-        """Processes with equal `prefix` and `data_planes` compete for the lease. `holder` and `incarnation` name this
-        process; a worker that resigns its leases resigns this one as well.
+        """Processes with equal `prefix` and `data_planes` compete for the lease, which expires `ttl_seconds` after its
+        last renewal. `holder` and `incarnation` name this process; a worker that resigns its leases resigns this lease
+        as well. The database is not accessed before `take`.
         """
         self._store, self._holder, self._incarnation = store, holder, incarnation
         self._name = f"collector/{'+'.join(sorted(data_planes))}/{prefix}"

@@ -44,22 +44,27 @@ A data plane may set another limit.
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Result of one tick. `watched` is the number of logs to sample, `sampled` the number of logs with a
-    sample.
+    """Result of one tick. `instant_ms` is its begin in milliseconds since the Unix epoch, by the database's clock if
+    samples were landed, otherwise by the collector's. `watched` is the number of logs to sample, `sampled` the number
+    of logs with a sample, landed or not.
     """
 
     instant_ms: int
     watched: int
     sampled: int
     failed_planes: tuple[str, ...]
-    """Data planes that answered for none or only some of their logs."""
+    """Data planes that failed, were too slow or are not configured here, so that not all of their logs were sampled.
+    A data plane that answered each call is absent, even if logs without an answer were left out.
+    """
     path: str | None
     """Path of the file with the samples; None if there were no samples."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """Answer of one data plane. `is_whole` is False if the data plane failed before the last log."""
+    """Answer of one data plane. `is_whole` is False if the data plane failed or ran out of time before the last log,
+    or is not configured here.
+    """
 
     counters: list[tuple[WatchedLog, Counters]]
     is_whole: bool
@@ -134,8 +139,8 @@ class LoadCollector:
 
     def _timed_tick(self) -> float:
         """Run a tick if it is this process's turn. Otherwise leave, so that the counters are not compared
-        with those of a later turn. Return the seconds until the next tick. Counts failed and skipped ticks,
-        and logs skipped ones.
+        with the counters of a later turn. Return the seconds until the next tick. Counts failed and skipped ticks,
+        and logs skipped ticks. Raises the errors of `tick`.
         """
         began_ms = self._clock.now_ms()
         try:
@@ -220,9 +225,9 @@ class LoadCollector:
         with invalid counters, has no sample, which is not the same as no load. Errors, and a data plane that
         is not configured here, are logged, and the answer is then not whole.
 
-        No call except the first begins after `deadline` (monotonic seconds). The next tick begins with the
-        remaining logs, so a data plane that is too slow for the interval has every log sampled, but less
-        often.
+        No call except the first begins after `deadline` (monotonic seconds); the answer is then not whole. The
+        next tick begins with the remaining logs, so a data plane that is too slow for the interval has every log
+        sampled, but less often.
         """
         if name not in self._planes:
             log.warning(

@@ -100,7 +100,8 @@ class Computation:
         self, function: Callable[Arguments, Result], *arguments: Arguments.args, **keywords: Arguments.kwargs
     ) -> Result:
         """Run the function in a child process, and return its result or raise its error. Arguments, result and error
-        must be picklable, and the function must be defined at module level. Blocks for up to `longest_seconds`.
+        must be picklable, and the function must be defined at module level. A result or error that cannot be pickled
+        becomes a RuntimeError. Blocks for up to `longest_seconds`.
 
         Raises InvalidInput if the function takes longer or needs more memory than `computers` allows, Retryable if it
         was cancelled, its process ended, or the computers were closed.
@@ -180,7 +181,9 @@ class Computation:
 
 
 class _Child:
-    """One child process. Not thread-safe, except `kill`."""
+    """One child process. `has_answered` is False while a computation is in progress; `was_used` is True once the
+    child has completed one. Not thread-safe, except `kill`.
+    """
 
     def __init__(self, most_memory_bytes: int) -> None:
         self._pipe, child_pipe = Pipe()

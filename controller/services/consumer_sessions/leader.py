@@ -86,8 +86,8 @@ class SessionLeader:
         timing: ConsumerTiming,
         clock: Clock,
     ) -> None:
-        """`store` belongs to this leader alone, and the end of `run` disposes of it. The leader ignores
-        notifications from its own connections, whose changes it already knows.
+        """`store`, and `listener`, which listens on `CHANNELS`, belong to this leader alone, and the end of `run`
+        closes them. The leader ignores notifications from its own connections, whose changes it already knows.
         """
         self._store, self._listener, self._leases = store, listener, leases
         self._shard_count, self.timing, self._clock = shard_count, timing, clock
@@ -244,7 +244,8 @@ class SessionLeader:
 
     def _note(self, request: Request) -> None:
         """Apply a heartbeat or the end of a stream, which change memory only, and answer the request. A
-        heartbeat without a session of this incarnation is refused with LostRace.
+        heartbeat without a session of this incarnation is refused with LostRace, and so is the end of a stream if
+        the subscription has no session at all.
         """
         now, sessions = self._clock.monotonic_seconds(), self._subscriptions.get(request.key)
         try:

@@ -18,8 +18,9 @@ NO_SESSION = "consumer {} has no session under this incarnation; register again"
 
 @dataclass(frozen=True, slots=True)
 class GrantedBucket:
-    """A bucket, or a run of adjacent buckets, as reported to its owner. `generation` is the generation at
-    which the bucket last changed owner. `release` is True if the owner must release the bucket.
+    """A bucket, or a run of adjacent buckets, as reported to its owner. `bucket_start` and `bucket_end` are its
+    first and last hash. `generation` is the generation at which the bucket last changed owner. `release` is True
+    if the owner must release the bucket.
     """
 
     segment_id: int
@@ -59,7 +60,9 @@ class Stream(Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class Request:
-    """A request of one incarnation of a consumer in one subscription."""
+    """A request of one incarnation of a consumer in one subscription. The leader sets `done` to None, or to the
+    error with which it refuses the request.
+    """
 
     key: SubscriptionKey
     consumer: str

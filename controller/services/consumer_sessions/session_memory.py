@@ -28,8 +28,9 @@ from controller.store.topics.consumers import ConsumerRow, not_yours
 
 @dataclass(slots=True)
 class Session:
-    """One incarnation of a consumer. `expires_at` (monotonic seconds) is infinite while the consumer is
-    connected; `away_since` is valid while it is not.
+    """One incarnation of a consumer. Times are monotonic seconds. `expires_at` is infinite while the consumer is
+    connected; `away_since` is valid while it is not. `heard_at` is the time of its last message. `stream` is None
+    while the consumer is disconnected; `last_push` is None until an assignment is pushed to the stream.
     """
 
     incarnation: str
@@ -44,8 +45,9 @@ class Session:
 
 @dataclass(slots=True)
 class SubscriptionSessions:
-    """The sessions of one subscription. `settled` is the result of the last transaction; `is_settled` is
-    False if something changed since.
+    """The sessions of one subscription, by consumer name. `settled` is the result of the last transaction, None
+    before the first; `is_settled` is False if something changed since. After a failed transaction, none begins
+    before `retry_at` (monotonic seconds).
     """
 
     timing: ConsumerTiming
@@ -92,15 +94,16 @@ class SubscriptionSessions:
 
     def restore(self, consumer: str, incarnation: str, now: float, subject: str | None = None) -> None:
         """Add a session that another leader or process began, as disconnected at `now`. Its grace period
-        begins. Replaces a session of the same consumer.
+        begins. Replaces a session of the same consumer without ending its stream.
         """
         expires_at = now + self.timing.grace_seconds
         self.sessions[consumer] = Session(incarnation, expires_at, now, now, subject=subject)
 
     def begin(self, consumer: str, incarnation: str, now: float, subject: str | None = None) -> bool:
         """Begin the session of a consumer that was just registered with a token of `subject` (None: without a
-        token). Return False if this incarnation has a session, which then gets a new grace period. The stream
-        of another incarnation of the consumer name is ended as replaced.
+        token), as disconnected at `now`, and return True. If this incarnation has a session, extend its grace
+        period and return False. The session of another incarnation of the consumer name is replaced, and its
+        stream is ended as replaced.
         """
         previous = self.sessions.get(consumer)
         if previous is not None and previous.incarnation == incarnation:
@@ -163,7 +166,7 @@ class SubscriptionSessions:
 
     def demand_owner(self, request: Request, subscription: str) -> None:
         """Raise AccessForbidden if the token of the request belongs to another subject than the token that
-        began the session.
+        began the session. Nothing is checked without a session, or if either has no token.
         """
         session = self.sessions.get(request.consumer)
         if (
@@ -175,7 +178,8 @@ class SubscriptionSessions:
 
     def follow_rows(self, rows: Mapping[str, ConsumerRow], now: float) -> None:
         """Synchronize sessions with the consumer rows: create missing sessions, as disconnected, and end
-        those without a row. Another process may have registered or removed consumers.
+        sessions without a row. Another process may have registered or removed consumers. A session whose row
+        has another incarnation does not change.
         """
         for name in [name for name in self.sessions if name not in rows]:
             self.end(name, self.sessions[name].incarnation, "removed")

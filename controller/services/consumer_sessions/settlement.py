@@ -55,7 +55,9 @@ DEFERRED_MOVES_CHECK_SECONDS = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """The subscription after the commit. `refused` maps the index of each refused request to the reason."""
+    """The subscription after the commit. `rows` are its consumer rows, by consumer name. `refused` maps the index of
+    each refused request to the reason.
+    """
 
     generation: int
     origin: int
@@ -163,12 +165,12 @@ def settle(
 ) -> Settlement:
     """Apply the requests and their consequences in the transaction `tx`: disconnections, drained segments, sessions
     that begin and end, releases, reports, and the resulting changes of bucket owners. An owner that has not released a
-    bucket within `release_seconds` loses it. `may_defer_moves`: see `_without_deferred_moves`. Return the subscription
-    after these changes.
+    bucket within `release_seconds` loses it. With `may_defer_moves`, no release is requested of buckets whose segments
+    a reshape may replace soon. Return the subscription after these changes.
 
     A request that cannot be applied is refused alone: its error is in the result's `refused`. While a seek is in
     progress, no bucket is assigned. The subscription stays locked until the transaction ends, and the topic too if a
-    segment is drained. Raises SubscriptionNotFound, TopicNotFound.
+    request reports a drained segment. Raises SubscriptionNotFound unless the subscription is live, TopicNotFound.
     """
     batch = _Batch(requests)
     # Marking a segment as drained takes the topic's lock, which must be taken before the subscription's lock.
@@ -230,7 +232,9 @@ def _without_deferred_moves(
 def _overdue_buckets(
     owners: Sequence[BucketOwner], seek: SeekUnderWay | None, timing: ConsumerTiming
 ) -> frozenset[SegmentBucket]:
-    """Return the buckets whose owners lose them because the time to release them is over."""
+    """Return the buckets whose owners lose them because the time to release them is over: for each bucket, or for
+    all buckets during a seek.
+    """
     return frozenset(
         owner.bucket
         for owner in owners
@@ -244,8 +248,8 @@ def _target(
     owners: Sequence[BucketOwner],
     kind: SubscriptionKind,
 ) -> Assignment:
-    """Return the desired owner of each bucket. Members of a checkpoint group store a position per segment,
-    not per bucket, so they get whole segments.
+    """Return the desired buckets of each consumer, for the segments that do not wait for an ancestor. Members of a
+    checkpoint group store a position per segment, not per bucket, so they get whole segments.
     """
     is_stream = kind is SubscriptionKind.STREAM
     to_read, holders = readable.found, {owner.bucket: owner.consumer for owner in owners}
@@ -292,9 +296,10 @@ def _mark_drained(
 
 
 def _begin_and_end(tx: Connection, key: SubscriptionKey, batch: _Batch) -> None:
-    """Register and deregister consumers. A registration is refused if the subscription is of another kind, without a
-    session, if the topic is held or has to be verified first, or with an error of `consumers.register_session`, such as
-    SessionExpired. A deregistration is refused if the session belongs to another subject.
+    """Register and deregister consumers. A registration is refused if the subscription is of another kind, if it would
+    begin a session while the topic is held or has to be verified first, or with an error of
+    `consumers.register_session`, such as SessionExpired. A deregistration is refused if the session belongs to another
+    subject.
     """
     for index, request in enumerate(batch.requests):
         with batch.each(index):
@@ -381,7 +386,7 @@ def _released(
 
 
 def _finished(owners: Sequence[BucketOwner], to_read: ToRead) -> frozenset[int]:
-    """Return the owned segments that have nothing left to read: they are drained or no longer in the layout."""
+    """Return the ids of the owned segments that have nothing left to read: they are drained or not in `to_read`."""
     segments = to_read.layout.segments
     owned = {owner.bucket.segment_id for owner in owners}
     return frozenset(

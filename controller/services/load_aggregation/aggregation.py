@@ -18,7 +18,7 @@ from controller.store.postgres.engine import BULK_STATEMENT_SECONDS, Store
 @dataclass(frozen=True)
 class LoadAggregation:
     """Settings of the aggregation: where the samples are read, where the rates are stored, and which engine
-    computes them.
+    computes them. Spark computes them if it can run with `spark_master` and `spark_conf`, otherwise PostgreSQL.
     """
 
     loader_dsn: str
@@ -32,9 +32,11 @@ class LoadAggregation:
     clock: Clock
 
     def run(self, run_id: str, window_end_ms: int | None = None) -> AggregationResult:
-        """Aggregate the window that ends now, or at `window_end_ms`, with a database connection of its own.
-        `run_id` identifies the run: a repeated run with this id is not merged again. Raises the errors of
-        `aggregate`.
+        """Aggregate the window that ends now, or at `window_end_ms` (milliseconds since the Unix epoch), with a
+        database connection of its own. `run_id` identifies the run: a repeated run with this id is not merged
+        again. Raises InvalidInput if `window_seconds` is not a valid length, StoreUnavailable, Retryable if the
+        storage cannot read a file and no other file is usable, OSError if the storage does not answer, and the errors
+        of the engine.
         """
         window = LoadWindow.ending_at(window_end_ms or self.clock.now_ms(), self.window_seconds)
         store = Store(

@@ -36,7 +36,9 @@ MIN_COUNTED_SHARE = 0.5
 
 @dataclass(slots=True)
 class Counted:
-    """The key counts of one run: files, and the span of their instants (since, until]."""
+    """The key counts of one run: files, the span of their instants (since, until] in milliseconds since the Unix
+    epoch, and the seconds for which decisions use the key histograms made of them (`fresh_seconds`).
+    """
 
     area: LandingArea
     files: tuple[LandedFile, ...]
@@ -95,8 +97,8 @@ class CountedKeys:
 
 
 def _scaled(rows: pa.Table, scale: pa.ChunkedArray) -> pa.Table:
-    """Multiply the bins of each row by its scale, round them, and return the rows as STAGED_SKETCH_SCHEMA.
-    The number of producers is limited to the maximum of a topic.
+    """Multiply the bins of each row by its factor in `scale`, round them, and return the rows as
+    STAGED_SKETCH_SCHEMA. The number of producers is limited to the maximum of a topic.
     """
     lists = rows["bins"].combine_chunks()
     scale_of_bin = pc.take(scale, pc.list_parent_indices(lists))
@@ -118,7 +120,7 @@ def _offsets(lists: pa.ListArray) -> pa.Array:
 
 
 def _excluded_counts(counted_rows: pa.Table) -> list[SetAside]:
-    """Return the segments with counts that no producer can have, and the reason."""
+    """Return an entry, with the reason, for each segment with counts that no producer can have."""
     rows = counted_rows.filter(pc.greater(counted_rows["set_aside"], 0)).select(
         ["topic_id", "segment_id", "set_aside"]
     )
@@ -135,15 +137,16 @@ def _excluded_counts(counted_rows: pa.Table) -> list[SetAside]:
 
 @dataclass(frozen=True, slots=True)
 class KeyCountIntake:
-    """The area where key counts land, and how long decisions use the key histograms made of them."""
+    """The area where key counts land, and for how many seconds decisions use the key histograms made of them."""
 
     area: LandingArea
     fresh_seconds: float
 
     def since_last_run(self, baseline: Baseline, window: LoadWindow) -> Counted | None:
-        """Return the counts since the end of the last run's window (before the first run: since the begin of
-        this window), at most `MAX_COUNT_AGE_MS` old, up to the end of this window. None if there are no
-        counts or no topic uses them. Quarantines files that are not key counts.
+        """Return the counts since the end of the last merged run's window (before the first run: since the begin
+        of this window), at most `MAX_COUNT_AGE_MS` old, up to the end of this window. None if there are no
+        counts or no topic uses them. Quarantines files that are not key counts. Raises OSError if the storage
+        does not answer.
         """
         if not baseline.memories.num_rows:
             return None

@@ -49,9 +49,9 @@ applies.
 def record_changes(
     rates: pa.Table, last_samples: pa.Table, baseline: Baseline, window: LoadWindow
 ) -> pa.Table:
-    """Return the records to write as CHANGE_SCHEMA: those that the rates change, and those that become
+    """Return the records to write as CHANGE_SCHEMA: records that the rates change, and records that become
     silent. `rates` and `last_samples` (last sample of each source) are the results of the engine; `baseline` holds
-    the stored records. Writes nothing.
+    the stored records. Topics without thresholds in `baseline` are left out. Writes nothing.
     """
     current_rates, stored_records = with_rates(rates), _observed(baseline)
     limits = {row["topic_id"]: _limits(row) for row in baseline.thresholds.to_pylist()}
@@ -75,7 +75,9 @@ def _observed(baseline: Baseline) -> pa.Table:
 
 
 def _limits(row: Mapping[str, Any]) -> tuple[LoadThresholds, float, bool]:
-    """Return the limits of one topic, as `_Limits` describes, from the topic's row of the thresholds."""
+    """Return the limits of one topic from the topic's row of the thresholds: thresholds, the relative change that
+    rewrites a record, and whether only Pulsar's rule applies.
+    """
     split, merge = (
         LoadStats(*(row[f"{side}_{metric}"] for metric in METRICS)) for side in ("split", "merge")
     )
@@ -125,8 +127,9 @@ def _silent_records(
     baseline: Baseline,
     window: LoadWindow,
 ) -> pa.Table:
-    """Return the stored records that become silent: their source has samples in this window, but none of
-    their segment.
+    """Return the stored records that become silent, as CHANGE_SCHEMA: their source has samples in this window,
+    but there are no rates of their segment. The silence begins at the last sample, at the latest at the start of
+    the window. Records that are silent already, or whose topic has no thresholds, are left out.
     """
     sources_with_samples = last_samples.filter(pc.is_valid(last_samples["observed_at_ms"]))["source"]
     may_be_silent = pc.and_(

@@ -60,7 +60,9 @@ class Engine(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AggregationResult:
-    """Result of a run."""
+    """Result of a run. `files` is the number of readable files. The numbers after `files` are 0 if nothing was
+    computed.
+    """
 
     run_id: str
     engine: str
@@ -68,13 +70,14 @@ class AggregationResult:
     files: int
     samples: int
     segments: int
-    """Number of segments with rates."""
+    """Number of segments whose counters were read, with or without rates."""
     written: int
     """Number of records written."""
     outrun: int
     """Number of records that were not written because a concurrent writer changed them first."""
     applied: bool
-    """True if the run was merged. False if there was nothing to merge, or a newer window was merged before.
+    """True if the run was merged. False if the window has no readable files, or if this window or a newer window
+    was merged before.
     """
     quarantined: tuple[str, ...]
     """Paths of the files that were quarantined or left out."""
@@ -95,9 +98,11 @@ def aggregate(
     merge. `store` logs in as the loader. `key_counts` supplies the key counts since the last run, which update the key
     histograms.
 
-    Nothing is computed or merged, and the result's `applied` is False, if the window, or a later one, was merged
-    before, or if it has no files. Raises StoreUnavailable, Retryable if no file can be read, the errors of the engine,
-    and OSError if the storage does not answer.
+    Nothing is computed or merged, and the result's `applied` is False, if this window or a later window was merged
+    before, or if the window has no files. `applied` is also False if another run merges such a window during the
+    computation. Files that are not sample files are moved to the quarantine. Raises StoreUnavailable, Retryable if the
+    storage cannot read a file and no other file is usable, the errors of the engine, and OSError if the storage does
+    not answer.
     """
     publish_left_over(store, history)
     with store.transaction() as tx:
@@ -178,7 +183,7 @@ def _merge_and_publish(
 
 
 def _excluded_samples(last_samples: pa.Table) -> list[SetAside]:
-    """Return the sources of which samples were left out, and the reason."""
+    """Return an entry, with the reason, for each source of which the engine skipped invalid samples."""
     return [
         SetAside(
             f"source {row['source']}",
@@ -191,7 +196,7 @@ def _excluded_samples(last_samples: pa.Table) -> list[SetAside]:
 
 
 def _segments_without_rates(scratch: Scratch) -> list[SetAside]:
-    """Return the segments whose counters were read but give no rate, and the reason."""
+    """Return an entry, with the reason, for each segment whose counters were read but give no rate."""
     return [
         SetAside(
             f"segment {row['segment_id']} of topic {row['topic_id']}",
@@ -204,8 +209,9 @@ def _segments_without_rates(scratch: Scratch) -> list[SetAside]:
 
 
 def _readable_files(area: LandingArea, window: LoadWindow) -> tuple[Examination, tuple[str, ...]]:
-    """Return the window's files that can be read, and the paths of the others, which are quarantined or
-    logged. Raises Retryable if there are files and none can be read.
+    """Return the window's files that can be read, the files of the time before it included, and the paths of the
+    others, which are quarantined or logged. Raises Retryable if the storage cannot read a file and no other file is
+    usable; OSError if the storage does not answer.
     """
     files, foreign_files = area.files(window.read_from_ms - TICK_SLACK_MS, window.end_ms + TICK_SLACK_MS)
     examined = area.examine(files)
@@ -222,12 +228,13 @@ def _readable_files(area: LandingArea, window: LoadWindow) -> tuple[Examination,
 def _compute(
     engine: Engine, landed: Landed, examined: Examination, scratch: Scratch, window: LoadWindow
 ) -> tuple[Examination, tuple[str, ...]]:
-    """Have the engine compute the rates of the landed files. Return the files that the engine used, and the paths of
-    files whose errors appeared only when the files were read to the end.
+    """Have the engine compute the rates of the landed files. Return the sample files that the engine used (`examined`
+    if none was broken), and the paths of sample files and key counts whose errors appeared only when the files were
+    read to the end.
 
     A file may have a valid footer and broken pages. So if an engine fails with an error other than Retryable, the files
     are read to the end. If some are broken, they are set aside and the engine computes once more without them; if none
-    is broken, or no file is left, the error is raised.
+    is broken, or no sample file is left, the error is raised.
     """
     try:
         engine.compute(landed, scratch, window)
@@ -246,7 +253,8 @@ def _compute(
 
 
 def upcoming(area: LandingArea, window_seconds: float, end_ms: int) -> list[LandedFile]:
-    """Return the files that a run over the window that ends at `end_ms` would read. Reads only the names of
-    files.
+    """Return the files with samples of the window that ends at `end_ms` (milliseconds since the Unix epoch),
+    oldest first. A run over this window also reads older files, in which intervals may begin. Reads only the
+    names of files, and the footers of compacted files.
     """
     return area.files(end_ms - round(window_seconds * 1000) - TICK_SLACK_MS, end_ms + TICK_SLACK_MS)[0]

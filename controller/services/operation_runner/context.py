@@ -47,14 +47,15 @@ def _never() -> bool:
 
 
 def new_incarnation() -> str:
-    """Return a unique name for one process."""
+    """Return a unique name for one process; each call returns another name."""
     return os.urandom(4).hex()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunnerContext:
-    """Identity, store, data planes and claim duration (`lease_seconds`) of a runner. May be shared by threads
-    if the data planes may. Raises InvalidInput unless a claim lasts longer than every call of the data
+    """Identity, store, data planes and claim duration (`lease_seconds`) of a runner. `should_stop` is called
+    between steps; once it returns True, threads release their claims and end. May be shared by threads if the
+    data planes may. Raises InvalidInput at construction unless a claim lasts longer than every call of the data
     planes.
     """
 

@@ -48,9 +48,9 @@ class GateSteps:
             gates.note_closed(tx, operation, [(name, child.plan.segment_id) for name, child in pairs])
 
     def keep_closed(self, operation: Operation, names: Sequence[str]) -> None:
-        """Verify the gates of the children before the parents are terminated, and close those that are not closed. No effect without
-        subscriptions of standard consumers (`names`), and for operations whose children succeed no log. Raises Unsupported on a data plane
-        without gates, and the errors of the calls.
+        """Verify the gates of the children at the data plane before the parents are terminated, and close the gates that are not closed
+        there. Writes no rows. No effect without subscriptions of standard consumers (`names`), and for operations whose children succeed no
+        log. Raises Unsupported on a data plane without gates, and the errors of the calls.
         """
         if not (names and operation.kind.succeeds_logs):
             return
@@ -63,7 +63,7 @@ class GateSteps:
     def probe_fences(self, logs: Sequence[str]) -> None:
         """Probe whether consumers can connect to these terminated logs, and whether the logs are still terminated.
         The data plane reloads a log that refuses consumers; an open log is terminated again. Raises HeldUp if
-        there was such a log, so that the step probes again. No effect on a data plane without gates.
+        there was a log of either kind, so that the step probes again. No effect on a data plane without gates.
 
         A broker (seen with 4.2.4) forgets a termination that it has confirmed, if it unloads the log at the same time.
 

@@ -63,8 +63,8 @@ class ObservedOperation:
         return self.operation.operation_id
 
     def successors(self) -> Iterator[Successor]:
-        """Yield the children with every subscription at the earliest message: the recorded ones and those of
-        the parents, except those being deleted.
+        """Yield the children with every subscription at the earliest message: the recorded subscriptions and the
+        subscriptions of the parents, except subscriptions that are being deleted.
 
         The rows were read before the logs are read: a subscription whose row was gone by then has no cursor
         on any parent either.
@@ -373,8 +373,9 @@ class LogSteps:
         }
 
     def _move_gated_cursors(self, operation: Operation, name: str, logs: Sequence[SeekLog]) -> Detail:
-        """Move the cursors of standard consumers, and return the details of `GateSteps.move_cursors`. Before a seek
-        to an instant, the gates of every segment that has ancestors to read are closed.
+        """Move the cursors of standard consumers. Return the number of logs, the sealed segments that are then read to
+        their end, and the segments without a log. Before a seek to an instant, the gates of every segment that has
+        ancestors to read are closed.
         """
         key, target = SubscriptionKey(operation.topic_id, name), operation.parameters[SEEK_TARGET]
         instant_ms = target if isinstance(target, int) else None
@@ -413,8 +414,9 @@ class LogSteps:
             return seeks.logs_of(tx, key)
 
     def _add_cursors(self, topics: Sequence[str], name: str) -> list[str]:
-        """Create the cursors at the earliest message. Return the logs that do not exist: the reconciler
-        creates these logs again with every cursor.
+        """Create the cursors of the subscription `name` at the earliest message of the logs `topics`; existing
+        cursors stay where they are. Return the logs that do not exist: the reconciler creates these logs again with
+        every cursor.
         """
 
         def is_missing(topic: str) -> bool:
@@ -437,7 +439,9 @@ class LogSteps:
         }
 
     def _terminate(self, logs: Sequence[str]) -> dict[str, str]:
-        """Terminate the logs in one call. Return the end position of each log that is terminated now."""
+        """Terminate the logs in one call. Return the end position of each log that is terminated now. A log that is
+        missing, or that another client holds, is absent.
+        """
         [positions] = self._call_all([partial(self._set_wise.terminate_segments, logs)])
         return dict(positions)
 

@@ -104,7 +104,7 @@ class MirrorSteps:
 
     def _must_stay_off(self) -> bool:
         """Return True if the broker's auto-scaler must still be off: the topic is live or being created, and
-        this operation is not aborted.
+        this operation is not aborted, or the topic of this name was attached again since.
 
         A process may sleep between its last check of the claim and the call, and wake after another runner
         has aborted and restored the setting. No other process would restore the setting again, so the late
@@ -179,9 +179,10 @@ class MirrorSteps:
 
     def _check_logs(self) -> Detail:
         """Check the logs of the layout, and store the result with an intent to split each segment without a
-        log. Return these segments.
+        log. Return the ids of these segments for the journal.
 
-        If the broker does not answer or refuses, return nothing: the mirror checks the logs later.
+        If each segment has a log, the details are empty. They are also empty, and nothing is stored, if the broker
+        does not answer or refuses: the mirror checks the logs later.
         """
         try:
             check = self._call(partial(self._keeper().check_logs, self._topic))
@@ -213,13 +214,15 @@ class MirrorSteps:
 
     def _call(self, call: Callable[[], Result], seconds: float | None = None) -> Result:
         """Make one call under the claims, and return its result. `seconds` is the longest time of the call; None:
-        that of an ordinary call.
+        the time-out of an ordinary call.
         """
         [result] = self._call_all([call], seconds)
         return result
 
     def _keeper(self) -> LayoutKeeper:
-        """Return the data plane. Raises Unsupported if the data plane keeps no layouts."""
+        """Return the data plane. Raises Unsupported if the data plane keeps no layouts, DataPlaneUnavailable if it is
+        not configured in this process.
+        """
         plane = self._plane()
         if not isinstance(plane, LayoutKeeper):
             raise Unsupported(

@@ -212,8 +212,8 @@ class OperationSet:
             self._take(transition, sharing)
 
     def _take(self, transition: Transition, members: Sequence[_Member]) -> None:
-        """Take one step of all these operations. An error has the consequences that `_handle_error`
-        describes, except StoreUnavailable, which is raised.
+        """Take one step of all these operations. An error repeats, aborts, defers or ends each of them, except
+        StoreUnavailable, which is raised.
 
         After a terminal error of several operations, each half is tried, because one operation may be the
         cause. Operations with a recorded step or an outcome are left out.
@@ -558,9 +558,9 @@ class OperationSet:
         self._context.in_progress.remove([member.operation_id])
 
     def _plane_of(self, member: _Member) -> Callable[[], DataPlane]:
-        """Return a function that returns the operation's data plane. It is called only if a step needs the
-        data plane, so that a pure commit runs in any process. It raises DataPlaneUnavailable if the data
-        plane is not configured in this process.
+        """Return a function that returns the operation's data plane. The function is called only if a step needs
+        the data plane, so that a pure commit runs in any process. The function raises DataPlaneUnavailable if the
+        data plane is not configured in this process.
         """
         name, topic = member.operation.data_plane, member.operation.topic_name
 
@@ -660,8 +660,8 @@ def _is_final(error: CleaveError, member: _Member, last_observation: Observed | 
 
 
 def _may_finish_without(member: _Member) -> bool:
-    """Return True if only the last action is refused, of an operation that is already committed or aborted.
-    The journal records the action that was left out.
+    """Return True if only the last action is refused, of an operation that is already committed or being aborted,
+    and no action was left out before. The journal records the action that is left out.
     """
     is_last = member.operation.state in (OperationState.COMMITTED, OperationState.ABORTING)
     return is_last and not member.left_undone

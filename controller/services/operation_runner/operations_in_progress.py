@@ -36,7 +36,7 @@ class OperationsInProgress:
                 self._until.pop(operation_id, None)
 
     def operation_ids(self, now: float) -> list[int]:
-        """Return the sorted ids of the operations that threads are stepping. Forgets those whose claims could
+        """Return the sorted ids of the operations that threads are stepping. Forgets operations whose claims could
         be taken over at `now`.
         """
         with self._lock:

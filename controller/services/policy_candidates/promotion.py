@@ -87,7 +87,7 @@ class Promotion:
 
     @property
     def is_promoted(self) -> bool:
-        """True if the candidate's parameters are the topic's override."""
+        """True if the candidate was promoted, by this call or before it."""
         return self.candidate.state is CandidateState.PROMOTED
 
 
@@ -106,8 +106,9 @@ def promote(
     instead. A candidate that was promoted or refused stays as it is. In a dry run, whose store rolls back each
     transaction, the comparison is made and the candidate stays as it is.
 
-    `days` is the length of the topic's past that is simulated. Raises the errors of `weigh`, TopicNotLive, Conflict for
-    a withdrawn candidate, and LostRace if the policy in force was changed in the meantime.
+    `days` is the length of the topic's past that is simulated. Raises TopicNotFound, TopicNotLive, NotFound without a
+    candidate, Conflict for a withdrawn candidate or if the policies cannot be compared (fewer than `DAYS_NEEDED` recorded
+    days, no result), LostRace if the policy in force was changed in the meantime, and the other errors of `trials`.
     """
     candidate = _newest(store, topic)
     if candidate.state is not CandidateState.SHADOW:
@@ -131,7 +132,8 @@ def lock(tx: Connection, row: ApprovalRow) -> None:
 
 def carry_out(tx: Connection, row: ApprovalRow) -> None:
     """Promote or refuse the candidate on its evidence, if the promotion was approved. After a rejection the
-    candidate stays in shadow. Raises the errors of `promote_on`.
+    candidate stays in shadow. Raises TopicNotFound, TopicNotLive, NotFound or Conflict if the evidence does not hold
+    for the candidate, and LostRace if the policy in force was changed since the comparison.
     """
     candidate = candidates.newest(tx, row.topic_id or 0)
     if row.state is ApprovalState.APPROVED and candidate is not None:

@@ -19,7 +19,9 @@ candidate can be promoted.
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A policy to try: the one in force (rule `in-force`) or a profile by name, with other parameters."""
+    """A policy to try: the policy in force (rule `in-force`), or the profile that `rule` names, in both cases with
+    `parameters` in place of its own.
+    """
 
     name: str
     rule: str = IN_FORCE

@@ -77,9 +77,10 @@ class TuningRequest:
 
 @dataclass(frozen=True, slots=True)
 class TunedTopic:
-    """Result for one topic. `looked_at` is the number of variants that were searched. `parameters` are those
-    of the best variant that differ from the policy in force. `searched` and `confirmed` are regrets by
-    policy; `why` says why a candidate was or was not proposed. `run_ids` are the backtest runs.
+    """Result for one topic. `looked_at` is the number of variants that were searched. `parameters` are the
+    parameters of the best variant that differ from the policy in force. `searched` and `confirmed` are regrets by
+    policy, in the two parts of the past; `why` says why a candidate was or was not proposed. `run_ids` are the
+    backtest runs. `candidate_id` is None if no candidate was proposed.
     """
 
     topic: str

@@ -33,7 +33,9 @@ PARALLEL_CALLS = 8
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """Segments of a subscription that wait for their ancestors, with their logs, and all unread segments."""
+    """Segments of a subscription that wait for their ancestors, with their logs, by id; and the ids of all segments
+    that the subscription has not drained.
+    """
 
     logs: Mapping[int, str]
     unread: Collection[int]
@@ -46,7 +48,7 @@ def reconcile_gates(
     A topic whose data plane does not answer, or that is gone, is logged and left to a later run; a topic whose data plane has no gates, or
     is not configured here, has no differences.
 
-    Raises StoreUnavailable.
+    Raises StoreUnavailable, and any error that is not a CleaveError.
     """
     with store.single_statement() as tx:
         with_gates = gates.topics_with_gates(tx, topic_ids)
@@ -140,7 +142,7 @@ def _differences(
 
 def _waiting(tx: Connection, key: SubscriptionKey) -> _Waiting:
     """Return the subscription's segments that wait for their ancestors, with their logs, and all unread
-    segments.
+    segments. Raises SubscriptionNotFound.
     """
     to_read = readable_segments.to_read(tx, key.topic_id, key.name)
     readable_ids = drain_barrier.clear(to_read.layout, to_read.drained)

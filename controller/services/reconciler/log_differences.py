@@ -68,7 +68,9 @@ class FindingKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One difference. `error` is the reason why its remedy failed; a later run finds the difference again."""
+    """One difference. `error` is the reason why its remedy failed or was not tried; a later run finds the difference
+    again. `operation_id` is the operation that repairs the segment. Both are None otherwise.
+    """
 
     kind: FindingKind
     topic: str
@@ -173,8 +175,8 @@ def _differences(topic: str, plane_view: PlaneView, metadata: ExpectedLogs) -> l
 
 
 def _unread_again(log_finding: Finding, log: BackingLog, plane_view: PlaneView) -> list[Finding]:
-    """Return a finding for each subscription that is recorded as drained and has unread messages: it was
-    moved back in a time that the journal lost.
+    """Return a finding for each subscription that is recorded to have drained the segment and has unread messages:
+    the subscription was moved back in a time that the journal lost.
     """
     cursors = plane_view.reports.get(log.backing_topic, MISSING_LOG).cursors
     return [
@@ -196,7 +198,7 @@ def _kind_of_difference(log: BackingLog, state: LogState) -> FindingKind | None:
 
 def _cursor_differences(log_finding: Finding, plane_view: PlaneView, metadata: ExpectedLogs) -> list[Finding]:
     """Return a finding for each recorded subscription without a cursor, and for each cursor without a
-    recorded subscription. None if the log is not open.
+    recorded subscription. Empty if the log is not open.
     """
     report = plane_view.reports.get(log_finding.backing_topic)
     if report is None or report.state is not LogState.OPEN:

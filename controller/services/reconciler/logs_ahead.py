@@ -40,8 +40,9 @@ def may_be_ahead(plane_view: PlaneView, metadata: ExpectedLogs, owners: Owners) 
 def plan(
     plane_view: PlaneView, metadata: ExpectedLogs, owners: Owners, layout: SegmentLayout, now: int
 ) -> RecoveryPlan:
-    """Return the layout that the logs show, and whether it differs from `layout`. The caller has read
-    `metadata` and `layout` under the topic's lock. `now` is in milliseconds since the Unix epoch.
+    """Return the layout that the logs show, and whether it differs from `layout`. If the records of the logs are
+    not sufficient, the plan names the problems. The caller has read `metadata` and `layout` under the topic's lock.
+    `now` is in milliseconds since the Unix epoch.
     """
     logs = {log.segment_id: _log_of(log, layout, plane_view) for log in metadata.logs}
     unrecorded = _unrecorded_logs(plane_view, metadata, owners)
@@ -134,7 +135,9 @@ def _log_of(backing_log: BackingLog, layout: SegmentLayout, plane_view: PlaneVie
 
 
 def _recorded_log(name: str, report: LogReport) -> SegmentLog | None:
-    """Return the log with the record that its operation stored with it. None if the log has no such record."""
+    """Return the log with the record that its operation stored with it. None if the log has no such record, or if
+    `name` is not the name of a segment's log.
+    """
     origin, segment = report.origin, segment_of_log(name)
     if origin is None or segment is None:
         return None
@@ -159,7 +162,9 @@ def _kind(reports: Mapping[int, LogReport], name: str) -> SubscriptionKind:
 
 
 def _is_read(report: LogReport, name: str) -> bool:
-    """Return True if the log is missing, or terminated without unread messages of the subscription."""
+    """Return True if the log is missing, or terminated without unread messages of the subscription `name`, which
+    has a cursor on the log.
+    """
     if report.state is LogState.MISSING:
         return True
     return report.state is LogState.TERMINATED and report.cursors[name].unread == 0

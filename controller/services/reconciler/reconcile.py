@@ -74,7 +74,7 @@ def reconcile_topics(
 
     All topics are first described together without a lock. Topics with a difference are then reconciled one
     by one. If the data plane of a topic does not answer, the error is logged and the topic is skipped. Raises
-    StoreUnavailable only.
+    StoreUnavailable, and the unexpected errors of `reconcile_gates`.
     """
     with store.transaction() as tx:
         topic_ids = backing_logs.comparable_topics(tx, limit=limit, after=after, shards=shards)
@@ -136,7 +136,7 @@ def _compare_all(
 def _topics_to_reconcile(
     store: Store, planes: Mapping[str, DataPlane], topic_ids: Sequence[int], *, dry_run: bool
 ) -> list[int]:
-    """Return the ids of the topics that differ according to one common view, and of those whose logs could
+    """Return the ids of the topics that differ according to one common view, and of the topics whose logs could
     not be described or whose data plane is not configured here. The other topics are recorded as verified and
     without unmanaged logs, unless this is a dry run. Topics whose broker keeps the layout are only recorded.
     """
@@ -167,8 +167,8 @@ def _topics_to_reconcile(
 
 
 def _differing_topics(store: Store, plane: SetWiseDataPlane, names: Mapping[int, str]) -> list[int]:
-    """Return the topics that must be reconciled one by one. If their common view fails, log the error and
-    return all of them. Raises StoreUnavailable.
+    """Return the ids of the topics that must be reconciled one by one; `names` are the topics' names by id. If their
+    common view fails, log the error and return all ids. Raises StoreUnavailable.
     """
     try:
         plane_views = _views(store, plane, names)
@@ -210,7 +210,8 @@ def reconcile(
 ) -> tuple[Finding, ...]:
     """Compare the logs and gates of one topic and repair their differences; a dry run only lists them. A
     topic whose logs are ahead of the journal is rebuilt from the logs, with `actor` as the actor of the
-    change, or held. Return the findings: a remedy that failed is the `error` of its finding. Idempotent.
+    change, or held. Return the findings: a remedy that failed is the `error` of its finding. Empty if a broker
+    keeps the layout. Idempotent.
 
     Raises TopicNotFound, Unsupported if the topic's data plane is not configured here or cannot describe
     logs, and DataPlaneUnavailable if a log does not answer. An error of the gates is only logged.
@@ -426,7 +427,8 @@ def _repair_metadata(
 ) -> Finding:
     """Apply the remedies that change rows, in the transaction that holds the topic's lock: queue the deletion
     of an orphaned log, remove or add drained marks, or intend the repair of a terminated log. Return the
-    finding, with the operation if one was intended. Other kinds are returned unchanged.
+    finding, with the id of the operation if a repair was intended. Other kinds are returned unchanged. Raises
+    TopicHeld, SegmentBusy or LostRace if the repair cannot be intended.
     """
     segment_id = finding.segment_id
     match finding.kind:
@@ -501,8 +503,8 @@ def _repair_logs(
 def _create_cursor(
     plane: DataPlane, backing_topic: str, name: str, closed: Collection[tuple[str, str]]
 ) -> None:
-    """Create the cursor, together with its gate if the pair of log and subscription is in `closed`. Raises
-    SegmentNotFound.
+    """Create the cursor of the subscription `name`, together with its gate if the pair of log and subscription is in
+    `closed`. Raises SegmentNotFound, and the other errors of the data plane.
     """
     if (backing_topic, name) in closed and isinstance(plane, GatedDataPlane):
         plane.close_gate(backing_topic, name)

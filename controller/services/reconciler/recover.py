@@ -70,7 +70,7 @@ def recover(
 
 
 def _row_of(store: Store, topic: str) -> TopicRow | None:
-    """Return the topic's row; None if the journal does not have the topic."""
+    """Return the topic's row; None if the journal does not have the topic, or only as a deleted topic."""
     with store.transaction() as tx:
         try:
             return topics.find_topic(tx, topic)
@@ -79,8 +79,8 @@ def _row_of(store: Store, topic: str) -> TopicRow | None:
 
 
 def _set_wise(planes: Mapping[str, DataPlane], data_plane: str, topic: str) -> SetWiseDataPlane:
-    """Return the data plane, whose logs Cleave creates. Raises Unsupported if the broker of the data plane
-    creates its logs.
+    """Return the data plane, on which Cleave creates the logs. Raises Unsupported if the data plane is not
+    configured here, or if its broker creates the logs.
     """
     plane = configured(planes, data_plane, topic)
     if not isinstance(plane, SetWiseDataPlane):
@@ -92,7 +92,7 @@ def _set_wise(planes: Mapping[str, DataPlane], data_plane: str, topic: str) -> S
 
 def _ids_of_logs(planes: Mapping[str, DataPlane], topic: str, data_plane: str | None) -> list[int]:
     """Return the segment ids of the logs of a topic that is not in the journal. Raises TopicNotFound if there
-    are no logs, or if `data_plane` is None.
+    are no logs, or if `data_plane` is None; Unsupported if the data plane is not configured here or keeps layouts.
     """
     if data_plane is None:
         raise TopicNotFound(f"topic {topic} is not in the journal; name the data plane that has its logs")
@@ -106,8 +106,9 @@ def _ids_of_logs(planes: Mapping[str, DataPlane], topic: str, data_plane: str | 
 def _restore_row(
     store: Store, topic: str, segment_ids: Sequence[int], *, actor: str, data_plane: str
 ) -> TopicRow:
-    """Insert the row of a topic of which only logs exist, and return it. The next segment id is above every
-    id of a log and every id used before.
+    """Insert the row of a topic of which only logs exist, in state creating, and return it. The next segment id is
+    above every id of a log and every id used before. Raises TopicExists or LostRace if another transaction has
+    inserted the topic.
     """
     with store.transaction() as tx:
         first_free = topics.first_free_segment_id(tx, topic)

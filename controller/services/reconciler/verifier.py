@@ -58,8 +58,8 @@ class Verifier:
 
     def _paced_round(self) -> float:
         """Run a round; if it verified topics, log this and call `on_verified`. Return the seconds until the
-        next round: 0 if topics were verified, longer after each round that verified none of the unverified
-        topics.
+        next round: 0 if topics were verified, `INTERVAL_SECONDS` if there were no unverified topics, and longer
+        after each round that verified none of them.
         """
         unverified, verified = self.round()
         if verified:

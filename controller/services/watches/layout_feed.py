@@ -36,7 +36,9 @@ _BUCKETS = """
 
 @dataclass(frozen=True, slots=True)
 class FedLayout:
-    """A layout, and the address of the topic's leader; None if the topic has no leader."""
+    """A layout, and the web address of the topic's leader; None if the topic has no leader, or if its leader serves no
+    HTTP.
+    """
 
     published: PublishedLayout
     leader: str | None
@@ -57,14 +59,14 @@ class LayoutFeed:
         self._pushed: dict[int, FedLayout] = {}
 
     def look(self, topic: str) -> FedLayout:
-        """Read and return the present layout of the topic, with its leader. Raises TopicNotFound,
-        TopicNotLive.
+        """Read and return the present layout of the topic, with its leader. Raises TopicNotFound, and TopicNotLive
+        while the topic is being created.
         """
         return self._read(topic)
 
     def find(self, topic: str) -> tuple[int, str | None]:
-        """Return the topic's id, and the web address of its leader; None if it has no leader. Every request of a
-        consumer begins with this. Raises TopicNotFound.
+        """Return the topic's id, and the web address of its leader; None if the topic has no leader, or if its leader
+        serves no HTTP. Every request of a consumer begins with this. Raises TopicNotFound.
         """
         with self._store.single_statement() as tx:
             return leases.find_leader(tx, topic, self._shard_count)
@@ -99,7 +101,7 @@ class LayoutFeed:
 
     @property
     def due_in_seconds(self) -> float:
-        """Seconds until the feed has something to read, as `Feed` describes."""
+        """Seconds until the feed has something to read: 0 at once, infinity for nothing."""
         return 0.0 if self._dirty else math.inf
 
     def notice(self, notifications: Sequence[Notification], *, is_sweep: bool) -> None:
@@ -139,12 +141,12 @@ class LayoutFeed:
                 self._push(topic_id, layout)
 
     def end_all(self, reason: str) -> None:
-        """End all watches with the reason, as `Feed` describes."""
+        """End all watches with the reason. The watchers are not removed."""
         self._each(lambda watcher: watcher.end(reason))
 
     def _push(self, topic_id: int, layout: FedLayout) -> None:
-        """Send the layout to all watchers of the topic, or only to the new ones if epoch and leader are those
-        that were sent before.
+        """Send the layout to all watchers of the topic, or only to the new watchers if the epoch and the leader were
+        sent before.
         """
         with self._lock:
             previous = self._pushed.get(topic_id)

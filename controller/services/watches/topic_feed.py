@@ -45,7 +45,7 @@ class TopicFilter:
     @classmethod
     def of(cls, namespace: str, properties: Iterable[str]) -> TopicFilter:
         """Build the filter from `key=value` texts. Raises InvalidInput for another form, or for a key given
-        twice.
+        twice. The namespace is not checked.
         """
         pairs = []
         for pair in properties:
@@ -104,7 +104,7 @@ class TopicFeed:
 
     @property
     def due_in_seconds(self) -> float:
-        """Seconds until the feed has something to read, as `Feed` describes."""
+        """Seconds until the feed has something to read: 0 or less at once, infinity for nothing."""
         with self._lock:
             return min(self._due.values(), default=math.inf) - self._clock.monotonic_seconds()
 
@@ -142,7 +142,7 @@ class TopicFeed:
                 watcher.push(names)
 
     def end_all(self, reason: str) -> None:
-        """End all watches with the reason, as `Feed` describes."""
+        """End all watches with the reason. The watchers are not removed."""
         with self._lock:
             watchers = [watcher for of_filter in self._watchers.values() for watcher in of_filter]
         for watcher in watchers:

@@ -119,8 +119,8 @@ class Agenda:
         return max(next_at - now, SHORTEST_WAIT_SECONDS)
 
     def take_firing(self, now: float, *, waited_since: float, was_notified: bool) -> Work | None:
-        """Return the work of the sensors that fire at `now`; None if none does. Call it once after each wait.
-        If sensors fire, the sensors must be queried again before the next wait.
+        """Return the work of the sensors that fire at `now`; None if none does. NOTHING if only the next sweep is due.
+        Call it once after each wait. If sensors fire, the sensors must be queried again before the next wait.
 
         After a wait that ended early without a notification, the sensors are queried again too. Overdue
         sensors fire after `SHORTEST_WAIT_SECONDS` at the earliest. They fire at once together with a

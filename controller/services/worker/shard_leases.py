@@ -39,8 +39,8 @@ RETRY_SECONDS = 0.5
 
 
 class ShardLeases(OneProcess):
-    """Acquires, renews and resigns the leases of this worker: that of its name, and those of its share of the
-    shards. `held` is thread-safe within this process.
+    """Acquires, renews and resigns the leases of this worker: the lease of its name, and the leases of its share of
+    the shards. `held` is thread-safe within this process.
     """
 
     _endings = frozenset({"stop", "resign"})
@@ -59,7 +59,7 @@ class ShardLeases(OneProcess):
     ) -> None:
         """`address` is the URL at which this worker serves consumers, None if it does not. `incarnation`
         distinguishes this process from others of its name. `schema` is compared with the database's schema in
-        each round.
+        each round. A lease expires `ttl_seconds` after its last renewal. No lease is acquired before `round`.
         """
         self._store = store
         self._address = address
@@ -72,7 +72,7 @@ class ShardLeases(OneProcess):
         self._foreign_lease: Lease | None = None
         """The lease of another process of this name, as read last."""
         self.refused: WorkerNameInUse | None = None
-        """The error with which `run` ended by itself."""
+        """The error with which `run` ended by itself; None if it did not."""
         self._leases: dict[int, Lease] = {}
         self._trusted_until = 0.0
         self._stop = threading.Event()
@@ -121,8 +121,8 @@ class ShardLeases(OneProcess):
         shards. Return True if `held` changed: other shards, or shards that are trusted again. Logs and counts
         the shards that were acquired or lost.
 
-        Raises HeldUp while another process of this name holds the lease of the name, and WorkerNameInUse if that
-        process has renewed the lease since the last round.
+        Raises StoreUnavailable, HeldUp while another process of this name holds the lease of the name, and
+        WorkerNameInUse if that process has renewed the lease since the last round.
         """
         began_at = self._clock.monotonic_seconds()
         with self._store.transaction() as tx:

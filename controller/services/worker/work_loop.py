@@ -229,9 +229,9 @@ class WorkLoop:
         """Run operations until none is due, and then process the deletion entries of superfluous logs. Ends
         when the loop stops or the worker has no shards.
 
-        While the store is unavailable the thread keeps trying, because nothing would wake it for the
-        operations that it claimed. Any other error is logged and ends the thread; the loop then queries the
-        sensors again.
+        After a Retryable error, for example while the store is unavailable, the thread logs it and tries again,
+        because nothing would wake it for the operations that it claimed. Any other error is logged and ends the
+        thread; the loop then queries the sensors again.
         """
         last_error = ""
         while not self._stopping.is_set() and (shards := self._shards()).held:

@@ -117,8 +117,9 @@ class Worker:
 
     def _work(self) -> None:
         """Start the threads of the leases and background services, and run the loop. At the end, stop these
-        threads, wait for that of the leases only, resign the leases and close the listener. Raises the error
-        that ended the leases, and InvariantViolated if a background service ended by itself.
+        threads, wait for the thread of the leases only, resign the leases and close the listener. Raises
+        WorkerNameInUse if another process uses the name, and InvariantViolated if a background service ended by
+        itself.
         """
         leasing = telemetry.start_thread("leases", self.leases.run, self.loop.rescan, self.loop.stop)
         ended: list[str] = []
@@ -142,9 +143,9 @@ class Worker:
         demand_none_ended(ended)
 
     def _take_shards(self) -> bool:
-        """Run the first round of leases, and repeat it with growing pauses until it succeeds. An error is
-        logged once. Return False if the worker was stopped before. Raises Terminal errors, such as
-        WorkerNameInUse.
+        """Run the first round of leases, and repeat it with growing pauses until it succeeds; then return True. An
+        error that repeats is logged once. Return False if the worker was stopped before. Raises Terminal errors,
+        such as WorkerNameInUse.
         """
         delay_seconds, last_error = FIRST_WAIT_SECONDS, ""
         while not self.loop.is_stopping:

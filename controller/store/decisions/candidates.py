@@ -34,7 +34,9 @@ class CandidateState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CandidateRow:
-    """A stored candidate. `run_id` is the backtest that is its evidence; `outcome` is the reason of its end."""
+    """A stored candidate. `run_id` is the backtest that is its evidence, None without evidence. `outcome` is the reason of its end; the
+    three fields about the end are None in shadow.
+    """
 
     candidate_id: int
     topic_id: int
@@ -63,7 +65,9 @@ def parameters_text(override: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ShadowCandidate:
-    """A candidate to evaluate: its parameters, and the digest of its last outcome."""
+    """A candidate to evaluate: its parameters, and the digest of its last outcome; None if it was not evaluated yet, or if the last
+    evaluation had no action and no refusal.
+    """
 
     candidate_id: int
     topic_id: int
@@ -189,7 +193,7 @@ def turned_down(
 
 
 def in_shadow(tx: Connection, topic_ids: Collection[int]) -> list[ShadowCandidate]:
-    """Return the candidates in shadow of these topics."""
+    """Return the candidates in shadow of these topics, in no order. A topic without such a candidate is absent."""
     rows = _IN_SHADOW.execute(tx, {"topic_ids": list(topic_ids)})
     return [ShadowCandidate(**row._mapping) for row in rows]
 

@@ -59,7 +59,7 @@ def reserve_ids(tx: Connection, count: int) -> list[int]:
 
 
 def record(tx: Connection, rows: Sequence[EvaluationRecord]) -> None:
-    """Write the rows in one statement."""
+    """Write the rows to the decision log, in one statement."""
     if rows:
         documents = [_document(row) for row in rows]
         tx.execute(_RECORD, {name: [document[name] for document in documents] for name in documents[0]})
@@ -75,8 +75,8 @@ def ensure_partitions(tx: Connection, days_ahead: int) -> list[str]:
 
 
 def drop_partitions(tx: Connection, older_than: datetime) -> list[str]:
-    """Drop the tables of days (UTC) that ended at or before `older_than`, except those of the last 30 days. Return
-    their names. Rows of these days that are still in `decision_default` are deleted.
+    """Drop the tables of days (UTC) that ended at or before `older_than`, except days of the last 30 days. Return the
+    names of the dropped tables. Also deletes the rows of `decision_default` that are older than both limits.
     """
     drop = text("SELECT cleave.drop_decision_partitions(:older_than)")
     return list(tx.execute(drop, {"older_than": older_than}).scalars())

@@ -316,10 +316,11 @@ def load_readable(
     *,
     instead: Mapping[int, AutoScalePolicy] | None = None,
 ) -> tuple[dict[int, EvaluationInput], dict[int, Exception]]:
-    """Return the evaluation inputs as `load_evaluation_inputs` does, and the errors of the topics that could not be read, by topic. After
-    an error, the topics are read again in halves until only the faulty topics are left.
+    """Return the evaluation inputs of the live topics, and the errors of the topics that could not be read, both by topic id. Parameters
+    and inputs are those of `load_evaluation_inputs`; topics that it skips are in neither result. After an error, the topics are read
+    again in halves until only the faulty topics are left.
 
-    Raises errors of PostgreSQL, after which the transaction cannot read anything else, and Retryable errors.
+    Raises DBAPIError, after which the transaction cannot read anything else, and Retryable errors.
     """
     try:
         return load_evaluation_inputs(tx, topic_ids, capabilities, instead=instead), {}
@@ -348,7 +349,9 @@ class LockedTopic:
     next_segment_id: int
 
     def is_unmoved(self, layout: SegmentLayout) -> bool:
-        """Return True if nothing was committed or intended since `layout` was read. An intent changes the next segment id."""
+        """Return True if the topic row has the epoch and the next segment id of `layout`: since `layout` was read, no layout change was
+        committed, and no intent reserved segment ids. An intent that reserves none (a prune, a seek) is not noticed.
+        """
         return (self.epoch, self.next_segment_id) == (layout.epoch, layout.next_segment_id)
 
 
@@ -383,7 +386,7 @@ Rows = defaultdict[int, list[Row[Any]]]
 
 
 def _grouped(tx: Connection, parameters: Mapping[str, object], statement: Prepared) -> Rows:
-    """Return the rows by topic; without topics the statement is not executed."""
+    """Return the rows of the statement by topic id. If `topic_ids` in the parameters is empty, the statement is not executed."""
     rows: Rows = defaultdict(list)
     for row in statement.execute(tx, parameters) if parameters["topic_ids"] else ():
         rows[row.topic_id].append(row)
@@ -392,7 +395,9 @@ def _grouped(tx: Connection, parameters: Mapping[str, object], statement: Prepar
 
 @lru_cache(maxsize=4096)
 def _policy(cluster: str, namespace: str | None, topic: str | None) -> AutoScalePolicy:
-    """Return the resolved policy. The cache serves the topics of a namespace, most of which have the same documents."""
+    """Return the policy that results from the stored documents of the three levels, not validated; an `UnreadablePolicy` if a document is
+    not readable. The cache serves the topics of a namespace, most of which have the same documents.
+    """
     return read_policy(cluster, namespace, topic)
 
 
@@ -428,8 +433,9 @@ _NO_CLIENTS = _Clients(clients=0, producers=0, reconnections_left=None)
 def _clients(
     row: Row[Any], policy: AutoScalePolicy, segments: Rows, consumers: Rows, queues: Rows, producers: Rows
 ) -> _Clients:
-    """Return the number of consumers of the mean segment, the number of producers, and the reconnection budget, which is the smaller of
-    the topic's and the cluster's. All are 0, and the budget None, if no client is connected or the profile is not `adaptive`.
+    """Return the number of consumers that read an average segment (of each stream subscription the consumers divided by the segments,
+    rounded up, and all consumers of queues), the number of producers, and the reconnection budget: the smaller of the topic's and the
+    cluster's. Both numbers are 0 and the budget is None if no client is connected or the profile is not `adaptive`.
     """
     if policy.profile != "adaptive":
         return _NO_CLIENTS
@@ -471,8 +477,8 @@ def _load(row: Row[Any]) -> LoadRecord:
 
 def _expected(rows: Iterable[Row[Any]]) -> dict[int, LoadRecord]:
     """Return expected load records of segments that are completely covered by ancestors with load, by segment id.
-    Other segments are absent. `rows` are those of `_EXPECTED` for one topic, ordered by segment; each is one ancestor of
-    one segment.
+    Other segments are absent. `rows` are the rows of `_EXPECTED` for one topic, ordered by segment; each is one ancestor
+    of one segment.
 
     A segment gets from each ancestor the load of its part of the ancestor's key histogram, or without a histogram of the
     ancestor's width. A record has the age of the oldest load record of the ancestors, and no `cold_since`. A segment within one bin of
@@ -501,7 +507,9 @@ def _expected(rows: Iterable[Row[Any]]) -> dict[int, LoadRecord]:
 
 
 def _share(row: Row[Any]) -> float | None:
-    """Return the share of an ancestor's load that the segment is expected to have; None if it is not known (see `_EXPECTED`)."""
+    """Return the share (0 to 1) of an ancestor's load that the segment is expected to have: from the ancestor's key histogram, or without
+    a histogram from the widths. None if the segment lies within one bin of several hashes, so that the share is not known.
+    """
     if row.bins is None:
         return float(row.share)
     ancestor_range, segment_range = (

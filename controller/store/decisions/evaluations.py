@@ -145,16 +145,16 @@ def lock_due(
 
 
 def read(tx: Connection, topic_ids: Collection[int]) -> list[PendingEvaluation]:
-    """Return the rows of these topics, due or not, by topic id. Locks nothing; serves evaluations whose actions are
-    not performed.
+    """Return the rows of these topics, due or not, in the order of their ids; a topic that is deleted or does not exist
+    is absent. Locks nothing; serves evaluations whose actions are not performed.
     """
     statement = text(f"{_PENDING} WHERE topic_id = ANY (:topic_ids) ORDER BY topic_id")
     return [PendingEvaluation(*row) for row in tx.execute(statement, {"topic_ids": list(topic_ids)})]
 
 
 def finish(tx: Connection, lanes: Collection[Lane], finished: Sequence[FinishedEvaluation]) -> None:
-    """Store the results of the evaluations of these lanes, in one statement. The lanes are due again at `valid_until`; None: only after
-    an input changes.
+    """Store the results of the evaluations of these lanes, in one statement, with the digest of the outcome. The lanes are due again at
+    `valid_until`; None: only after an input changes.
 
     If an input version was raised since, it stays ahead of the evaluated version, so the topic is due again.
     """
@@ -176,7 +176,7 @@ def finish(tx: Connection, lanes: Collection[Lane], finished: Sequence[FinishedE
 
 
 def defer(tx: Connection, topic_ids: Collection[int], seconds: float) -> None:
-    """Pause the evaluation of these topics for `seconds`. A pause is never shortened."""
+    """Pause the evaluation of these topics, in all lanes, for `seconds` from now. A pause is never shortened."""
     if not topic_ids:
         return
     tx.execute(
@@ -191,7 +191,8 @@ def defer(tx: Connection, topic_ids: Collection[int], seconds: float) -> None:
 def next_due(tx: Connection, lanes: Collection[Lane], shards: Shards | None = None) -> datetime | None:
     """Return the earliest time at which `lock_due` returns a topic for these lanes; the present time or earlier if one is due.
 
-    None if no topic becomes due without a changed input. A paused topic is due at the end of its pause at the earliest.
+    None if no topic becomes due without a changed input. A topic with a changed input is due at the end of its pause at the earliest. A
+    topic that is due by time only, and whose pause ends after that time, is ignored until its pause has ended.
     """
     due = _NEXT_DUE.execute(tx, {**_of_shards(shards), **_of_lanes(lanes)}).scalar_one()
     return cast(datetime | None, due)

@@ -19,7 +19,8 @@ from controller.domain.decision import Evaluation, Lane
 
 @dataclass(frozen=True, slots=True)
 class ShadowRow:
-    """A shadow evaluation to write. `decision_id` is the row of the decision log for the live evaluation; None if it has none.
+    """A shadow evaluation to write, with the live evaluation of the topic at the same time. `decision_id` is the row of the decision log
+    for the live evaluation; None if it has none.
 
     `situation` is the canonical text of the evaluation input; `decided_at` is in milliseconds since the Unix epoch.
     """
@@ -57,14 +58,14 @@ _FORGET = text("DELETE FROM cleave.shadow_decision WHERE decided_at < :older_tha
 
 
 def record(tx: Connection, rows: Sequence[ShadowRow]) -> None:
-    """Write the rows in one statement."""
+    """Write the shadow evaluations in one statement."""
     if rows:
         documents = [_document(row) for row in rows]
         tx.execute(_RECORD, {name: [document[name] for document in documents] for name in documents[0]})
 
 
 def forget_before(tx: Connection, older_than: datetime) -> int:
-    """Delete rows that were decided before `older_than`. Return the number of deleted rows."""
+    """Delete shadow evaluations that were decided before `older_than`. Return the number of deleted rows."""
     return tx.execute(_FORGET, {"older_than": older_than}).rowcount
 
 

@@ -34,15 +34,21 @@ FOUND_EPOCH, FIRST_EPOCH = 0, 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adoption:
-    """The topics to adopt, and the number of equal segments to create."""
+    """The topics to adopt, and the layout to create."""
 
     name: str
+    """Name of the scalable topic."""
     data_plane: str
     old_topics: Sequence[str]
+    """The plain topic, or the partitions of the partitioned topic, on the data plane."""
     subscriptions: Mapping[str, SubscriptionKind]
+    """Kinds of the subscriptions to record, by name."""
     segments: int
+    """Number of equal segments to create, 1 to 65536."""
     bucket_budget: int
+    """Number of entry buckets that all segments share."""
     max_buckets: int
+    """Maximum number of entry buckets of one segment."""
     policy: PolicyOverride | None = None
     stock: frozenset[str] = frozenset()
     """Names in `subscriptions` that standard consumers continue to read."""
@@ -54,9 +60,9 @@ def intend_adopt(
     """Write the intent of the adoption, and the rows of the topic (state creating) and its subscriptions. Segment ids are reserved for
     the old topics first, then for the created segments.
 
-    A repeated request key returns the first operation, even if other parameters differ. Raises TopicExists, InvalidInput for the name,
-    for a number of segments outside 1..65536 and without an old topic, LostRace if another topic used the name in the meantime, and
-    Conflict if the request key was used for another topic or kind of operation.
+    A repeated request key returns the first operation, even if other parameters differ. It is not checked that the old topics exist.
+    Raises TopicExists, InvalidInput for an invalid name, for a number of segments outside 1..65536 and without an old topic, LostRace if
+    another topic used the name in the meantime, and Conflict if the request key was used for another topic or kind of operation.
     """
     if not adoption.old_topics:
         raise InvalidInput(f"the adoption of {adoption.name} names no topic; name a topic that exists")
@@ -93,9 +99,8 @@ def intend_adopt(
 
 
 def insert_generations(tx: Connection, topic: TopicRow, operation: Operation, at: datetime) -> None:
-    """Write the old topics as sealed segments, and the created segments, each as a child of all of them.
-
-    `at` is the time of the commit, which calls this function.
+    """Write the rows of an adoption's segments: the old topics as sealed segments of epoch 0, and the children of the operation as ACTIVE
+    segments of epoch 1, each with all old topics as parents. `at` is the time of the commit.
     """
     first_id = min(child.plan.segment_id for child in operation.children) - len(operation.fenced_topics)
     old_ids = tuple(range(first_id, first_id + len(operation.fenced_topics)))

@@ -160,9 +160,9 @@ def claim(
     shards: Shards | None = None,
     in_hand: Collection[int] | None = None,
 ) -> list[Claim]:
-    """Claim up to `limit` live operations that are due and not claimed by another runner, and increment their claim
-    terms. Return them in the order of their ids. Operations of held topics, and of kinds that this version does not
-    know, are skipped, and so are rows that another transaction has locked.
+    """Claim up to `limit` live operations that are due and not claimed by another runner, for `lease_seconds`, and
+    increment their claim terms. Return them in the order of their ids. Operations of held topics, and of kinds that
+    this version does not know, are skipped, and so are rows that another transaction has locked.
 
     Operations in the states fencing and fenced come first, because no log accepts writes for their range: up to
     `fenced_limit` of them. Fresh reshapes (intended, never tried, never claimed) on `sharing_planes`, which share
@@ -201,9 +201,10 @@ def claim(
 
 def next_due(tx: Connection, shards: Shards | None = None, *, call_timeout_seconds: float) -> datetime | None:
     """Return the earliest time, which may be in the past, at which a live operation of the shards (None: of all
-    topics) can be claimed.
+    topics) can be claimed; None if there is no such operation.
 
-    None if there is no live operation, except those of held topics.
+    Operations of held topics, and of kinds that this version does not know, are ignored. The claim of a runner ends
+    `call_timeout_seconds` after its expiry.
     """
     parameters: dict[str, object] = {
         "kinds": _KINDS,
@@ -218,9 +219,8 @@ def next_due(tx: Connection, shards: Shards | None = None, *, call_timeout_secon
 
 
 def renew(tx: Connection, operations: Sequence[Operation], runner: str, lease_seconds: float) -> set[int]:
-    """Extend the claims to `lease_seconds` from now, and never shorten a claim.
-
-    Return the ids that the runner still holds; lost claims are not extended.
+    """Extend the claims to `lease_seconds` from now, and never shorten a claim. Return the ids of the operations whose claims `runner`
+    still holds under the terms in `operations`; lost claims are not extended, and raise no error.
     """
     return _write(tx, operations, runner, _RENEW, lease_seconds=lease_seconds)
 

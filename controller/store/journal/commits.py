@@ -162,8 +162,9 @@ _FORGET_SUBSCRIPTION = (
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """Result of a commit. `epoch` is None if the operation made no epoch. `subscriptions` holds the names of all subscriptions at the
-    commit, including those being deleted; empty for a commit by `commit_one`.
+    """Result of a commit. `epoch` is None if the operation made no epoch. `now_ms` is the time of the commit by the clock of the database,
+    in milliseconds since the Unix epoch. `subscriptions` holds the names of all subscriptions at the commit, including subscriptions being
+    deleted; empty for a commit by `commit_one`.
     """
 
     epoch: int | None
@@ -178,9 +179,10 @@ def commit_reshapes(
     operations.
 
     A commit seals the parents, inserts the children, raises the epoch, begins cooldowns, and writes the history and the steps.
-    `records` has at most one operation per topic. An operation is skipped if its claim, state or topic has changed, if its recorded
-    subscription version is stale, if a parent is not ACTIVE, or if another transaction has locked its rows; `why_skipped` returns the
-    reasons. Raises InvariantViolated if a rule of a layout would be broken; then no operation is committed.
+    `records` has at most one operation per topic; `started_at_ms` (milliseconds since the Unix epoch) is the time at which their steps
+    began. An operation is skipped, and absent from the result, if its claim, state or topic has changed, if its recorded subscription
+    version is stale, if a parent is not ACTIVE, or if another transaction has locked its rows; `why_skipped` returns the reasons. Raises
+    InvariantViolated if a rule of a layout would be broken; then no operation is committed.
     """
     stamps = {record.operation.operation_id: _stamps(record.operation) for record in records}
     parameters = steps.statement_parameters(records, runner, started_at_ms, stamps) | {
@@ -193,7 +195,9 @@ def commit_reshapes(
 
 
 def _stamps(operation: Operation) -> tuple[str, ...]:
-    """Return the columns of the cooldowns that the operation begins."""
+    """Return the columns of the topic row with the cooldowns that the operation begins; also `last_consumer_act_at` if the operation was
+    decided for the number of consumers. Empty if it begins no cooldown.
+    """
     stamps = STAMPS.get(operation.kind, ())
     if is_for_consumers(operation.kind, operation.reason):
         return (*stamps, "last_consumer_act_at")
@@ -201,9 +205,9 @@ def _stamps(operation: Operation) -> tuple[str, ...]:
 
 
 def why_skipped(tx: Connection, records: Sequence[StepRecord], runner: str) -> dict[int, CleaveError]:
-    """Return, by operation id, the error for which `commit_reshapes` skipped the operation:
-
-    FencedOut, InvariantViolated, LostRace for stale subscriptions, or HeldUp for locked rows.
+    """Return, by operation id, the error for which `commit_reshapes` skipped each of these operations: FencedOut if the claim or the state
+    has changed or the operation does not exist, InvariantViolated for a topic or a parent in another state, LostRace for stale
+    subscriptions, otherwise HeldUp for locked rows. The rows are read again, so an operation that was not skipped gets an error, too.
     """
     parameters = steps.held_parameters([record.operation for record in records], runner)
     rows = {row.operation_id: row for row in WHY_SKIPPED.execute(tx, parameters)}
@@ -240,9 +244,10 @@ def commit_one(tx: Connection, record: StepRecord, runner: str, *, started_at_ms
     """Record the steps and commit one operation that is not a reshape of Cleave's own logs. Return the epoch and the time of the
     commit. Waits for the lock of the topic row.
 
-    Raises FencedOut if the claim is lost, LostRace if the runner has to read the state again (HeldUp if a deletion waits for another
-    operation, or consumers own buckets at the commit of a seek), InvariantViolated if a rule of the layout would be broken, and the
-    errors of `mirrors.commits.apply` for a mirrored topic. After an error the caller rolls back, so nothing is written.
+    Raises FencedOut if the claim is lost or the state of the operation has changed, LostRace if the runner has to read the state again
+    (HeldUp if a deletion waits for another operation, or consumers own buckets at the commit of a seek), InvariantViolated if a rule of
+    the layout would be broken; and for a mirrored topic InvalidInput or Conflict for a layout that cannot be read or is older than the
+    rows. After an error the caller rolls back, so nothing is written.
     """
     operation = record.operation
     topic = topics.get_topic(tx, operation.topic_id, lock=True)
@@ -296,7 +301,7 @@ def abort(
 
 def _record_steps(tx: Connection, record: StepRecord, runner: str, started_at_ms: int) -> int:
     """Record the steps of the operation, and return the time of the database in milliseconds since the Unix epoch.
-    Raises FencedOut if the claim is lost.
+    Raises FencedOut if the claim is lost or the state of the operation has changed.
     """
     recorded = steps.record(tx, [record], runner, started_at_ms=started_at_ms)
     if record.operation.operation_id not in recorded:
@@ -356,9 +361,9 @@ def _delete(tx: Connection, topic: TopicRow, record: StepRecord) -> int:
 
 
 def _prune(tx: Connection, topic: TopicRow, record: StepRecord) -> int | None:
-    """Prune the segments that every subscription has still drained (a seek may have changed that since the intent), delete their gates
-    and load, and queue their logs for deletion. Return None, and write nothing, if no segment is drained. Raises InvariantViolated if a
-    segment is not sealed, or pruned already.
+    """Prune those segments of the operation that all live subscriptions have drained, delete their gates and load, and queue their logs for
+    deletion. Return the new epoch. The other segments are left out, because a seek since the intent has made them unread; if no segment is
+    left, return None and change nothing. Raises InvariantViolated if a drained segment is not SEALED or was pruned already.
     """
     operation = record.operation
     undrained = drains.undrained_subscriptions(tx, topic.topic_id, operation.parent_ids)
@@ -395,7 +400,9 @@ def _keep_subscription(tx: Connection, topic: TopicRow, operation: Operation) ->
 
 
 def _end_deletion(tx: Connection, topic: TopicRow, operation: Operation, statement: str) -> None:
-    """Execute the statement on the row of the operation's subscription, and raise the topic's subscription version."""
+    """Execute the statement on the row of the operation's subscription, and raise the topic's subscription version by 1. Raises LostRace if
+    the topic row has changed.
+    """
     tx.execute(text(statement), {"topic_id": topic.topic_id, "name": operation.parameters[SUBSCRIPTION]})
     topics.update_topic(tx, topic, subscription_version=topic.subscription_version + 1)
 
@@ -425,14 +432,14 @@ _COMMITS: Mapping[OperationKind, Callable[[Connection, TopicRow, StepRecord], in
 
 
 def _next_epoch(tx: Connection, topic: TopicRow) -> int:
-    """Return the next epoch. The first epoch is 0, also for a topic that is deleted before it had a layout."""
+    """Return the epoch that the next commit makes: 1 above the topic's epoch, or 0 for a topic that had no layout."""
     if topic.epoch > 0:
         return topic.epoch + 1
     return topic.epoch + 1 if tx.execute(text(_HAS_HISTORY), {"topic_id": topic.topic_id}).scalar_one() else 0
 
 
 def _demand_subscription_version(topic: TopicRow, record: StepRecord) -> None:
-    """Raise LostRace unless the children have the subscriptions of the topic's present version."""
+    """Raise LostRace unless the subscription version that the record notes for the children is the topic's present version."""
     if record.noted_version != topic.subscription_version:
         raise _stale_subscriptions(topic.name, topic.subscription_version, record.noted_version)
 

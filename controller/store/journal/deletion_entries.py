@@ -133,7 +133,9 @@ def claim_due(tx: Connection, *, limit: int, hold_seconds: float) -> list[Deleti
 
 
 def reasons_to_keep(tx: Connection, operation_ids: Collection[int | None]) -> list[tuple[int, str]]:
-    """Return pairs of operation id and reason for the logs of these operations that were kept. None among the ids is ignored."""
+    """Return distinct pairs of operation id and reason for the logs of these operations that were kept instead of deleted. None among the
+    ids is ignored. Empty if no log was kept.
+    """
     ids = sorted({operation_id for operation_id in operation_ids if operation_id is not None})
     return [(row[0], row[1]) for row in tx.execute(_REASONS_TO_KEEP, {"operation_ids": ids})] if ids else []
 
@@ -179,7 +181,9 @@ def _deletion_entry(row: Row[Any]) -> DeletionEntry:
 
 
 def next_due(tx: Connection) -> datetime | None:
-    """Return the earliest time at which a deletion entry is due. None if no entry is open, except those of held topics."""
+    """Return the earliest time, which may be in the past, at which an open deletion entry is due. Entries of held topics are ignored; None
+    if there is no other entry.
+    """
     due: datetime | None = tx.execute(
         text("""
             SELECT min(greatest(d.not_before, d.created_at)) FROM cleave.deletion_entry d

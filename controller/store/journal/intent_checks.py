@@ -23,7 +23,9 @@ def busy_segments(tx: Connection, topic_id: int) -> dict[int, int]:
 
 
 def demand_free(topic: str, busy: Mapping[int, int], segment_ids: Collection[int]) -> None:
-    """Raise SegmentBusy, with the live operation, if one of the segments is in a live operation."""
+    """Raise SegmentBusy if one of the segments is in a live operation. `busy` has the live operations by segment id, as `busy_segments`
+    returns them; `topic` is a name for the message.
+    """
     for segment_id in sorted(busy.keys() & set(segment_ids)):
         raise SegmentBusy(
             f"segment {segment_id} of topic {topic} is in live operation {busy[segment_id]}; wait for that operation"

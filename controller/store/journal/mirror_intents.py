@@ -31,8 +31,8 @@ def intend_attach(
     """Insert the topic in state creating, and write the intent to attach the layout that the broker keeps. With `segments`, the runner
     first creates the topic on the broker with that number of segments. The caller checks that `policy` fits the levels above.
 
-    A repeated request key returns the first operation, even if other parameters differ. Raises TopicExists, InvalidInput for the name,
-    LostRace if another topic used the name in the meantime, and Conflict if the request key was used for another topic or kind of
+    A repeated request key returns the first operation, even if other parameters differ. Raises TopicExists, InvalidInput for an invalid
+    name, LostRace if another topic used the name in the meantime, and Conflict if the request key was used for another topic or kind of
     operation.
     """
 
@@ -60,8 +60,8 @@ def intend_attach(
 
 
 def intend_detach(tx: Connection, topic_id: int, request: Request) -> Intent:
-    """Set the topic to deleting, and write the intent to return it to the broker's own controller. The logs are not changed. The
-    caller has checked that the topic is mirrored.
+    """Set the topic to deleting, and write the intent to detach the topic, which returns its layout to the broker's own controller. The
+    logs are not changed. The caller has checked that the topic is mirrored.
 
     A repeated request key returns the first operation. Raises TopicNotFound, TopicNotLive, and Conflict if the request key was used
     for another topic or kind of operation.

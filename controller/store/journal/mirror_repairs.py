@@ -28,8 +28,8 @@ _CHECKED = (
 
 
 def note_check(tx: Connection, topic_id: int, epoch: int, missing: Collection[int]) -> int:
-    """Write the intent to split each segment in `missing`, which lacks a log, or record that the layout of `epoch` is
-    complete. Return the number of intents.
+    """Write the intent to split each segment in `missing`, the ids of segments that lack a log. If `missing` is empty,
+    record that the layout of `epoch` is complete. Return the number of intents.
 
     Locks the topic row. Does nothing and returns 0 for a topic that is not mirrored, is paused or is not live. Skips
     segments that a live operation already reshapes, that are not ACTIVE, or that are too narrow to split, and all segments

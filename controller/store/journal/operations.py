@@ -120,8 +120,8 @@ def list_operations(
     limit: int = 100,
     before: int | None = None,
 ) -> list[Operation]:
-    """Return up to `limit` operations with ids below `before` (None: the newest), newest first. With `only_live`, operations that have
-    ended are left out.
+    """Return up to `limit` operations with ids below `before` (None or 0: the newest), newest first. With `only_live`, operations that
+    have ended are left out.
 
     `topic_id` None reads all topics. Raises InvalidInput unless `limit` is 1 to `PAGE_LIMIT`, and Unsupported for a kind that a newer
     version wrote.

@@ -18,7 +18,8 @@ _SEGMENTS = """
 
 
 def segments_before_reshape(tx: Connection, topic_id: int) -> frozenset[int]:
-    """Return the ids of the ACTIVE segments that an operation in progress will replace; all ACTIVE segments
-    while the topic waits to be evaluated for its consumers, because the decision may replace any of them.
+    """Return the ids of the ACTIVE segments that a live operation will replace; all ACTIVE segments while the topic
+    waits to be evaluated for its consumers (and its evaluation is not deferred), because the decision may replace any
+    of them. Empty for an unknown topic.
     """
     return frozenset(tx.execute(text(_SEGMENTS), {"topic_id": topic_id}).scalars())

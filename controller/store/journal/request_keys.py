@@ -33,7 +33,8 @@ def once(
     is_same: Callable[[Operation], bool],
 ) -> Intent:
     """Return the operation of the request key: the existing operation, or the operation that `write_intent` writes in
-    a nested transaction. Raises Conflict if the existing operation is not the requested operation (`is_same`).
+    a nested transaction. Raises Conflict if `is_same` returns False for the existing operation, because it is another
+    one than this request wants.
 
     An error of `write_intent` may be an effect of the first request, which was committed while this request waited
     for a lock. So after an error, the operation of the key is returned if it exists by then; otherwise the error is
@@ -52,7 +53,9 @@ def once(
 
 
 def repeat(first: Operation, request: Request, is_same: Callable[[Operation], bool]) -> Intent:
-    """Return the first operation of the key. Raises Conflict if the operation is not the requested one."""
+    """Return `first`, the operation that an earlier request with the key wrote, as an intent with `repeated` True. Raises Conflict if
+    `is_same` returns False for it.
+    """
     if not is_same(first):
         raise Conflict(
             f"request key {request.request_key} was used for {first.kind} of {first.topic_name} "

@@ -163,13 +163,16 @@ class TopicView:
     data_plane: str
     row_version: int
     input_version: int | None
+    """Version of the inputs of the topic's evaluation; None for a deleted topic."""
     layout: SegmentLayout
     cluster_policy: AutoScalePolicy
+    """Policy of the cluster alone, not validated; an `UnreadablePolicy` if the stored document is not readable."""
     backing_topics: Mapping[int, str]
+    """Logs of the ACTIVE segments, by segment id."""
     busy: Mapping[int, int]
     """Live operation of each busy segment, by segment id."""
     first_id: int | None
-    """Id of the operation that has the request key; None if the key is unused."""
+    """Id of the operation that has the request key; None if the key is unused or no key was given."""
     why_not: str | None = None
     """Reason for which nothing acts on the topic; None if the topic may be acted on."""
 
@@ -206,8 +209,8 @@ class ReshapeDraft:
 
 
 def look(tx: Connection, topic: int | str, request_key: str | None = None) -> TopicView:
-    """Return the state of the topic that an intent needs, by topic id or name, and the operation of the request key, if one is given. A
-    name refers to a topic that is not deleted. Raises TopicNotFound.
+    """Return the state of the topic that an intent needs, by topic id or name, and the operation of the request key, if a key is given. A
+    name refers to a topic that is not deleted; an id may refer to a deleted topic. Takes no lock. Raises TopicNotFound.
     """
     [view] = (
         look_at_many(tx, [topic], [request_key])
@@ -226,15 +229,16 @@ def look(tx: Connection, topic: int | str, request_key: str | None = None) -> To
 def look_at_many(
     tx: Connection, topic_ids: Sequence[int], request_keys: Sequence[str | None]
 ) -> list[TopicView | None]:
-    """Return the states of several topics, in the order of `topic_ids`; None for a topic that does not exist.
-    `request_keys` has, for each topic, the request key whose operation is looked up, or None.
+    """Return the states of several topics, which may be deleted, in the order of `topic_ids`; None for a topic that
+    does not exist. `request_keys` has, for each topic, the request key whose operation is looked up, or None. Takes no
+    lock.
     """
     return _views(LOOK_BY_ID, tx, topic_ids, request_keys)
 
 
 def first_intent(tx: Connection, view: TopicView, request: Request) -> Intent | None:
-    """Return the operation of a repeated request key, None for a fresh key. Raises Conflict unless the operation is a reshape of this
-    topic.
+    """Return the operation that the view found for the request key, as a repeated intent; None if the view found none. Raises Conflict
+    unless the operation is a reshape of this topic.
     """
     first = None if view.first_id is None else get_operation(tx, view.first_id)
     return None if first is None else _repeat(first, view, request)
@@ -244,9 +248,10 @@ def intend(tx: Connection, draft: ReshapeDraft) -> Intent:
     """Write the intent of one draft. If the request key was used for a reshape of this topic in the meantime, return that operation and
     write nothing.
 
-    The write is in a nested transaction, so `tx` remains usable after every error. Raises the errors of `ReshapeDraft.demand_possible`;
-    LostRace if the topic has changed, is not live or is held; Conflict if the key was used for another topic or kind of operation; and
-    IntegrityError if another transaction made a segment busy in the meantime.
+    The write is in a nested transaction, so `tx` remains usable after every error. Raises SegmentNotFound if a parent is not ACTIVE,
+    InvalidLayoutChange if the plan does not fit the layout otherwise, SegmentBusy if a parent is in a live operation; LostRace if the
+    topic has changed, is not live or is held; Conflict if the key was used for another topic or kind of operation; and IntegrityError if
+    another transaction made a segment busy in the meantime.
     """
     draft.demand_possible()
     try:
@@ -348,10 +353,11 @@ def _documents(
 
 
 def _merge_depth(tx: Connection, draft: ReshapeDraft, hash_range: HashRange) -> int:
-    """Return the merge depth of a child to store, as `SegmentGraph.child_merge_depth` counts it: that of its deepest parent, and one
-    more if the child has two or more parents.
+    """Return the merge depth to store for a child with this range, as `SegmentGraph.child_merge_depth` counts it: the merge depth of its
+    deepest parent, plus 1 if the child has two or more parents.
 
-    Ancestors are counted, in a separate statement, only if two or more parents descend from merges, because these may be the same.
+    If two or more parents descend from merges, the number of different merges among the parents and their ancestors, which a separate
+    statement counts up to `COUNTED_MERGES`, takes the place of the parent's depth if that number is larger.
     """
     segments = (draft.view.layout.segment(i) for i in draft.planned.parent_ids)
     parents = [parent for parent in segments if parent.hash_range.overlaps(hash_range)]
@@ -390,7 +396,9 @@ def _operation(draft: ReshapeDraft, children: tuple[ReservedChild, ...], row: Ro
 
 
 def _first_of_key(tx: Connection, draft: ReshapeDraft) -> Intent | None:
-    """Return the operation of the request key, which a concurrent request may have written; None if there is none."""
+    """Return the operation of the request key, which a concurrent request may have written, as a repeated intent; None if there is none.
+    Raises Conflict unless the operation is a reshape of this topic.
+    """
     first = find_by_request_key(tx, draft.request.request_key)
     return None if first is None else _repeat(first, draft.view, draft.request)
 
@@ -445,5 +453,7 @@ def _view(row: Row[Any]) -> TopicView:
 
 @lru_cache(maxsize=64)
 def _policy(document: str | None) -> AutoScalePolicy:
-    """Return the cluster policy of a stored document; the defaults without a document."""
+    """Return the cluster policy of a stored document; the defaults for None, an `UnreadablePolicy` if the document is not readable.
+    Caches the last 64 documents.
+    """
     return read_policy(document or "{}")

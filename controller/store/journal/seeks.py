@@ -153,7 +153,7 @@ def intend_seek(
 
 def give_up(tx: Connection, topic_id: int, subscription: str, actor: str, reason: str) -> list[Operation]:
     """Request the abort of all seeks of the subscription that have not stopped its readers yet, and notify the
-    runners, which perform the abort. Return the operations.
+    runners, which perform the abort. Return these seeks as operations, including seeks whose abort had begun.
 
     Raises TopicNotFound, TopicNotLive, SubscriptionNotFound, and Conflict if there is no seek that can be aborted.
     """
@@ -204,17 +204,17 @@ def end_owners(tx: Connection, operation: Operation) -> int:
 
 
 def logs_of(tx: Connection, key: SubscriptionKey) -> list[SeekLog]:
-    """Return all logs with a cursor of the subscription, of ACTIVE and sealed segments, by range."""
+    """Return all logs with a cursor of the subscription, of ACTIVE and sealed segments, by range. Empty for an unknown subscription."""
     return [SeekLog(*row) for row in tx.execute(text(_LOGS), key.parameters)]
 
 
 def commit(tx: Connection, operation: Operation, *, read: Collection[int], missing: Collection[int]) -> None:
-    """Commit the seek after all cursors were moved. The sealed segments in `read` are drained, the others are to be read again, and
-    those whose log is `missing` keep their mark.
+    """Commit the seek after all cursors were moved. `read` and `missing` are ids of sealed segments: the segments in `read` are marked as
+    drained, segments whose logs are `missing` keep their marks, and all other segments lose their marks, so that they are read again.
 
     Raises the generation and the origin of the subscription, deletes its counts of deliveries, because messages are delivered again,
-    and notifies the leader. Does nothing if the subscription is being deleted. The caller holds the topic's lock. Raises HeldUp while a
-    consumer owns a bucket.
+    and notifies the leader. Does nothing if the subscription does not exist or is being deleted. The caller holds the topic's lock.
+    Raises HeldUp while a consumer owns a bucket.
     """
     key = _key(operation)
     try:

@@ -166,7 +166,9 @@ class StepRecord:
         return self.operation.subscription_version if version is None else version
 
     def moved(self) -> Operation:
-        """Return the operation after the steps. Only the runner of the term writes the row, and the other columns never change."""
+        """Return a copy of the operation as it is after the steps: with the state after the last step, no attempts, and the subscription
+        version. The copy is exact, because only the runner of the term writes the row, and the other columns never change.
+        """
         return replace(
             self.operation, state=self.leads_to, attempts=0, subscription_version=self.noted_version
         )
@@ -240,7 +242,9 @@ def statement_parameters(
     started_at_ms: int,
     stamps: Mapping[int, Sequence[str]] | None = None,
 ) -> dict[str, object]:
-    """Return the parameters of `GIVEN`, `HELD` and `JOURNAL`. `stamps` are the cooldown columns of a commit, by operation id."""
+    """Return the parameters of the SQL texts `GIVEN`, `HELD` and `JOURNAL`: the records as JSON, the runner, and the time at which the
+    first steps began. `stamps` are the cooldown columns of a commit, by operation id.
+    """
     documents = [
         {
             "operation_id": record.operation.operation_id,
@@ -259,7 +263,9 @@ def statement_parameters(
 
 
 def held_parameters(operations: Sequence[Operation], runner: str) -> dict[str, object]:
-    """Return the parameters of `GIVEN` and `HELD` for statements that record nothing."""
+    """Return the parameters of the SQL texts `GIVEN` and `HELD` for statements that record nothing: the operations with their terms and
+    states as JSON, the runner, and `operation_ids`.
+    """
     documents = [
         {
             "operation_id": operation.operation_id,
@@ -273,7 +279,7 @@ def held_parameters(operations: Sequence[Operation], runner: str) -> dict[str, o
 
 
 def fenced_out(operation: Operation, runner: str) -> FencedOut:
-    """Return the error for a runner that has lost its claim."""
+    """Return the error for a runner that has lost its claim of the operation, or that saw the operation in a state which has changed."""
     return FencedOut(
         f"runner {runner} no longer holds operation {operation.operation_id} in state {operation.state} "
         f"(claim term {operation.claim_term}); leave the operation to its present runner"

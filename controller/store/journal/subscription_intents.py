@@ -36,9 +36,9 @@ def intend_subscription_create(
     intent to create its cursors on the present logs.
 
     The subscription reads all segments that still exist, including sealed segments; with `from_latest`, only later messages. A repeated
-    request key returns the first operation, even if other parameters differ. Raises InvalidInput for the name, TopicNotFound,
-    TopicNotLive, and Conflict if the topic has a subscription of that name, if a segment that standard consumers would wait for has a
-    successor without a barrier, or if the request key was used for another subscription or kind of operation.
+    request key returns the first operation, even if other parameters differ. Raises InvalidInput for an invalid name, TopicNotFound,
+    TopicNotLive, and Conflict if the topic has a subscription of that name, even one being deleted, if a segment that standard consumers
+    would wait for has a successor without a barrier, or if the request key was used for another subscription or kind of operation.
     """
 
     def write_intent() -> Operation:

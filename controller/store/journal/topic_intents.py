@@ -47,10 +47,10 @@ def intend_create(
     """Insert the topic in state creating, and write the intent to create its `segments` equal segments. The topic stays in this state
     until the runner commits.
 
-    Segment ids continue those of the last topic of the same name. The caller checks that `policy` fits the levels above. A repeated
-    request key returns the first operation, even if other parameters differ. Raises TopicExists, InvalidInput for the name and for a
-    number of segments outside 1..65536, LostRace if another topic used the name in the meantime, and Conflict if the request key was
-    used for another topic or kind of operation.
+    Segment ids continue after the ids of the last topic of the same name. All segments share `bucket_budget` entry buckets, at most
+    `max_buckets` each. The caller checks that `policy` fits the levels above. A repeated request key returns the first operation, even if
+    other parameters differ. Raises TopicExists, InvalidInput for an invalid name and for a number of segments outside 1..65536, LostRace
+    if another topic used the name in the meantime, and Conflict if the request key was used for another topic or kind of operation.
     """
 
     def write_intent() -> Operation:

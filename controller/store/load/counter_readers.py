@@ -37,7 +37,9 @@ _DELETE = text("DELETE FROM cleave.load_reader WHERE name = :name")
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """A reader of counters. `ahead_ms` is subtracted from the times of its samples."""
+    """A reader of counters. `name` is unique: the name of its collector or broker, `@` and a random suffix. `ahead_ms` (negative: behind)
+    is subtracted from the times of its samples.
+    """
 
     name: str
     ahead_ms: int
@@ -54,10 +56,10 @@ def record(
     interval_seconds: float = 60.0,
 ) -> Reader:
     """Record that the collector or broker `name` has read counters by a clock that is `ahead`, and delete other readers that were not
-    seen for a day. Return the reader of these samples.
+    seen for a day. Return the reader of these samples: the stored reader with its first offset, or another reader with the present offset
+    if the offset has changed by more than `MOST_APART_MS` plus its uncertainty.
 
-    The reader changes if the offset has changed by more than `MOST_APART_MS` and its uncertainty. `clock_ahead_ms` is the offset of the
-    wall clock on that machine, which the views show.
+    The views show `clock_ahead_ms`, the offset of the wall clock on that machine, and the remaining parameters.
     """
     row = tx.execute(
         _RECORD,
@@ -76,5 +78,5 @@ def record(
 
 
 def delete(tx: Connection, name: str) -> None:
-    """Delete a reader that has ended."""
+    """Delete the reader of the collector or broker `name`, which has ended. Does nothing if there is none."""
     tx.execute(_DELETE, {"name": name})

@@ -24,7 +24,7 @@ _RECORD = text("""
 
 
 def record(tx: Connection, counted: Mapping[SegmentKey, int]) -> None:
-    """Store the producer counts of ACTIVE segments. Ignore other segments."""
+    """Store the numbers of connected producers of ACTIVE segments in place of the stored numbers. Ignore segments that are not ACTIVE."""
     if counted:
         keys = list(counted)
         tx.execute(

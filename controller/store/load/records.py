@@ -73,7 +73,9 @@ CHANGE_SCHEMA = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """Inputs of one aggregation run. `watermark` is the end of the last merged window."""
+    """Inputs of one aggregation run. `watermark` is the end of the last merged window; None before the first. The tables have
+    RECORD_SCHEMA, SOURCE_SCHEMA, THRESHOLD_SCHEMA and MEMORY_SCHEMA.
+    """
 
     watermark: datetime | None
     records: pa.Table
@@ -109,7 +111,9 @@ def watermark(tx: Connection) -> datetime | None:
 
 
 def baseline(tx: Connection) -> Baseline:
-    """Return all load records and sources, and the thresholds and tick lengths in force, in the schemas of this module."""
+    """Return all load records and sources, and the thresholds and tick lengths in force, in the schemas of this module. The tables are read
+    one after the other, so a concurrent change may be in one and not in another.
+    """
     return Baseline(
         watermark(tx),
         fetch(tx, "cleave.segment_load", RECORD_SCHEMA),
@@ -120,7 +124,9 @@ def baseline(tx: Connection) -> Baseline:
 
 
 def ticks(rates: pa.Table, memories: pa.Table) -> pa.Table:
-    """Return the rates of a run that go into the load memory, as TICK_SCHEMA. A topic whose tick length is not finite has no memory."""
+    """Return the rows of `rates` that go into the load memory, as TICK_SCHEMA. Rows of topics without a finite tick length in `memories`
+    (MEMORY_SCHEMA) are left out.
+    """
     lasting = memories.filter(pc.is_finite(memories["tick_seconds"]))
     remembered = rates.select(TICK_SCHEMA.names[:-1]).join(lasting, "topic_id", join_type="inner")
     return remembered.select(TICK_SCHEMA.names)
@@ -135,7 +141,7 @@ def stage_and_merge(
     counted: RunSketches | None = None,
 ) -> MergeResult:
     """Write the result of a run: `changes` as CHANGE_SCHEMA, `heard` as SOURCE_SCHEMA, `remembered` as returned by `ticks`, and the key
-    counts.
+    counts (None: none). Return the numbers of written and skipped load records.
 
     The rows are copied into staging tables and merged in this transaction. A record that was written since the baseline is kept and
     counted as outrun. A run that was merged before, or whose window does not end after the watermark, merges nothing: `applied` is

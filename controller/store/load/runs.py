@@ -19,7 +19,7 @@ class RunOfWindow:
 
 
 def merged(tx: Connection, runs: Collection[RunOfWindow]) -> set[RunOfWindow]:
-    """Return the runs that were merged with the same id and the same end of the window. The role of a loader
+    """Return those of `runs` that were merged, with the same id and the same end of the window. The role of a loader
     suffices.
     """
     if not runs:

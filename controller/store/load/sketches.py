@@ -105,7 +105,8 @@ def due(
 
     A segment is due if its range has more than one hash, its topic has the profile `adaptive`, its load reaches `from_load` (0 to 1) of
     its capacity in some metric or is not known yet after a reshape, and its key histogram is missing or older than
-    `older_than_seconds`. Hot segments come first, then segments without known load, then those with the oldest key histograms.
+    `older_than_seconds`. Hot segments come first, then segments without known load, then segments without or with the oldest key
+    histogram.
     """
     rows = tx.execute(
         _DUE,
@@ -131,8 +132,8 @@ def due(
 
 
 def write(tx: Connection, sketches: Sequence[Sketch], *, fresh_seconds: float) -> None:
-    """Add the counts to the key histograms of their segments, which decisions then use for `fresh_seconds`. Skip segments that are not
-    ACTIVE.
+    """Add the counts to the key histograms of their segments, which decisions then use for `fresh_seconds`. The stored counts are first
+    reduced by half for each `HALF_LIFE_SECONDS` since the last sample. Skip segments that are not ACTIVE.
 
     Also deletes the key histograms of all segments that were last sampled before `KEPT_SECONDS` or `fresh_seconds`, whichever is
     longer.

@@ -125,8 +125,9 @@ def aggregate(
     window: LoadWindow,
     rates: pa.Schema,
 ) -> tuple[pa.Table, pa.Table]:
-    """Return the rates of the window in the schema `rates`, and its sources in the schema HEARD_SCHEMA. `samples` have COLUMNS. Samples
-    with a missing value are ignored. A segment whose counters decreased in each interval has a row with null rates.
+    """Return the rates of the window in the schema `rates`, one row per segment, and its sources in the schema HEARD_SCHEMA. `samples` have
+    COLUMNS. Samples with a missing value are ignored, and samples that are not valid are counted for their source only. A segment whose
+    counters decreased in each interval has a row with null rates; a segment without two samples of one source and reader has no row.
 
     Creates temporary tables in the transaction, and drops them before it returns.
     """

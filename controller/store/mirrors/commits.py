@@ -39,8 +39,8 @@ def apply(tx: Connection, topic: TopicRow, operation: Operation, detail: Mapping
 
 
 def _attach(tx: Connection, topic: TopicRow, operation: Operation, layout: SegmentLayout) -> int:
-    """Store the layout that was read from the broker as that of a topic in state creating. Return the epoch. Raises
-    LostRace if the topic is in another state.
+    """Store the layout that was read from the broker as the first layout of a topic in state creating, which becomes
+    live. Return the epoch of the layout. Raises LostRace if the topic is in another state.
     """
     if topic.state is not TopicState.CREATING:
         raise LostRace(f"topic {topic.name} is {topic.state} by now; read it again", 0.0, what="operation")
@@ -49,10 +49,11 @@ def _attach(tx: Connection, topic: TopicRow, operation: Operation, layout: Segme
 
 
 def _reshape(tx: Connection, topic: TopicRow, operation: Operation, layout: SegmentLayout) -> int:
-    """Write the layout and return the epoch of the reshape.
+    """Write the layout and return the epoch of the reshape, which may be lower than the epoch of the layout.
 
-    The mirror, or the commit of another operation, may have written them already. Raises the errors of `follow_layout`, and
-    InvariantViolated if no epoch of the layout has the change of the operation.
+    The layout is not written if the mirror, or the commit of another operation, has written this or a later layout with the reshape.
+    Raises Conflict if the layout is older than the rows, LostRace if the topic row has changed, and InvariantViolated if no epoch of the
+    layout has the change of the operation.
     """
     parameters = {"topic_id": topic.topic_id, "operation_id": operation.operation_id}
     epoch = tx.execute(text(_EPOCH_OF), parameters).scalar_one_or_none()

@@ -56,7 +56,9 @@ _DUE = """
 
 
 def get_mirror(tx: Connection, topic_id: int) -> Mirror | None:
-    """Return the mirror of the topic. None if Cleave keeps the layout."""
+    """Return the mirror of the topic. None if Cleave keeps the layout, if the topic is deleted or unknown, or if its attachment has not
+    stored a mirror yet.
+    """
     row = tx.execute(text(_MIRROR), {"topic_id": topic_id}).one_or_none()
     return None if row is None else Mirror(*row)
 
@@ -80,7 +82,7 @@ def remember_policy(tx: Connection, topic_id: int, policy: Mapping[str, Any] | N
 
 
 def record_look(tx: Connection, mirror: Mirror, paused_reason: str | None) -> None:
-    """Record that the broker was read, and the reason for which Cleave may not act (None: it may act).
+    """Record that the broker was read at this time, and the reason for which Cleave may not act on the topic (None: it may act).
 
     Raises LostRace if the row has changed since `mirror` was read.
     """

@@ -27,7 +27,9 @@ _NO_PARTS = pa.scalar([], pa.list_(pa.string()))
 
 @dataclass(frozen=True, slots=True)
 class MergeResult:
-    """Rows written, rows skipped because their records changed in the meantime, and True in `applied` if the run was merged."""
+    """Result of merging a run. `written`: rows that were inserted or changed. `outrun`: rows skipped because their records were written
+    since the run read them, or because their segments were pruned. `applied`: False if the run was not merged; then both are 0.
+    """
 
     written: int
     outrun: int
@@ -35,7 +37,9 @@ class MergeResult:
 
 
 def fetch(tx: Connection, relation: str, schema: pa.Schema) -> pa.Table:
-    """Return the rows of a control table in the columns of `schema`, with times in milliseconds."""
+    """Return all rows of a table or view, in no order, with the columns of `schema`. A column `x_ms` (milliseconds since the Unix epoch)
+    is computed from the timestamp column `x`.
+    """
     columns = ", ".join(
         f"floor(extract(epoch FROM {name.removesuffix('_ms')}) * 1000)::bigint AS {name}"
         if name.endswith("_ms")
@@ -86,7 +90,9 @@ def copy_out(tx: Connection, query: str, schema: pa.Schema) -> pa.Table:
 
 
 def copy_in(tx: Connection, target: str, batches: Iterable[pa.RecordBatch]) -> None:
-    """Append the batches to `target`: a relation, with a column list in parentheses unless the batches have all columns in order."""
+    """Append the batches to `target` in the caller's transaction. `target` is a relation, followed by a column list in parentheses unless
+    the batches have all columns of the relation in order.
+    """
     with SpooledTemporaryFile(_MEMORY_BYTES) as file:
         for batch in batches:
             if batch.num_rows:  # pyarrow 26 writes the bytes of an unused buffer for an empty batch
@@ -96,7 +102,7 @@ def copy_in(tx: Connection, target: str, batches: Iterable[pa.RecordBatch]) -> N
 
 
 def _with_arrays(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the batch with lists as text of PostgreSQL arrays."""
+    """Return the batch with each column of lists converted to text of PostgreSQL arrays, such as `{1,2}`."""
     for position, field in enumerate(batch.schema):
         if pa.types.is_list(field.type):
             joined = pc.binary_join(batch.column(position).cast(pa.list_(pa.string())), ",")

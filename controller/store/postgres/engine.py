@@ -59,7 +59,7 @@ def server_version(tx: Connection) -> tuple[int, str]:
 
 
 def demand_answer(tx: Connection) -> None:
-    """Execute a trivial statement, which raises the errors of a transaction if the server does not answer."""
+    """Execute a trivial statement, so that the caller's transaction ends with StoreUnavailable if the server does not answer."""
     tx.execute(text("SELECT 1"))
 
 
@@ -77,11 +77,11 @@ class Store(Renewed):
         pool_size: int = 5,
         statement_seconds: float = STATEMENT_SECONDS,
     ) -> None:
-        """Create a store. `pool_size` limits the concurrent transactions; another transaction waits for at most 30 s or
-        `statement_seconds`, whichever is shorter, and then raises StoreUnavailable.
+        """Create a store without connecting. `pool_size` limits the concurrent transactions; a further transaction waits for a free
+        connection for at most 30 s or `statement_seconds`, whichever is shorter, and then raises StoreUnavailable.
 
-        A statement without an answer after `statement_seconds` fails. A reachable server ends the statement earlier, and a wait for a
-        lock earlier still.
+        A statement without an answer after `statement_seconds` fails with StoreUnavailable. A reachable server ends the statement earlier,
+        and a wait for a lock earlier still (LostRace). Raises InvalidInput for a URL that is not a valid PostgreSQL URL.
         """
         self.address = DatabaseAddress.of(url)
         self._comments: dict[str, str] = {}
@@ -105,12 +105,12 @@ class Store(Renewed):
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
-        """Open a transaction, which is committed at the end and rolled back on any error.
+        """Open a transaction, which is committed at the end and rolled back on any error. Other errors of the block pass unchanged.
 
-        Raises StoreUnavailable if PostgreSQL is unreachable, does not answer in time or refuses the login, or if no connection of the
-        pool becomes free, LostRace for deadlocks and locks held too long, and Conflict, InvalidInput, NotFound or InvariantViolated
-        with the comment of a broken constraint. Raises InvalidInput for a value that PostgreSQL cannot store, and Terminal if the login
-        lacks a right or the database an object.
+        Raises StoreUnavailable if PostgreSQL is unreachable, does not answer in time or refuses the login (StoreRefused), or if no
+        connection of the pool becomes free, LostRace for deadlocks and locks held too long, and Conflict, InvalidInput, NotFound or
+        InvariantViolated with the comment of a broken constraint. Raises InvalidInput for a value that PostgreSQL cannot store, and
+        Terminal if the login lacks a right or the database an object.
         """
         with self._errors_translated(), self._engine.begin() as tx:
             yield tx
@@ -170,9 +170,8 @@ class Store(Renewed):
         self._engine.dispose(close=False)
 
     def _constraint_comments(self) -> dict[str, str]:
-        """Return the comments of constraints by name.
-
-        The first broken constraint loads them in another transaction; empty if that fails.
+        """Return the comments of constraints by name. The first call loads the comments in a transaction of its own, and later calls
+        return them again; empty if the database reports an error.
         """
         if not self._comments:
             try:
@@ -194,7 +193,9 @@ def count_race(error: CleaveError) -> None:
 
 
 def _drop_unreachable_servers(engine: Engine) -> None:
-    """Invalidate connections to a server that is unreachable or has become a standby, so that later connections reach the primary."""
+    """Make the engine invalidate a connection after an error by which its server is unreachable or has become a standby, so that later
+    connections reach the primary.
+    """
 
     @event.listens_for(engine, "handle_error")
     def on_error(context: ExceptionContext) -> None:
@@ -206,7 +207,8 @@ def _drop_unreachable_servers(engine: Engine) -> None:
 
 
 def _replace_dead_connections(engine: Engine) -> None:
-    """Test each connection before use: its socket and its server, and after `PING_AFTER_SECONDS` idle also by a round trip.
+    """Make the engine test each pooled connection before use: its socket and its server, and after `PING_AFTER_SECONDS` idle also by a
+    round trip.
 
     A server that stops closes its sockets, which is visible without a round trip. If one connection is dead or its server was replaced,
     all idle connections are dropped (InvalidatePoolError), because they go to the same server, and another one is opened.

@@ -97,13 +97,15 @@ _COMMENTS = text("""
 
 
 def load_comments(tx: Connection) -> dict[str, str]:
-    """Return the comments of constraints and unique indexes, by name. A foreign key without one is described by its tables."""
+    """Return the comments of the constraints and indexes of schemas `cleave` and `staging`, by name. The text for a foreign key without a
+    comment names its two tables.
+    """
     return {row.name: row.sentence for row in tx.execute(_COMMENTS)}
 
 
 def translate(error: DBAPIError, comments: Callable[[], Mapping[str, str]]) -> CleaveError:
-    """Return the error of Cleave for an error of the driver; Terminal if no rule of this module applies. Never raises itself. Calls
-    `comments` only for a broken constraint.
+    """Return the error of Cleave for an error of the driver; Terminal if no rule of this module applies. `comments` returns the comments of
+    constraints by name, and is called only for a broken constraint.
     """
     diagnostics = getattr(error.orig, "diag", None)
     state: str | None = getattr(diagnostics, "sqlstate", None)
@@ -134,7 +136,9 @@ _SPOILT = (Condition.READ_ONLY, Condition.SESSION_LOST)
 
 
 def _unavailable(error: DBAPIError, message: str) -> StoreUnavailable:
-    """Return the error for a server that is unreachable, or that did not answer a statement in time."""
+    """Return the error for a server that is unreachable, or, if the driver raised NoAnswer, that did not answer a statement in time: then
+    the message says that the transaction may or may not have been committed.
+    """
     if isinstance(error.orig, NoAnswer):
         return StoreUnavailable(
             f"{message}; the connection was closed and the transaction may or may not have been committed, so read the "
@@ -194,7 +198,8 @@ def _broken_constraint(
 ) -> CleaveError:
     """Return the error for a broken constraint: the error of its name in `_BY_NAME`; InvariantViolated if no input
     can break the constraint; otherwise Conflict for a unique constraint, NotFound for a foreign key, and InvalidInput
-    for any other. The message is the comment on the constraint; `message` if there is no comment.
+    for any other. The message is the comment on the constraint (`message` if there is no comment), followed by the
+    server's detail with the values for a unique constraint or a foreign key.
     """
     name: str = diagnostics.constraint_name or ""
     sentence = comments.get(name, message)

@@ -74,17 +74,24 @@ class Grant:
 
     is_function: bool
     name: str
+    """Qualified name of the view, or of the function with its argument types."""
     col: str | None
+    """Column of the view to which the right is limited; None for a right on the whole object."""
     statement: str
+    """GRANT statement of the right."""
 
 
 def dependents(tx: Connection) -> list[str]:
-    """Return descriptions of the objects of other owners that a rebuild would drop, for example `view reports.topics`."""
+    """Return descriptions of the objects of other owners that a rebuild would drop, for example `view reports.topics`. Empty if there are
+    none.
+    """
     return list(tx.execute(_DEPENDENTS).scalars())
 
 
 def grants(tx: Connection) -> list[Grant]:
-    """Return the rights on the views and functions, except those that each rebuild grants to READERS."""
+    """Return the rights on Cleave's views and functions, except rights of the owner, rights that each rebuild grants to READERS, and rights
+    of PUBLIC on functions.
+    """
     return [Grant(*row) for row in tx.execute(_GRANTS, {"readers": list(READERS)})]
 
 
@@ -95,7 +102,9 @@ def drop(tx: Connection) -> None:
 
 
 def grant(tx: Connection, kept: Sequence[Grant]) -> None:
-    """Grant the rights of READERS, and those of `kept` whose object or column exists again."""
+    """Grant READERS all views and functions of Cleave. Grant each right in `kept` again if its object, and its column if it has one, exist;
+    skip the other rights.
+    """
     for kind, name in _ours(tx):
         privilege = "SELECT ON" if kind == "VIEW" else "EXECUTE ON FUNCTION"
         _execute(tx, f"GRANT {privilege} {name} TO {', '.join(READERS)}")

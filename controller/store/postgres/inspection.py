@@ -12,5 +12,5 @@ from sqlalchemy import Connection, text
 
 
 def rows(tx: Connection, statement: str, **parameters: object) -> list[dict[str, Any]]:
-    """Return the rows of a statement over schema inspect, in its order."""
+    """Return the rows of a statement over schema inspect, in its order, as dictionaries by column. `parameters` are bound as `:name`."""
     return [dict(row) for row in tx.execute(text(statement), parameters).mappings()]

@@ -66,16 +66,24 @@ def sql_directory() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All changes of a run. `dependents` are objects of other owners that the rebuild of the views would drop."""
+    """All changes of a run. Each tuple is empty if nothing of its kind changes."""
 
     dependents: tuple[str, ...]
+    """Descriptions of objects of other owners that the rebuild of the views would drop."""
     roles: tuple[str, ...]
+    """Roles to create."""
     scripts: tuple[_Script, ...]
+    """Baseline and migrations to apply, in their order."""
     views: _Script | None
+    """Script that rebuilds the views; None if the views are not rebuilt."""
     grants: tuple[inspect_schema.Grant, ...]
+    """Rights on the views that are granted again after the rebuild."""
     defaults: tuple[str, ...]
+    """Policy parameters whose stored default changes."""
     public_rights: tuple[str, ...]
+    """Names of rights of PUBLIC to revoke, and of a missing time-out for idle transactions."""
     roles_of_owner: tuple[str, ...]
+    """Roles of PostgreSQL to grant to cleave_owner."""
 
     @property
     def names(self) -> list[str]:
@@ -135,7 +143,8 @@ def pending_in(tx: Connection, sql_directory: Path | None = None) -> list[str]:
 
 
 def demand_current(tx: Connection) -> None:
-    """Raise Retryable unless the database has the schema of this program; a migration, or another program version, corrects that.
+    """Raise Retryable unless the database has the schema of this program; a migration, or another program version, corrects that. The views
+    of schema inspect are not checked.
 
     Raises Terminal if this login may not read the list of migrations.
     """
@@ -156,7 +165,9 @@ def newest_known() -> str:
 
 
 def newest_applied(tx: Connection) -> str | None:
-    """Return the name of the newest migration of this database. None if there is none. The database must have the list of migrations."""
+    """Return the name of the newest migration that this database has applied, or of the baseline if it has no migration; None if neither
+    is recorded. The table `cleave.migration` must exist.
+    """
     newest: str | None = tx.execute(
         text('SELECT max(name COLLATE "C") FROM cleave.migration WHERE name <> :views'), {"views": _VIEWS}
     ).scalar_one()
@@ -204,7 +215,9 @@ def _attempt(store: Store, directory: Path, drop_dependent_views: bool) -> list[
 
 
 def _plan(tx: Connection, directory: Path, applied: Mapping[str, str]) -> Plan:
-    """Return the changes of a run in a database in which the scripts in `applied` (checksums by name) are applied."""
+    """Return the changes of a run in a database in which the scripts in `applied` (checksums by name) are applied. The views are rebuilt if
+    they have changed or a script is pending. Raises Conflict if the applied scripts are not those of this program.
+    """
     unapplied = _unapplied(_known(directory), applied)
     views = _joined(_VIEWS, directory / "views")
     rebuild = bool(unapplied) or applied.get(_VIEWS) != views.checksum
@@ -231,6 +244,7 @@ def _joined(name: str, directory: Path) -> _Script:
 
 
 def _scripts(directory: Path) -> list[_Script]:
+    """Return the SQL files of the directory in the order of their names, each under its name without `.sql`."""
     return [_Script(path.stem, path.read_text()) for path in sorted(directory.glob("*.sql"))]
 
 
@@ -277,11 +291,13 @@ def _seen_as_applied(tx: Connection) -> dict[str, str]:
 
 
 def _applied(tx: Connection, statement: TextClause = _APPLIED) -> dict[str, str]:
+    """Return the checksums of the applied scripts by name, including `views`. `statement` selects both from the table or the view."""
     return {row.name: row.checksum for row in tx.execute(statement)}
 
 
 def _unapplied(scripts: Sequence[_Script], applied: Mapping[str, str]) -> list[_Script]:
-    """Return the scripts to apply.
+    """Return the scripts that are not applied, in their order. `scripts` begins with the baseline. `applied` has checksums by name; `views`
+    in it is ignored.
 
     Raises Conflict if the database is of an unreleased version, if an applied migration is unknown or has changed, or if a pending
     migration sorts before an applied one.

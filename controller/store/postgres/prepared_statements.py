@@ -22,11 +22,13 @@ until the table has been analyzed.
 
 
 class Prepared:
-    """A prepared statement. `types` holds the PostgreSQL type of each parameter. The name must be unique. Raises
-    ValueError at construction unless `types` has exactly the parameters of the statement.
-    """
+    """A statement that each connection prepares at its first use."""
 
     def __init__(self, name: str, statement: str, types: Mapping[str, str]) -> None:
+        """Declare the statement, whose parameters have the form `:name`. `types` holds the PostgreSQL type of each
+        parameter. `name` must be unique among the prepared statements of the program. Raises ValueError unless `types`
+        has exactly the parameters of the statement.
+        """
         self.parameters = tuple(types)
         used = set(_PARAMETER.findall(statement))
         if used != set(types):
@@ -47,7 +49,7 @@ class Prepared:
         self._execute = f"EXECUTE {self.name} ({', '.join(f'%({parameter})s' for parameter in types)})"
 
     def execute(self, tx: Connection, parameters: Mapping[str, object]) -> CursorResult[*tuple[Any, ...]]:
-        """Return the result of the statement.
+        """Execute the statement with the values in `parameters`, by name, and return its result. Values without a parameter are ignored.
 
         The first call on a connection prepares the statement. Raises KeyError for a parameter without a value.
         """

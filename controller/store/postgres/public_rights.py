@@ -90,7 +90,7 @@ class Login:
 
 
 def login(tx: Connection) -> Login:
-    """Return the login of the transaction."""
+    """Return the login (PostgreSQL's `current_user`) of the transaction."""
     user, is_superuser, roles = tx.execute(_LOGIN, {"roles": list(_ROLES)}).one()
     return Login(user, is_superuser, frozenset(roles))
 
@@ -111,13 +111,15 @@ def held_by_public(tx: Connection) -> list[str]:
 
 
 def missing_owner_roles(tx: Connection) -> list[str]:
-    """Return the roles that cleave_owner lacks and needs for ending transactions of applications that hold locks of logs."""
+    """Return the roles of PostgreSQL that cleave_owner lacks and needs for ending transactions of applications that hold locks of logs.
+    Empty if cleave_owner has them.
+    """
     return list(tx.execute(_MISSING).scalars())
 
 
 def restrict(tx: Connection) -> list[str]:
     """Revoke rights of PUBLIC, set a time-out for idle transactions, and grant cleave_owner the roles that it needs, as far as this
-    login may. Return descriptions of the changes that only a superuser can make.
+    login may. Return descriptions of the changes that are left because only a superuser can make them; empty if nothing is left.
     """
     for right in _restrictable(tx):
         if right.is_ours:
@@ -145,5 +147,7 @@ def databases_open_to_public(tx: Connection) -> list[str]:
 
 
 def logins_without_limits(tx: Connection) -> list[str]:
-    """Return up to 5 logins of applications and inspectors without a limit of connections or a `statement_timeout`."""
+    """Return up to 5 logins of applications and inspectors that have no limit of connections or no `statement_timeout`. Superusers and
+    members of cleave_owner are left out.
+    """
     return list(tx.execute(_UNLIMITED).scalars())

@@ -47,10 +47,13 @@ class ExpectedLogs:
     subscriptions: Mapping[str, int]
     """Creation epochs of the live subscriptions, by name."""
     deleting_subscriptions: frozenset[str]
+    """Subscriptions that are being deleted."""
     has_checkpoints: bool
+    """True if a live subscription is read by a checkpoint group."""
     logs: tuple[BackingLog, ...]
+    """Logs of the segments that are not pruned, by range."""
     reserved: Mapping[str, OperationState]
-    """States of the operations that reserved logs for children, by log. The logs may not exist yet."""
+    """States of the live operations that reserved logs for children, by log. The logs may not exist yet."""
     pending_deletions: frozenset[str]
     """Logs with an open deletion entry, of this topic and of every other topic that had its name."""
     changes_subscriptions: bool
@@ -145,8 +148,8 @@ _OWNERSHIP = text("""
 
 
 def ownership(tx: Connection, names: Collection[str]) -> dict[str, Ownership]:
-    """Return the journal's record of each of these names of logs, by name. For a name that no operation of this
-    journal reserved, `is_reserved` is False.
+    """Return the journal's record of each of these names of logs, by name. A name that no operation of this journal
+    reserved has a record whose `is_reserved` is False.
     """
     rows = tx.execute(_OWNERSHIP, {"names": sorted(names)}) if names else ()
     return {row.name: Ownership(row.is_reserved, row.token, row.is_adopted, row.was_active) for row in rows}
@@ -175,20 +178,22 @@ def origins(tx: Connection, names: Iterable[str]) -> dict[str, LogOrigin]:
 
 
 def backing_topics(tx: Connection, topic_id: int) -> list[str]:
-    """Return the logs of all segments that are not pruned, including sealed segments, by range."""
+    """Return the logs of all segments that are not pruned, including sealed segments, by range. Empty for a topic that is being created,
+    is deleted or does not exist.
+    """
     return [row.backing_topic for row in tx.execute(_LOGS, {"topic_ids": [topic_id]})]
 
 
 def carrying_subscription(tx: Connection, topic_id: int, subscription: str) -> list[str]:
     """Return, by range, the logs that must have a cursor of the subscription: logs of segments that are not pruned and were active
-    after its creation epoch. Empty if the topic has no such subscription.
+    after its creation epoch. The subscription may be live or being deleted. Empty if the topic has no such subscription.
     """
     parameters = {"topic_id": topic_id, "subscription": subscription}
     return [row.backing_topic for row in tx.execute(_CARRYING, parameters)]
 
 
 def read_expected_logs(tx: Connection, topic_ids: Collection[int]) -> dict[int, ExpectedLogs]:
-    """Return all metadata about the logs of the topics, by topic id. A topic that does not exist is absent.
+    """Return all metadata about the logs of the topics, by topic id. A deleted topic is included; a topic that does not exist is absent.
 
     Hold the lock of a topic row to act on its metadata. A caller that compares logs lists the logs of the data plane before this
     call, so that each listed log was reserved by then or is unmanaged.

@@ -96,7 +96,9 @@ def lock(tx: Connection, key: SubscriptionKey) -> tuple[int, int]:
 
 
 def owners(tx: Connection, key: SubscriptionKey) -> tuple[BucketOwner, ...]:
-    """Return the owners of the subscription, by segment and bucket."""
+    """Return the owners of the subscription's buckets, by segment and bucket, with the seconds since a release was requested. A bucket
+    without an owner is absent.
+    """
     return tuple(
         BucketOwner(
             SegmentBucket(row.segment_id, HashRange(row.bucket_start, row.bucket_end)),
@@ -140,7 +142,7 @@ def replace_reports(
 
 def write(tx: Connection, key: SubscriptionKey, changes: OwnershipChanges, generation: int) -> int:
     """Write the changes: delete ended owners, withdraw release requests of kept buckets, add granted owners and their number to the
-    tally, and request releases. Return the generation, which is raised by 1 if a bucket got an owner.
+    tally, and request releases. Return the generation of the subscription afterwards: `generation`, or 1 more if a bucket got an owner.
 
     `generation` is the value that `lock` returned in the same transaction.
     """

@@ -29,7 +29,7 @@ class ConsumerRow:
     registered_at: datetime
     incarnation: str = ""
     away_seconds: float | None = None
-    """Seconds since the consumer lost its connection; None if the consumer is connected."""
+    """Seconds since the consumer lost its connection; None if the consumer is connected, or if the read does not include the time."""
     subject: str | None = None
     """Subject of the token that began the session; None if the session began without a token."""
 
@@ -51,9 +51,10 @@ _LIST = """
 
 
 def register(tx: Connection, topic_id: int, subscription: str, name: str) -> bool:
-    """Register the consumer. Return True if the consumer was not registered before.
+    """Register the consumer. Return True if the consumer was not registered before; False changes nothing.
 
-    Raises InvalidInput for the name, and the errors of `ConsumerRegistration.demand`.
+    Raises InvalidInput for an invalid name, TopicNotFound, TopicNotLive, SubscriptionNotFound, and Conflict while the subscription is
+    being deleted.
     """
     demand_name("consumer", name)
     answer = tx.execute(text(_REGISTER), _key(topic_id, subscription, name)).one()
@@ -66,7 +67,9 @@ def unregister(tx: Connection, topic_id: int, subscription: str, name: str) -> b
 
 
 def list_consumers(tx: Connection, topic_id: int, subscription: str | None = None) -> list[ConsumerRow]:
-    """Return the registered consumers of the topic, or of one subscription, by subscription and name."""
+    """Return the registered consumers of the topic, or of one subscription, by subscription and name. Empty for a topic or subscription
+    that does not exist.
+    """
     rows = tx.execute(text(_LIST), {"topic_id": topic_id, "subscription": subscription})
     return [ConsumerRow(**row._mapping) for row in rows]
 
@@ -133,9 +136,10 @@ def register_session(
 ) -> bool:
     """Begin or continue the session of `incarnation`. Return True if no consumer of that name was registered.
 
-    Another incarnation of the name departs. Raises AccessForbidden if a session of the name belongs to another subject,
-    SessionExpired if the incarnation was disconnected for longer than the grace period, FencedOut if the incarnation has left or was
-    replaced, InvalidInput for the name, and the errors of `ConsumerRegistration.demand`.
+    Another incarnation of the name is replaced, and recorded as departed. `subject` is the subject of the caller's token; a session
+    without a subject takes it. Raises AccessForbidden if a session of the name belongs to another subject, SessionExpired if the
+    incarnation was disconnected for longer than the grace period, FencedOut if the incarnation has left or was replaced, InvalidInput
+    for an invalid name, TopicNotFound, TopicNotLive, SubscriptionNotFound, and Conflict while the subscription is being deleted.
     """
     demand_name("consumer", name)
     row = {**_key(topic_id, subscription, name), "incarnation": incarnation, "subject": subject}
@@ -154,7 +158,7 @@ def register_session(
 
 
 def not_yours(name: str, subscription: str) -> AccessForbidden:
-    """Return the error for a token whose subject is not that of the session."""
+    """Return the error for a caller whose token has another subject than the session of the consumer `name`."""
     return AccessForbidden(
         f"consumer {name} of {subscription} has a session that a token of another subject began; give this consumer another name, "
         "or use a token of that subject"
@@ -162,8 +166,8 @@ def not_yours(name: str, subscription: str) -> AccessForbidden:
 
 
 def demand_owner(tx: Connection, topic_id: int, subscription: str, name: str, subject: str | None) -> None:
-    """Raise AccessForbidden if the session of the consumer belongs to another subject. Does nothing if the session
-    began without a token, or if `subject` is None.
+    """Raise AccessForbidden if the session of the consumer belongs to another subject. Does nothing if the consumer is
+    not registered, if its session began without a token, or if `subject` is None.
     """
     row = {**_key(topic_id, subscription, name), "subject": subject}
     if tx.execute(text(_IS_FOREIGN), row).scalar_one():
@@ -187,7 +191,9 @@ def depart(
 def note_disconnected(
     tx: Connection, topic_id: int, subscription: str, seconds: Mapping[str, float | None]
 ) -> None:
-    """Store the seconds for which each of these consumers has been disconnected; None for a connected consumer."""
+    """Store the seconds, by name, for which each of these consumers has been disconnected; None for a connected consumer. Consumers that
+    are not registered are ignored.
+    """
     if seconds:
         row = {"topic_id": topic_id, "subscription": subscription}
         tx.execute(text(_NOTE_AWAY), {**row, "names": list(seconds), "seconds": list(seconds.values())})
@@ -201,7 +207,7 @@ def of_shards(tx: Connection, shards: Shards) -> list[ConsumerRow]:
 
 
 def forget_departed(tx: Connection, age_seconds: float) -> int:
-    """Delete incarnations that departed more than `age_seconds` ago. Return their number."""
+    """Delete the records of incarnations, of all topics, that departed more than `age_seconds` ago. Return their number."""
     return tx.execute(text(_FORGET), {"age_seconds": age_seconds}).rowcount
 
 

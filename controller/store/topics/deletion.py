@@ -52,8 +52,8 @@ def demand_alone(tx: Connection, topic: TopicRow, operation: Operation) -> None:
 
 
 def end_segments(tx: Connection, topic_id: int, epoch: int, at: datetime) -> dict[int, str]:
-    """Seal and prune the remaining segments of the topic. Return their logs by segment id. The caller holds the lock of the topic
-    row.
+    """Seal and prune, at the epoch and time, the segments of the topic that are not pruned. Return their logs by segment id. The caller
+    holds the lock of the topic row.
     """
     rows = tx.execute(text(_END_SEGMENTS), {"topic_id": topic_id, "epoch": epoch, "at": at})
     return {row.segment_id: row.backing_topic for row in rows}

@@ -32,7 +32,7 @@ class Ownership:
 
     @property
     def parameters(self) -> dict[str, object]:
-        """Parameters of the functions in sql/schema/26_deliveries.sql."""
+        """Parameters of the functions in sql/schema/26_deliveries.sql: all fields except `subject`."""
         return {
             **self.key.parameters,
             "segment_id": self.segment_id,
@@ -78,9 +78,10 @@ _NOTE = """
 def open_bucket(
     tx: Connection, ownership: Ownership, position: Sequence[int]
 ) -> tuple[int, list[MessageDelivery]]:
-    """Record that the owner begins to read at this position. Return the number of incarnations that in turn began
-    there, and the recorded messages from there on, by position, at most `MOST_TROUBLED`, with errors of at most
-    `LONGEST_ERROR` characters. Raises LostRace if the consumer does not own the bucket.
+    """Record that the owner begins to read at this position. Return the number of incarnations, including this one,
+    that in turn began there, and the recorded messages from there on, by position, at most `MOST_TROUBLED`, with
+    errors of at most `LONGEST_ERROR` characters. Raises LostRace if the incarnation does not own the bucket since
+    `generation`.
 
     Deletes the records of messages before the position. A message that another incarnation began to handle and did
     not end counts one more in `deaths`.
@@ -108,9 +109,9 @@ def note(
     deliveries: int,
     error: str | None,
 ) -> None:
-    """Record an event of the message's n-th delivery; n is `deliveries`. `error` is the text of a failure. The event ENDED deletes the
-    record of the message. A bucket keeps the records of at most `MOST_TROUBLED` messages. Idempotent. Raises LostRace if the consumer
-    does not own the bucket.
+    """Record an event of the message's n-th delivery; n is `deliveries`. `error` is the text of a failure; None keeps the stored text. The
+    event ENDED deletes the record of the message. A bucket keeps the records of at most `MOST_TROUBLED` messages; records beyond that are
+    deleted. Idempotent. Raises LostRace if the incarnation does not own the bucket since `generation`.
     """
     parameters = {
         **ownership.parameters,

@@ -66,8 +66,9 @@ def slow_drains(
     fresh_for_seconds: float,
     limit: int,
 ) -> list[SlowDrain]:
-    """Return up to `limit` drains on these data planes of segments that were sealed more than `sealed_for_seconds` ago. Drains that
-    were counted longest ago come first, segments sealed within `fresh_for_seconds` last.
+    """Return up to `limit` uncompleted drains, of topics of the shards on these data planes, whose segments were sealed more than
+    `sealed_for_seconds` ago. Drains that were never counted or were counted longest ago come first, segments sealed within
+    `fresh_for_seconds` last.
     """
     bounds = {"sealed_for": sealed_for_seconds, "fresh_for": fresh_for_seconds, "limit": limit}
     rows = tx.execute(_SLOW, {**shards.parameters, "planes": sorted(planes), **bounds})
@@ -75,9 +76,9 @@ def slow_drains(
 
 
 def note(tx: Connection, counted: Mapping[SlowDrain, int], shards: Shards) -> None:
-    """Store the backlog of each drain, in messages, with the time, and the time of the last change.
+    """Store the backlog of each drain, in messages, with the time of the count and the time at which the backlog last changed.
 
-    Delete the backlogs of drained or pruned segments of the shards. A drain whose subscription does not exist is ignored.
+    Also deletes the stored backlogs of drained or pruned segments of the shards. A drain whose subscription does not exist is ignored.
     """
     drains: Sequence[SlowDrain] = list(counted)
     if drains:

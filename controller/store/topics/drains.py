@@ -93,7 +93,7 @@ def mark_drained(tx: Connection, topic_id: int, subscription: str, segment_ids: 
 
 
 def undrain(tx: Connection, topic_id: int, subscription: str, segment_ids: Collection[int]) -> None:
-    """Remove the marks of these segments, which have unread messages again, and notify the leader.
+    """Remove the marks of these segments, which have unread messages again, and notify the leader. Segments without a mark are ignored.
 
     Waits for the topic's lock. Raises TopicNotFound and SubscriptionNotFound.
     """
@@ -105,9 +105,11 @@ def undrain(tx: Connection, topic_id: int, subscription: str, segment_ids: Colle
 def replace_marks(
     tx: Connection, topic_id: int, subscription: str, *, drained: Collection[int], kept: Collection[int]
 ) -> None:
-    """Mark the segments in `drained`, remove all other marks except those of `kept`, and notify the leader.
+    """Mark the segments in `drained` as drained by the subscription, remove its other marks except marks of segments in `kept`, and notify
+    the leader.
 
-    Waits for the topic's lock. Raises TopicNotFound and SubscriptionNotFound.
+    Pruned and unknown segments are not marked. It is not checked that the segments are SEALED. Waits for the topic's lock. Raises
+    TopicNotFound and SubscriptionNotFound.
     """
     parameters = _locked(tx, topic_id, subscription, drained)
     tx.execute(text(_UNMARK_OTHERS), {**parameters, "kept": sorted({*drained, *kept})})

@@ -35,7 +35,7 @@ class GateRecord(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ShutGates:
-    """The shut gates of one subscription, on segments that are part of the layout."""
+    """The gates of one subscription that are not open, on segments that are not pruned."""
 
     key: SubscriptionKey
     topic: str
@@ -45,7 +45,7 @@ class ShutGates:
     logs: Mapping[int, str]
     """Backing topics of the shut segments, by segment id."""
     shut_seconds: float
-    """Time since the newest of the gates was closed."""
+    """Seconds since the gate that was closed last was closed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +56,7 @@ class Gate:
     backing_topic: str
     state: GateRecord
     is_breached: bool
+    """True if the barrier was found acknowledged while the gate was closed."""
     is_opening: bool
     """True while a call that opens the gate may be in progress."""
 
@@ -172,14 +173,15 @@ def stock_subscriptions(tx: Connection, topic_id: int) -> tuple[str, ...]:
 
 
 def topics_with_gates(tx: Connection, topic_ids: Collection[int]) -> list[int]:
-    """Return the ids of the topics among `topic_ids` that have gates, ascending."""
+    """Return the ids of the topics among `topic_ids` that have rows of gates, in any state, ascending."""
     return list(tx.execute(text(_WITH_GATES), {"topic_ids": list(topic_ids)}).scalars())
 
 
 def note_closed(tx: Connection, operation: Operation, closed: Collection[tuple[str, int]]) -> None:
-    """Record gates, each a subscription and a reserved child, that the runner of the operation has closed.
+    """Record the gates in `closed`, each the name of a subscription and the id of a reserved child, that the runner of the operation has
+    closed. Existing rows are kept, and subscriptions that do not exist are ignored.
 
-    No row is written if the runner has lost its claim, or after the commit: the gate may be open by then.
+    No row is written, and no error raised, if the runner has lost its claim, or after the commit: the gate may be open by then.
     """
     pairs = sorted(closed)
     tx.execute(
@@ -194,17 +196,17 @@ def note_closed(tx: Connection, operation: Operation, closed: Collection[tuple[s
 
 
 def close(tx: Connection, key: SubscriptionKey, segment_ids: Collection[int]) -> None:
-    """Record that the gates are closed, whatever their state was. A gate without a row gets a row. The caller commits this before the data
-    plane closes the gates.
+    """Record that the gates of the subscription on these segments are closed, whatever their state was. A gate without a row gets a row.
+    The caller commits this before the data plane closes the gates.
     """
     if segment_ids:
         tx.execute(text(_CLOSE), {**key.parameters, "segment_ids": sorted(segment_ids)})
 
 
 def close_for_all(tx: Connection, topic_id: int, segment_ids: Collection[int]) -> None:
-    """Record closed gates of segments that no reshape created, for each live subscription of standard consumers.
+    """Record that the gates of these segments, which no reshape created, are closed for each live subscription of standard consumers.
 
-    Existing rows are kept.
+    Existing rows are kept, in their state.
     """
     if segment_ids:
         tx.execute(text(_CLOSE_FOR_ALL), {"topic_id": topic_id, "segment_ids": sorted(segment_ids)})
@@ -231,8 +233,8 @@ def shut(tx: Connection, shards: Shards, planes: Collection[str]) -> list[ShutGa
 def make_ready(
     tx: Connection, key: SubscriptionKey, segment_ids: Collection[int], *, opening_seconds: float
 ) -> list[int]:
-    """Record that every ancestor of the segments is drained, and that a call which opens the gates may be in progress for
-    `opening_seconds`. Return the ids of the segments whose gates are not open yet, ascending. The caller holds the lock of the
+    """Set the gates of these segments that are not open to `ready` (every ancestor is drained), and record that a call which opens the
+    gates may be in progress for `opening_seconds`. Return the ids of these gates' segments, ascending. The caller holds the lock of the
     subscription, and has checked that no seek has changed its origin since the drains were read.
     """
     if not segment_ids:
@@ -242,13 +244,15 @@ def make_ready(
 
 
 def note_opened(tx: Connection, key: SubscriptionKey, segment_id: int) -> float | None:
-    """Record that the data plane has opened the gate. Return the seconds since it was ready; None if the gate is no longer `ready`."""
+    """Record that the data plane has opened the gate. Return the seconds for which the gate was ready; None, without a record, if the gate
+    is not `ready`, for example because a seek closed it again.
+    """
     row = tx.execute(text(_OPENED), {**key.parameters, "segment_id": segment_id}).one_or_none()
     return None if row is None else float(row.seconds)
 
 
 def note_failure(tx: Connection, key: SubscriptionKey, segment_ids: Collection[int], error: str) -> None:
-    """Store the error on the gates that are not open."""
+    """Store the error on those gates of these segments that are not open."""
     tx.execute(text(_FAILED), {**key.parameters, "segment_ids": sorted(segment_ids), "error": error})
 
 
@@ -267,7 +271,9 @@ def reopen(tx: Connection, key: SubscriptionKey, segment_ids: Collection[int]) -
 
 
 def closed_logs(tx: Connection, topic_id: int) -> frozenset[tuple[str, str]]:
-    """Return the closed gates of the topic, each as backing topic and subscription."""
+    """Return the gates of the topic in state `closed`, each as backing topic and name of the subscription. Ready gates, which are not open
+    either, are absent.
+    """
     return frozenset(
         (row.backing_topic, row.subscription)
         for row in tx.execute(text(_CLOSED_LOGS), {"topic_id": topic_id})
@@ -286,7 +292,7 @@ def demand_no_opening(tx: Connection, key: SubscriptionKey) -> None:
 
 
 def gates_of(tx: Connection, key: SubscriptionKey) -> list[Gate]:
-    """Return the gates of the subscription on segments of the layout, ordered by segment."""
+    """Return the gates of the subscription in any state, on segments that are not pruned, ordered by segment."""
     return [
         Gate(row.segment_id, row.backing_topic, GateRecord(row.state), row.is_breached, row.is_opening)
         for row in tx.execute(text(_GATES), key.parameters)
@@ -300,29 +306,33 @@ class LogBehind:
     segment_id: int
     backing_topic: str
     has_barrier: bool
+    """True if the segment has a gate of any subscription, so that its log begins with a barrier."""
 
 
 def behind_unread(
     tx: Connection, topic_id: int, *, after_epoch: int, since: datetime | None = None
 ) -> list[LogBehind]:
-    """Return the segments that descend from a sealed segment which a subscription reads: a segment that was sealed
-    after the epoch, and at or after `since` (an aware datetime; None: at any time). Pruned segments are absent.
+    """Return the segments, by id, that descend from a sealed segment which a subscription reads: an ancestor that was
+    sealed after `after_epoch`, and at or after `since` (an aware datetime; None: at any time). Pruned segments are
+    absent.
     """
     parameters = {"topic_id": topic_id, "after_epoch": after_epoch, "since": since}
     return [LogBehind(*row) for row in tx.execute(text(_BEHIND), parameters)]
 
 
 def behind_read_by(tx: Connection, key: SubscriptionKey, since: datetime | None = None) -> list[LogBehind]:
-    """Return the segments that descend from a sealed segment which the subscription reads: a segment that was sealed
-    since the subscription was created, and at or after `since` (an aware datetime; None: at any time). Raises
-    SubscriptionNotFound.
+    """Return the segments, by id, that descend from a sealed segment which the subscription reads: an ancestor that was
+    sealed after the creation epoch of the subscription, and at or after `since` (an aware datetime; None: at any
+    time). Pruned segments are absent. Raises SubscriptionNotFound.
     """
     row = subscriptions.get_subscription(tx, key.topic_id, key.name)
     return behind_unread(tx, key.topic_id, after_epoch=row.created_epoch, since=since)
 
 
 def demand_barriers(topic: str, subscription: str, logs: Sequence[LogBehind]) -> None:
-    """Raise Conflict if one of the logs has no barrier before its messages: standard consumers would read it too early."""
+    """Raise Conflict if one of the logs has no barrier before its messages: standard consumers would read the log too early. `topic` and
+    `subscription` are names for the message.
+    """
     lacking = [log.segment_id for log in logs if not log.has_barrier]
     if lacking:
         named = ", ".join(map(str, lacking[:_NAMED_SEGMENTS]))
@@ -334,5 +344,5 @@ def demand_barriers(topic: str, subscription: str, logs: Sequence[LogBehind]) ->
 
 
 def forget(tx: Connection, topic_id: int, segment_ids: Collection[int]) -> None:
-    """Delete the gates of segments that were pruned, or that an aborted operation had reserved."""
+    """Delete the rows of the gates, of all subscriptions, on segments that were pruned or that an aborted operation had reserved."""
     tx.execute(text(_FORGET), {"topic_id": topic_id, "segment_ids": list(segment_ids)})

@@ -74,7 +74,7 @@ _DOUBT = text("""
 
 
 def demand_may_act(topic: str, why_not: str | None) -> None:
-    """Raise TopicHeld if `why_not` (the value of `WHY_NOT`) is a reason."""
+    """Raise TopicHeld, with the name `topic`, if `why_not` (the value of `WHY_NOT`) is a reason. None: does nothing."""
     if why_not is not None:
         raise TopicHeld(
             f"nothing acts on topic {topic} at present: {why_not}; retry, or see `cleave topics recover {topic} --dry-run`",
@@ -90,14 +90,14 @@ def demand_topic_may_act(tx: Connection, topic_id: int) -> None:
 
 def unverified_topics(tx: Connection, *, limit: int, shards: Shards | None = None) -> list[int]:
     """Return the ids of up to `limit` topics of the shards (None: all) whose logs were not compared with the journal under this
-    database: topics with live operations first, held topics last.
+    database: topics with live operations first, held topics last. Deleted topics are absent.
     """
     parameters = {"shard_count": None, "shards": None} if shards is None else shards.parameters
     return list(tx.execute(_UNVERIFIED, {"limit": limit, **parameters}).scalars())
 
 
 def count_unverified(tx: Connection, topic_ids: Collection[int]) -> int:
-    """Return the number of these topics that may not be acted on: held or unverified."""
+    """Return the number of these topics that may not be acted on, because they are held or unverified."""
     return int(tx.execute(_COUNT, {"topic_ids": sorted(topic_ids)}).scalar_one())
 
 
@@ -108,8 +108,8 @@ def held_reason(tx: Connection, topic_id: int) -> str | None:
 
 
 def verify(tx: Connection, topic_ids: Collection[int]) -> list[int]:
-    """Record that the logs of these topics agree with the journal. Return the ids of those that were unverified; held and deleted
-    topics are skipped.
+    """Record that the logs of these topics agree with the journal. Return the ids of the topics that were unverified until then; held and
+    deleted topics are skipped.
 
     For each returned topic, the generations of its subscriptions are raised above those of a lost history, operations deferred by more
     than `LONGEST_DELAY_SECONDS` become due, its evaluation is due, and its leader is notified.
@@ -127,11 +127,13 @@ def hold(tx: Connection, topic_id: int, reason: str) -> bool:
 
 
 def release(tx: Connection, topic_id: int) -> None:
-    """Stop holding the topic. The topic stays unverified until its logs are compared again."""
+    """Stop holding the topic; does nothing if the topic is not held. The topic stays unverified until its logs are compared again."""
     tx.execute(_RELEASE, {"topic_id": topic_id})
 
 
 def doubt(tx: Connection, topic_ids: Collection[int]) -> None:
-    """Mark these topics as unverified, so that their logs are compared with the journal before anything acts on them."""
+    """Mark these topics as unverified, so that their logs are compared with the journal before anything acts on them. Deleted topics are
+    skipped.
+    """
     if topic_ids:
         tx.execute(_DOUBT, {"topic_ids": sorted(topic_ids)})

@@ -77,17 +77,17 @@ def demand_known(tx: Connection, name: str) -> str:
 
 
 def load_layout(tx: Connection, topic: InspectedTopic) -> SegmentLayout:
-    """Return the present layout of the topic."""
+    """Return the present layout, with the sealed segments that are not pruned; empty for a topic that is being created."""
     return layout_of(tx.execute(_NOW, {"topic_id": topic.topic_id}).all())
 
 
 def layout_at(tx: Connection, topic: InspectedTopic, at: datetime | int) -> SegmentLayout:
-    """Return the layout at an epoch (int) or at a time (aware datetime), including segments that were pruned since.
+    """Return the layout at an epoch (int), or the last layout committed by a time (aware datetime), with the segments that were not pruned
+    then.
 
-    A segment row has the epochs in which the segment was created, sealed and pruned, and `layout_change` has the commit time of each
-    epoch, so the past layout is a selection of segments. Past reservations of ids are not stored: `next_segment_id` is one above the
-    last segment created until then. Raises InvalidInput for a time without a zone, and NotFound if the topic had no layout at that
-    time, or if the epoch was skipped or does not exist yet.
+    Past reservations of ids are not stored: `next_segment_id` is one above the highest id of a segment created until then. Raises
+    InvalidInput for a time without a zone, and NotFound if the topic had no layout at that time, or if the epoch was skipped or does not
+    exist yet.
     """
     if isinstance(at, datetime):
         if at.tzinfo is None:
@@ -105,9 +105,11 @@ def layout_at(tx: Connection, topic: InspectedTopic, at: datetime | int) -> Segm
 
 
 def stored_policy(tx: Connection, level: str, name: str | None) -> dict[str, Any]:
-    """Return the stored policy of a level (`cluster`, `namespace`, `topic`), by parameter; for the cluster all parameters, those with
-    their defaults included. A policy of the cluster that is not valid is returned as stored. `level` and `name` as in
-    `set_parameters`.
+    """Return the values that a level stores, by parameter. The result for the cluster has all parameters, with the default of each
+    parameter that is not stored; but a cluster policy with an unknown parameter or a value of a wrong type is returned as stored.
+
+    `level` is `cluster`, `namespace` or `topic`; `name` is the namespace or topic, None for the cluster. Empty if a namespace or topic
+    stores nothing or does not exist.
     """
     stored = set_parameters(tx, level, name)
     if level == "cluster":
@@ -119,8 +121,9 @@ def stored_policy(tx: Connection, level: str, name: str | None) -> dict[str, Any
 
 
 def set_parameters(tx: Connection, level: str, name: str | None) -> dict[str, Any]:
-    """Return the parameters that a level sets, in the order of declaration; for the cluster, those that differ from their defaults.
-    `level` is `cluster`, `namespace` or `topic`; `name` is the namespace or topic, None for the cluster. Empty if there is no row.
+    """Return the values that a level stores, by parameter, in the order of declaration, without null values. The values are not checked.
+    `level` is `cluster`, `namespace` or `topic`; `name` is the namespace or topic, None for the cluster. Empty if the level stores
+    nothing, or if the namespace or topic does not exist.
     """
     stored = tx.execute(_STORED, {"level": level, "name": name}).scalar_one_or_none() or {}
     return {
@@ -131,7 +134,9 @@ def set_parameters(tx: Connection, level: str, name: str | None) -> dict[str, An
 
 
 def effective_policy(tx: Connection, topic: InspectedTopic) -> list[dict[str, Any]]:
-    """Return all parameters in force, each with its value and its level, in the order of declaration."""
+    """Return a row for each parameter, in the order of declaration, with keys `parameter`, `value` (the value in force) and `level`
+    (`topic`, `namespace`, `cluster` or `default`). Values are as stored, and not checked.
+    """
     rows = tx.execute(_EFFECTIVE, {"topic_id": topic.topic_id}).mappings()
     return sorted((dict(row) for row in rows), key=lambda row: _order_of(row["parameter"]))
 

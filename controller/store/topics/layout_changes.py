@@ -73,7 +73,7 @@ Place = tuple[datetime, int, int]
 
 
 def since(tx: Connection, place: Place, limit: int) -> list[LayoutEvent]:
-    """Return up to `limit` changes of all topics after the position, oldest first.
+    """Return up to `limit` changes of all topics after the position, exclusive, oldest first.
 
     The time of a change is set before its commit, so a change may become visible with a position that was read already. A caller
     that must not miss a change starts at an earlier position.
@@ -88,9 +88,10 @@ def _event(row: Row[Any]) -> LayoutEvent:
 
 
 def write(tx: Connection, topic: TopicRow, operation: Operation, epoch: int) -> datetime:
-    """Write the row of history of the operation, and set the epoch of the operation. Return the time of the row.
+    """Write the history row of the epoch that the operation makes, and set the epoch of the operation. Return the time of the row. The
+    epoch of the topic is not changed.
 
-    Reshapes write their rows in the statement that commits them.
+    Reshapes do not use this function: the statement that commits a reshape writes its row.
     """
     change = {
         "topic_id": topic.topic_id,

@@ -44,7 +44,9 @@ def load_layout(tx: Connection, topic_id: int) -> SegmentLayout:
 
 
 def load_layouts(tx: Connection, topic_ids: Collection[int]) -> dict[int, SegmentLayout]:
-    """Return the present layouts of many topics, by id, in one statement. Ids that do not exist are absent."""
+    """Return the present layouts of many topics, by topic id, each with the sealed segments that are not pruned. A topic that is being
+    created or is deleted has an empty layout; an id without a topic is absent.
+    """
     rows_by_topic: dict[int, list[Row[Any]]] = {}
     for row in tx.execute(text(_NOW), {"topic_ids": list(topic_ids)}):
         rows_by_topic.setdefault(row.topic_id, []).append(row)
@@ -59,7 +61,7 @@ def insert_segments(
     at: datetime,
 ) -> None:
     """Write ACTIVE segments, at least one, and the links to their parents. `backing_topics` has the log of each segment, by its id.
-    `at` is the time of the commit.
+    `at` is the time of the commit, which is stored as the creation time of the segments.
     """
     segment_list = list(segments)
     tx.execute(
@@ -91,7 +93,9 @@ def insert_segments(
 
 
 def layout_of(rows: Sequence[Row[Any]]) -> SegmentLayout:
-    """Return the layout of the rows of one topic at one epoch. Each row has the columns of the topic, and of one segment or none."""
+    """Return the layout of the rows of one topic at one epoch, at least one row. Each row has the columns of the topic, and of one segment
+    or none. A segment that was sealed after the epoch is ACTIVE in the layout.
+    """
     first = rows[0]
     return SegmentLayout.from_selection(
         first.epoch,

@@ -21,7 +21,7 @@ NAMES_KEPT = 100
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """Consumers of one topic. `is_whole` is False if the broker of a segment did not answer."""
+    """Consumers of one topic: `uses` has them by subscription. `is_whole` is False if the broker of a segment did not answer."""
 
     topic_id: int
     uses: Mapping[str, SubscriptionUse]
@@ -105,5 +105,5 @@ def _rows(observation: Observation) -> Iterable[dict[str, object]]:
 
 
 def _storable(name: str) -> str:
-    """Return the name without characters that PostgreSQL cannot store. Clients may use any name, even with surrogates or NUL."""
+    """Return the name with each character that PostgreSQL cannot store (a surrogate or NUL) replaced. Clients may use any name."""
     return name.encode(errors="replace").decode().replace("\0", "\N{REPLACEMENT CHARACTER}")

@@ -60,13 +60,15 @@ class TopicPolicy:
 
 
 def get_cluster(tx: Connection) -> ClusterPolicy:
-    """Return the policy of the cluster. Raises InvalidPolicy if the stored document is not readable."""
+    """Return the policy of the cluster, which is not validated. Raises InvalidPolicy if the stored document has an unknown parameter or a
+    value of a wrong type.
+    """
     return _cluster(tx, "")
 
 
 def get_namespace(tx: Connection, namespace: str) -> NamespacePolicy:
-    """Return the parameters that the namespace (`tenant/namespace`) overrides, possibly none. Raises InvalidPolicy if
-    the stored document is not readable.
+    """Return the parameters that the namespace (`tenant/namespace`) overrides; none, with row version 0, if its policy was never set or
+    the namespace does not exist. Raises InvalidPolicy if the stored document has an unknown parameter or a value of a wrong type.
     """
     return _namespace(tx, namespace, "")
 
@@ -77,7 +79,8 @@ def set_cluster(
     """Replace the policy of the cluster, of which only the parameters that differ from their defaults are stored. The history records
     the actor. Locks the row.
 
-    Raises InvalidPolicy, or LostRace if the row has another version than `seen_row_version` (None accepts any).
+    Raises InvalidPolicy if `policy` is not valid, or LostRace if the row has another version than `seen_row_version` (None accepts any).
+    The replaced policy need not be readable.
     """
     validate(policy)
     row = tx.execute(_CLUSTER[_FOR_UPDATE]).one()  # the replaced policy need not be readable
@@ -103,8 +106,8 @@ def set_namespace(
     actor. Locks both rows.
 
     An empty override keeps the row, so that its versions never start again. `seen_row_version` 0 requires that no policy was set yet;
-    None accepts any version. Raises InvalidPolicy (also if the stored policy of the cluster is not readable), InvalidInput for the name
-    of the namespace, or LostRace if the row has another version.
+    None accepts any version. Raises InvalidPolicy (also if the stored policy of the cluster is not readable), InvalidInput for an invalid
+    name of a namespace, or LostRace if the row has another version. Topics of the namespace are not checked.
     """
     cluster = _cluster(tx, _FOR_SHARE)
     row = tx.execute(_NAMESPACE[_FOR_UPDATE], {"namespace": namespace}).one_or_none()
@@ -134,10 +137,11 @@ def set_topic(
     actor: str | None = None,
     seen_row_version: int | None = None,
 ) -> TopicPolicy:
-    """Replace the override of the topic (None removes it), which must be valid together with the namespace and the cluster.
+    """Replace the override of the topic (None removes it), which must be valid together with the namespace and the cluster. Return the
+    override with the topic's next row version. Locks the topic row, and the rows of the levels above against changes.
 
-    The policy history records the actor, or the login if `actor` is None. Raises TopicNotFound, TopicNotLive, InvalidPolicy, or
-    LostRace if the topic's row version is not `seen_row_version` (None accepts any).
+    The policy history records the actor, or the login if `actor` is None. Raises TopicNotFound, TopicNotLive, InvalidPolicy (also if a
+    level above is not readable), or LostRace if the topic's row version is not `seen_row_version` (None accepts any).
     """
     topic = topics.lock_live_topic(tx, topic_id)
     _demand_version(f"topic {topic.name}", seen_row_version, topic.row_version)
@@ -151,9 +155,10 @@ def set_topic(
 def stored_document(
     tx: Connection, *, namespace: str | None = None, topic_id: int | None = None
 ) -> dict[str, Any]:
-    """Return the stored document of a topic, a namespace, or (with neither) the cluster, even if it is not a readable policy.
+    """Return the stored document, by parameter, of a topic (which may be deleted), a namespace, or (with neither) the cluster, even if it
+    is not a readable policy.
 
-    Empty if no policy is set. Raises TopicNotFound.
+    Empty if no policy is set, also for an unknown namespace. Raises TopicNotFound.
     """
     if topic_id is not None:
         document = topics.get_topic(tx, topic_id).policy
@@ -183,7 +188,9 @@ def read_policy(cluster: str, namespace: str | None = None, topic: str | None = 
 
 
 def in_force(tx: Connection, topic_id: int) -> AutoScalePolicy:
-    """Return the policy in force of the topic, as `read_policy` does. Raises TopicNotFound."""
+    """Return the policy in force of the topic, which may be deleted; an `UnreadablePolicy` if a stored document is not readable. Does not
+    validate the policy. Raises TopicNotFound.
+    """
     topic = topics.get_topic(tx, topic_id)
     cluster, namespace = (
         stored_document(tx),
@@ -195,8 +202,9 @@ def in_force(tx: Connection, topic_id: int) -> AutoScalePolicy:
 def in_force_with(
     tx: Connection, topic_ids: Collection[int], level: PolicyLevel, document: Mapping[str, Any]
 ) -> dict[int, AutoScalePolicy]:
-    """Return the policy that would be in force for each topic if its `level` had that document, as `read_policy` does. Topics that do
-    not exist are absent.
+    """Return, by topic id, the policy that would be in force for each topic if `level` had that document for all of them; an
+    `UnreadablePolicy` if a document is not readable. Does not validate the policies, and writes nothing. Topics that do not exist are
+    absent.
     """
     levels = tx.execute(_LEVELS, {"topic_ids": list(topic_ids)}).mappings()
     replacement = {level.value: json.dumps(dict(document))}

@@ -38,7 +38,7 @@ _WHOLE = text(
 
 @dataclass(frozen=True, slots=True)
 class PublishedLayout:
-    """A layout with its logs. `layout` holds the ACTIVE segments, or all segments that are not pruned, as requested."""
+    """A layout with its logs, by segment id. `layout` holds the ACTIVE segments, or all segments that are not pruned, as requested."""
 
     topic_id: int
     name: str
@@ -48,7 +48,9 @@ class PublishedLayout:
 
 
 def published_layout(tx: Connection, topic: str | int) -> PublishedLayout:
-    """Return the ACTIVE segments of the topic of that name or id. Raises TopicNotFound, or TopicNotLive while it is being created."""
+    """Return the ACTIVE segments, without their parents, of the topic of that name (text) or id. The topic is live or being deleted. Raises
+    TopicNotFound, also for a deleted topic, and TopicNotLive while the topic is being created.
+    """
     statement, parameters = (
         (_BY_NAME, {"name": topic}) if isinstance(topic, str) else (_BY_ID, {"topic_id": topic})
     )
@@ -56,7 +58,9 @@ def published_layout(tx: Connection, topic: str | int) -> PublishedLayout:
 
 
 def published_segments(tx: Connection, topic: str) -> PublishedLayout:
-    """Return all segments of the topic that are not pruned. Raises TopicNotFound, or TopicNotLive while it is being created."""
+    """Return all segments of the topic of that name that are not pruned, with their parents. The topic is live or being deleted. Raises
+    TopicNotFound, also for a deleted topic, and TopicNotLive while the topic is being created.
+    """
     return _published(topic, tx.execute(_WHOLE, {"name": topic}).all())
 
 

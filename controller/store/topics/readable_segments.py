@@ -70,25 +70,29 @@ _FRONT = f"""
 
 @dataclass(frozen=True, slots=True)
 class ToRead:
-    """Segments that a subscription has to read. `drained` holds the segments of the layout that the subscription has drained. A segment
-    that is not in the layout is drained or pruned. `domain.drain_barrier` uses `parents_block`, `domain.assignment` `drain_consumers`.
+    """Segments that a subscription has to read. In the result of `to_read`, a segment of the topic that is not in `layout` is drained or
+    pruned.
     """
 
     layout: SegmentLayout
     drained: frozenset[int]
+    """Segments of `layout` that the subscription has drained, because a descendant of an unread segment may be drained before a seek."""
     backing_topics: Mapping[int, str]
+    """Logs of the segments of `layout`, by segment id."""
     parents_block: bool = True
+    """False if a segment need not wait until its ancestors are drained."""
     drain_consumers: int = 1
+    """Maximum number of consumers that share the entry buckets of a sealed segment until it is drained."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadableSegments:
-    """Segments that may be read, and segments with owned buckets. `found` holds only these, not the segments that wait for them.
-    `waiting` holds the ids of its segments that must wait for an ancestor.
-    """
+    """Segments that a subscription may read at present, and segments with owned buckets."""
 
     found: ToRead
+    """These segments only; a segment that waits for an ancestor is left out unless one of its buckets has an owner."""
     waiting: frozenset[int]
+    """Ids of the segments in `found` that must wait for an ancestor."""
 
     @property
     def readable(self) -> SegmentLayout:
@@ -101,16 +105,16 @@ class ReadableSegments:
 
 
 def front(tx: Connection, topic_id: int, subscription: str) -> ReadableSegments:
-    """Return the segments that the subscription may read at present, and those with owned buckets. Segments that only
-    wait for an ancestor are left out. Raises SubscriptionNotFound.
+    """Return the segments that the subscription, live or being deleted, may read at present, and segments with owned
+    buckets. Segments that wait for an ancestor and have no owner are left out. Raises SubscriptionNotFound.
     """
     rows = _rows(tx, _FRONT, topic_id, subscription)
     return ReadableSegments(_to_read(rows), frozenset(row.segment_id for row in rows if row.waits))
 
 
 def to_read(tx: Connection, topic_id: int, subscription: str) -> ToRead:
-    """Return the segments that the subscription has to read: ACTIVE segments, sealed segments that are not drained,
-    and their descendants, which may have to wait. Raises SubscriptionNotFound.
+    """Return the segments that the subscription, live or being deleted, has to read: ACTIVE segments, sealed segments
+    that are not drained, and their descendants, which may have to wait. Raises SubscriptionNotFound.
     """
     return _to_read(_rows(tx, _TO_READ, topic_id, subscription))
 

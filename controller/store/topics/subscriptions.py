@@ -64,12 +64,12 @@ class SubscriptionRow:
 
     @property
     def as_of(self) -> str:
-        """Version text under which reports of queue consumers about segments are valid. Each seek changes the text."""
+        """Version text `generation.origin` under which reports of queue consumers about segments are valid. Each seek changes the text."""
         return as_of(self.generation, self.origin)
 
 
 def as_of(generation: int, origin: int) -> str:
-    """Return the version text of a generation and an origin, as in `SubscriptionRow.as_of`."""
+    """Return the version text `generation.origin`, under which reports of queue consumers about segments are valid."""
     return f"{generation}.{origin}"
 
 
@@ -127,24 +127,29 @@ def insert_subscription(
 
 
 def first_epoch(tx: Connection, topic_id: int, since: datetime | None = None) -> int:
-    """Return the newest epoch such that all existing segments sealed by then were sealed before `since`.
-
-    With None, return the newest epoch by which no existing segment was sealed.
+    """Return the creation epoch of a subscription that is to read all segments sealed at or after `since` (aware; None: all sealed segments
+    that are not pruned): 1 less than the lowest epoch in which one of them was sealed, or the topic's epoch if there is none. The topic
+    must exist.
     """
     parameters = {"topic_id": topic_id, "since": since}
     return int(tx.execute(text(_FIRST_EPOCH), parameters).scalar_one())
 
 
 def reach_back(tx: Connection, topic_id: int, name: str, epoch: int) -> None:
-    """Make the subscription read segments that were sealed after the epoch, too."""
+    """Make the subscription read segments that were sealed after the epoch, too, by lowering its creation epoch. Does nothing if it reads
+    them already or does not exist.
+    """
     tx.execute(text(_REACH_BACK), {"topic_id": topic_id, "name": name, "epoch": epoch})
 
 
 def set_sharing(
     tx: Connection, topic_id: int, name: str, *, parents_block: bool | None, drain_consumers: int | None
 ) -> None:
-    """Set the parameters of the subscription's assignment: `parents_block` and `drain_consumers`, as `domain.assignment` uses
-    them. None keeps a parameter. Raises SubscriptionNotFound.
+    """Set parameters of the subscription's assignment; None keeps a parameter. `parents_block`: False if a segment need not wait until its
+    ancestors are drained. `drain_consumers` (1 to 65536): maximum number of consumers that share a sealed segment until it is drained.
+
+    Raises SubscriptionNotFound, and through constraints InvalidInput for another number of consumers, and Conflict for False if standard
+    consumers read the subscription.
     """
     get_subscription(tx, topic_id, name)
     tx.execute(
@@ -160,13 +165,15 @@ def set_sharing(
 
 def set_consumers(tx: Connection, topic_id: int, name: str, consumers: SubscriptionConsumers) -> None:
     """Record the kind of consumers that read the subscription from now on. The caller has refused a change that would
-    break the order.
+    break the order. Does nothing if the subscription does not exist.
     """
     tx.execute(text(_SET_CONSUMERS), {"topic_id": topic_id, "name": name, "consumers": consumers.value})
 
 
 def lock_readers(tx: Connection, topic_id: int, name: str) -> SubscriptionRow:
-    """Return the subscription, with consumers kept from registering until the transaction ends. Raises SubscriptionNotFound."""
+    """Lock the row of the subscription and return it. No consumer can register with the subscription until the transaction ends. Raises
+    SubscriptionNotFound.
+    """
     tx.execute(text(_LOCK_READERS), {"topic_id": topic_id, "name": name})
     return get_subscription(tx, topic_id, name)
 
@@ -177,7 +184,7 @@ def list_subscriptions(tx: Connection, topic_id: int) -> list[SubscriptionRow]:
 
 
 def get_subscription(tx: Connection, topic_id: int, name: str) -> SubscriptionRow:
-    """Return a subscription of a topic. Raises SubscriptionNotFound."""
+    """Return a subscription of a topic, live or being deleted. Raises SubscriptionNotFound, also for an unknown topic."""
     row = tx.execute(text(_ONE), {"topic_id": topic_id, "name": name}).one_or_none()
     if row is None:
         raise missing(tx, topic_id, name)
@@ -185,7 +192,7 @@ def get_subscription(tx: Connection, topic_id: int, name: str) -> SubscriptionRo
 
 
 def missing(tx: Connection, topic_id: int, name: str, *, kind: str = "subscription") -> SubscriptionNotFound:
-    """Return the error for a subscription that the topic does not have."""
+    """Return the error for a subscription that the topic does not have. `kind` is the noun of the message."""
     return SubscriptionNotFound(
         f"topic {topics.name_of(tx, topic_id)} has no {kind} {name}; create it, or check the name"
     )

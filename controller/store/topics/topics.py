@@ -46,9 +46,11 @@ class TopicRow:
     properties: Mapping[str, Any]
     policy: Mapping[str, Any] | None
     last_split_at: datetime | None
+    """Time of the intent of the last split, from which its cooldown counts; None before the first. The next three times are alike."""
     last_merge_at: datetime | None
     last_rebucket_at: datetime | None
     last_consumer_act_at: datetime | None
+    """Time of the intent of the last reshape that was made for the number of consumers."""
     created_at: datetime
     deleted_at: datetime | None
 
@@ -86,19 +88,19 @@ def name_of(tx: Connection, topic_id: int) -> str:
 
 
 def get_topics(tx: Connection, topic_ids: Collection[int]) -> list[TopicRow]:
-    """Return the existing topics of these ids, including deleted topics."""
+    """Return the existing topics of these ids, including deleted topics, in no order."""
     return [_topic(row) for row in tx.execute(select(TOPIC).where(TOPIC.c.topic_id.in_(topic_ids)))]
 
 
 def lock_live_topic(tx: Connection, topic_id: int) -> TopicRow:
-    """Lock the topic until the end of the transaction and return it. Raises TopicNotFound, or TopicNotLive with the state."""
+    """Lock the row of the topic until the end of the transaction and return it. Raises TopicNotFound, or TopicNotLive with the state."""
     topic = get_topic(tx, topic_id, lock=True)
     demand_live(topic.name, topic.state)
     return topic
 
 
 def demand_live(topic: str, state: TopicState) -> None:
-    """Raise TopicNotLive, with the state, unless the topic is live."""
+    """Raise TopicNotLive, with the name `topic` and the state, unless the state is live."""
     if state is not TopicState.LIVE:
         raise TopicNotLive(f"topic {topic} is {state}; only a live topic takes requests")
 
@@ -134,8 +136,8 @@ def insert_topic(
     policy: PolicyOverride | None = None,
     properties: Mapping[str, str] | None = None,
 ) -> TopicRow:
-    """Insert a topic in state creating. Raises InvalidInput for its name, and TopicExists or LostRace (through a constraint) if
-    another topic used the name since `first_free_segment_id`. The caller checks that `policy` fits the levels above.
+    """Insert a topic in state creating and return its row. Raises InvalidInput for an invalid name, and TopicExists or LostRace (through a
+    constraint) if another topic used the name since `first_free_segment_id`. The caller checks that `policy` fits the levels above.
 
     The policy history records `actor` for the policy.
     """
@@ -159,7 +161,8 @@ def set_actor(tx: Connection, actor: str | None) -> None:
 
 
 def update_topic(tx: Connection, topic: TopicRow, /, **changes: object) -> int:
-    """Change columns of the row and return its next row version.
+    """Set the columns in `changes` (column name and value) in the row of the topic, and return its next row version. `topic` itself keeps
+    its values.
 
     Raises LostRace if the row has changed since it was read. The names in `changes` come from the program, never from input.
     """
@@ -177,6 +180,7 @@ def update_topic(tx: Connection, topic: TopicRow, /, **changes: object) -> int:
 
 
 def _row(tx: Connection, *conditions: ColumnElement[bool], lock: bool) -> Row[Any] | None:
+    """Return the one topic row that fulfils all conditions; None if there is none. With `lock`, the row is locked against other writers."""
     query = select(*TOPIC.c).where(*conditions)
     return tx.execute(query.with_for_update(key_share=True) if lock else query).one_or_none()
 

@@ -31,8 +31,8 @@ _NOTE = text("""
 
 @dataclass(frozen=True, slots=True)
 class UnmanagedLog:
-    """An unmanaged log that is kept, and the reason. `unread` is the largest number of unread messages of any subscription; None if
-    not known.
+    """An unmanaged log that is kept, and the reason. `origin` is the creation record that the log carries; None without a record.
+    `unread` is the largest number of unread messages of any subscription; None if not known.
     """
 
     topic_id: int
@@ -67,5 +67,5 @@ def replace(
 
 
 def note(tx: Connection, data_plane: str, log: UnmanagedLog) -> None:
-    """Store an unmanaged log that a deletion has kept."""
+    """Store an unmanaged log that a deletion has kept. If the log is stored already, replace its reason and number of unread messages."""
     tx.execute(_NOTE, {"data_plane": data_plane, **log.to_document()})

@@ -29,10 +29,10 @@ def watched_logs(
     planes: Collection[str] | None = None,
     logs: Collection[str] | None = None,
 ) -> list[WatchedLog]:
-    """Return the logs of live topics whose names begin with `prefix`, by topic and segment.
+    """Return the logs of the segments of live topics whose topic names begin with `prefix`, by topic and segment.
 
-    Sealed segments are included for `sealed_for_seconds` after their seal. `planes` restricts the result to these
-    data planes, `logs` to these backing topics; None does not restrict the result.
+    Sealed segments are included for `sealed_for_seconds` after their seal, unless they are pruned. `planes` restricts
+    the result to these data planes, `logs` to these backing topics; None does not restrict the result.
     """
     rows = tx.execute(
         text("""

@@ -42,7 +42,9 @@ _OLD_FLOOR, _FLOOR = "splitVsRebucketMinMsgRateIn", "splitVsRebucketMinMsgRateIn
 
 
 def _number(value: object) -> object:
-    """Return the number. Raises ValueError for a truth value and for text, which would be stored as another value; infinity is text in JSON."""
+    """Return the value unchanged, but a text of `NON_FINITE` as a float. Raises ValueError for a truth value or another text, which
+    pydantic would convert to a number.
+    """
     if isinstance(value, str) and value in NON_FINITE:
         return float(value)
     if isinstance(value, bool | str):
@@ -51,8 +53,8 @@ def _number(value: object) -> object:
 
 
 def _exact(value: object) -> object:
-    """Return the value itself, a rate of a policy. Raises ValueError for a whole number that the policy, which holds 64-bit floating-point
-    numbers, would round.
+    """Return the value unchanged. Raises ValueError for a whole number that the policy, which holds 64-bit floating-point numbers, would
+    round.
     """
     if isinstance(value, int) and (abs(value) > LARGEST_FLOAT or int(float(value)) != value):
         raise ValueError(f"give a number that 64 bits of floating point hold, such as one up to {2**53}")
@@ -60,7 +62,7 @@ def _exact(value: object) -> object:
 
 
 def _exact_or_never(value: object) -> object:
-    """Return the value itself, like `_exact`, which does not apply to the number that stands for infinity."""
+    """Return the value unchanged. Raises the errors of `_exact`, except for the number that stands for infinity."""
     return value if value == _NEVER else _exact(value)
 
 
@@ -137,7 +139,7 @@ _MOST_OF = {
 
 def parameters_of(policy: AutoScalePolicy, before: Mapping[str, Any]) -> Document:
     """Return the level's document with the values of `policy` for the parameters that Pulsar has; a parameter whose field is null is left
-    out. Parameters that Pulsar does not have keep their values of `before`.
+    out. `before` is the level's stored document, whose parameters that Pulsar does not have are kept. The result is not validated.
     """
     other_parameters = {parameter: value for parameter, value in before.items() if parameter not in _FIELD_OF}
     overrides = {name: value for name in _PARAMETER_OF if (value := getattr(policy, name)) is not None}
@@ -148,13 +150,13 @@ def parameters_of(policy: AutoScalePolicy, before: Mapping[str, Any]) -> Documen
 
 
 def _kept(name: str, value: float) -> float:
-    """Return the value that the policy stores: infinity for the number that stands for infinity in a field of bytes."""
+    """Return the value that the policy stores for Pulsar's field `name`: infinity for `_NEVER` in a field of bytes, otherwise the value."""
     return math.inf if "_bytes_" in name and value == _NEVER else value
 
 
 def policy_of(stored: Mapping[str, Any]) -> AutoScalePolicy | None:
-    """Return the parameters of a level that Pulsar has; None if there are none. A stored number outside the range of Pulsar's field becomes the
-    nearest number in the range.
+    """Return those parameters of a level's stored document that Pulsar has; None if there are none. A stored number outside the range of
+    Pulsar's field becomes the nearest number in the range; a value that is not a number is left out.
     """
     read = ((_FIELD_OF[parameter], value) for parameter, value in stored.items() if parameter in _FIELD_OF)
     fields: Document = {
@@ -164,8 +166,8 @@ def policy_of(stored: Mapping[str, Any]) -> AutoScalePolicy | None:
 
 
 def _field_value(name: str, value: Any) -> float | None:
-    """Return the value of Pulsar's field, cut to the field's range. None for a value that is not a number, which a newer version or a
-    manual update may have written.
+    """Return the value of Pulsar's field, cut to the field's range and rounded if the field is a whole number; a truth value unchanged.
+    None for a value that is not a number, which a newer version or a manual update may have written.
     """
     if isinstance(value, bool):
         return value
@@ -276,7 +278,9 @@ def stats_of(
     subscriptions: Sequence[Mapping[str, Any]],
     policy: Sequence[Mapping[str, Any]],
 ) -> Document:
-    """Return the document of `TopicStats` from rows of `inspect.load_now`, `inspect.subscriptions` and `inspect.policy_effective`."""
+    """Return the document of `TopicStats`. `backing_topics` are by segment id; `loads`, `subscriptions` and `policy` are the topic's rows
+    of `inspect.load_now`, `inspect.subscriptions` and `inspect.policy_effective`.
+    """
     load_of = {row["segment_id"]: row for row in loads}
     active = len(layout.active)
     return {
@@ -309,7 +313,7 @@ def stats_of(
 def segment_stats(
     topic: str, segment: Segment, backing_topic: str, load: Mapping[str, Any] | None
 ) -> Document:
-    """Return the document of `SegmentStats`."""
+    """Return the document of `SegmentStats`. `load` is the segment's row of `inspect.load_now`; None if there is none."""
     return {
         "name": backing_topic_name(topic, segment),
         "state": segment.state.value,
@@ -325,7 +329,9 @@ def one_segment_stats(
     load: Mapping[str, Any] | None,
     backlogs: Mapping[str, int | None],
 ) -> Document:
-    """Return the document of `OneSegmentStats`."""
+    """Return the document of `OneSegmentStats`. `load` is the segment's row of `inspect.load_now`, or None; `backlogs` are by subscription,
+    None for a subscription without a cursor.
+    """
     return {
         **segment_stats(topic, segment, backing_topic, load),
         "segmentId": segment.segment_id,

@@ -25,8 +25,8 @@ def get_override(acting: Acting, level: str) -> Response | AutoScalePolicy:
 
 
 def set_override(acting: Acting, level: str, policy: AutoScalePolicy) -> None:
-    """Replace the level's overrides of Pulsar's fields. Overrides that only Cleave has are kept. Raises the errors of
-    `policy_admin.change`.
+    """Replace the level's overrides of Pulsar's fields; a field that is null is no longer overridden. Overrides that only Cleave has are
+    kept. Raises the errors of `policy_admin.change`.
     """
     policy_admin.change(
         acting.app.store, level, lambda before: parameters_of(policy, before), actor=acting.grant.subject

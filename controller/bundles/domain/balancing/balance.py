@@ -55,7 +55,7 @@ class BalanceVerdict:
 
 
 def balance(inputs: BalanceInputs) -> BalanceVerdict:
-    """Decide the moves of one cycle. Pure.
+    """Return the moves of one cycle, the refusals, and the state for the next cycle. Pure.
 
     At most `max_moves_per_cycle` moves of the shedder are placed. A move whose destination would be its source, for which no broker is
     allowed, or that `shed_bundles_with_policies` excludes, becomes a refusal. Raises InvalidPolicy for settings that are not valid
@@ -91,6 +91,7 @@ def balance(inputs: BalanceInputs) -> BalanceVerdict:
 
 def observed(cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_ms: int) -> BalanceState:
     """Return the state with these reports in `broker_averages`, without brokers that have left and without grace periods that have ended.
+    `now_ms`: milliseconds since the Unix epoch.
 
     A report counts once, however many cycles read it.
     """
@@ -118,8 +119,8 @@ def already_counted(cluster: Cluster, state: BalanceState) -> frozenset[str]:
 
 
 def place(bundle: Bundle, occupancy: Occupancy, settings: BalanceSettings, state: BalanceState) -> Choice:
-    """Choose a broker for a bundle, whether or not a broker owns it now. The broker is None if there is no candidate (see
-    `Occupancy.candidates`).
+    """Choose a broker for a bundle by the placement of the settings, whether or not a broker owns it now; the present owner may be chosen.
+    The broker is None if there is no candidate. `occupancy` does not change.
 
     If the chosen broker is above `overloaded_usage`, the choice is made once more among all brokers that the policy allows, as in Pulsar.
     The second choice may be above the threshold too. A bundle of an anti-affinity group keeps to its candidates.

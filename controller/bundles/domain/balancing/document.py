@@ -39,7 +39,10 @@ def write_inputs(inputs: BalanceInputs) -> dict[str, Any]:
 
 
 def read_inputs(document: Mapping[str, Any]) -> BalanceInputs:
-    """Read the document of `write_inputs`; the decision on the result is identical. Raises an error of UNREADABLE for another document."""
+    """Read the document of `write_inputs`; the decision on the result is identical. Raises an error of UNREADABLE
+    (KeyError, TypeError, ValueError or AttributeError) for another document, and InvalidInput for values that are not valid, such as
+    unknown settings.
+    """
     return BalanceInputs(
         cluster=Cluster(
             tuple(_read_broker(value) for value in document["brokers"]),
@@ -64,7 +67,7 @@ def write_verdict(verdict: BalanceVerdict) -> dict[str, Any]:
 
 
 def write_state(state: BalanceState) -> dict[str, Any]:
-    """Return the document of the state between cycles."""
+    """Return the document of the state between cycles, which `read_state` reads."""
     document = {f.name: getattr(state, f.name) for f in fields(state)}
     for name in _FLOATS_BY_NAME:
         document[name] = {key: write_number(value) for key, value in document[name].items()}
@@ -76,7 +79,9 @@ def write_state(state: BalanceState) -> dict[str, Any]:
 
 
 def read_state(document: Mapping[str, Any]) -> BalanceState:
-    """Read the document of `write_state`. Raises an error of UNREADABLE for another document."""
+    """Read the document of `write_state`. Raises an error of UNREADABLE (KeyError, TypeError, ValueError or AttributeError) for another
+    document.
+    """
     values = dict(document)
     for name in _FLOATS_BY_NAME:
         values[name] = {key: float(value) for key, value in values[name].items()}
@@ -88,7 +93,7 @@ def read_state(document: Mapping[str, Any]) -> BalanceState:
 
 
 def _write_fields(value: Move | MoveRefusal) -> dict[str, Any]:
-    """Return the fields by name, without those that are None."""
+    """Return the fields by name as JSON values, without those that are None."""
     values = ((f.name, getattr(value, f.name)) for f in fields(value))
     return {name: _write_value(field_value) for name, field_value in values if field_value is not None}
 

@@ -51,7 +51,9 @@ def as_if_made(cluster: Cluster, pending: Iterable[PendingMove]) -> Cluster:
 
 
 def _taken_along(bundle: Bundle, source: BrokerReport, owned: Iterable[Bundle]) -> dict[str, float]:
-    """Return the usage of the bundle for each resource of its broker, in the unit of the report."""
+    """Return the usage that the bundle takes along from its broker (`source`), by resource, in the unit of the report. `owned`: all bundles
+    of the broker.
+    """
     stats = [owned_bundle.stats for owned_bundle in owned if owned_bundle.stats is not None]
     own = bundle.stats or BundleStats()
     return {

@@ -102,7 +102,7 @@ class BalanceSettings:
         )
 
     def excludes(self, namespace: str) -> bool:
-        """Return True if bundles of this namespace are never shed."""
+        """Return True if the namespace is in `excluded_namespaces`, so that its bundles are never shed."""
         return bool(self.excluded_namespaces) and namespace in {
             name.strip() for name in self.excluded_namespaces.split(",")
         }

@@ -18,7 +18,9 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, slots=True)
 class BrokerAverages:
-    """Moving averages of a broker as of the report made at `reported_at` (ms)."""
+    """Moving averages of a broker as of the report made at `reported_at` (ms): its weighted maximum usage as a fraction, and its bytes per
+    second.
+    """
 
     usage: float
     byte_rate: float

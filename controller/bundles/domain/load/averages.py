@@ -48,7 +48,7 @@ class TimeAverage:
         return self.byte_rate_in + self.byte_rate_out
 
     def with_sample(self, stats: BundleStats) -> Self:
-        """Return the averages after one more sample."""
+        """Return the averages after one more sample; only its rates count."""
         count = min(self.sample_count + 1, self.max_samples)
 
         def average(old: float, new: float) -> float:
@@ -72,7 +72,7 @@ class BundleLoad:
     long_term: TimeAverage = TimeAverage(LONG_TERM_SAMPLES)
 
     def with_sample(self, stats: BundleStats) -> Self:
-        """Return the averages after one more sample."""
+        """Return both averages after one more sample."""
         return type(self)(self.short_term.with_sample(stats), self.long_term.with_sample(stats))
 
 

@@ -46,7 +46,9 @@ _DIRECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def figures_of(resource: str) -> tuple[str, ...]:
-    """Return the names of the figures of a bundle that stand for its use of a resource: one direction, or messages and bytes."""
+    """Return the names of the figures of a bundle that stand for its use of a resource: the byte rate of one direction for a bandwidth,
+    `msg_rate` and `byte_rate` for any other name.
+    """
     return _DIRECTIONS.get(resource, ("msg_rate", "byte_rate"))
 
 
@@ -57,8 +59,8 @@ def totals(all_stats: Iterable[BundleStats], figures: Sequence[str]) -> tuple[fl
 
 
 def share_of(stats: BundleStats, sums: Sequence[float], figures: Sequence[str]) -> float:
-    """Return a bundle's share of its broker's `totals`, 0 to 1: the mean over the figures whose total is above 0; 0 if no total
-    is.
+    """Return a bundle's share of its broker's load, 0 to 1: the mean of its shares of the totals `sums` over the figures whose total is
+    above 0; 0 if no total is. `sums` are the `totals` of the same `figures`, in the same order.
     """
     shares = [
         float(getattr(stats, figure)) / total

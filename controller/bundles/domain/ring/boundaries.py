@@ -122,8 +122,8 @@ class NamespaceBundles:
         """Return the list after cutting a bundle at these points, each the first hash of a part, and the parts. There is one part more than
         there are points.
 
-        Points may be in any order. Raises the errors of `require`; InvalidRange without points, if the bundle cannot be split, or if a
-        point is on or outside its ends or given twice.
+        Points may be in any order. Raises BundleNotFound if the bundle is not in the list, and InvalidInput for another namespace;
+        InvalidRange without points, if the bundle cannot be split, or if a point is on or outside its ends or given twice.
         """
         self._require_splittable(bundle)
         points = sorted(cuts)
@@ -152,7 +152,9 @@ class BundleSplit:
 
 
 def equal_cuts(bundle: NamespaceBundle, parts: int) -> tuple[int, ...]:
-    """Return Pulsar's cuts into equal widths; the last part takes the remainder. Raises InvalidRange unless 2 <= parts <= upper - lower."""
+    """Return Pulsar's `parts - 1` cuts into equal widths, rising; the last part takes the remainder. Raises InvalidRange unless 2 <= parts
+    <= upper - lower.
+    """
     span = bundle.upper - bundle.lower
     if not 2 <= parts <= span:
         raise InvalidRange(f"bundle {bundle} cannot be split into {parts} parts; give 2 to {span}")

@@ -95,7 +95,9 @@ class NamespaceBundle:
 
     @classmethod
     def parse(cls, text: str) -> NamespaceBundle:
-        """Read `tenant/namespace/lo_hi`. Digits may be of either case, and leading zeros may be missing. Raises as the constructor does."""
+        """Read `tenant/namespace/0x…_0x…`. Digits may be of either case, and leading zeros may be missing. Raises InvalidInput, or its kind
+        InvalidRange for a wrong range, for another text.
+        """
         namespace, slash, range_text = text.rpartition("/")
         if not slash:
             raise InvalidInput(

@@ -16,7 +16,7 @@ LAST_HASH = 0xFFFFFFFF
 
 
 def topic_hash(topic: str) -> int:
-    """Return the hash of a topic, 0..0xffffffff; short names are completed first, see `canonical_topic_name`.
+    """Return the hash of a topic, 0..0xffffffff; a short name is completed first (`x` is `persistent://public/default/x`).
     Raises InvalidInput for a text that is no topic name.
     """
     return zlib.crc32(canonical_topic_name(topic).encode())

@@ -18,7 +18,8 @@ def chosen_bundle(choice: str, reports: Iterable[BundleReport]) -> NamespaceBund
     """Return the bundle with the most topics (`LARGEST`) or the most bytes per second over a long time (`HOT`); of equal ones the first
     by name.
 
-    Bundles without topics are never chosen. Raises InvalidInput for another choice, BundleNotFound if no bundle has topics.
+    Bundles without topics are never chosen. `reports` are those of one namespace. Raises InvalidInput for another choice, BundleNotFound if
+    no bundle has topics.
     """
     if choice not in BUNDLE_CHOICES:
         raise InvalidInput(f"bundle choice {choice!r} is unknown; choose one of {', '.join(BUNDLE_CHOICES)}")

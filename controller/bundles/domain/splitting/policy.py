@@ -69,14 +69,16 @@ class SplitPolicy:
         )
 
     def options(self, budget: int) -> SplitOptions:
-        """Return the options of an algorithm: the same limits, and `budget`, the number of bundles that the namespace may still gain."""
+        """Return the options of an algorithm: the rates of the policy as limits, `budget` (the number of bundles that the namespace may
+        still gain, at least 0), and the defaults of the others.
+        """
         return SplitOptions(
             max_msg_rate=self.max_msg_rate, max_byte_rate=self.max_byte_rate, bundle_budget=budget
         )
 
     def plan(self, request: SplitRequest) -> SplitPlan | CutRefusal:
-        """Return the cuts of the algorithm, or of the fallback if the algorithm refuses. Without a fallback, or if both refuse, return the
-        refusal of the algorithm.
+        """Return the cuts of the policy's algorithm, or of the fallback if the algorithm refuses. Without a fallback, or if both refuse,
+        return the refusal of the algorithm. `enabled` and the thresholds are not checked here.
         """
         plan = plan_split(self.algorithm, request)
         if isinstance(plan, SplitPlan) or not self.fallback_algorithm:
@@ -98,7 +100,7 @@ class SplitPolicy:
 
 
 def read_stored(overrides: Mapping[str, Any]) -> tuple[SplitPolicy, str | None]:
-    """Return the policy of stored overrides, and None.
+    """Return the policy of stored overrides, and None as the reason. Raises no error.
 
     If an older version left the overrides unreadable, return the default policy and the reason. The limits of the defaults hold for such
     a namespace, but no cycle splits it.

@@ -55,7 +55,7 @@ class SplitThresholds:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Value of a bundle and its limit."""
+    """Value of a bundle and its limit. `metric`: topics, sessions, msg_rate or byte_rate."""
 
     metric: str
     value: float
@@ -86,7 +86,9 @@ class BundleReport:
 
 
 def report_of(bundle: Bundle) -> BundleReport:
-    """Return the report of a bundle for the split and merge rules. Figures that are unknown are 0."""
+    """Return the report of a bundle for the split and merge rules. Figures that are unknown are 0. The long-term figures have rates only.
+    `owned` and `is_new` are True.
+    """
     stats = bundle.stats or BundleStats()
     if bundle.load is None:
         return BundleReport(NamespaceBundle.parse(bundle.bundle_id), stats)

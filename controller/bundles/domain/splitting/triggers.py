@@ -194,7 +194,7 @@ def decide_splits(
 
 @dataclass(frozen=True, slots=True)
 class _HotBundle:
-    """A report above a limit, and the first limit it is above."""
+    """A report above a limit, and the first limit it is above (`because`), in Pulsar's order of the limits."""
 
     report: BundleReport
     because: Reading
@@ -231,7 +231,9 @@ def _hottest_first(inputs: SplitInputs, settings: TriggerSettings) -> list[_HotB
 
 
 class _Decision:
-    """One pass over the hot bundles. Every gate gives a refusal or lets the bundle pass to the next gate."""
+    """One pass over the hot bundles. Every gate returns a refusal, or None to let the bundle pass to the next gate. `added`: number of
+    bundles that the splits chosen so far add to each namespace.
+    """
 
     def __init__(self, inputs: SplitInputs, find_cuts: CutFinder, settings: TriggerSettings) -> None:
         self.inputs, self.find_cuts, self.settings = inputs, find_cuts, settings
@@ -283,7 +285,7 @@ class _Decision:
 
     def _hit_gate(self, hot: _HotBundle) -> SplitRefusal | None:
         """Add this cycle to the bundle's hot cycles, unless an earlier cycle has counted the report. Refuse the bundle until there are
-        more hot cycles than `hit_count_threshold`; None lets every bundle pass.
+        more hot cycles than `hit_count_threshold`. If the threshold is None, count nothing and let every bundle pass.
         """
         threshold = self.settings.rules.hit_count_threshold
         if threshold is None:

@@ -73,9 +73,9 @@ def apply(
     limit of `settings`.
 
     Approved proposals of namespaces in dry run are left. A merge cannot be applied: it is claimed and refused. Each kind is approved and
-    claimed in one transaction, and each outcome is recorded in its own. A temporary error returns the proposal to approved for a later
+    claimed in one transaction, and each outcome is recorded in its own. After a temporary error the proposal stays approved for a later
     call, until `max_attempts`. A proposal that fails does not stop the others. Return a report for each claimed proposal. `cycle_id` must
-    be a cycle of the cluster (see `require_cycle`). Raises StoreUnavailable, and LostRace if another process has changed a claimed
+    be a cycle of the cluster, which is not checked here. Raises StoreUnavailable, and LostRace if another process has changed a claimed
     proposal; the remaining claimed proposals then wait until their claims expire.
     """
     with store.transaction() as tx:
@@ -121,7 +121,7 @@ def waiting(store: Store, *, cluster: str, cycle_id: int | None) -> list[Proposa
 
 
 def require_cycle(store: Store, *, cluster: str, cycle_id: int) -> None:
-    """Raise NotFound unless the cycle is recorded for the cluster. A deleted cycle is not."""
+    """Raise NotFound unless the cycle is recorded for the cluster; a deleted cycle is no longer recorded."""
     with store.transaction() as tx:
         cycle = bundle_cycles.get_cycle(tx, cycle_id)
     if cycle.cluster != cluster:
@@ -133,7 +133,7 @@ def require_cycle(store: Store, *, cluster: str, cycle_id: int) -> None:
 def _one(
     store: Store, acts: BundleActions, row: ProposalRow, settings: ApplySettings, claimant: str
 ) -> ActReport:
-    """Perform the claimed proposal, record its new state, and return the report. A temporary error returns the proposal to approved, until
+    """Perform the claimed proposal, record its new state, and return the report. After a temporary error the proposal stays approved, until
     `max_attempts`; any other error of Cleave makes it failed. Raises LostRace if another process has changed the proposal.
     """
     try:
@@ -166,8 +166,8 @@ def _put_back(store: Store, row: ProposalRow, error: Retryable, claimant: str) -
 
 
 def _split(store: Store, acts: BundleActions, row: ProposalRow) -> tuple[ProposalState, str]:
-    """Split the bundle at the cut points, and store the new boundaries. Return the state of the proposal and its outcome; FAILED if the
-    broker changed nothing. Raises the errors of `split_at` and `_store_boundaries`.
+    """Split the bundle at the cut points, and store the new boundaries. Return the state for the proposal (APPLIED, or FAILED if the
+    broker changed nothing) and its outcome as a text. Raises the errors of `split_at` and `_store_boundaries`.
     """
     result = acts.split_at(row.bundle, row.cut_points)
     if result.outcome is ActOutcome.NOTHING_CHANGED:
@@ -200,8 +200,9 @@ def _store_boundaries(store: Store, row: ProposalRow, boundaries: tuple[int, ...
 
 
 def _unload(_store: Store, acts: BundleActions, row: ProposalRow) -> tuple[ProposalState, str]:
-    """Unload the bundle, to the destination if there is one. Return the state of the proposal and its outcome; FAILED if the source loaded
-    the bundle again. Raises InvalidInput if the placement rules forbid the destination, and the errors of `demand_allowed` and
+    """Unload the bundle, to the destination if there is one. Return the state for the proposal (APPLIED, or FAILED if the source loaded the
+    bundle again) and its outcome as a text. Raises InvalidInput if the placement rules forbid the destination, LostRace if neither the
+    source nor the destination owns the bundle but another broker does, and the other errors of `demand_allowed` and
     `BundleActions.unload`.
     """
     if row.destination is not None:  # the policies of the cluster may have changed since the proposal
@@ -216,7 +217,7 @@ def _unload(_store: Store, acts: BundleActions, row: ProposalRow) -> tuple[Propo
 
 
 def _merge(_store: Store, _acts: BundleActions, _row: ProposalRow) -> tuple[ProposalState, str]:
-    """Return the state refused, and the reason."""
+    """Return the state REFUSED and the reason as a text, because Pulsar cannot merge bundles. Does nothing."""
     return (
         ProposalState.REFUSED,
         "Pulsar's admin API cannot merge bundles; create the namespace again with fewer bundles",

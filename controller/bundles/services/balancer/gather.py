@@ -44,10 +44,10 @@ _TICKS_WITHIN_MS = 86_400_000  # older ticks do not show which brokers are silen
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Inputs of a cycle, the state on which they are based, and the mode of each namespace.
+    """Inputs of a cycle, the state on which they are based (after the new reports were added), and the mode of each namespace.
 
-    `is_new` is True if reports were aggregated since the previous cycle. `unreadable` holds, by namespace, the reason for which split
-    settings cannot be read; such a namespace is not split.
+    `state_version`: version of the stored state, for compare-and-set. `is_new` is True if reports were aggregated since the previous
+    cycle. `unreadable` holds, by namespace, the reason for which split settings cannot be read; such a namespace is not split.
     """
 
     inputs: CycleInputs
@@ -69,12 +69,13 @@ class CycleFiles:
 def gather(
     store: Store, cluster_name: str, settings: BalanceSettings, files: CycleFiles | None = None
 ) -> Snapshot:
-    """Read the inputs of a cycle: the stored inputs in one transaction, then the files. Writes nothing.
+    """Return the inputs of a cycle: read the stored inputs in one transaction, then the files. Writes nothing. The state in the result
+    already contains the reports that were aggregated since the previous cycle.
 
     Moves exclude namespaces in dry run, unless every namespace is in dry run; the bundles still count as load. Without `files`, no topics
     are known, and every broker that has reported counts as active. This suits callers that neither split nor place bundles. Raises
-    StoreUnavailable, InvalidInput if the stored state cannot be read, and, with `files`, the errors of `ReportArea.heard` and
-    `ReportArea.hot_topics`.
+    StoreUnavailable, InvalidInput if the stored state cannot be read, and, with `files`, OSError or pyarrow's ArrowException if the
+    storage does not answer or a file cannot be read.
     """
     with store.transaction() as tx:
         stored = _read(tx, cluster_name, settings)

@@ -65,8 +65,9 @@ def propose(
     with `is_repeat` True and counts of 0, and do nothing.
 
     Reads the placement rules from the cluster and the reports from `area`; changes no broker. Raises InvalidPolicy, StoreUnavailable,
-    LostRace after four attempts, Conflict if another call with `request_key` records its cycle at the same time, OSError if the storage
-    of the reports does not answer, and the errors of `ask_rules`.
+    LostRace after four attempts that other cycles interrupted, Conflict if another call with `request_key` records its cycle at the same
+    time, OSError if the storage of the reports does not answer, Retryable while no broker answers, and Terminal if a broker refuses to
+    answer.
     """
     validate(settings)
     attempts = tenacity.Retrying(
@@ -155,6 +156,7 @@ def _next_state(snapshot: Snapshot, outcome: CycleOutcome) -> CycleState:
 
 
 def _split_proposal(split: ChosenSplit) -> NewProposal:
+    """Return the split as a proposal, with the reading that caused it as the reason and the load of each part in `detail`."""
     because, plan = split.because, split.plan
     parts = [
         {

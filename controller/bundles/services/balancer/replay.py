@@ -27,7 +27,9 @@ class Replay:
 
 
 def replay(cycle: StoredCycle) -> Replay:
-    """Replay the cycle. Raises NotFound if the texts were deleted, and InvalidInput for a text that cannot be read."""
+    """Decide the cycle again from its stored inputs, and return the result of the comparison with its stored outcome. Writes nothing.
+    Raises NotFound if the texts were deleted, and InvalidInput for inputs that cannot be read.
+    """
     if cycle.inputs is None or cycle.outcome is None:
         raise NotFound(
             f"the inputs of cycle {cycle.cycle_id} have been deleted; replay a newer cycle, or keep more days "
@@ -42,7 +44,7 @@ def replay(cycle: StoredCycle) -> Replay:
 
 def difference_of(name: str, stored: str, replayed: str) -> str | None:
     """Return the first difference of two JSON texts, as a path with both values, or as a position if only their spelling differs. None if
-    their bytes are equal. Raises ValueError if the texts differ and either is not JSON.
+    their bytes are equal. `name` is the beginning of the path. Raises ValueError if the texts differ and either is not JSON.
     """
     if stored.encode() == replayed.encode():
         return None

@@ -44,8 +44,8 @@ def verify(store: Store, reader: BundleReader, *, claimant: str) -> list[ActRepo
 
 
 def _one(store: Store, reader: BundleReader, row: ProposalRow, claimant: str, now: datetime) -> ActReport:
-    """Verify the proposal, which was claimed at `now`, record its new state or that it is to be read again, and return the report. Raises
-    LostRace if another process has changed the proposal.
+    """Verify the proposal, which was claimed at `now`, and return the report. Record the new state, or end the claim after 20 s so that the
+    proposal is read again; errors of reading are recorded too. Raises LostRace if another process has changed the proposal.
     """
     try:
         state, outcome = _look(reader, row, now)
@@ -65,7 +65,9 @@ def _one(store: Store, reader: BundleReader, row: ProposalRow, claimant: str, no
 
 
 def _look(reader: BundleReader, row: ProposalRow, now: datetime) -> tuple[ProposalState, str]:
-    """Return the state that the cluster shows for the proposal, and the outcome as a text. Raises the errors of reading."""
+    """Return the state that the cluster shows for the proposal, and the outcome as a text: VERIFIED or FAILED, or APPLIED for an unload
+    that cannot be judged yet. Raises Retryable if a broker does not answer, and Terminal if a broker refuses to answer.
+    """
     if row.kind is ProposalKind.SPLIT:
         bundles = reader.bundles(row.namespace)
         missing = [cut for cut in row.cut_points if cut not in bundles.boundaries]

@@ -28,8 +28,8 @@ Where Pulsar draws at random, a counter in the state decides. The same state giv
 
 
 def any_of(best: Sequence[str], candidates: Sequence[str], state: BalanceState) -> Choice:
-    """Choose one of `best` at random; without any, one of the candidates; without any, the broker is None. Advances the state's counter
-    of draws.
+    """Choose one of `best` at random, or one of the candidates if `best` is empty; the state in the result counts the draw. If both are
+    empty, the broker is None and the state is unchanged.
     """
     among = tuple(best) or tuple(candidates)
     if not among:

@@ -18,7 +18,7 @@ from controller.bundles.domain.load.averages import UNKNOWN_LOAD
 
 
 class Occupancy:
-    """The owners of a cluster's bundles. `move` changes them; the other methods only read."""
+    """The owners of a cluster's bundles, at first those in the cluster. `move` changes them; the other public methods only read."""
 
     def __init__(self, cluster: Cluster, settings: BalanceSettings) -> None:
         self.cluster = cluster
@@ -36,7 +36,9 @@ class Occupancy:
         return self._long_term[broker]
 
     def move(self, bundle_id: str, destination: str) -> None:
-        """Change the owner of the bundle to the destination."""
+        """Change the owner of the bundle, which must be in the cluster, to the destination, and the counts of both brokers. The cluster
+        itself does not change.
+        """
         bundle = self.cluster.bundle_by_id[bundle_id]
         source = self._owner[bundle_id]
         if source is not None:

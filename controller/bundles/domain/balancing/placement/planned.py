@@ -21,7 +21,9 @@ def planned(
     settings: BalanceSettings,  # noqa: ARG001 -- nothing to set
     state: BalanceState,
 ) -> Choice:
-    """Choose the broker that the state has planned for the bundle; if it is no candidate, a random candidate, which becomes the plan."""
+    """Choose the broker that the state has planned for the bundle; without a plan, or if this broker is no candidate, a random candidate,
+    which becomes the plan. Without candidates the broker is None.
+    """
     planned_broker = state.planned.get(bundle_id)
     if planned_broker in candidates and planned_broker is not None:
         return Choice(planned_broker, (planned_broker,), state)

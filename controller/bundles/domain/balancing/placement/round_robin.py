@@ -26,7 +26,9 @@ def round_robin(
     settings: BalanceSettings,  # noqa: ARG001 -- nothing to set
     state: BalanceState,
 ) -> Choice:
-    """Choose the next broker in turn. Without candidates the broker is None, and the counter stays."""
+    """Choose the candidate whose turn it is by the state's counter, which advances. Without candidates the broker is None, and the counter
+    stays. Bundle, load and settings play no part.
+    """
     if not candidates:
         return Choice(None, (), state)
     turn = state.round_robin

@@ -36,7 +36,7 @@ from controller.bundles.domain.load.broker_usage import weighted_max_usage
 
 @dataclass(frozen=True, slots=True)
 class _Pair:
-    """Two brokers with the difference of their usage, in percent."""
+    """Two brokers, `high` with at least the usage of `low`, with the difference of their usage, in percent."""
 
     low: str
     high: str
@@ -105,7 +105,7 @@ def _count(
     """Add a hit to both brokers of the pair, in `low_hits` and `high_hits`, for each threshold that the difference reaches; clear the
     count of the other threshold.
 
-    A broker's hit counts only if its report is new. Return False if the difference is below the low threshold.
+    A broker's hit counts only if its report is new. Return True if the difference reaches the low threshold, False if it is below.
     """
     beyond_low = pair.difference >= settings.avg_low_usage * 100
     beyond_high = beyond_low and pair.difference >= settings.avg_high_usage * 100
@@ -153,8 +153,8 @@ def _shed(
     now_ms: int,
 ) -> tuple[list[Move], MoveRefusal | None]:
     """Return moves off the higher broker of the pair to the lower broker, heaviest bundles first, and None; or no moves and the refusal.
-    Together the bundles carry at most `unload_fraction` of the difference in messages, or in bytes if that is not above the floor
-    `min_unload_msg_rate`. One bundle stays.
+    Together the bundles carry at most `unload_fraction` of the difference in messages, or in bytes if that fraction is not above the
+    floor `min_unload_msg_rate`. One bundle stays.
     """
     owned = cluster.bundles_of(pair.high)
     high, low = reports[pair.high].stats, reports[pair.low].stats

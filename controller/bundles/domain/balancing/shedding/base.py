@@ -73,7 +73,9 @@ def heaviest_first(
     state: BalanceState,
     now_ms: int,
 ) -> list[WeighedBundle]:
-    """Return the bundles of a broker that may move, with their `figure`, by load descending, then by name."""
+    """Return the bundles of a broker that may move, by load descending, then by name. `figure` computes the load from the averages of a
+    bundle.
+    """
     weighed = [
         WeighedBundle(figure(bundle.load), bundle.bundle_id)
         for bundle in cluster.bundles_of(broker)
@@ -83,12 +85,12 @@ def heaviest_first(
 
 
 def short_term_byte_rate(load: BundleLoad) -> float:
-    """Return the bytes per second over the last samples."""
+    """Return the bytes per second, in and out together, averaged over the last samples."""
     return load.short_term.byte_rate
 
 
 def short_term_msg_rate(load: BundleLoad) -> float:
-    """Return the messages per second over the last samples."""
+    """Return the messages per second, in and out together, averaged over the last samples."""
     return load.short_term.msg_rate
 
 
@@ -116,7 +118,8 @@ def shed_byte_rate(
     now_ms: int,
 ) -> tuple[list[Move], MoveRefusal | None]:
     """Return moves of at least `needed` bytes per second off the broker, heaviest bundles first and without a destination, and None. If
-    the movable bundles have less, all of them are moved. If no bundle may be moved, return no moves and the refusal.
+    the movable bundles have less, all of them are moved. If no bundle may be moved, or the broker has fewer than two, return no moves
+    and the refusal. `because` is the reading that causes the moves.
 
     One bundle stays; Pulsar takes the last one too if the broker reports more than the sum of its bundles.
     """
@@ -136,7 +139,9 @@ def shed_byte_rate(
 
 
 def stale_reports(cluster: Cluster, settings: BalanceSettings, now_ms: int) -> dict[str, MoveRefusal]:
-    """Return a refusal for each broker whose report is older than `report_ttl_seconds`."""
+    """Return, by broker, a refusal for each broker whose report is older than `report_ttl_seconds`. Brokers without a report are left
+    out.
+    """
     most_ms = settings.report_ttl_seconds * 1_000
     ages = {name: now_ms - report.reported_at for name, report in cluster.reporting}
     return {

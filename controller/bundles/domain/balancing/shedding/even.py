@@ -84,8 +84,8 @@ def _settling(
 
 
 def _counted(levels: EvenLevels, state: BalanceState, waiting: frozenset[str]) -> BalanceState:
-    """Return the state with one more hit for each broker whose new report is outside its band. Brokers inside their band have no hits,
-    nor have the brokers in `waiting`.
+    """Return the state with one more hit for each broker outside its band whose report is new. Brokers inside their band lose their hits,
+    and so do brokers without a fresh report and the brokers in `waiting`.
     """
     counted = [name for name in levels.load if name not in waiting]
     hit = {name: int(levels.cluster.is_new(name)) for name in counted}
@@ -113,10 +113,9 @@ def _level(
     cold: frozenset[str],
     settings: BalanceSettings,
 ) -> tuple[list[Move], list[MoveRefusal]]:
-    """Relieve the hot brokers, fullest first, then fill the cold ones, emptiest first, up to `max_moves_per_cycle` moves. Changes
-    `levels`.
-
-    A refusal is returned for each hot broker that could give nothing, and one if the limit of moves was reached.
+    """Relieve the hot brokers, fullest first, then fill the cold ones, emptiest first, up to `max_moves_per_cycle` moves (0: no limit).
+    Return the moves, and a refusal for each hot broker that could give nothing, and one if the limit of moves was reached. `ready`:
+    brokers that may be the other side of a move. Changes `levels`.
     """
     moves: list[Move] = []
     refusals: list[MoveRefusal] = []
@@ -141,8 +140,8 @@ def _level(
 
 
 def _fill(levels: EvenLevels, destination: str, sources: frozenset[str], max_moves: int) -> list[Move]:
-    """Move bundles from the fullest brokers to the destination until it has reached its goal, no bundle fits, or `max_moves` are made.
-    Changes `levels`.
+    """Move bundles from the fullest of the brokers `sources` to the destination until it has reached its goal, no bundle fits, or
+    `max_moves` are made. Return the moves. Changes `levels`.
 
     Brokers at or below the mean give nothing.
     """

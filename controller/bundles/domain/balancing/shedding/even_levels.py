@@ -112,12 +112,12 @@ class EvenLevels:
         return self._capacity[source] / self._capacity[destination]
 
     def emptiest(self, names: Iterable[str]) -> list[str]:
-        """Return the `_TRIED_DESTINATIONS` least loaded of these brokers, by load, then by name."""
+        """Return the 8 (`_TRIED_DESTINATIONS`) least loaded of these brokers, or all if there are fewer, by load, then by name."""
         return heapq.nsmallest(_TRIED_DESTINATIONS, names, key=lambda name: (self.load[name], name))
 
     def bundles_of(self, broker: str) -> list[SharedBundle]:
-        """Return the bundles that may leave the broker and have traffic, lightest share first, then by name. The shares are computed at
-        the first call, so bundles that this cycle moves to the broker afterwards are missing.
+        """Return the bundles that may leave the broker and have traffic, each with the usage that it takes along, lightest first, then by
+        name. The shares are computed at the first call; bundles that this cycle moves to the broker are missing.
         """
         if broker not in self._bundles:
             owned = self.cluster.bundles_of(broker)
@@ -135,8 +135,8 @@ class EvenLevels:
         return may_move(self.cluster, bundle, self.settings, self._state, self._now_ms)
 
     def perform(self, move: Move) -> Move:
-        """Record the move as made, in the usages, the bundles of both brokers, and the occupancy. Return the move, which must come from
-        `pick_for`.
+        """Record the move as made, in the usages, the bundles of both brokers, and the occupancy. Return the move itself, which must come
+        from `pick_for` and have a destination.
         """
         destination = str(move.destination)
         self._bundles[move.source].remove(SharedBundle(move.load, move.bundle_id))

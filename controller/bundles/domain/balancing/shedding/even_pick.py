@@ -20,7 +20,8 @@ def pick_for(
 
     First comes the heaviest bundle within `needed` and the destination's room. While the broker to be relieved or filled (`reason` says
     which) is still outside its band, heavier bundles follow: the lightest with which both brokers stay on their side of the mean, then
-    the lightest that relieves the fuller of the two by the distance from the mean to the upper end of the band. The last bundle of a broker stays.
+    the lightest that relieves the fuller of the two by the distance from the mean to the upper end of the band. The last bundle of a
+    broker stays. `levels` does not change.
     """
     if levels.remaining[source] < 2:
         return MoveRefusal(
@@ -48,8 +49,9 @@ def _in_order(
     *,
     exceed: bool,
 ) -> Iterator[SharedBundle]:
-    """Yield the candidates from best to worst. Lazy, because the first is nearly always taken. `exceed`: bundles heavier than `needed`
-    follow.
+    """Yield the candidates from best to worst: the bundles within `needed` and the destination's room, heaviest first. With `exceed`,
+    heavier bundles follow, lightest first: bundles that leave both brokers on their side of the mean, then bundles that relieve the fuller
+    broker enough. Lazy, because the first is nearly always taken. `bundles`: lightest share first.
     """
     scale = levels.scale(source, destination)
     wanted = min(needed, (levels.hot_goal - levels.load[destination]) / scale)

@@ -30,8 +30,9 @@ _LOWER_SHARE: Final = 0.5  # of the margin, given up at the lower boundary
 
 
 def threshold(cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_ms: int) -> Shedding:
-    """Return moves without a destination off brokers at or above the mean plus `threshold_margin`, and the refusals. If there are no such
-    moves and `threshold_lower_boundary` is set, return the lower-boundary move. The state holds the advanced averages.
+    """Return moves without a destination off brokers whose average usage is at or above the mean plus `threshold_margin`, and the refusals.
+    If there are no such moves and `threshold_lower_boundary` is set, return moves off the busiest broker if some broker is more than the
+    margin below the mean. The state holds the advanced averages.
     """
     few = too_few_brokers(cluster)
     if few is not None:
@@ -58,7 +59,9 @@ def threshold(cluster: Cluster, settings: BalanceSettings, state: BalanceState, 
 
 
 def _advanced(cluster: Cluster, settings: BalanceSettings, averages: Mapping[str, float]) -> dict[str, float]:
-    """Return the average usage of each reporting broker. Reports that no earlier cycle has counted advance the averages."""
+    """Return the average usage of each reporting broker, from the old `averages`, which do not change. Only a report that no earlier cycle
+    has counted advances an average; a broker without an old average begins with its report.
+    """
     advanced = {}
     for broker, report in cluster.reporting:
         old = averages.get(broker)
@@ -79,8 +82,8 @@ def _shed(
     state: BalanceState,
     now_ms: int,
 ) -> tuple[list[Move], MoveRefusal | None]:
-    """Return moves off the broker that bring its usage below the line, and None; or no moves and the refusal. `mean` is the mean of all
-    averages.
+    """Return moves without a destination off the broker that bring its usage five points below the mean plus `threshold_margin`, and None;
+    or no moves and the refusal. `mean` is the mean of all averages, which are those in `state`.
     """
     usage, margin = state.usage_averages[broker], settings.threshold_margin
     if usage < mean + margin:
@@ -97,8 +100,9 @@ def _shed(
 def _shed_for_the_lowest(
     cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_ms: int
 ) -> tuple[list[Move], MoveRefusal | None]:
-    """Return moves of half a margin off the busiest broker that has two bundles, and None, if some broker is a margin below the mean; or
-    no moves and the refusal.
+    """Return moves off the busiest broker that has at least two bundles, and None, if some broker is more than `threshold_margin` below the
+    mean; otherwise no moves and the refusal. The moves carry at least half of the margin, as a part of the broker's byte rate, and have
+    no destination.
     """
     averages = state.usage_averages
     line = sum(averages.values()) / len(averages) - settings.threshold_margin

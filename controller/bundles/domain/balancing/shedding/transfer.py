@@ -98,7 +98,7 @@ def _loads(
 
 @dataclass(slots=True)
 class Levels:
-    """Brokers by load, a pointer to either end, and the deviation while moves are decided."""
+    """Brokers by load, a pointer to either end, and the deviation while moves are decided. `sources`: number of brokers that have given."""
 
     ordered: list[tuple[str, BrokerAverages]]
     mean: float
@@ -131,8 +131,8 @@ class Levels:
         return self.ordered[self.high]
 
     def offload(self, highest: float, lowest: float, amount: float) -> None:
-        """Move `amount` of usage from the highest broker to the lowest, in the deviation. Count the source, and advance to the next
-        lowest broker.
+        """Count in the deviation that `amount` of usage moves from a broker with the usage `highest` to a broker with the usage `lowest`.
+        Count the source, and advance to the next lowest broker; the caller advances `high`.
         """
         self.square_sum -= highest**2 + lowest**2
         self.square_sum += max(0.0, highest - amount) ** 2 + (lowest + amount) ** 2

@@ -42,7 +42,7 @@ def transferable(
 
 
 def reported_bundles(cluster: Cluster, broker: str, settings: BalanceSettings) -> tuple[Bundle, ...]:
-    """Return the `transfer_top_bundles` heaviest of the broker's bundles, the lightest of them first.
+    """Return the `transfer_top_bundles` heaviest of the broker's bundles, or all if there are fewer, the lightest of them first.
 
     Bundles of Pulsar's own namespaces, of excluded namespaces and without traffic do not count, nor bundles with placement policies
     unless `shed_bundles_with_policies` is set.
@@ -106,8 +106,9 @@ class Exchange:
     ) -> MoveRefusal | None:
         """Add moves of up to `share` of the source's throughput to `moves`. Return None, or a refusal if no bundle could be moved.
 
-        A bundle that exceeds the share goes only in exchange for bundles from `back`. `reported` is the number of the source's reported
-        bundles, including those that may not move; one of them stays.
+        A bundle that exceeds the share goes only in exchange for bundles from `back`; the first bundle without an exchange that fits ends
+        the moves. `bundles` are tried in their order. `reported` is the number of the source's reported bundles, including those that may
+        not move; one of them stays.
         """
         target = self.reports[self.source].stats.byte_rate * share
         remaining = reported
@@ -128,7 +129,7 @@ class Exchange:
         return MoveRefusal(MoveRefusalReason.NOTHING_FITS, self.source, None, "byte_rate", lightest, target)
 
     def _swap(self, rate: float, back: Iterator[Bundle]) -> list[Bundle] | None:
-        """Return the bundles that must return so that a bundle of `rate` can go; None if no exchange makes it fit.
+        """Return the bundles that must return so that a bundle of `rate` bytes per second can go; None if no exchange makes it fit.
 
         `back` is one pass over the destination's bundles for the whole source. It is never started again, as in Pulsar.
         """
@@ -148,7 +149,9 @@ class Exchange:
         return None
 
     def _give(self, bundle: Bundle, swapped: list[Bundle]) -> None:
-        """Add to `moves` the returns of the bundles in `swapped`, then the move of the bundle."""
+        """Add to `moves` the returns of the bundles in `swapped`, then the move of the bundle, and count their rates. Without
+        `transfer_enabled` the move of the bundle has no destination.
+        """
         transfer = self.settings.transfer_enabled
         for returning in swapped:
             rate = byte_rate_of(returning)

@@ -93,8 +93,8 @@ def _shed(
     state: BalanceState,
     now_ms: int,
 ) -> Shedding:
-    """Return moves off the highest broker of up to `unload_fraction` of the difference to the lowest, or the refusal. `bound`: the rate
-    that the highest exceeds. `floor`: the least amount worth moving. One bundle stays.
+    """Return moves without a destination off the highest broker of up to `unload_fraction` of the difference to the lowest, or the refusal,
+    with the unchanged state. `bound`: the rate that the highest exceeds. `floor`: the least amount worth moving. One bundle stays.
     """
     owned = cluster.bundles_of(spread.source)
     needed = int((spread.highest - spread.lowest) * settings.unload_fraction)
@@ -127,7 +127,9 @@ def _shed(
 
 
 def _fitting(weighed: list[WeighedBundle], needed: int, max_bundles: int) -> list[WeighedBundle]:
-    """Return up to `max_bundles` bundles, in their order, each of which carries load and fits into the rest of `needed`."""
+    """Return up to `max_bundles` bundles, in their order, each of which carries load and fits into the part of `needed` that the earlier
+    bundles leave. Bundles that do not fit are skipped.
+    """
     picked: list[WeighedBundle] = []
     for bundle in weighed:
         if len(picked) >= max_bundles:

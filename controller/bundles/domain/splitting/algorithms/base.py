@@ -103,7 +103,7 @@ class SplitOptions:
             raise InvalidInput(f"split option bundle_budget = {self.bundle_budget}; give 0 or more, or None")
 
     def load_share(self, msg_rate: float, byte_rate: float) -> float:
-        """Return the larger of both rates as a share of its limit: 1.0 is a full bundle."""
+        """Return the larger of both rates (per second, in and out together), each as a share of its limit: 1.0 is a full bundle."""
         return max(msg_rate / self.max_msg_rate, byte_rate / self.max_byte_rate)
 
 
@@ -165,8 +165,8 @@ class SplitPlan:
 
     @classmethod
     def of(cls, algorithm: str, request: SplitRequest, answer: CutPoints) -> Self:
-        """Create the plan of an algorithm's answer, with the load of each part. Raises InvariantViolated for no points, or a point not
-        inside the bundle.
+        """Create the plan of an algorithm's answer, with the load of each part; repeated points count once. `algorithm`: name of the
+        algorithm. Raises InvariantViolated for no points, or a point not inside the bundle.
         """
         bundle = request.bundle
         cuts = tuple(sorted(set(answer.points)))

@@ -34,7 +34,7 @@ def flow_or_qps_equally(request: SplitRequest) -> CutPoints | CutRefusal:
     exceed a limit together get a part of their own and a refusal.
 
     Refused if the bundle is below the limits plus `difference_percent`, or if no cut can separate two topics with load. With a budget
-    the lowest cuts are kept, and the last part holds the rest.
+    the lowest cuts are kept, with a refusal, and the last part holds the rest.
     """
     bundle, options = request.bundle, request.options
     loaded = loaded_places(request)
@@ -53,8 +53,8 @@ def flow_or_qps_equally(request: SplitRequest) -> CutPoints | CutRefusal:
 
 
 def _walk(loaded: Sequence[Place], options: SplitOptions) -> list[int]:
-    """Return the cuts that keep each part at or under both limits, unless a single place exceeds a limit. Empty if all places fit into
-    one part.
+    """Return the cuts, rising, that keep each part at or under both limits, unless a single place exceeds a limit. Empty if all places fit
+    into one part. `loaded`: places in the order of their hashes, at least one.
     """
     cuts: list[int] = []
     before = loaded[0]

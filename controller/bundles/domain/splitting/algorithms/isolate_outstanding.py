@@ -93,8 +93,8 @@ def _none_outstanding(request: SplitRequest, everywhere: Sequence[Place]) -> Cut
 def _within_budget(
     bundle: NamespaceBundle, wanted: Sequence[Place], budget: int | None
 ) -> tuple[set[int], tuple[CutRefusal, ...]]:
-    """Return the cuts around the places that fit into the budget (None: all), and a refusal for each other place. Places are tried in
-    their order; a place that does not fit is skipped.
+    """Return the cuts around the places that fit into the budget, a number of cuts (None: all), and a refusal for each other place. Places
+    are tried in their order; a place that does not fit is skipped.
     """
     taken: set[int] = set()
     unaffordable: list[CutRefusal] = []

@@ -51,7 +51,9 @@ def load_equally(request: SplitRequest) -> CutPoints | CutRefusal:
 
 
 def even_starts(loaded: Sequence[Place], parts: int, options: SplitOptions) -> list[int]:
-    """Return the index in `loaded` of the first place of every part but the lowest; 2 <= parts <= number of places."""
+    """Return the index in `loaded` of the first place of every part but the lowest, if `loaded` is divided into `parts` parts of even load;
+    2 <= parts <= number of places.
+    """
     max_share = _least_maximum(loaded, parts, options)
     starts: list[int] = []
     first = 0
@@ -62,7 +64,9 @@ def even_starts(loaded: Sequence[Place], parts: int, options: SplitOptions) -> l
 
 
 def _least_maximum(loaded: Sequence[Place], parts: int, options: SplitOptions) -> float:
-    """Return the smallest load (see `load_share`) that the heaviest of `parts` neighbouring runs can have."""
+    """Return the smallest load, as a share of a limit, that the heaviest part can have if `loaded` is divided into at most `parts` runs of
+    neighbouring places.
+    """
     low = max(options.load_share(place.msg_rate, place.byte_rate) for place in loaded)
     _, high, _ = _filled(loaded, 0, float("inf"), options)
     while low < high:
@@ -79,8 +83,8 @@ def _least_maximum(loaded: Sequence[Place], parts: int, options: SplitOptions) -
 def _filled(
     loaded: Sequence[Place], first: int, bound: float, options: SplitOptions
 ) -> tuple[int, float, float]:
-    """Fill parts from place `first` on, each up to the bound. Return the number of parts, the heaviest load of a part, and the lightest
-    load that exceeded the bound.
+    """Fill parts from place `first` on, each up to the bound (a share of a limit); a place that exceeds the bound alone begins a part.
+    Return the number of parts, the heaviest load of a part, and the lightest load that exceeded the bound (infinite if none did).
 
     Rates are added place by place from the low end of a part, here and in `_even_end`, so that the same part always has the same sum. The
     loop works on plain numbers, because nearly all the time is spent in it.
@@ -104,8 +108,8 @@ def _filled(
 def _even_end(
     loaded: Sequence[Place], first: int, parts_after: int, max_share: float, options: SplitOptions
 ) -> int:
-    """Return the end of the part from place `first`: nearest to an even share, at most `max_share`, such that `parts_after` parts can
-    take the rest.
+    """Return the index of the first place after the part that begins with place `first`. The load of the part is nearest to an even share
+    of the remaining load, at most `max_share`, and `parts_after` parts can take the rest.
     """
     lowest = bisect_left(
         range(len(loaded)),

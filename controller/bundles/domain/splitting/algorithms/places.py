@@ -91,7 +91,9 @@ def too_few(bundle: NamespaceBundle, topics: Sequence[BundleTopic]) -> CutRefusa
 
 
 def loaded_places(request: SplitRequest) -> tuple[Place, ...] | CutRefusal:
-    """Return the groups of inseparable topics that have any load, by hash, at least two of them; the refusal if there are fewer."""
+    """Return the groups of inseparable topics that have any load, by hash, at least two of them. Return the refusal if the bundle has fewer
+    such groups.
+    """
     if refusal := too_few(request.bundle, request.topics):
         return refusal
     loaded = tuple(place for place in places(request.topics) if place.msg_rate > 0 or place.byte_rate > 0)

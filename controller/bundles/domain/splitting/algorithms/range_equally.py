@@ -12,7 +12,9 @@ from controller.bundles.domain.splitting.algorithms.refusal import CutRefusal, C
 
 
 def range_equally(request: SplitRequest) -> CutPoints | CutRefusal:
-    """Return the cuts into `options.parts` equal widths; fewer parts, with a refusal, if the bundle is narrower or the budget smaller."""
+    """Return the cuts into `options.parts` equal widths; fewer parts, with a refusal, if the bundle is narrower or the budget smaller. The
+    topics play no part. Raises InvalidRange for a budget of 0 or a bundle that is too narrow to split.
+    """
     bundle, options = request.bundle, request.options
     budget = LAST_HASH if options.bundle_budget is None else options.bundle_budget
     parts = min(options.parts, bundle.upper - bundle.lower, budget + 1)

@@ -27,7 +27,7 @@ def topic_count_equally(request: SplitRequest) -> CutPoints | CutRefusal:
 
 def middle_cut(topics: Sequence[BundleTopic], midpoint: Midpoint) -> int:
     """Return the cut that halves the number of topics, or that leaves the numbers closest; of two equally good cuts, the lower. A cut
-    must be able to separate at least two of the topics (see `too_few`).
+    must be able to separate at least two of the topics, which is not checked here.
     """
     below = 0
     gaps: list[tuple[int, int, int]] = []
