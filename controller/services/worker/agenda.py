@@ -93,7 +93,8 @@ class Agenda:
 
     def must_ask_sensors(self, now: float) -> bool:
         """Return True if the sensors' next firing is unknown or outdated, or if `ask_sensors_soon` was called
-        `BUSY_SECONDS` ago."""
+        `BUSY_SECONDS` ago.
+        """
         return now >= min(self._firing_known_until, self._ask_again_at)
 
     def note_firings(self, firings: Collection[Firing], queried_at: float) -> None:
