@@ -120,8 +120,12 @@ _LIST = text(f"""
     SELECT {COLUMNS} FROM cleave.bundle_proposal
      WHERE cluster = :cluster AND (CAST(:cycle_id AS bigint) IS NULL OR cycle_id = :cycle_id)
        AND state = ANY (:states)
-     ORDER BY cycle_id DESC, ordinal LIMIT :limit
+     ORDER BY cycle_id DESC, ordinal
 """)  # noqa: S608
+_PROPOSED = text("""
+    SELECT proposal_id FROM cleave.bundle_proposal
+     WHERE cluster = :cluster AND namespace = :namespace AND state = 'proposed'
+""")
 _ADD = text("""
     INSERT INTO cleave.bundle_proposal
            (cycle_id, ordinal, cluster, namespace, lower_bound, upper_bound, kind, broker, destination, cut_points,
@@ -254,11 +258,8 @@ def ask(tx: Connection, cluster: str) -> None:
 
 
 def stop_asking(tx: Connection, cluster: str, namespace: str, why: str) -> None:
-    """End the pending approvals of the proposals of a namespace. The proposals are kept. Only the cluster's 1,000 newest proposals in
-    state proposed are considered.
-    """
-    proposed = list_proposals(tx, cluster, states=[ProposalState.PROPOSED])
-    ids = [row.proposal_id for row in proposed if row.namespace == namespace]
+    """End the pending approvals of all proposals of a namespace. The proposals are kept."""
+    ids = tx.execute(_PROPOSED, {"cluster": cluster, "namespace": namespace}).scalars().all()
     approvals.end(tx, Subject.BUNDLE_PROPOSAL, ids, ApprovalState.EXPIRED, why)
 
 
@@ -291,12 +292,11 @@ def list_proposals(
     *,
     cycle_id: int | None = None,
     states: Sequence[ProposalState] = tuple(ProposalState),
-    limit: int = 1000,
 ) -> list[ProposalRow]:
-    """Return at most `limit` proposals of a cluster in these states, those of the newest cycle first, in the order of their cycle.
-    `cycle_id` None: of all cycles.
+    """Return all proposals of a cluster in these states, those of the newest cycle first, in the order of their cycle. `cycle_id` None:
+    of all cycles.
     """
-    values = {"cluster": cluster, "cycle_id": cycle_id, "states": [s.value for s in states], "limit": limit}
+    values = {"cluster": cluster, "cycle_id": cycle_id, "states": [s.value for s in states]}
     return [read_proposal(row._mapping) for row in tx.execute(_LIST, values)]
 
 

@@ -103,9 +103,8 @@ def waiting(store: Store, *, cluster: str, cycle_id: int | None) -> list[Proposa
     """Return the approved proposals of the cluster, and the proposals of the cycle in automatic namespaces (`cycle_id` None: none of
     these), without merges and stale proposals. Changes nothing.
 
-    At most 1,000 of either are returned, those of the newest cycles. `apply` may apply fewer: it obeys the limits of `ApplySettings`. It
-    skips proposals that are claimed or that wait for another attempt, approved ones of a namespace in dry run, and those of the cycle for a
-    bundle that has an approved or applied proposal.
+    `apply` may apply fewer: it obeys the limits of `ApplySettings`. It skips proposals that are claimed or that wait for another attempt,
+    approved ones of a namespace in dry run, and those of the cycle for a bundle that has an approved or applied proposal.
     """
     with store.transaction() as tx:
         approved = bundle_proposals.list_proposals(tx, cluster, states=[ProposalState.APPROVED])

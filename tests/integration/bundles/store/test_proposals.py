@@ -507,6 +507,21 @@ def test_an_approval_of_a_stale_proposal_is_taken_back(cycles: Cycles) -> None:
     assert len(pending(cycles.driver.store)) == 1
 
 
+def test_no_approval_is_left_behind_however_many_proposals_its_cluster_has(cycles: Cycles) -> None:
+    cycles.mode(BalancingMode.APPROVAL)
+    cycles.propose(UNLOAD)
+    others = [
+        NewProposal(bundle=NamespaceBundle("acme/other", n, n + 1), kind=ProposalKind.UNLOAD, reason="r")
+        for n in range(1001)
+    ]
+    assert len(cycles.propose(*others)) == 1001
+    assert len(pending(cycles.driver.store)) == 1
+
+    cycles.mode(BalancingMode.DRY_RUN)
+
+    assert pending(cycles.driver.store) == []
+
+
 def test_an_answer_takes_the_lock_of_its_proposal_first(cycles: Cycles) -> None:
     """As whoever changes the proposal does; an answer that locked its approval first would stop both."""
     cycles.mode(BalancingMode.APPROVAL)
