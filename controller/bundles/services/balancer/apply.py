@@ -166,7 +166,7 @@ def _put_back(store: Store, row: ProposalRow, error: Retryable, claimant: str) -
 
 def _split(store: Store, acts: BundleActions, row: ProposalRow) -> tuple[ProposalState, str]:
     """Split the bundle at the cut points, and store the new boundaries. Return the state of the proposal and its outcome; FAILED if the
-    broker changed nothing. Raises the errors of `split_at` and `_store_boundaries`.
+    broker changed nothing. Raises the errors of `split_at`.
     """
     result = acts.split_at(row.bundle, row.cut_points)
     if result.outcome is ActOutcome.NOTHING_CHANGED:
@@ -179,8 +179,8 @@ def _split(store: Store, acts: BundleActions, row: ProposalRow) -> tuple[Proposa
 def _store_boundaries(store: Store, row: ProposalRow, boundaries: tuple[int, ...]) -> None:
     """Store the boundaries in a transaction of their own, so that the next cycle knows the parts before a report names them.
 
-    Equal boundaries are not written. If another process writes at the same time, its list is kept. Raises NotFound if the namespace is not
-    stored, InvalidInput for boundaries that the schema refuses.
+    Equal boundaries are not written. If another process writes at the same time, its list is kept. Any other error is logged only: the
+    broker has split the bundle, and its next report brings the boundaries.
     """
     try:
         with store.transaction() as tx:
@@ -196,6 +196,8 @@ def _store_boundaries(store: Store, row: ProposalRow, boundaries: tuple[int, ...
                 )
     except LostRace:
         log.info("boundaries already written", namespace=row.namespace)
+    except CleaveError as error:
+        log.warning("boundaries of a split not stored", namespace=row.namespace, error=error.message)
 
 
 def _unload(_store: Store, acts: BundleActions, row: ProposalRow) -> tuple[ProposalState, str]:
