@@ -278,6 +278,21 @@ def test_samples_that_stopped_are_noticed_by_the_age_of_the_last(
     assert word in found[1]
 
 
+@pytest.mark.parametrize(("ago_seconds", "level"), [(5, "note"), (1500, "wrong")])
+def test_a_file_with_another_name_does_not_hide_that_samples_stopped(
+    cleave: CommandLine, tmp_path: Path, ago_seconds: int, level: str
+) -> None:
+    landing = tmp_path / "landing"
+    land_rates(str(landing), 1, {0: 10.0}, ago_seconds=(ago_seconds + 10, ago_seconds))
+    for sample in list(landing.glob("*/*.parquet")):
+        sample.with_name("copy.parquet").write_bytes(sample.read_bytes())
+
+    found = findings(cleave)["landing area"]
+
+    assert found[0] == level
+    assert ("25 min old" if level == "wrong" else "are not samples") in found[1]
+
+
 @pytest.mark.parametrize(
     ("ago_seconds", "level", "word"),
     [(None, "note", "never"), (20, "ok", " s old"), (1500, "wrong", "25 min old")],
