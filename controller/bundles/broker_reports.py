@@ -26,6 +26,9 @@ from controller.landing.file_names import (
     tick_path,
 )
 from controller.landing.location import Location
+from controller.telemetry import get_logger
+
+log = get_logger(__name__)
 
 _WHERE = [("cluster", pa.string()), ("broker", pa.string()), ("instant_ms", pa.int64())]
 _RATES = [(name, pa.float64()) for name in ("msg_rate_in", "byte_rate_in", "msg_rate_out", "byte_rate_out")]
@@ -179,13 +182,18 @@ class ReportArea:
         return None
 
     def _brokers_in(self, path: str, cluster: str) -> set[str]:
-        """Return the cluster's brokers in a file. Empty for a file that is missing or is not Parquet. Raises OSError if the storage does
-        not answer, or for damaged contents.
+        """Return the cluster's brokers in a file. Empty for a file that is missing, or that cannot be read as Parquet, which is logged.
+        Raises OSError if the storage does not answer.
         """
         try:
             with self.location.open(path) as stream:
-                table = pq.read_table(stream, columns=["cluster", "broker"])
-        except (FileNotFoundError, pa.ArrowException):
+                content = pa.BufferReader(stream.read())
+        except FileNotFoundError:
+            return set()
+        try:
+            table = pq.read_table(content, columns=["cluster", "broker"])
+        except (OSError, pa.ArrowException) as error:  # OSError: damaged pages
+            log.warning("report of brokers not readable", path=path, reason=str(error).splitlines()[0])
             return set()
         return {row["broker"] for row in table.to_pylist() if row["cluster"] == cluster}
 

@@ -46,9 +46,9 @@ def collectors(cleave: Application) -> str:
 
 
 def landing(cleave: Application) -> str:
-    """Return the number of sample files of the last hour, and the age of the last sample. Raises Note if there are no
-    files, or if the name of a file is not that of a sample file (the age is not checked then); Terminal if the last
-    sample is too old (`OLD_AFTER_INTERVALS`, `OLD_AFTER_SECONDS`); OSError if the storage does not answer.
+    """Return the number of sample files of the last hour, and the age of the last sample. Raises Terminal if the last
+    sample is too old (`OLD_AFTER_INTERVALS`, `OLD_AFTER_SECONDS`), otherwise Note if there are no files, or if the name
+    of a file is not that of a sample file; OSError if the storage does not answer.
     """
     from controller.landing.area import LandingArea
 
@@ -58,13 +58,13 @@ def landing(cleave: Application) -> str:
         raise Note(
             f"no sample landed at {cleave.settings.landing_url} in the last hour; start `cleave collect`"
         )
-    if rejected:
-        raise Note(f"{len(rejected)} files at {cleave.settings.landing_url} are not samples ({rejected[0]})")
     age_seconds = (now_ms - max(file.last_tick_ms for file in files)) / 1000
     if age_seconds > max(OLD_AFTER_INTERVALS * cleave.settings.collect_interval_seconds, OLD_AFTER_SECONDS):
         raise Terminal(
             f"the last sample at {cleave.settings.landing_url} is {duration(age_seconds)} old; check that `cleave collect` is running"
         )
+    if rejected:
+        raise Note(f"{len(rejected)} files at {cleave.settings.landing_url} are not samples ({rejected[0]})")
     return f"{len(files)} files of the last hour at {cleave.settings.landing_url}, the last one {duration(age_seconds)} old"
 
 

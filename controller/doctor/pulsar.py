@@ -18,22 +18,24 @@ from controller.domain.errors import CleaveError, StoreUnavailable, Terminal
 from controller.questions.question import read_answers
 from controller.questions.topics import LIST_NAMESPACES
 
+PULSAR_PLANES = ("pulsar", "pulsar_scalable")
+"""Data planes that need a Pulsar cluster."""
 LONGEST_CALL_SECONDS = 3.0
 """Upper limit of `call_timeout_seconds` for a call of a check, because the end of the process waits for calls."""
 
 
 def cluster(cleave: Application) -> str:
-    """Return a sentence with the broker's version and the admin address. Raises CleaveError if no broker answers. If no
-    cluster is configured, raises Terminal if a topic is on `pulsar`; Note if no topic is, or if the database, which
-    knows the topics, is unavailable.
+    """Return a sentence with the broker's version and the admin address. If no cluster is configured, raises Terminal if
+    a topic is on a data plane of `PULSAR_PLANES`, otherwise Note, also if the database, which knows the topics, is
+    unavailable. Raises CleaveError if no broker answers.
     """
     access = pulsar_access(cleave.settings)
     if access is None:
-        in_use = _namespaces_in_use(cleave)
-        if in_use:
-            raise Terminal(
-                f"topics of {', '.join(in_use)} are on data plane 'pulsar' and CLEAVE_PULSAR_ADMIN_URL is not set here"
-            )
+        for data_plane in PULSAR_PLANES:
+            if in_use := _namespaces_in_use(cleave, data_plane):
+                raise Terminal(
+                    f"topics of {', '.join(in_use)} are on data plane {data_plane!r} and CLEAVE_PULSAR_ADMIN_URL is not set here"
+                )
         raise Note("CLEAVE_PULSAR_ADMIN_URL is not set: no Pulsar cluster is used")
     return broker(access, min(cleave.settings.call_timeout_seconds, LONGEST_CALL_SECONDS))
 
@@ -101,7 +103,7 @@ def namespaces(cleave: Application, requested: Sequence[str], *, fix: bool, due_
     )
     findings: list[Finding] = []
     try:
-        in_use = sorted({*_namespaces_in_use(cleave)} - {*requested})
+        in_use = sorted({*_namespaces_in_use(cleave, "pulsar")} - {*requested})
         pending = [*sorted(set(requested)), *in_use]
         while pending and time.monotonic() < due_at:
             findings += _check_namespace(requirements, pending.pop(0), fix=fix)
@@ -147,10 +149,10 @@ def _finding(check: str, unmet: Unmet) -> Finding:
     return Finding(check, level, f"not so: {demand.name}; {demand.why}{remedy}")
 
 
-def _namespaces_in_use(cleave: Application) -> list[str]:
-    """Return the namespaces of topics on `pulsar`. Empty if the database is unavailable, which another check reports."""
+def _namespaces_in_use(cleave: Application, data_plane: str) -> list[str]:
+    """Return the namespaces of topics on the data plane. Empty if the database is unavailable, which another check reports."""
     try:
         with cleave.store.transaction() as tx:
-            return [row["namespace"] for row in read_answers(tx, LIST_NAMESPACES, data_plane="pulsar")]
+            return [row["namespace"] for row in read_answers(tx, LIST_NAMESPACES, data_plane=data_plane)]
     except StoreUnavailable:
         return []

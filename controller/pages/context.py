@@ -29,7 +29,10 @@ PATIENCE_SECONDS = 8.0
 
 
 class PageContext:
-    """The application that the pages read with. It is kept as long as `arguments` returns the same database. Thread-safe."""
+    """The application that the pages read with. It is kept as long as `arguments` returns the same database. Thread-safe.
+
+    A replaced application stays open until the next change, because requests that began before may still use it.
+    """
 
     def __init__(
         self, arguments: Callable[[], Mapping[str, Any]], *, patience_seconds: float = PATIENCE_SECONDS
@@ -39,11 +42,11 @@ class PageContext:
         """
         self._where, self._patience_seconds = arguments, patience_seconds
         self._kept: tuple[Mapping[str, Any], Application] | None = None
-        self._open = ExitStack()
+        self._open, self._replaced = ExitStack(), ExitStack()
         self._guard = threading.Lock()
 
     def application(self) -> Application:
-        """Return the present application. If the arguments have changed, close the previous application and open another one.
+        """Return the present application. If the arguments have changed, open another one, and close the one replaced before the last.
 
         Pages read with it in snapshots (`reading`) and perform dry runs of forms. The caller does not close it. Raises CleaveError if the
         connection is missing or invalid.
@@ -51,8 +54,10 @@ class PageContext:
         present = self._where()
         with self._guard:
             if self._kept is None or self._kept[0] != present:
-                self._open.close()
-                self._kept = present, self._open.enter_context(cleave_at(**present))
+                opened = ExitStack()
+                self._kept = present, opened.enter_context(cleave_at(**present))
+                self._replaced.close()
+                self._open, self._replaced = opened, self._open
             return self._kept[1]
 
     @contextmanager
@@ -66,6 +71,7 @@ class PageContext:
         with self._guard:
             self._kept = None
             self._open.close()
+            self._replaced.close()
 
 
 def render(request: Request, template: str, **context: Any) -> HTMLResponse:

@@ -123,8 +123,12 @@ _LIST = text(f"""
     SELECT {COLUMNS} FROM cleave.bundle_proposal
      WHERE cluster = :cluster AND (CAST(:cycle_id AS bigint) IS NULL OR cycle_id = :cycle_id)
        AND state = ANY (:states)
-     ORDER BY cycle_id DESC, ordinal LIMIT :limit
+     ORDER BY cycle_id DESC, ordinal
 """)  # noqa: S608
+_PROPOSED = text("""
+    SELECT proposal_id FROM cleave.bundle_proposal
+     WHERE cluster = :cluster AND namespace = :namespace AND state = 'proposed'
+""")
 _ADD = text("""
     INSERT INTO cleave.bundle_proposal
            (cycle_id, ordinal, cluster, namespace, lower_bound, upper_bound, kind, broker, destination, cut_points,
@@ -182,7 +186,8 @@ _APPROVE_AUTOMATIC = text(f"""
     UPDATE cleave.bundle_proposal p SET state = 'approved', actor = :actor
       FROM (SELECT q.proposal_id
               FROM cleave.bundle_proposal q JOIN cleave.namespace_bundles n USING (cluster, namespace)
-             WHERE q.cycle_id = :cycle_id AND q.state = 'proposed' AND n.mode = 'automatic' AND q.kind = :kind
+             WHERE q.cluster = :cluster AND q.cycle_id = :cycle_id AND q.state = 'proposed' AND n.mode = 'automatic'
+               AND q.kind = :kind
                AND NOT {STALE}
                AND NOT EXISTS (SELECT FROM cleave.bundle_proposal o
                                 WHERE o.cluster = q.cluster AND o.namespace = q.namespace
@@ -261,11 +266,8 @@ def ask(tx: Connection, cluster: str) -> None:
 
 
 def stop_asking(tx: Connection, cluster: str, namespace: str, why: str) -> None:
-    """End the pending approvals of the proposals of a namespace. The proposals are kept. Only the cluster's 1,000 newest proposals in
-    state proposed are considered.
-    """
-    proposed = list_proposals(tx, cluster, states=[ProposalState.PROPOSED])
-    ids = [row.proposal_id for row in proposed if row.namespace == namespace]
+    """End the pending approvals of all proposals of a namespace. The proposals are kept."""
+    ids = tx.execute(_PROPOSED, {"cluster": cluster, "namespace": namespace}).scalars().all()
     approvals.end(tx, Subject.BUNDLE_PROPOSAL, ids, ApprovalState.EXPIRED, why)
 
 
@@ -298,22 +300,23 @@ def list_proposals(
     *,
     cycle_id: int | None = None,
     states: Sequence[ProposalState] = tuple(ProposalState),
-    limit: int = 1000,
 ) -> list[ProposalRow]:
-    """Return at most `limit` proposals of a cluster in these states, those of the newest cycle first, in the order of their cycle.
-    `cycle_id` None: of all cycles.
+    """Return all proposals of a cluster in these states, those of the newest cycle first, in the order of their cycle. `cycle_id` None:
+    of all cycles.
     """
-    values = {"cluster": cluster, "cycle_id": cycle_id, "states": [s.value for s in states], "limit": limit}
+    values = {"cluster": cluster, "cycle_id": cycle_id, "states": [s.value for s in states]}
     return [read_proposal(row._mapping) for row in tx.execute(_LIST, values)]
 
 
-def approve_automatic(tx: Connection, cycle_id: int, kind: ProposalKind, *, limit: int, actor: str) -> int:
-    """Approve the first `limit` proposals of a cycle and kind that are in the state proposed, in namespaces with mode automatic. Return
-    the number of approved proposals. `actor` is recorded as the approver.
+def approve_automatic(
+    tx: Connection, cluster: str, cycle_id: int, kind: ProposalKind, *, limit: int, actor: str
+) -> int:
+    """Approve the first `limit` proposals of a cycle of the cluster and of a kind that are in the state proposed, in namespaces with mode
+    automatic. Return the number of approved proposals; 0 for a cycle of another cluster. `actor` is recorded as the approver.
 
     Stale proposals, and proposals for a bundle with a live (approved or applied) proposal, are skipped.
     """
-    values = {"cycle_id": cycle_id, "kind": kind.value, "limit": limit, "actor": actor}
+    values = {"cluster": cluster, "cycle_id": cycle_id, "kind": kind.value, "limit": limit, "actor": actor}
     return len(tx.execute(_APPROVE_AUTOMATIC, values).all())
 
 

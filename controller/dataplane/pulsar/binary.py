@@ -145,10 +145,14 @@ class Connections:
     def close_aside(self, *opened: Closable) -> None:
         """Close the objects in a background thread, one after the other.
 
-        Does nothing after `close`, which closes the objects of the shared client.
+        This also works after `close`, which does not close the clients of `open_alone`. Does nothing while the
+        interpreter ends.
         """
-        with contextlib.suppress(RuntimeError):  # this object was closed, and the objects with it
+        try:
             self._threads.submit(_close, *opened)
+        except RuntimeError:  # the threads have ended
+            with contextlib.suppress(RuntimeError):
+                threading.Thread(target=_close, args=opened, name="pulsar-close").start()
 
     def run_aside(self, function: Callable[[], object]) -> None:
         """Run `function` in a background thread, and ignore its errors. Does nothing after `close`."""

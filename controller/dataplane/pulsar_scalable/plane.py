@@ -9,9 +9,10 @@ offers a request for them.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from controller import telemetry
 from controller.dataplane.base import Counters, LogState
 from controller.dataplane.layout_keeper import LayoutKeeper, LogCheck, segment_log
 from controller.dataplane.load_settings import LoadSettings
@@ -23,6 +24,7 @@ from controller.dataplane.pulsar.topic_requests import namespace_of_topic
 from controller.dataplane.pulsar_load.load import PulsarLoad
 from controller.dataplane.pulsar_scalable.names import lookup_path, segment_path, topic_of, topic_path
 from controller.domain.errors import (
+    CleaveError,
     Conflict,
     DataPlaneTimeout,
     DataPlaneUnavailable,
@@ -37,6 +39,8 @@ from controller.domain.observed_consumers import ObservedConsumer
 from controller.domain.reshape import ReshapeKind
 from controller.domain.segment import SegmentState
 from controller.forks import OneProcess
+
+log = telemetry.get_logger(__name__)
 
 _EXISTS = frozenset({409})
 _GONE = frozenset({404})
@@ -305,23 +309,28 @@ class PulsarScalableDataPlane(OneProcess, LayoutKeeper):
     def consumers(self, backing_topics: Sequence[str]) -> Mapping[str, Sequence[ObservedConsumer]]:
         """Return the consumers that the broker counts for each topic, by log: all of them with the first
         requested log of the topic, as `Exclusive` consumers with generated names. The topic's other logs, and
-        the logs of a missing topic, have none. Raises the first error of a topic other than TopicNotFound.
+        the logs of a missing topic, have none. The logs of a topic whose statistics cannot be read are absent.
+        Raises the last error if no topic's statistics can be read.
         """
         topics: dict[str, list[str]] = {}
-        for log in backing_topics:
-            topics.setdefault(topic_of(log)[0], []).append(log)
+        for backing_topic in backing_topics:
+            topics.setdefault(topic_of(backing_topic)[0], []).append(backing_topic)
+        answers = self._admin.ask_all([_ask_stats(topic) for topic in topics], self._admin.deadline())
         consumers: dict[str, Sequence[ObservedConsumer]] = {}
-        for topic, logs in topics.items():
+        error: CleaveError | None = None
+        for (topic, logs), answer in zip(topics.items(), answers, strict=True):
             try:
-                subscriptions = self._stats(topic).get("subscriptions") or {}
+                observed = list(_stream_consumers(_read_stats(topic, answer)))
             except TopicNotFound:
-                subscriptions = {}
-            consumers.update(dict.fromkeys(logs, ()))
-            consumers[logs[0]] = [
-                ObservedConsumer(name, "Exclusive", f"{name} {number}", "", "")
-                for name, subscription in subscriptions.items()
-                for number in range(int(subscription.get("consumerCount") or 0))
-            ]
+                observed = []
+            except CleaveError as failure:
+                error = failure
+                continue
+            consumers |= {**dict.fromkeys(logs, ()), logs[0]: observed}
+        if error is not None:
+            if not consumers:
+                raise error
+            log.warning("consumers of some topics not listed", error=str(error))
         return consumers
 
     def close(self) -> None:
@@ -347,15 +356,35 @@ class PulsarScalableDataPlane(OneProcess, LayoutKeeper):
         """Return the broker's statistics of the topic. Raises TopicNotFound; DataPlaneUnavailable if the
         broker failed.
         """
-        purpose = f"read the statistics of {topic}"
-        answer = self._ask(Ask("GET", f"{topic_path(topic)}/stats", purpose, accept=_GONE | _FAILED))
-        if answer.status in _GONE or "Scalable topic not found" in str(answer.document):
-            raise _no_topic(topic)
-        if answer.status in _FAILED or not isinstance(answer.document, Mapping):
-            raise DataPlaneUnavailable(
-                f"{purpose}: {_message(answer)}; check the broker's log if this continues"
-            )
-        return answer.document
+        return _read_stats(topic, self._ask(_ask_stats(topic)))
+
+
+def _ask_stats(topic: str) -> Ask:
+    """Return the request for the broker's statistics of the topic."""
+    purpose = f"read the statistics of {topic}"
+    return Ask("GET", f"{topic_path(topic)}/stats", purpose, accept=_GONE | _FAILED)
+
+
+def _read_stats(topic: str, answer: Answer | CleaveError) -> Mapping[str, Any]:
+    """Return the statistics in the answer to `_ask_stats`. Raises the answer if it is an error; TopicNotFound;
+    DataPlaneUnavailable if the broker failed.
+    """
+    if isinstance(answer, CleaveError):
+        raise answer
+    if answer.status in _GONE or "Scalable topic not found" in str(answer.document):
+        raise _no_topic(topic)
+    if answer.status in _FAILED or not isinstance(answer.document, Mapping):
+        raise DataPlaneUnavailable(
+            f"read the statistics of {topic}: {_message(answer)}; check the broker's log if this continues"
+        )
+    return answer.document
+
+
+def _stream_consumers(stats: Mapping[str, Any]) -> Iterator[ObservedConsumer]:
+    """Yield a consumer with a generated name for each stream consumer that the statistics count."""
+    for name, subscription in (stats.get("subscriptions") or {}).items():
+        for number in range(int(subscription.get("consumerCount") or 0)):
+            yield ObservedConsumer(name, "Exclusive", f"{name} {number}", "", "")
 
 
 def _engine_error(purpose: str, answer: Answer) -> Conflict | DataPlaneUnavailable:

@@ -98,6 +98,8 @@ class SessionLeader:
         self._own_process: int | None = None
         """The PostgreSQL server process that ran the last transaction."""
         self._stopping = threading.Event()
+        self._has_ended = False
+        """True once `run` takes no more requests from the mailbox."""
 
     def leads(self, topic_id: int) -> bool:
         """Return True if this worker holds the lease of the topic's shard."""
@@ -105,10 +107,13 @@ class SessionLeader:
 
     def submit(self, request: Request) -> None:
         """Put the request into the mailbox, and wake the leader. `request.done` will hold None, or the error with which
-        the request is refused. A request that is submitted after `run` has returned is never answered.
+        the request is refused: StoreUnavailable at the end of `run` and afterwards.
         """
         self._mailbox.append(request)
         self._listener.interrupt()
+        # The request is in the mailbox before this check, and `run` sets the mark before it empties the mailbox.
+        if self._has_ended:
+            self._refuse_remaining()
 
     def stop(self) -> None:
         """Make `run` return after the current round."""
@@ -130,13 +135,19 @@ class SessionLeader:
         ).run()
         for sessions in self._subscriptions.values():
             sessions.end_all("moved")
-        while self._mailbox:
-            _refuse(
-                self._mailbox.popleft(),
-                StoreUnavailable("this worker is stopping; send the request to another worker"),
-            )
+        self._has_ended = True
+        self._refuse_remaining()
         self._listener.close()
         self._store.dispose()
+
+    def _refuse_remaining(self) -> None:
+        """Refuse the requests in the mailbox. Several threads may do this at once."""
+        with suppress(IndexError):  # the mailbox is empty
+            while True:
+                _refuse(
+                    self._mailbox.popleft(),
+                    StoreUnavailable("this worker is stopping; send the request to another worker"),
+                )
 
     def _round(self) -> float:
         """Wait, then process what is due. Return 0: the next round begins at once."""

@@ -45,7 +45,10 @@ _OBSERVED = """
            AND NOT EXISTS (SELECT FROM observed g WHERE g.topic_id = o.topic_id AND g.name = o.name)
     )
 """
-_CHANGED = f"{_OBSERVED} SELECT topic_id FROM changed UNION SELECT topic_id FROM vanished ORDER BY 1"  # noqa: S608  # our own names only
+_CHANGED = f"""{_OBSERVED}
+    SELECT topic_id FROM (SELECT topic_id FROM changed UNION SELECT topic_id FROM vanished) AS differing
+      JOIN cleave.topic t USING (topic_id) WHERE t.state = 'live' ORDER BY 1
+"""  # noqa: S608  # our own names only
 # The triggers update the same rows in several statements. The rows are locked beforehand, so that two writers cannot deadlock.
 _LOCK = """
     SELECT topic_id FROM cleave.evaluation WHERE topic_id = ANY (:changed) ORDER BY topic_id FOR UPDATE
@@ -64,8 +67,8 @@ _WRITE = f"""{_OBSERVED}
 
 
 def record(tx: Connection, observations: Iterable[Observation]) -> list[int]:
-    """Store the observations, one per topic, for live topics. Return the ids of the topics whose observation differs from the stored
-    data, in ascending order, including topics that are not live. Locks the `evaluation` rows of the changed topics.
+    """Store the observations, one per topic, for live topics. Return the ids of the live topics whose observation differs from the stored
+    data, in ascending order. Locks the `evaluation` rows of these topics.
 
     A whole observation replaces the subscriptions of its topic. An observation that is not whole adds subscriptions and raises counts,
     but never lowers a count, because a silent broker may have consumers.

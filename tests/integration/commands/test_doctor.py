@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import make_url, text
 
+from controller.store.journal import mirror_intents
 from controller.store.postgres import migrations
 from controller.store.topics import holds, unmanaged_logs
 from controller.store.topics.unmanaged_logs import UnmanagedLog
@@ -20,6 +21,7 @@ from tests.support.bundle_brokers import staged_bench
 from tests.support.command_line import CommandLine
 from tests.support.doctor_checks import DATABASE_CHECKS
 from tests.support.landing import land_rates
+from tests.support.store_driver import request
 
 
 def findings(cleave: CommandLine) -> dict[str, tuple[str, str]]:
@@ -276,6 +278,34 @@ def test_samples_that_stopped_are_noticed_by_the_age_of_the_last(
 
     assert found[0] == level
     assert word in found[1]
+
+
+@pytest.mark.parametrize(("ago_seconds", "level"), [(5, "note"), (1500, "wrong")])
+def test_a_file_with_another_name_does_not_hide_that_samples_stopped(
+    cleave: CommandLine, tmp_path: Path, ago_seconds: int, level: str
+) -> None:
+    landing = tmp_path / "landing"
+    land_rates(str(landing), 1, {0: 10.0}, ago_seconds=(ago_seconds + 10, ago_seconds))
+    for sample in list(landing.glob("*/*.parquet")):
+        sample.with_name("copy.parquet").write_bytes(sample.read_bytes())
+
+    found = findings(cleave)["landing area"]
+
+    assert found[0] == level
+    assert ("25 min old" if level == "wrong" else "are not samples") in found[1]
+
+
+def test_a_topic_whose_cluster_is_not_configured_is_wrong(cleave: CommandLine) -> None:
+    assert findings(cleave)["pulsar"][0] == "note"
+    with cleave.store.transaction() as tx:
+        mirror_intents.intend_attach(
+            tx, "topic://acme/shop/theirs", data_plane="pulsar_scalable", request=request()
+        )
+
+    assert findings(cleave)["pulsar"] == (
+        "wrong",
+        "topics of acme/shop are on data plane 'pulsar_scalable' and CLEAVE_PULSAR_ADMIN_URL is not set here",
+    )
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pyarrow as pa
+from structlog.testing import capture_logs
 
 from controller.bundles.broker_reports import REPORT_SCHEMAS, ReportArea
 
@@ -41,3 +42,21 @@ def test_a_tick_of_another_cluster_does_not_count(tmp_path: Path) -> None:
 
     land(area, NOW_MS - 20_000, "one", "b")
     assert heard(area) == {"a", "b"}
+
+
+def test_files_that_cannot_be_read_are_named_and_stop_nothing(tmp_path: Path) -> None:
+    area = ReportArea(str(tmp_path))
+    for collector, broker in (("one", "a"), ("three", "lost"), ("two", "lost")):
+        land(area, NOW_MS, collector, broker)
+    land(area, NOW_MS - 20_000, "one", "b")
+    _, no_parquet, damaged = sorted(tmp_path.glob("brokers/*/*"))[-3:]
+    no_parquet.write_bytes(b"no Parquet")
+    content = damaged.read_bytes()
+    damaged.write_bytes(content[:4] + bytes(40) + content[44:])  # the first page; the footer is whole
+
+    with capture_logs() as logged:
+        assert heard(area) == {"a", "b"}
+
+    assert sorted(entry["path"] for entry in logged) == [
+        file.relative_to(tmp_path).as_posix() for file in (no_parquet, damaged)
+    ]

@@ -74,8 +74,8 @@ def apply(
 
     Approved proposals of namespaces in dry run are left. A merge cannot be applied: it is claimed and refused. Each kind is approved and
     claimed in one transaction, and each outcome is recorded in its own. After a temporary error the proposal stays approved for a later
-    call, until `max_attempts`. A proposal that fails does not stop the others. Return a report for each claimed proposal. `cycle_id` must
-    be a cycle of the cluster, which is not checked here. Raises StoreUnavailable, and LostRace if another process has changed a claimed
+    call, until `max_attempts`. A proposal that fails does not stop the others. Return a report for each claimed proposal. A cycle of
+    another cluster counts as None (see `require_cycle`). Raises StoreUnavailable, and LostRace if another process has changed a claimed
     proposal; the remaining claimed proposals then wait until their claims expire.
     """
     with store.transaction() as tx:
@@ -85,7 +85,7 @@ def apply(
         limit = settings.limit(kind)
         with store.transaction() as tx:
             if cycle_id is not None:
-                bundle_proposals.approve_automatic(tx, cycle_id, kind, limit=limit, actor=claimant)
+                bundle_proposals.approve_automatic(tx, cluster, cycle_id, kind, limit=limit, actor=claimant)
             claimed = bundle_claims.claim(
                 tx,
                 cluster,
@@ -103,9 +103,8 @@ def waiting(store: Store, *, cluster: str, cycle_id: int | None) -> list[Proposa
     """Return the approved proposals of the cluster, and the proposals of the cycle in automatic namespaces (`cycle_id` None: none of
     these), without merges and stale proposals. Changes nothing.
 
-    At most 1,000 of either are returned, those of the newest cycles. `apply` may apply fewer: it obeys the limits of `ApplySettings`. It
-    skips proposals that are claimed or that wait for another attempt, approved ones of a namespace in dry run, and those of the cycle for a
-    bundle that has an approved or applied proposal.
+    `apply` may apply fewer: it obeys the limits of `ApplySettings`. It skips proposals that are claimed or that wait for another attempt,
+    approved ones of a namespace in dry run, and those of the cycle for a bundle that has an approved or applied proposal.
     """
     with store.transaction() as tx:
         approved = bundle_proposals.list_proposals(tx, cluster, states=[ProposalState.APPROVED])
@@ -167,7 +166,7 @@ def _put_back(store: Store, row: ProposalRow, error: Retryable, claimant: str) -
 
 def _split(store: Store, acts: BundleActions, row: ProposalRow) -> tuple[ProposalState, str]:
     """Split the bundle at the cut points, and store the new boundaries. Return the state for the proposal (APPLIED, or FAILED if the
-    broker changed nothing) and its outcome as a text. Raises the errors of `split_at` and `_store_boundaries`.
+    broker changed nothing) and its outcome as a text. Raises the errors of `split_at`.
     """
     result = acts.split_at(row.bundle, row.cut_points)
     if result.outcome is ActOutcome.NOTHING_CHANGED:
@@ -180,8 +179,8 @@ def _split(store: Store, acts: BundleActions, row: ProposalRow) -> tuple[Proposa
 def _store_boundaries(store: Store, row: ProposalRow, boundaries: tuple[int, ...]) -> None:
     """Store the boundaries in a transaction of their own, so that the next cycle knows the parts before a report names them.
 
-    Equal boundaries are not written. If another process writes at the same time, its list is kept. Raises NotFound if the namespace is not
-    stored, InvalidInput for boundaries that the schema refuses.
+    Equal boundaries are not written. If another process writes at the same time, its list is kept. Any other error is logged only: the
+    broker has split the bundle, and its next report brings the boundaries.
     """
     try:
         with store.transaction() as tx:
@@ -197,6 +196,8 @@ def _store_boundaries(store: Store, row: ProposalRow, boundaries: tuple[int, ...
                 )
     except LostRace:
         log.info("boundaries already written", namespace=row.namespace)
+    except CleaveError as error:
+        log.warning("boundaries of a split not stored", namespace=row.namespace, error=error.message)
 
 
 def _unload(_store: Store, acts: BundleActions, row: ProposalRow) -> tuple[ProposalState, str]:

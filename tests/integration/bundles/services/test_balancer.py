@@ -224,6 +224,23 @@ def test_a_hot_bundle_is_split_and_seen(balancer: Balancer) -> None:
     assert row.boundaries == bundles.boundaries
 
 
+def test_a_split_whose_boundaries_cannot_be_stored_has_happened(balancer: Balancer) -> None:
+    balancer.hot()
+    balancer.mode(BalancingMode.AUTOMATIC)
+    cycle = balancer.propose()
+    balancer.driver.sql(
+        "ALTER TABLE cleave.namespace_bundles ADD CONSTRAINT as_before CHECK (cardinality(boundaries) < 4)"
+    )
+
+    [act] = balancer.apply(cycle)
+    [seen] = balancer.verify()
+
+    assert (act.state, seen.state) == (ProposalState.APPLIED, ProposalState.VERIFIED)
+    assert balancer.bench.cluster.lists[NAMESPACE].count == 3
+    row = balancer.driver.do(bundle_namespaces.get_namespace, CLUSTER, NAMESPACE)
+    assert row.boundaries == (0, HALF, LAST)
+
+
 def test_a_bundle_moves_off_the_full_broker_and_rests_then(balancer: Balancer) -> None:
     balancer.uneven()
     balancer.mode(BalancingMode.AUTOMATIC)

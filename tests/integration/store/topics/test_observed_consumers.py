@@ -165,7 +165,7 @@ def test_a_deleted_topic_takes_its_rows_along_and_gets_no_new_ones(driver: Store
     driver.delete(topic_id)
 
     assert driver.sql("SELECT * FROM cleave.observed_subscription") == []
-    see(driver, topic_id, s=use(1))
+    assert see(driver, topic_id, s=use(1)) == []
     assert driver.sql("SELECT * FROM cleave.observed_subscription") == []
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from unittest.mock import Mock
 
 import pulsar
 import pytest
@@ -45,3 +46,16 @@ def test_a_closed_client_keeps_nothing_that_could_not_be_closed() -> None:
     connections.close()
 
     assert client._consumers == []
+
+
+def test_what_is_closed_after_the_connections_is_closed() -> None:
+    """An application may close its log client first, and the readers with clients of their own afterwards."""
+    access = PulsarAccess(admin_url="http://127.0.0.1:1", service_url="pulsar://127.0.0.1:1")
+    connections = Connections(access, call_timeout_seconds=5.0)
+    reader, is_closed = Mock(), threading.Event()
+    reader.close.side_effect = is_closed.set
+
+    connections.close()
+    connections.close_aside(reader)
+
+    assert is_closed.wait(20)
