@@ -11,7 +11,7 @@ from types import MappingProxyType
 from controller.backtest.load_series import LoadSeries
 from controller.backtest.rivals import count_rule, kinesis_on_demand, pravega, static_peak, ydb
 from controller.backtest.rule import Rule, of_policy
-from controller.domain.errors import InvalidInput
+from controller.domain.named import entry_named
 from controller.domain.policy import PROFILES, AutoScalePolicy
 
 WARM_MERGE = 0.35
@@ -24,10 +24,7 @@ def rule_named(name: str, series: LoadSeries, policy: AutoScalePolicy) -> Rule:
     """Return the rule with this name for a series, with capacities and limits of `policy`. Raises InvalidInput for an
     unknown name; the message lists all names.
     """
-    factory = RULES.get(name)
-    if factory is None:
-        raise InvalidInput(f"rule {name!r} is unknown; choose one of {', '.join(RULES)}")
-    return factory(series, policy)
+    return entry_named("rule", name, RULES)(series, policy)
 
 
 def merging_at(policy: AutoScalePolicy, part: float) -> AutoScalePolicy:
