@@ -122,7 +122,7 @@ def adopt(
         if operations.find_by_request_key(tx, request.request_key) is None:
             # A repeated request returns its first result without a check.
             policies.demand_valid(tx, planned.topic, policy)
-        cluster_policy = policies.get_cluster(tx).policy
+        cluster_policy = policies.get_cluster(tx)
         adoption = Adoption(
             name=planned.topic,
             data_plane=data_plane,
