@@ -53,13 +53,12 @@ def _strict(policy: AutoScalePolicy, name: str) -> Rule:
 
 
 def _pravega(scale_factor: int) -> Callable[[LoadSeries, AutoScalePolicy], Rule]:
-    return lambda _, policy: pravega.rule(pravega.Settings(scale_factor=scale_factor), policy)
+    return lambda _, policy: pravega.rule(scale_factor, policy)
 
 
 def _kinesis(minutes: int) -> Callable[[LoadSeries, AutoScalePolicy], Rule]:
     """Return a factory of the rule whose changes take effect after this number of minutes."""
-    settings = kinesis_on_demand.Settings(actuation_seconds=60 * minutes)
-    return lambda _, policy: kinesis_on_demand.rule(settings, policy)
+    return lambda _, policy: kinesis_on_demand.rule(60 * minutes, policy)
 
 
 RULES: Mapping[str, Callable[[LoadSeries, AutoScalePolicy], Rule]] = MappingProxyType(
@@ -72,11 +71,11 @@ RULES: Mapping[str, Callable[[LoadSeries, AutoScalePolicy], Rule]] = MappingProx
         "pip483 merge 0.35": lambda _, policy: of_policy(merging_at(policy, WARM_MERGE), "pip483 merge 0.35"),
         "pravega sf 2": _pravega(2),
         "pravega sf 64": _pravega(64),
-        "ydb": lambda _, policy: ydb.rule(policy=policy),
+        "ydb": lambda _, policy: ydb.rule(policy),
         "kinesis on-demand 5 min": _kinesis(5),
         "kinesis on-demand 15 min": _kinesis(15),
         "static peak": static_peak.rule,
-        "count 0.7": lambda _, policy: count_rule.rule(policy=policy),
+        "count 0.7": lambda _, policy: count_rule.rule(policy),
     }
 )
 """The rules by name. The `strict` rules follow Pulsar's own rules, known defects included. The count rule is an ideal,
