@@ -17,7 +17,6 @@ from controller.domain.errors import InvalidInput
 from controller.domain.hash_range import FULL_RANGE
 from controller.domain.layout import SegmentLayout
 from controller.domain.operation import ADOPTED, Operation, OperationKind
-from controller.domain.policy import PolicyOverride
 from controller.domain.reshape import ChildPlan
 from controller.domain.segment import Segment, SegmentState
 from controller.domain.subscription_consumers import SubscriptionConsumers
@@ -41,7 +40,6 @@ class Adoption:
     segments: int
     bucket_budget: int
     max_buckets: int
-    policy: PolicyOverride | None = None
     stock: frozenset[str] = frozenset()
     """Names in `subscriptions` that standard consumers continue to read."""
 
@@ -70,7 +68,6 @@ def intend_adopt(
             data_plane=adoption.data_plane,
             next_segment_id=first_id + adoption.segments,
             actor=request.actor,
-            policy=adoption.policy,
         )
         for name, kind in adoption.subscriptions.items():
             consumers = (
