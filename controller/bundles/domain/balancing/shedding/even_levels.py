@@ -13,7 +13,7 @@ from controller.bundles.domain.balancing.placement.occupancy import Occupancy
 from controller.bundles.domain.balancing.settings import BalanceSettings
 from controller.bundles.domain.balancing.shedding.base import WeighedBundle, may_move
 from controller.bundles.domain.balancing.state import BalanceState
-from controller.bundles.domain.cluster import Bundle, Cluster
+from controller.bundles.domain.cluster import Cluster
 from controller.bundles.domain.load.broker_usage import dominating_resource, weighted_max_usage
 from controller.bundles.domain.load.stats import BundleStats, figures_of, share_of, totals
 
@@ -117,13 +117,10 @@ class EvenLevels:
             listed: list[WeighedBundle] = []
             for bundle in owned:
                 share = share_of(bundle.stats or _NOTHING, whole, figures) * self.load[broker]
-                if share > 0 and self._may_leave(bundle):
+                if share > 0 and may_move(self.cluster, bundle, self.settings, self._state, self._now_ms):
                     insort(listed, WeighedBundle(share, bundle.bundle_id))
             self._bundles[broker] = listed
         return self._bundles[broker]
-
-    def _may_leave(self, bundle: Bundle) -> bool:
-        return may_move(self.cluster, bundle, self.settings, self._state, self._now_ms)
 
     def perform(self, move: Move) -> Move:
         """Record the move as made, in the usages, the bundles of both brokers, and the occupancy. Return the move, which must come from
