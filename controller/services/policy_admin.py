@@ -191,10 +191,10 @@ def _demand_valid(tx: Connection, level: str, document: Document) -> Document:
         validate(policy)
         return policy.to_document()
     override = PolicyOverride.from_document(document)
-    cluster = policies.get_cluster(tx)
+    cluster = policies.get_cluster(tx).policy
     if kind is PolicyLevel.TOPIC:
         topics.demand_live(level, topics.find_topic(tx, level).state)
-        namespace = policies.get_namespace(tx, topics.namespace_of(level))
+        namespace = policies.get_namespace(tx, topics.namespace_of(level)).override
         validate(resolve(cluster, namespace, override))
     else:
         validate(resolve(cluster, override))

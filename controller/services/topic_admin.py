@@ -64,7 +64,7 @@ def create_topic(
                 request=request,
             )
         # The bucket parameters apply to a whole cluster, as in PIP-486.
-        cluster_policy = policies.get_cluster(tx)
+        cluster_policy = policies.get_cluster(tx).policy
         return topic_intents.intend_create(
             tx,
             name,

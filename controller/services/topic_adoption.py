@@ -116,7 +116,7 @@ def adopt(
         if name not in planned.unserved
     }
     with store.transaction() as tx:
-        cluster_policy = policies.get_cluster(tx)
+        cluster_policy = policies.get_cluster(tx).policy
         adoption = Adoption(
             name=planned.topic,
             data_plane=data_plane,

@@ -179,9 +179,13 @@ class _Player:
             policies.set_topic(tx, topic.topic_id, override)
 
     def _set_namespace_policy(self, _topic: TopicRow) -> None:
+        with self._store.transaction() as tx:
+            stored = policies.get_namespace(tx, NAMESPACE)
         override = PolicyOverride(max_segments=self.rng.randint(1, 99))
         with self._store.transaction() as tx:
-            policies.set_namespace(tx, NAMESPACE, override, actor=self._who)
+            policies.set_namespace(
+                tx, NAMESPACE, override, actor=self._who, seen_row_version=stored.row_version
+            )
         self.record.namespace_writes += 1
 
     def _subscribe(self, topic: TopicRow) -> None:

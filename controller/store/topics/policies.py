@@ -1,6 +1,6 @@
 """Reads and writes policies at their three levels: cluster, namespace, topic.
 
-The document of a level is replaced as a whole after it was validated together with the levels above. A
+The document of a level is replaced as a whole, under its row version, after it was validated together with the levels above. A
 change at a higher level can make a lower level invalid; then evaluations refuse all actions on the topic (`invalid-policy`). The
 domain defines the parameters.
 """
@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, TextClause, text
@@ -27,50 +29,93 @@ from controller.store.postgres.stored_json import read_json
 from controller.store.topics import topics
 
 
-def get_cluster(tx: Connection, lock: str = "") -> AutoScalePolicy:
-    """Return the complete policy of the cluster, read with the lock clause `lock`. Parameters that the document does not set have their
-    defaults. Raises InvalidPolicy if the stored document is not readable.
+@dataclass(frozen=True, slots=True)
+class ClusterPolicy:
+    """Complete policy of the cluster. Parameters that the document does not set have their defaults."""
+
+    policy: AutoScalePolicy
+    row_version: int
+    actor: str
+    updated_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class NamespacePolicy:
+    """Parameters that a namespace overrides. The row version is 0 if the policy was never set."""
+
+    namespace: str
+    override: PolicyOverride
+    row_version: int
+    actor: str | None
+    updated_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPolicy:
+    """Parameters that a topic overrides. The row version is that of the topic, so any change of the topic raises it."""
+
+    topic_id: int
+    override: PolicyOverride
+    row_version: int
+
+
+def get_cluster(tx: Connection) -> ClusterPolicy:
+    """Return the policy of the cluster. Raises InvalidPolicy if the stored document is not readable."""
+    return _cluster(tx, "")
+
+
+def get_namespace(tx: Connection, namespace: str) -> NamespacePolicy:
+    """Return the parameters that the namespace (`tenant/namespace`) overrides, possibly none. Raises InvalidPolicy if
+    the stored document is not readable.
     """
-    return AutoScalePolicy.from_document(tx.execute(_CLUSTER[lock]).scalar_one())
+    return _namespace(tx, namespace, "")
 
 
-def get_namespace(tx: Connection, namespace: str, lock: str = "") -> PolicyOverride:
-    """Return the parameters that the namespace (`tenant/namespace`) overrides, possibly none, read with the lock clause `lock`. Raises
-    InvalidPolicy if the stored document is not readable.
-    """
-    document = tx.execute(_NAMESPACE[lock], {"namespace": namespace}).scalar()
-    return PolicyOverride.from_document(document or {})
-
-
-def set_cluster(tx: Connection, policy: AutoScalePolicy, *, actor: str) -> None:
+def set_cluster(
+    tx: Connection, policy: AutoScalePolicy, *, actor: str, seen_row_version: int | None = None
+) -> ClusterPolicy:
     """Replace the policy of the cluster, of which only the parameters that differ from their defaults are stored. The history records
-    the actor. Locks the row. Raises InvalidPolicy; the replaced policy need not be readable.
+    the actor. Locks the row.
+
+    Raises InvalidPolicy, or LostRace if the row has another version than `seen_row_version` (None accepts any).
     """
     validate(policy)
+    row = tx.execute(_CLUSTER[_FOR_UPDATE]).one()  # the replaced policy need not be readable
+    _demand_version("the cluster", seen_row_version, row.row_version)
     default = AutoScalePolicy().to_document()
     document = {
         parameter: value for parameter, value in policy.to_document().items() if value != default[parameter]
     }
     topics.set_actor(tx, actor)
     tx.execute(_SET_CLUSTER, {"policy": json.dumps(document), "actor": actor})
+    return get_cluster(tx)
 
 
-def set_namespace(tx: Connection, namespace: str, override: PolicyOverride, *, actor: str) -> None:
+def set_namespace(
+    tx: Connection,
+    namespace: str,
+    override: PolicyOverride,
+    *,
+    actor: str,
+    seen_row_version: int | None = None,
+) -> NamespacePolicy:
     """Replace the override of the namespace, which must be valid together with the policy of the cluster. The history records the
     actor. Locks both rows.
 
-    An empty override keeps the row, so that its versions never start again. Raises InvalidPolicy (also if the stored policy of the
-    cluster is not readable), InvalidInput for the name of the namespace, or LostRace if another transaction has just set the first
-    policy of the namespace.
+    An empty override keeps the row, so that its versions never start again. `seen_row_version` 0 requires that no policy was set yet;
+    None accepts any version. Raises InvalidPolicy (also if the stored policy of the cluster is not readable), InvalidInput for the name
+    of the namespace, or LostRace if the row has another version.
     """
-    cluster = get_cluster(tx, _FOR_SHARE)
+    cluster = _cluster(tx, _FOR_SHARE)
     row = tx.execute(_NAMESPACE[_FOR_UPDATE], {"namespace": namespace}).one_or_none()
-    validate(resolve(cluster, override))
+    row_version = 0 if row is None else row.row_version
+    _demand_version(f"namespace {namespace}", seen_row_version, row_version)
+    validate(resolve(cluster.policy, override))
     parameters = {
         "namespace": demand_namespace(namespace),
         "policy": json.dumps(override.to_document()),
         "actor": actor,
-        "found": 0 if row is None else row.row_version,
+        "found": row_version,
     }
     topics.set_actor(tx, actor)
     if tx.execute(_SET_NAMESPACE, parameters).rowcount != 1:
@@ -78,19 +123,29 @@ def set_namespace(tx: Connection, namespace: str, override: PolicyOverride, *, a
             f"another transaction has just set the policy of namespace {namespace}; read the policy again",
             what="policy",
         )
+    return get_namespace(tx, namespace)
 
 
 def set_topic(
-    tx: Connection, topic_id: int, override: PolicyOverride | None, *, actor: str | None = None
-) -> None:
+    tx: Connection,
+    topic_id: int,
+    override: PolicyOverride | None,
+    *,
+    actor: str | None = None,
+    seen_row_version: int | None = None,
+) -> TopicPolicy:
     """Replace the override of the topic (None removes it), which must be valid together with the namespace and the cluster.
 
-    The policy history records the actor, or the login if `actor` is None. Raises TopicNotFound, TopicNotLive or InvalidPolicy.
+    The policy history records the actor, or the login if `actor` is None. Raises TopicNotFound, TopicNotLive, InvalidPolicy, or
+    LostRace if the topic's row version is not `seen_row_version` (None accepts any).
     """
     topic = topics.lock_live_topic(tx, topic_id)
+    _demand_version(f"topic {topic.name}", seen_row_version, topic.row_version)
     demand_valid(tx, topic.name, override)
     topics.set_actor(tx, actor)
-    topics.update_topic(tx, topic, policy=None if override is None else override.to_document())
+    document = None if override is None else override.to_document()
+    row_version = topics.update_topic(tx, topic, policy=document)
+    return TopicPolicy(topic_id, override or PolicyOverride(), row_version)
 
 
 def stored_document(
@@ -157,8 +212,8 @@ def demand_valid(tx: Connection, topic: str, override: PolicyOverride | None) ->
     """
     if override is None:
         return
-    above = get_cluster(tx, _FOR_SHARE)
-    validate(resolve(above, get_namespace(tx, topics.namespace_of(topic), _FOR_SHARE), override))
+    above = _cluster(tx, _FOR_SHARE).policy
+    validate(resolve(above, _namespace(tx, topics.namespace_of(topic), _FOR_SHARE).override, override))
 
 
 _FOR_SHARE, _FOR_UPDATE = "FOR SHARE", "FOR UPDATE"
@@ -169,8 +224,10 @@ def _locked(statement: str) -> dict[str, TextClause]:
     return {lock: text(f"{statement} {lock}") for lock in ("", _FOR_SHARE, _FOR_UPDATE)}
 
 
-_CLUSTER = _locked("SELECT policy FROM cleave.cluster_policy")
-_NAMESPACE = _locked("SELECT policy, row_version FROM cleave.namespace_policy WHERE namespace = :namespace")
+_CLUSTER = _locked("SELECT policy, row_version, actor, updated_at FROM cleave.cluster_policy")
+_NAMESPACE = _locked(
+    "SELECT policy, row_version, actor, updated_at FROM cleave.namespace_policy WHERE namespace = :namespace"
+)
 _LEVELS = text("""
     SELECT t.topic_id, CAST(c.policy AS text) AS cluster, CAST(n.policy AS text) AS namespace, CAST(t.policy AS text) AS topic
       FROM cleave.topic t
@@ -191,3 +248,35 @@ _SET_NAMESPACE = text("""
            updated_at = clock_timestamp()
      WHERE n.row_version = :found
 """)
+
+
+def _cluster(tx: Connection, lock: str) -> ClusterPolicy:
+    """Return the policy of the cluster, read with the lock clause `lock`. Raises InvalidPolicy if the stored document
+    is not readable.
+    """
+    row = tx.execute(_CLUSTER[lock]).one()
+    return ClusterPolicy(
+        AutoScalePolicy.from_document(row.policy), row.row_version, row.actor, row.updated_at
+    )
+
+
+def _namespace(tx: Connection, namespace: str, lock: str) -> NamespacePolicy:
+    """Return the override of the namespace, read with the lock clause `lock`; an empty override with row version 0 if
+    there is no row. Raises InvalidPolicy if the stored document is not readable.
+    """
+    row = tx.execute(_NAMESPACE[lock], {"namespace": namespace}).one_or_none()
+    if row is None:
+        return NamespacePolicy(namespace, PolicyOverride(), 0, None, None)
+    override = PolicyOverride.from_document(row.policy)
+    return NamespacePolicy(namespace, override, row.row_version, row.actor, row.updated_at)
+
+
+def _demand_version(owner: str, seen: int | None, present: int) -> None:
+    """Raise LostRace, which names the `owner` of the policy, if its row version is `present` and not `seen`. `seen`
+    None accepts any version.
+    """
+    if seen is not None and seen != present:
+        raise LostRace(
+            f"the policy of {owner} is at version {present}, not {seen}; read the policy again and decide again",
+            what="policy",
+        )

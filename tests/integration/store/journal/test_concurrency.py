@@ -20,7 +20,7 @@ from controller.domain.errors import NotFound
 from controller.services.deletion_sweeper import sweep
 from controller.services.operation_runner import RunnerContext, run_due
 from controller.store.journal import deletion_entries
-from controller.store.topics import subscriptions, topics
+from controller.store.topics import policies, subscriptions, topics
 from tests.support.churn import CALL_TIMEOUT_SECONDS, NAMESPACE, ProcessRecord, churn
 from tests.support.live_operations import live_operations
 from tests.support.store_driver import StoreDriver
@@ -100,7 +100,7 @@ def _check_updates(driver: StoreDriver, records: list[ProcessRecord]) -> None:
     writes = sum(record.namespace_writes for record in records)
 
     assert {topic_id: bumps for topic_id, bumps in stored} == dict(told)  # noqa: C416 - rows are not pairs to mypy
-    assert driver.sql("SELECT row_version FROM cleave.namespace_policy") == [(writes,)]
+    assert driver.do(policies.get_namespace, NAMESPACE).row_version == writes
 
 
 def _check_request_keys(records: list[ProcessRecord]) -> None:

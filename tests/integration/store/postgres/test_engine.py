@@ -24,10 +24,11 @@ from controller.domain.errors import (
     StoreUnavailable,
     Terminal,
 )
+from controller.domain.policy import PolicyOverride
 from controller.store.postgres import engine
 from controller.store.postgres.engine import Store, server_process
 from controller.store.postgres.prepared_statements import Prepared
-from controller.store.topics import topics
+from controller.store.topics import policies, topics
 from tests.support.store_driver import StoreDriver
 
 
@@ -300,7 +301,12 @@ def test_a_stale_row_version_is_counted_as_what_it_is_of(driver: StoreDriver) ->
     driver.do(topics.update_topic, topic)
     with pytest.raises(LostRace):
         driver.do(topics.update_topic, topic)
-    assert races()["topic"] - before.get("topic", 0) == 1
+    with pytest.raises(LostRace):
+        driver.do(policies.set_namespace, "t/n", PolicyOverride(), actor="bob", seen_row_version=7)
+    assert {what: races()[what] - before.get(what, 0) for what in ("topic", "policy")} == {
+        "topic": 1,
+        "policy": 1,
+    }
 
 
 def test_a_lock_held_too_long_is_a_lost_race(driver: StoreDriver) -> None:
