@@ -108,7 +108,7 @@ def replayed(store: Store) -> dict[str, int]:
     """Return the number of stored cycles, and of those whose replay has another result."""
     with store.transaction() as tx:
         rows = read_view(tx, "inspect.bundles_imbalance", "cluster = :cluster", cluster=CLUSTER_NAME)
-        cycles = [bundle_cycles.stored_cycle(tx, row["cycle_id"]) for row in rows]
+        cycles = [bundle_cycles.get_cycle(tx, row["cycle_id"]) for row in rows]
     differing = sum(not bundle_balancer.replay(cycle).is_same for cycle in cycles)
     return {"cycles": len(cycles), "differing": differing}
 

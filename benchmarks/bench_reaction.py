@@ -29,10 +29,10 @@ from controller.domain.operation import Origin
 from controller.postgres.listener import Listener
 from controller.services import subscription_admin, topic_admin
 from controller.settings import PROJECT_ROOT
-from controller.store.journal import operations
 from controller.store.journal.operations import Request
 from controller.store.postgres.migrations import migrate
 from controller.store.topics import consumers, policies, topics
+from tests.support.live_operations import live_operations
 
 
 def prepare(app: Application, rounds: int) -> list[int]:
@@ -64,7 +64,7 @@ def prepare(app: Application, rounds: int) -> list[int]:
 def _wait_idle(app: Application) -> None:
     while True:
         with app.store.transaction() as tx:
-            live = operations.list_operations(tx, only_live=True, limit=1)
+            live = live_operations(tx)
             behind = tx.execute(
                 text("SELECT count(*) FROM cleave.evaluation WHERE consumer_version < input_version")
             ).scalar_one()

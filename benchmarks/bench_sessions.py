@@ -39,10 +39,10 @@ from controller.domain.operation import Origin
 from controller.services import segment_admin, subscription_admin, topic_admin
 from controller.settings import PROJECT_ROOT
 from controller.store import leases
-from controller.store.journal import operations
 from controller.store.journal.operations import Request
 from controller.store.postgres.migrations import migrate
 from controller.store.topics import policies, topics
+from tests.support.live_operations import live_operations
 
 RATE = 2_000
 TICK_SECONDS = 0.01
@@ -160,7 +160,7 @@ def wait_idle(app: Application) -> None:
     """Wait until no operation is live."""
     while True:
         with app.store.transaction() as tx:
-            if not operations.list_operations(tx, only_live=True, limit=1):
+            if not live_operations(tx):
                 return
         time.sleep(0.02)
 

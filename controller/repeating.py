@@ -120,3 +120,14 @@ def repeat_every(
 
     rounds = Repeating(once, stopping, log, failed, retry_seconds=(seconds, seconds), expected=expected)
     rounds.run(first_pause_seconds=seconds)
+
+
+class Stoppable:
+    """A background service whose method `run` repeats rounds until the service is stopped."""
+
+    def __init__(self) -> None:
+        self._stopping = threading.Event()
+
+    def stop(self) -> None:
+        """Make `run` return after the present round. Safe in a signal handler."""
+        self._stopping.set()

@@ -49,10 +49,3 @@ def of_policy(policy: AutoScalePolicy, name: str = "") -> Rule:
         is_reactive=not uses_memory,
         memory_ticks=TICKS_OF_MEMORY if uses_memory else 0,
     )
-
-
-def pip483(name: str = "pip483", policy: AutoScalePolicy | None = None) -> Rule:
-    """Return the evaluator as a rule under a policy of the profile `pip483`; None stands for the default policy of
-    this profile.
-    """
-    return of_policy(policy or AutoScalePolicy(profile="pip483"), name)

@@ -15,12 +15,11 @@ from datetime import date
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from controller.landing.area import QUARANTINE, RejectedFile
+from controller.landing.area import QUARANTINE, RejectedFile, examine_file, expire_days
 from controller.landing.file_names import (
     LandedFile,
     day_directories,
     day_directory,
-    day_of,
     format_tick,
     parse_path,
     tick_path,
@@ -130,11 +129,13 @@ class ReportArea:
         files: dict[str, tuple[LandedFile, ...]] = {}
         rejected: list[RejectedFile] = []
         topics = 0
-        for kind in REPORT_SCHEMAS:
+        for kind, schema in REPORT_SCHEMAS.items():
             readable = []
             for path, parsed in self._list(kind, from_ms, to_ms):
                 rows_or_reason = (
-                    self._examine(kind, path) if parsed else "its name is not <tick>-<collector>.parquet"
+                    examine_file(self.location, path, schema)
+                    if parsed
+                    else "its name is not <tick>-<collector>.parquet"
                 )
                 if isinstance(rows_or_reason, str):
                     rejected.append(RejectedFile(path, rows_or_reason))
@@ -221,13 +222,8 @@ class ReportArea:
         """Delete the directories of days (UTC) before `before`, of reports and of hot topics. Return their paths. Quarantined files are
         kept. Raises OSError if the storage does not answer.
         """
-        old = []
-        for kind in (*REPORT_SCHEMAS, HOT_TOPICS):
-            days = {file.path.split("/")[1] for file in self.location.files(kind)}
-            old += [f"{kind}/{d}" for d in sorted(days) if (day := day_of(d)) is not None and day < before]
-        for directory in old:
-            self.location.delete_directory(directory)
-        return old
+        kinds = (*REPORT_SCHEMAS, HOT_TOPICS)
+        return [f"{kind}/{day}" for kind in kinds for day in expire_days(self.location, before, kind)]
 
     def _list(self, kind: str, from_ms: int, to_ms: int) -> list[tuple[str, LandedFile | None]]:
         """Return the path of each file of the kind that may have a tick in the inclusive span (milliseconds since the Unix epoch), with the
@@ -240,32 +236,3 @@ class ReportArea:
                 if parsed is None or parsed.covers(from_ms, to_ms):
                     files.append((file.path, parsed))
         return files
-
-    def _examine(self, kind: str, path: str) -> int | str | None:
-        """Read the footer of a file. Return its number of rows, or as a text the reason for which it is invalid: not Parquet, or a
-        missing or differing column. None if the file is missing.
-
-        Raises OSError if the storage does not answer.
-        """
-        try:
-            stream = self.location.open(path)
-        except FileNotFoundError:
-            return None
-        with stream:
-            try:
-                parquet = pq.ParquetFile(stream)
-            except (OSError, pa.ArrowException) as error:
-                stream.seek(0)
-                stream.read(
-                    1
-                )  # storage that does not answer raises an error here, which is not an error of the file
-                return f"not readable as Parquet: {str(error).splitlines()[0]}"
-            for field in REPORT_SCHEMAS[kind]:
-                index = parquet.schema_arrow.get_field_index(field.name)
-                if index < 0:
-                    return f"column {field.name} is missing"
-                if not parquet.schema_arrow.field(index).type.equals(field.type):
-                    return (
-                        f"column {field.name} is {parquet.schema_arrow.field(index).type}, not {field.type}"
-                    )
-            return int(parquet.metadata.num_rows)

@@ -123,7 +123,7 @@ class LandingArea:
         usable, rejected, unreadable, rows = [], [], [], 0
         for file in files:
             try:
-                result = self._examine(file.path, deeply)
+                result = examine_file(self.location, file.path, self.schema, deeply=deeply)
             except OSError as error:
                 unreadable.append(RejectedFile(file.path, f"not readable: {str(error).splitlines()[0]}"))
                 continue
@@ -167,10 +167,7 @@ class LandingArea:
 
     def expire(self, before: date) -> list[str]:
         """Delete the directories of the days before `before`. Return their names."""
-        expired = [d for d in self.location.directories() if (day := day_of(d)) is not None and day < before]
-        for directory in expired:
-            self.location.delete_directory(directory)
-        return expired
+        return expire_days(self.location, before)
 
     def replacements(self, landed: Sequence[LandedFile]) -> dict[str, Replacement]:
         """Return the files that each compacted file of a listing replaces, by the compacted file's path. A
@@ -211,24 +208,38 @@ class LandingArea:
         note = json.loads(metadata.get(REPLACES, b'{"names": [], "written_at_ms": 0}'))
         return Replacement(frozenset(note["names"]), note["written_at_ms"])
 
-    def _examine(self, path: str, deeply: bool) -> int | str | None:
-        """Return the number of rows of a usable file, the defect of an unusable file as text, None for a file that
-        no longer exists. Raises OSError if the storage does not answer.
-        """
+
+def examine_file(
+    location: Location, path: str, schema: pa.Schema, *, deeply: bool = False
+) -> int | str | None:
+    """Read the footer of a file (`deeply`: all contents). Return the number of rows of a usable file, the defect of an unusable file as
+    text (not Parquet, or a column of `schema` is missing or differs), None for a file that no longer exists.
+
+    Raises OSError if the storage does not answer.
+    """
+    try:
+        stream = location.open(path)
+    except FileNotFoundError:
+        return None
+    with stream:
+        content = stream if not deeply else pa.BufferReader(stream.read())
         try:
-            stream = self.location.open(path)
-        except FileNotFoundError:
-            return None
-        with stream:
-            content = stream if not deeply else pa.BufferReader(stream.read())
-            try:
-                parquet = pq.ParquetFile(content)
-                reason = difference(parquet.schema_arrow, self.schema)
-                if deeply and reason is None:
-                    for _ in parquet.iter_batches(columns=self.schema.names):
-                        pass
-            except (OSError, pa.ArrowException) as error:
-                stream.seek(0)
-                stream.read(1)  # Storage that stopped answering raises here, so the file is not blamed.
-                return f"not readable as Parquet: {str(error).splitlines()[0]}"
-        return reason or int(parquet.metadata.num_rows)
+            parquet = pq.ParquetFile(content)
+            reason = difference(parquet.schema_arrow, schema)
+            if deeply and reason is None:
+                for _ in parquet.iter_batches(columns=schema.names):
+                    pass
+        except (OSError, pa.ArrowException) as error:
+            stream.seek(0)
+            stream.read(1)  # Storage that stopped answering raises here, so the file is not blamed.
+            return f"not readable as Parquet: {str(error).splitlines()[0]}"
+    return reason or int(parquet.metadata.num_rows)
+
+
+def expire_days(location: Location, before: date, parent: str = "") -> list[str]:
+    """Delete the directories of the days before `before` directly below `parent`. Return their names."""
+    days = location.directories(parent)
+    expired = [name for name in days if (day := day_of(name)) is not None and day < before]
+    for name in expired:
+        location.delete_directory(f"{parent}/{name}" if parent else name)
+    return expired

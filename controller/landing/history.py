@@ -18,7 +18,8 @@ from datetime import date
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from controller.landing.file_names import day_directories, day_directory, day_of, format_tick, parse_tick
+from controller.landing.area import expire_days
+from controller.landing.file_names import day_directories, day_directory, format_tick, parse_tick
 from controller.landing.location import Location
 from controller.landing.schemas import RATE_SCHEMA
 from controller.landing.scratch import NOTE, FinishedRun, Scratch, read_table
@@ -99,10 +100,7 @@ class RateHistory:
 
     def expire(self, before: date) -> list[str]:
         """Delete the directories of the days before `before`. Return their names."""
-        expired = [d for d in self.location.directories() if (day := day_of(d)) is not None and day < before]
-        for directory in expired:
-            self.location.delete_directory(directory)
-        return expired
+        return expire_days(self.location, before)
 
 
 _WINDOW_END = pa.field("window_end_ms", pa.int64())

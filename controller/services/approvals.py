@@ -9,7 +9,6 @@ worker: its event loop never waits for a default.
 from __future__ import annotations
 
 import importlib
-import threading
 from collections.abc import Collection, Mapping
 from datetime import datetime
 from types import MappingProxyType
@@ -20,7 +19,7 @@ from controller import telemetry
 from controller.domain import approvals as rules
 from controller.domain.approvals import ApprovalState, Subject
 from controller.domain.errors import Conflict, Terminal
-from controller.repeating import repeat_every
+from controller.repeating import Stoppable, repeat_every
 from controller.store import approvals
 from controller.store.approvals import ApprovalRow
 from controller.store.postgres.engine import Store
@@ -134,24 +133,20 @@ def settle(store: Store) -> Mapping[int, ApprovalState]:
     return new_states
 
 
-class ApprovalClock:
+class ApprovalClock(Stoppable):
     """A background thread of a worker that applies the defaults of approvals that were not answered in time,
     so that approvals end without a pass of Airflow.
     """
 
     def __init__(self, store: Store, *, interval_seconds: float) -> None:
+        super().__init__()
         self._store, self._interval_seconds = store, interval_seconds
-        self._stopping = threading.Event()
 
     def run(self) -> None:
         """Settle approvals every `interval_seconds` until `stop`. A failed round is logged."""
         repeat_every(
             self._interval_seconds, lambda: settle(self._store), self._stopping, log, "approvals not settled"
         )
-
-    def stop(self) -> None:
-        """Stop after the current call of `settle`."""
-        self._stopping.set()
 
 
 def _change_state(

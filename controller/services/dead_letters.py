@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from controller.dataplane.base import DataPlane, LogState
+from controller.dataplane.registry import configured
 from controller.domain.deliveries import REDRIVE
 from controller.domain.errors import NotFound, Unsupported
 from controller.store.postgres.engine import Store
@@ -81,13 +82,8 @@ class DeadLetterLogs:
         )
 
     def _plane(self, log: DeadLetterLog) -> DataPlane:
-        """Return the data plane of the log. Raises Unsupported if the data plane is not configured here."""
-        plane = self._planes.get(log.data_plane)
-        if plane is None:
-            raise Unsupported(
-                f"{log.topic} is on data plane {log.data_plane!r}, which is not configured here"
-            )
-        return plane
+        """Return the data plane of the log. Raises Unsupported if it is not configured here."""
+        return configured(self._planes, log.data_plane, log.topic)
 
 
 def dead_letter_topic(data_plane: str, topic: str, subscription: str) -> str:

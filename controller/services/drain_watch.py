@@ -10,7 +10,6 @@ has the topic reconciled, which terminates the log again. Where a data plane giv
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
@@ -19,7 +18,7 @@ from controller.clock import Clock
 from controller.dataplane.base import DataPlane, LogState
 from controller.domain.errors import CleaveError
 from controller.domain.whole_numbers import MOST
-from controller.repeating import repeat_every
+from controller.repeating import Stoppable, repeat_every
 from controller.store.postgres.engine import Store
 from controller.store.shards import Shards
 from controller.store.topics import drain_backlogs
@@ -44,7 +43,7 @@ PARALLEL_CALLS = 4
 """Number of counts that run at the same time."""
 
 
-class DrainWatch:
+class DrainWatch(Stoppable):
     """A background service that counts the unread messages of segments that drain slowly, for each subscription
     that has not drained them, in the shards that `shards` returns, in rounds until it is stopped. A segment is
     counted from `sealed_for_seconds` after its seal.
@@ -61,18 +60,14 @@ class DrainWatch:
         sealed_for_seconds: float = SEALED_FOR_SECONDS,
     ) -> None:
         """`reconcile` is called with the id of a topic whose logs need a repair."""
+        super().__init__()
         self._reconcile = reconcile
         self._store, self._planes, self._shards, self._clock = store, planes, shards, clock
         self._sealed_for_seconds = sealed_for_seconds
-        self._stopping = threading.Event()
 
     def run(self) -> None:
         """Run a round every `INTERVAL_SECONDS` until `stop`. A failed round is logged."""
         repeat_every(INTERVAL_SECONDS, self.round, self._stopping, log, "drains not counted")
-
-    def stop(self) -> None:
-        """Stop after the current counts."""
-        self._stopping.set()
 
     def round(self) -> int:
         """Count the unread messages of up to `DRAINS_A_ROUND` pairs of a segment that drains slowly, in the held shards,

@@ -10,7 +10,6 @@ The keeper calls the checkpoints `drain`, `ready` and `open` before and after th
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ from controller.domain import gate_opening
 from controller.domain.errors import CleaveError, NotFound, StoreUnavailable, SubscriptionNotFound
 from controller.domain.gate_opening import GatePlan
 from controller.domain.gates import GateState
-from controller.repeating import Repeating
+from controller.repeating import Repeating, Stoppable
 from controller.store.journal import seeks
 from controller.store.postgres.engine import Store
 from controller.store.shards import Shards
@@ -74,7 +73,7 @@ class _Plan:
     logs: Mapping[int, str]
 
 
-class GateKeeper:
+class GateKeeper(Stoppable):
     """Opens the shut gates in the shards that `shards` returns, once their ancestors are drained. One thread calls `run` or `round`;
     several keepers may work on one subscription.
     """
@@ -88,9 +87,9 @@ class GateKeeper:
         *,
         checkpoint: Callable[[str], None] = _ignore,
     ) -> None:
+        super().__init__()
         self._store, self._shards, self._clock, self._checkpoint = store, shards, clock, checkpoint
         self._planes = {name: plane for name, plane in planes.items() if isinstance(plane, GatedDataPlane)}
-        self._stopping = threading.Event()
         self._paces: dict[SubscriptionKey, _Pace] = {}
 
     @property
@@ -109,10 +108,6 @@ class GateKeeper:
             "round of the gate keeper failed",
             retry_seconds=(POLL_SECONDS, 1.0),
         ).run()
-
-    def stop(self) -> None:
-        """Stop after the calls in progress."""
-        self._stopping.set()
 
     def _paced_round(self) -> float:
         return POLL_SECONDS if self.round() else IDLE_SECONDS

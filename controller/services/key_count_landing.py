@@ -20,7 +20,7 @@ from controller.domain.errors import CleaveError
 from controller.domain.hash_range import HashRange
 from controller.domain.key_counts import KeyCount, by_segment, demand_possible
 from controller.domain.key_sketch import add_counts, bin_count
-from controller.repeating import repeat_every
+from controller.repeating import Stoppable, repeat_every
 from controller.store.postgres.engine import Store
 from controller.store.topics.published_layout import published_layout
 
@@ -48,7 +48,7 @@ class _SegmentCounts:
     producers: set[str] = field(default_factory=set)
 
 
-class KeyCountLanding:
+class KeyCountLanding(Stoppable):
     """Adds up the key counts that producers report to one worker, and lands them as a file every
     `LANDS_EVERY_SECONDS`. `add` is thread-safe.
     """
@@ -57,12 +57,12 @@ class KeyCountLanding:
         """`worker` becomes a part of file names, and distinguishes the counts of several workers. `area` is
         called only when there are counts to land, so that a worker without counts does not load Arrow.
         """
+        super().__init__()
         self._store, self._area, self._worker, self._clock = store, area, worker, clock
         self._lock = threading.Lock()
         self._counts: dict[tuple[int, int], _SegmentCounts] = {}
         self._messages: dict[int, dict[str, int]] = {}
         """Messages by topic and producer since the last landing."""
-        self._stopping = threading.Event()
 
     def add(self, topic: str, producer: str, counts: Sequence[KeyCount]) -> None:
         """Add the counts of this producer since its last request, in memory until the next landing. If the counts would
@@ -109,10 +109,6 @@ class KeyCountLanding:
             "counts of keys not landed",
             expected=(CleaveError, OSError),
         )
-
-    def stop(self) -> None:
-        """Stop after the current landing."""
-        self._stopping.set()
 
     def land(self) -> str | None:
         """Write the counts since the last landing as one file, and forget them, even if writing fails. Return

@@ -8,7 +8,6 @@ moved. A log that does not answer does not delay other logs.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from controller.dataplane.optional_abilities import KeySample, SamplesKeys
 from controller.domain.errors import CleaveError, SegmentNotFound, SegmentTerminated, Unsupported
 from controller.domain.hash_range import HashRange
 from controller.domain.key_sketch import bin_count, count_hashes
-from controller.repeating import Repeating
+from controller.repeating import Repeating, Stoppable
 from controller.store.load import sketches
 from controller.store.load.sketches import LogToSample, Sketch
 from controller.store.postgres.engine import Store
@@ -73,7 +72,7 @@ class SampleRound:
     failed: int = 0
 
 
-class KeySampler:
+class KeySampler(Stoppable):
     """A background service of a worker that samples due segments of the shards the worker holds, until it is
     stopped.
     """
@@ -86,6 +85,7 @@ class KeySampler:
         sampling: KeySampling,
         clock: Clock,
     ) -> None:
+        super().__init__()
         self._store, self._shards = store, shards
         self._sampling, self._clock = sampling, clock
         self._planes = {
@@ -96,7 +96,6 @@ class KeySampler:
         self._not_before: dict[tuple[int, int], float] = {}
         """Monotonic time from which a segment may be sampled again, whether or not its last sample succeeded.
         """
-        self._stopping = threading.Event()
 
     @property
     def is_needed(self) -> bool:
@@ -120,10 +119,6 @@ class KeySampler:
         listing_seconds = self._clock.monotonic_seconds() - began_at
         self._sample(logs)
         return max(INTERVAL_SECONDS, listing_seconds / LISTING_SHARE)
-
-    def stop(self) -> None:
-        """Stop after the current samples."""
-        self._stopping.set()
 
     def round(self) -> SampleRound:
         """Sample the segments that are due, and store their key histograms. Return the numbers of logs.

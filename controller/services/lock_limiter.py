@@ -6,13 +6,12 @@ may run.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
 
 from controller import telemetry
 from controller.dataplane.base import DataPlane, LockableDataPlane
 from controller.domain.errors import CleaveError
-from controller.repeating import Repeating
+from controller.repeating import Repeating, Stoppable
 
 log = telemetry.get_logger(__name__)
 
@@ -22,7 +21,7 @@ AFTER_FAILURE_SECONDS = 60.0
 """Seconds until the next check after a data plane raised an error."""
 
 
-class LockLimiter:
+class LockLimiter(Stoppable):
     """A background service of a worker that has data planes end application transactions that lock a log for
     too long. Checks every `interval_seconds` until it is stopped.
     """
@@ -30,9 +29,9 @@ class LockLimiter:
     def __init__(
         self, planes: Mapping[str, DataPlane], *, interval_seconds: float = INTERVAL_SECONDS
     ) -> None:
+        super().__init__()
         self._planes = {name: plane for name, plane in planes.items() if isinstance(plane, LockableDataPlane)}
         self._interval_seconds = interval_seconds
-        self._stopping = threading.Event()
 
     @property
     def is_needed(self) -> bool:
@@ -45,10 +44,6 @@ class LockLimiter:
         """
         rounds = Repeating(self._round, self._stopping, log, "long transactions not ended")
         rounds.run(first_pause_seconds=self._interval_seconds)
-
-    def stop(self) -> None:
-        """Stop after the current check."""
-        self._stopping.set()
 
     def _round(self) -> float:
         """Run a check. Return the seconds until the next check: `AFTER_FAILURE_SECONDS` if a data plane

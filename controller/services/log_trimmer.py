@@ -7,14 +7,13 @@ often trimming runs, and for how long. Any number of trimmers may run.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Mapping
 
 from controller import telemetry
 from controller.dataplane.base import DataPlane, TrimmingDataPlane
 from controller.domain.errors import CleaveError
-from controller.repeating import repeat_every
+from controller.repeating import Stoppable, repeat_every
 
 log = telemetry.get_logger(__name__)
 
@@ -58,7 +57,7 @@ def trim(
     return deleted_messages
 
 
-class LogTrimmer:
+class LogTrimmer(Stoppable):
     """A background service of a worker that calls `trim` for the data planes every `interval_seconds`, until
     it is stopped.
     """
@@ -70,9 +69,9 @@ class LogTrimmer:
         retention_seconds: float,
         interval_seconds: float = INTERVAL_SECONDS,
     ) -> None:
+        super().__init__()
         self._planes, self._retention_seconds = planes, retention_seconds
         self._interval_seconds = interval_seconds
-        self._stopping = threading.Event()
 
     @property
     def is_needed(self) -> bool:
@@ -94,7 +93,3 @@ class LogTrimmer:
         )
         if deleted_messages:
             log.info("logs trimmed", messages=deleted_messages)
-
-    def stop(self) -> None:
-        """Make `run` return after the current call of a data plane."""
-        self._stopping.set()

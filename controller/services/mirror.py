@@ -10,7 +10,6 @@ nothing on the broker.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -20,7 +19,7 @@ from controller.dataplane.layout_keeper import LayoutKeeper
 from controller.domain.errors import CleaveError, StoreUnavailable, TopicNotFound, Unsupported
 from controller.domain.layout import SegmentLayout
 from controller.domain.mirroring import LayoutStep
-from controller.repeating import repeat_every
+from controller.repeating import Stoppable, repeat_every
 from controller.store.journal import mirror_repairs
 from controller.store.mirrors import mirrors
 from controller.store.mirrors.mirroring import follow_layout
@@ -144,7 +143,7 @@ def _read_broker(
     return layout, None
 
 
-class MirrorLoop:
+class MirrorLoop(Stoppable):
     """A background service that checks the mirrored topics of the held shards periodically, until it is
     stopped.
     """
@@ -157,9 +156,9 @@ class MirrorLoop:
         *,
         interval_seconds: float,
     ) -> None:
+        super().__init__()
         self._store, self._planes, self._shards = store, planes, shards
         self._interval_seconds = interval_seconds
-        self._stopping = threading.Event()
 
     @property
     def is_needed(self) -> bool:
@@ -178,7 +177,3 @@ class MirrorLoop:
         shards = self._shards()
         if shards.held:
             follow_due(self._store, self._planes, interval_seconds=self._interval_seconds, shards=shards)
-
-    def stop(self) -> None:
-        """Stop after the current check."""
-        self._stopping.set()

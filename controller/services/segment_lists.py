@@ -7,8 +7,7 @@ Any worker answers. Consumers of a queue report the sealed segments that they ha
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection
 
 from sqlalchemy import Connection
 
@@ -18,27 +17,13 @@ from controller.store.postgres.engine import Store
 from controller.store.topics import (
     bucket_owners,
     drains,
-    published_layout,
     readable_segments,
     subscriptions,
     topics,
 )
 from controller.store.topics.bucket_owners import SubscriptionKey
+from controller.store.topics.published_layout import PublishedLayout, published_segments
 from controller.store.topics.subscriptions import SubscriptionKind
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentList:
-    """Segments at one epoch, and the log of each. `as_of` identifies the subscription's position in its
-    history of seeks, and changes with each seek; None if the list is not of a subscription.
-    """
-
-    topic_id: int
-    topic: str
-    data_plane: str
-    layout: SegmentLayout
-    backing_topics: Mapping[int, str]
-    as_of: str | None = None
 
 
 class SegmentLists:
@@ -47,20 +32,18 @@ class SegmentLists:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def whole(self, topic: str) -> SegmentList:
+    def whole(self, topic: str) -> PublishedLayout:
         """Return all segments that are not pruned, with their parents. The topic is live or being deleted. Raises
         TopicNotFound, or TopicNotLive while the topic is being created.
         """
         with self._store.transaction() as tx:
-            segments = published_layout.published_segments(tx, topic)
-        return SegmentList(
-            segments.topic_id, segments.name, segments.data_plane, segments.layout, segments.backing_topics
-        )
+            return published_segments(tx, topic)
 
-    def of_queue(self, topic: str, subscription: str) -> SegmentList:
-        """Return the segments that the queue has to read, now or later; drained segments are left out.
-        `as_of` is read before the segments. Raises TopicNotFound, TopicNotLive, SubscriptionNotFound;
-        Conflict if the subscription is of another kind.
+    def of_queue(self, topic: str, subscription: str) -> tuple[PublishedLayout, str]:
+        """Return the segments that the queue has to read, now or later; drained segments are left out. Return
+        also the `as_of`, which identifies the subscription's position in its history of seeks, and changes
+        with each seek. Raises TopicNotFound, TopicNotLive, SubscriptionNotFound; Conflict if the subscription
+        is of another kind.
         """
         with self._store.transaction() as tx:
             row = topics.find_topic(tx, topic)
@@ -69,9 +52,9 @@ class SegmentLists:
             # Read before the segments: the segments may be newer than `as_of`, but not older.
             as_of = _demand_queue(tx, key)
             to_read = readable_segments.to_read(tx, row.topic_id, subscription)
-        return SegmentList(
-            row.topic_id, row.name, row.data_plane, _undrained(to_read), to_read.backing_topics, as_of
-        )
+        undrained = _undrained(to_read)
+        published = PublishedLayout(row.topic_id, row.name, row.data_plane, undrained, to_read.backing_topics)
+        return published, as_of
 
     def drained(self, topic: str, subscription: str, as_of: str, segment_ids: Collection[int]) -> None:
         """Record that the queue's consumers have settled all messages of these sealed segments, under the

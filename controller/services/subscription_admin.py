@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from controller.dataplane.base import DataPlane
-from controller.dataplane.registry import demand_subscription
-from controller.domain.errors import InvalidInput, Unsupported
+from controller.dataplane.registry import configured, demand_subscription
+from controller.domain.errors import InvalidInput
 from controller.domain.names import demand_name
 from controller.domain.operation import Operation
 from controller.domain.seek_target import SeekTarget
@@ -140,9 +140,7 @@ def cursors_to_move(
         readers: dict[int, set[str]] = {}
         for owner in bucket_owners.owners(tx, key):
             readers.setdefault(owner.bucket.segment_id, set()).add(owner.consumer)
-    plane = planes.get(row.data_plane)
-    if plane is None:
-        raise Unsupported(f"data plane {row.data_plane!r} of {topic} is not configured here")
+    plane = configured(planes, row.data_plane, topic)
     remaining = [log for log in logs if after is None or (log.range_start, log.segment_id) > after]
     return [
         CursorToMove(

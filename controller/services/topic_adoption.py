@@ -15,8 +15,7 @@ from controller.dataplane.base import DataPlane
 from controller.dataplane.registry import demand_subscription
 from controller.domain.errors import Conflict, InvalidInput, Unsupported
 from controller.domain.names import demand_name
-from controller.domain.policy import PolicyOverride
-from controller.store.journal import adoptions, operations
+from controller.store.journal import adoptions
 from controller.store.journal.adoptions import Adoption
 from controller.store.journal.operations import Request
 from controller.store.journal.request_keys import Intent
@@ -90,7 +89,6 @@ def adopt(
     *,
     data_plane: str = "pulsar",
     cut_off: bool = False,
-    policy: PolicyOverride | None = None,
     stock_subscriptions: Collection[str] = (),
 ) -> Intent:
     """Intend the planned adoption. A repeated request key returns its first intent. Standard consumers
@@ -99,10 +97,9 @@ def adopt(
 
     Raises Conflict with the names of connected clients unless `cut_off`, or if the request key was used for
     another request; TopicExists; LostRace if another topic used the name in the meantime; and InvalidInput,
-    also for a policy that does not fit the levels above, and for a name in `stock_subscriptions` that does
-    not exist or is read as a queue. Subscriptions that cannot be served are refused with InvalidInput,
-    because their messages would never be read; a dry run, whose store rolls back each transaction, leaves
-    them out instead.
+    also for a name in `stock_subscriptions` that does not exist or is read as a queue. Subscriptions that
+    cannot be served are refused with InvalidInput, because their messages would never be read; a dry run,
+    whose store rolls back each transaction, leaves them out instead.
     """
     if planned.unserved and not store.rolls_back:
         raise InvalidInput(
@@ -120,9 +117,6 @@ def adopt(
         if name not in planned.unserved
     }
     with store.transaction() as tx:
-        if operations.find_by_request_key(tx, request.request_key) is None:
-            # A repeated request returns its first result without a check.
-            policies.demand_valid(tx, planned.topic, policy)
         cluster_policy = policies.get_cluster(tx).policy
         adoption = Adoption(
             name=planned.topic,
@@ -132,7 +126,6 @@ def adopt(
             segments=planned.segments,
             bucket_budget=cluster_policy.entry_bucket_budget,
             max_buckets=cluster_policy.entry_bucket_max_per_segment,
-            policy=policy,
             stock=frozenset(stock_subscriptions) & kinds.keys(),
         )
         return adoptions.intend_adopt(

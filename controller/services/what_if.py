@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
 from controller.dataplane.base import DataPlane
 from controller.domain.decision import Evaluation, Lane
@@ -16,6 +16,7 @@ from controller.domain.evaluator import ALL_LANES, decide
 from controller.domain.policy import AutoScalePolicy, UnreadablePolicy, validate
 from controller.store.decisions import evaluation_inputs
 from controller.store.postgres.engine import Store
+from controller.store.postgres.snapshots import snapshot
 from controller.store.topics import topics
 from controller.store.topics.topics import TopicRow
 
@@ -77,8 +78,7 @@ def situations_of(
     snapshot and at one instant. Raises TopicNotFound, NotFound if the topic is not live or its data plane is
     not configured here, InvalidPolicy, and InvalidInput for a parameter that is removed.
     """
-    with store.transaction() as tx:
-        tx.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
+    with snapshot(store) as tx:
         row = topics.find_topic(tx, topic)
         now = present_situation(tx, row, planes)
         then = present_situation(tx, row, planes, instead=changed(now.policy, changes)) if changes else now

@@ -32,3 +32,8 @@ class Shards:
     def parameters(self) -> dict[str, object]:
         """Bound parameters of the filter on topic ids."""
         return {"shard_count": self.count, "shards": sorted(self.held)}
+
+
+def filter_of(shards: Shards | None) -> dict[str, object]:
+    """Return the bound parameters of a filter that None switches off."""
+    return {"shard_count": None, "shards": None} if shards is None else shards.parameters

@@ -13,7 +13,7 @@ from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, FailFast, Field
 from starlette.concurrency import run_in_threadpool
 
-from controller.services.segment_lists import SegmentList
+from controller.store.topics.published_layout import PublishedLayout
 from controller.web.paths import PRINTABLE, TOPIC_PATH, Name
 from controller.web.refusals import REFUSALS, json_answer
 from controller.web.route_rights import CONSUME, LOOK_UP, DemandingRoute
@@ -67,8 +67,8 @@ async def segments(request: HttpRequest, topic: Topic) -> Response:
 )
 async def queue(request: HttpRequest, topic: Topic, subscription: Name) -> Response:
     """The segments in which a queue has, or can get, unread messages."""
-    listed = await run_in_threadpool(served_by(request).lists.of_queue, topic, subscription)
-    return json_answer(segments_document(listed))
+    listed, as_of = await run_in_threadpool(served_by(request).lists.of_queue, topic, subscription)
+    return json_answer({**segments_document(listed), "as_of": as_of})
 
 
 @router.post(
@@ -80,12 +80,12 @@ async def queue_drained(request: HttpRequest, topic: Topic, subscription: Name, 
     await run_in_threadpool(lists.drained, topic, subscription, body.as_of, body.segment_ids)
 
 
-def segments_document(listed: SegmentList) -> dict[str, object]:
-    """Return the document of `SegmentsShown`, with `as_of` only if the list has one. Segments are sorted by id."""
+def segments_document(listed: PublishedLayout) -> dict[str, object]:
+    """Return the segments as consumers without a session receive them, sorted by id."""
     layout = listed.layout
-    document: dict[str, object] = {
+    return {
         "topic_id": listed.topic_id,
-        "topic": listed.topic,
+        "topic": listed.name,
         "data_plane": listed.data_plane,
         "epoch": layout.epoch,
         "segments": [
@@ -101,4 +101,3 @@ def segments_document(listed: SegmentList) -> dict[str, object]:
             for _, segment in sorted(layout.segments.items())
         ],
     }
-    return document if listed.as_of is None else {**document, "as_of": listed.as_of}

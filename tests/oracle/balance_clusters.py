@@ -21,7 +21,6 @@ from controller.bundles.domain.load.broker_usage import (
     RESOURCES,
     BrokerResources,
     ResourceUsage,
-    ResourceWeights,
 )
 from controller.bundles.domain.load.stats import BundleStats
 
@@ -125,13 +124,13 @@ def _properties(rng: random.Random) -> dict[str, Any]:
 
 
 def _settings(properties: dict[str, Any]) -> BalanceSettings:
-    defaults = ResourceWeights()
+    defaults = BalanceSettings()
     short = {name.removeprefix("loadBalancer"): value for name, value in properties.items()}
     return BalanceSettings(
-        cpu_weight=short.get("CPUResourceWeight", defaults.cpu),
-        direct_memory_weight=short.get("DirectMemoryResourceWeight", defaults.direct_memory),
-        bandwidth_in_weight=short.get("BandwidthInResourceWeight", defaults.bandwidth_in),
-        bandwidth_out_weight=short.get("BandwidthOutResourceWeight", defaults.bandwidth_out),
+        cpu_weight=short.get("CPUResourceWeight", defaults.cpu_weight),
+        direct_memory_weight=short.get("DirectMemoryResourceWeight", defaults.direct_memory_weight),
+        bandwidth_in_weight=short.get("BandwidthInResourceWeight", defaults.bandwidth_in_weight),
+        bandwidth_out_weight=short.get("BandwidthOutResourceWeight", defaults.bandwidth_out_weight),
         overloaded_usage=short["BrokerOverloadedThresholdPercentage"] / 100,
         threshold_margin=short["BrokerThresholdShedderPercentage"] / 100,
         history_weight=short["HistoryResourcePercentage"],

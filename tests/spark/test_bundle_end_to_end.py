@@ -101,7 +101,7 @@ def test_a_hot_bundle_is_split_and_the_next_run_sees_the_parts(line: BundlePipel
     assert [row[:2] for row in found] == [(b.lower, b.upper) for b in cluster.lists[NAMESPACE].bundles]
     assert sum(row[2] for row in found if row[0] < HALF) == topics
     assert {row[3] for row in found} == set(cluster.brokers)
-    assert bundle_balancer.replay(driver.do(bundle_cycles.stored_cycle, cycle.cycle_id)).is_same
+    assert bundle_balancer.replay(driver.do(bundle_cycles.get_cycle, cycle.cycle_id)).is_same
 
 
 def test_a_repeat_and_a_run_without_reports_change_nothing(line: BundlePipeline) -> None:

@@ -40,6 +40,7 @@ from tests.support.bench_planes import (
     PulsarTopic,
     bench_plane,
 )
+from tests.support.live_operations import live_operations
 from tests.support.older_runner import record_alone
 from tests.support.waiting import wait_until
 
@@ -258,7 +259,7 @@ class Bench:
     def live_operations(self) -> list[Operation]:
         """Return the live operations of all topics."""
         with self.store.transaction() as tx:
-            return operations.list_operations(tx, only_live=True)
+            return live_operations(tx)
 
     def log_of(self, segment_id: int) -> str:
         """Return the backing topic of a segment, pruned or not."""

@@ -10,6 +10,7 @@ import contextlib
 import json
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from enum import Enum, auto
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -111,9 +112,9 @@ class StagedCluster:
 
     def split(self, bundle: NamespaceBundle, cuts: list[int]) -> None:
         owner = self.owners.pop(bundle)
-        done = self.lists[bundle.namespace].split_at(bundle, cuts)
-        self.lists[bundle.namespace] = done.after
-        self.owners.update(dict.fromkeys(done.children, owner))
+        listed = self.lists[bundle.namespace]
+        self.lists[bundle.namespace] = replace(listed, boundaries=tuple(sorted((*listed.boundaries, *cuts))))
+        self.owners.update(dict.fromkeys(bundle.parts(cuts), owner))
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -8,8 +8,6 @@ segments can do.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from functools import partial
 
 from controller.backtest.rivals import common
 from controller.backtest.rule import Rule
@@ -18,35 +16,30 @@ from controller.domain.evaluation_input import EvaluationInput
 from controller.domain.hash_range import FULL_RANGE
 from controller.domain.policy import AutoScalePolicy
 
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """Settings of the rule. `target_use`: load per segment at which the rule aims, in capacities.
-    `window_seconds`: time over which the largest load counts. `tick_seconds`: seconds between two evaluations.
-    """
-
-    target_use: float = 0.7
-    window_seconds: int = 300
-    tick_seconds: int = 60
+TARGET_USE = 0.7
+"""Load per segment at which the rule aims, in capacities."""
+WINDOW_SECONDS = 300
+"""Time over which the largest load counts."""
+TICK_SECONDS = 60
+"""Seconds between two evaluations."""
 
 
-def rule(settings: Settings | None = None, policy: AutoScalePolicy | None = None) -> Rule:
+def rule(policy: AutoScalePolicy | None = None) -> Rule:
     """Return the count rule as a rule under test, marked as an ideal: a reference, not a rival. None stands for the
-    default settings, and for the default policy.
+    default policy.
     """
-    settings = settings or Settings()
     return Rule(
-        f"count {settings.target_use:g}",
-        partial(decide, settings=settings),
+        f"count {TARGET_USE:g}",
+        decide,
         policy or AutoScalePolicy(),
-        memory_ticks=settings.window_seconds // settings.tick_seconds,
+        memory_ticks=WINDOW_SECONDS // TICK_SECONDS,
         is_ideal=True,
     )
 
 
-def decide(situation: EvaluationInput, settings: Settings) -> Evaluation:
+def decide(situation: EvaluationInput) -> Evaluation:
     """Return a recut that replaces all segments by the desired number of equal ones: the largest total load of the
-    remembered ticks divided by `target_use`, rounded up, within the policy's minimum and maximum number of segments.
+    remembered ticks divided by `TARGET_USE`, rounded up, within the policy's minimum and maximum number of segments.
     An empty evaluation if the number is right, while a reshape is running, or without a measurement. All segments must
     remember the same number of ticks.
     """
@@ -56,7 +49,7 @@ def decide(situation: EvaluationInput, settings: Settings) -> Evaluation:
     totals = [sum(common.use(stats, capacity) for stats in tick) for tick in zip(*ticks, strict=True)]
     if not totals or situation.in_flight:
         return Evaluation()
-    target = math.ceil(max(totals) / settings.target_use - 1e-9)
+    target = math.ceil(max(totals) / TARGET_USE - 1e-9)
     target = max(policy.min_segments, 1, min(target, policy.max_segments))
     if target == len(active):
         return Evaluation()

@@ -7,40 +7,31 @@ within the days simulated. A shard counts from its creation.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import partial
-
 from controller.backtest.rivals import common
 from controller.backtest.rule import Rule
 from controller.domain.decision import Decision, Evaluation, Refusal
 from controller.domain.evaluation_input import EvaluationInput
 from controller.domain.policy import AutoScalePolicy
 
+UP_AT = 0.5
+"""Part of the capacity above which a shard is split, as documented."""
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """The documented behaviour. `up_at`: part of the capacity above which a shard is split. `actuation_seconds`:
-    time until a change takes effect, which the documentation gives as 'up to 15 minutes'.
+
+def rule(actuation_seconds: int = 300, policy: AutoScalePolicy | None = None) -> Rule:
+    """Return Kinesis on-demand as a rule under test. `actuation_seconds`: time until a change takes effect, which the
+    documentation gives as 'up to 15 minutes'.
     """
-
-    up_at: float = 0.5
-    actuation_seconds: int = 300
-
-
-def rule(settings: Settings | None = None, policy: AutoScalePolicy | None = None) -> Rule:
-    """Return Kinesis on-demand as a rule under test. None stands for the default settings, and for the default policy."""
-    settings = settings or Settings()
     return Rule(
-        f"kinesis on-demand {settings.actuation_seconds // 60} min",
-        partial(decide, settings=settings),
+        f"kinesis on-demand {actuation_seconds // 60} min",
+        decide,
         policy or AutoScalePolicy(),
         memory_ticks=1,
-        actuation_seconds=settings.actuation_seconds,
+        actuation_seconds=actuation_seconds,
     )
 
 
-def decide(situation: EvaluationInput, settings: Settings) -> Evaluation:
-    """Return a split in two of each segment that is above `up_at` of its capacity at the last tick. A segment of one
+def decide(situation: EvaluationInput) -> Evaluation:
+    """Return a split in two of each segment that is above `UP_AT` of its capacity at the last tick. A segment of one
     hash, or beyond the limit of segments, is refused; a segment without a record or in a running reshape is left
     unchanged. A segment with a record must have a remembered tick.
     """
@@ -53,7 +44,7 @@ def decide(situation: EvaluationInput, settings: Settings) -> Evaluation:
         if record is None or segment.segment_id in busy_segments:
             continue
         (last,) = situation.recent_loads[segment.segment_id][-1:]
-        if common.use(last, capacity) <= settings.up_at:
+        if common.use(last, capacity) <= UP_AT:
             continue
         if split := room.split(segment, 2, "half-full"):
             actions.append(split)

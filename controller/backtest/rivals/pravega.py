@@ -13,7 +13,6 @@ segment marks itself again at every tick. The original averages every 5 s; the p
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 
 from controller.backtest.averages import DIGITS
@@ -29,27 +28,21 @@ _UP = (5.0, 2.0, 1.0)
 _COLD = 0.5
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """Pravega's defaults. `scale_factor`, a setting of the stream: the largest number of parts of a split.
-    `cooldown_seconds`, `cold_after_seconds`: age up to which a segment is not split, and not merged.
-    `merged_at_once`: the largest number of segments that are merged into one.
+COOLDOWN_SECONDS = 600
+"""Age up to which a segment is not split. This and the following values are Pravega's defaults."""
+COLD_AFTER_SECONDS = 1_200
+"""Age up to which a segment is not merged."""
+MERGED_AT_ONCE = 3
+"""The largest number of segments that are merged into one."""
+
+
+def rule(scale_factor: int = 2, policy: AutoScalePolicy | None = None) -> Rule:
+    """Return Pravega as a rule under test. `scale_factor`, a setting of the stream: the largest number of parts of a
+    split.
     """
-
-    scale_factor: int = 2
-    cooldown_seconds: int = 600
-    cold_after_seconds: int = 1_200
-    merged_at_once: int = 3
-
-
-def rule(settings: Settings | None = None, policy: AutoScalePolicy | None = None) -> Rule:
-    """Return Pravega as a rule under test, which decides on moving averages. None stands for the default settings, and for
-    the default policy.
-    """
-    settings = settings or Settings()
     return Rule(
-        f"pravega sf {settings.scale_factor}",
-        partial(decide, settings=settings),
+        f"pravega sf {scale_factor}",
+        partial(decide, scale_factor=scale_factor),
         policy or AutoScalePolicy(),
         is_reactive=True,
         memory_ticks=0,
@@ -58,7 +51,7 @@ def rule(settings: Settings | None = None, policy: AutoScalePolicy | None = None
     )
 
 
-def decide(situation: EvaluationInput, settings: Settings) -> Evaluation:
+def decide(situation: EvaluationInput, scale_factor: int) -> Evaluation:
     """Return splits, each of a single segment, then merges of the cold segments. A hot segment that is too young, of
     one hash, or beyond the limit of segments is refused. A segment without averages or in a running reshape is left
     unchanged, and so is a cold segment that is too young. The result is valid until a segment is old enough for an
@@ -77,26 +70,26 @@ def decide(situation: EvaluationInput, settings: Settings) -> Evaluation:
         uses = [round(common.use(average, capacity), DIGITS) for average in averages]
         age_ms = situation.now - segment.created_at_ms
         if any(average_use > factor for average_use, factor in zip(uses, _UP, strict=False)):
-            parts = min(max(2, int(max(uses[:3]))), max(2, settings.scale_factor))
-            if age_ms <= settings.cooldown_seconds * 1000:
-                refusals.append(_too_young(segment, settings))
-                valid_until_ms.append(segment.created_at_ms + settings.cooldown_seconds * 1000 + 1)
+            parts = min(max(2, int(max(uses[:3]))), max(2, scale_factor))
+            if age_ms <= COOLDOWN_SECONDS * 1000:
+                refusals.append(_too_young(segment))
+                valid_until_ms.append(segment.created_at_ms + COOLDOWN_SECONDS * 1000 + 1)
             elif split := room.split(segment, parts, "scale-up"):
                 actions.append(split)
             else:
                 refusals.append(room.refusal(segment))
         elif max(uses[:3]) < 1.0 and uses[3] < _COLD:
-            if age_ms > settings.cold_after_seconds * 1000:
+            if age_ms > COLD_AFTER_SECONDS * 1000:
                 cold.append(segment)
             else:
-                valid_until_ms.append(segment.created_at_ms + settings.cold_after_seconds * 1000 + 1)
-    actions += _merges(cold, situation, settings)
+                valid_until_ms.append(segment.created_at_ms + COLD_AFTER_SECONDS * 1000 + 1)
+    actions += _merges(cold, situation)
     return Evaluation(tuple(actions), tuple(refusals), min(valid_until_ms, default=None))
 
 
-def _too_young(segment: Segment, settings: Settings) -> Refusal:
+def _too_young(segment: Segment) -> Refusal:
     """Return the refusal of a split that the segment's age forbids, with the end of the cooldown."""
-    ends_at = segment.created_at_ms + settings.cooldown_seconds * 1000
+    ends_at = segment.created_at_ms + COOLDOWN_SECONDS * 1000
     return Refusal(
         segment.segment_id,
         Lane.LOAD,
@@ -108,8 +101,8 @@ def _too_young(segment: Segment, settings: Settings) -> Refusal:
     )
 
 
-def _merges(cold: list[Segment], situation: EvaluationInput, settings: Settings) -> list[Decision]:
-    """Return merges of runs of cold neighbours, divided from the left into groups of at most `merged_at_once`. A
+def _merges(cold: list[Segment], situation: EvaluationInput) -> list[Decision]:
+    """Return merges of runs of cold neighbours, divided from the left into groups of at most `MERGED_AT_ONCE`. A
     group is shortened so that no merge goes below the policy's minimum number of segments. `cold` is in the order of
     ranges.
     """
@@ -117,7 +110,7 @@ def _merges(cold: list[Segment], situation: EvaluationInput, settings: Settings)
     groups: list[list[Segment]] = []
     for segment in cold:
         is_adjacent = groups and groups[-1][-1].hash_range.is_adjacent_to(segment.hash_range)
-        if is_adjacent and len(groups[-1]) < settings.merged_at_once:
+        if is_adjacent and len(groups[-1]) < MERGED_AT_ONCE:
             groups[-1].append(segment)
         else:
             groups.append([segment])

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from controller.backtest.load_series import LoadSeries
 from controller.backtest.rivals import count_rule, kinesis_on_demand, pravega, static_peak, ydb
 from controller.backtest.rule import Rule, of_policy
-from controller.domain.errors import InvalidInput
+from controller.domain.named import entry_named
 from controller.domain.policy import PROFILES, AutoScalePolicy
 
 WARM_MERGE = 0.35
@@ -24,10 +24,7 @@ def rule_named(name: str, series: LoadSeries, policy: AutoScalePolicy) -> Rule:
     """Return the rule with this name (a key of `RULES`), with capacities and limits of `policy`. Only `static peak` depends
     on the series. Raises InvalidInput for an unknown name; the message lists all names.
     """
-    factory = RULES.get(name)
-    if factory is None:
-        raise InvalidInput(f"rule {name!r} is unknown; choose one of {', '.join(RULES)}")
-    return factory(series, policy)
+    return entry_named("rule", name, RULES)(series, policy)
 
 
 def merging_at(policy: AutoScalePolicy, part: float) -> AutoScalePolicy:
@@ -56,13 +53,12 @@ def _strict(policy: AutoScalePolicy, name: str) -> Rule:
 
 
 def _pravega(scale_factor: int) -> Callable[[LoadSeries, AutoScalePolicy], Rule]:
-    return lambda _, policy: pravega.rule(pravega.Settings(scale_factor=scale_factor), policy)
+    return lambda _, policy: pravega.rule(scale_factor, policy)
 
 
 def _kinesis(minutes: int) -> Callable[[LoadSeries, AutoScalePolicy], Rule]:
     """Return a factory of the rule whose changes take effect after this number of minutes."""
-    settings = kinesis_on_demand.Settings(actuation_seconds=60 * minutes)
-    return lambda _, policy: kinesis_on_demand.rule(settings, policy)
+    return lambda _, policy: kinesis_on_demand.rule(60 * minutes, policy)
 
 
 RULES: Mapping[str, Callable[[LoadSeries, AutoScalePolicy], Rule]] = MappingProxyType(
@@ -75,11 +71,11 @@ RULES: Mapping[str, Callable[[LoadSeries, AutoScalePolicy], Rule]] = MappingProx
         "pip483 merge 0.35": lambda _, policy: of_policy(merging_at(policy, WARM_MERGE), "pip483 merge 0.35"),
         "pravega sf 2": _pravega(2),
         "pravega sf 64": _pravega(64),
-        "ydb": lambda _, policy: ydb.rule(policy=policy),
+        "ydb": lambda _, policy: ydb.rule(policy),
         "kinesis on-demand 5 min": _kinesis(5),
         "kinesis on-demand 15 min": _kinesis(15),
         "static peak": static_peak.rule,
-        "count 0.7": lambda _, policy: count_rule.rule(policy=policy),
+        "count 0.7": lambda _, policy: count_rule.rule(policy),
     }
 )
 """The rules by name. The `strict` rules follow Pulsar's own rules, known defects included. The count rule is an ideal,

@@ -7,40 +7,32 @@ from its creation. Omitted: YDB measures the speed more often than once per tick
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import partial
-
 from controller.backtest.rivals import common
 from controller.backtest.rule import Rule
 from controller.domain.decision import Decision, Evaluation, Lane, Refusal, RefusalReason
 from controller.domain.evaluation_input import EvaluationInput
 from controller.domain.policy import AutoScalePolicy
 
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """YDB's defaults. `up_at`: part of the capacity above which a partition is split; `window_seconds`: time for
-    which the load must stay above; `tick_seconds`: seconds between two evaluations.
-    """
-
-    up_at: float = 0.9
-    window_seconds: int = 300
-    tick_seconds: int = 60
+UP_AT = 0.9
+"""Part of the capacity above which a partition is split. This and the window are YDB's defaults."""
+WINDOW_SECONDS = 300
+"""Time for which the load must stay above."""
+TICK_SECONDS = 60
+"""Seconds between two evaluations."""
 
 
-def rule(settings: Settings | None = None, policy: AutoScalePolicy | None = None) -> Rule:
-    """Return YDB as a rule under test. None stands for the default settings, and for the default policy."""
-    settings = settings or Settings()
+def rule(policy: AutoScalePolicy | None = None) -> Rule:
+    """Return YDB as a rule under test. None stands for the default policy."""
     return Rule(
         "ydb",
-        partial(decide, settings=settings),
+        decide,
         policy or AutoScalePolicy(),
-        memory_ticks=settings.window_seconds // settings.tick_seconds + 1,
+        memory_ticks=WINDOW_SECONDS // TICK_SECONDS + 1,
     )
 
 
-def decide(situation: EvaluationInput, settings: Settings) -> Evaluation:
-    """Return a split in two of each segment that was above `up_at` of its capacity throughout the window. A segment
+def decide(situation: EvaluationInput) -> Evaluation:
+    """Return a split in two of each segment that was above `UP_AT` of its capacity throughout the window. A segment
     that is above it for a shorter time, of one hash, or beyond the limit of segments is refused; a segment without a
     measurement or in a running reshape, or not above it at the last tick, is left unchanged without a refusal.
     """
@@ -49,13 +41,13 @@ def decide(situation: EvaluationInput, settings: Settings) -> Evaluation:
     actions: list[Decision] = []
     refusals: list[Refusal] = []
     for segment in situation.layout.active:
-        ticks = common.own_ticks(situation, segment, settings.tick_seconds * 1000)
+        ticks = common.own_ticks(situation, segment, TICK_SECONDS * 1000)
         if not ticks or segment.segment_id in busy_segments:
             continue
-        if common.use(ticks[-1], capacity) <= settings.up_at:
+        if common.use(ticks[-1], capacity) <= UP_AT:
             continue
-        is_young = situation.now - segment.created_at_ms < settings.window_seconds * 1000
-        if is_young or not all(common.use(tick, capacity) > settings.up_at for tick in ticks):
+        is_young = situation.now - segment.created_at_ms < WINDOW_SECONDS * 1000
+        if is_young or not all(common.use(tick, capacity) > UP_AT for tick in ticks):
             refusals.append(Refusal(segment.segment_id, Lane.LOAD, RefusalReason.SPLIT_COOLDOWN, "window"))
         elif split := room.split(segment, 2, "write-speed"):
             actions.append(split)

@@ -162,6 +162,7 @@ class CycleAnswer(Document):
     """The exact texts of a cycle."""
 
     cycle_id: int = Field(examples=[42])
+    cluster: str = Field(examples=["standalone"])
     code_version: str = Field(examples=["4"])
     inputs: str | None = Field(description="Null after the inputs were deleted.")
     outcome: str | None = Field(description="Null after the outcome was deleted.")
@@ -253,7 +254,7 @@ def list_merges(context: Context, request: ListMerges) -> MergesAnswer:
 def show_cycle(context: Context, request: ShowCycle) -> CycleAnswer:
     """Return the texts of a cycle; None for texts that were deleted. Raises NotFound for an unknown cycle."""
     with context.store.transaction() as tx:
-        return CycleAnswer(**asdict(cycles.stored_cycle(tx, request.cycle_id)))
+        return CycleAnswer(**asdict(cycles.get_cycle(tx, request.cycle_id)))
 
 
 def show_split_policy(context: Context, request: ShowSplitPolicy) -> SplitPolicyDocument:

@@ -111,7 +111,7 @@ class MergeStep:
 
 @dataclass(frozen=True, slots=True)
 class MergePlan:
-    """Merges of disjoint bundles, rising, and the namespace's list before and after them, at one version."""
+    """Merges of disjoint bundles, rising, and the namespace's list before and after them."""
 
     before: NamespaceBundles
     after: NamespaceBundles

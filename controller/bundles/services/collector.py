@@ -8,7 +8,6 @@ themselves are skipped.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
@@ -27,7 +26,7 @@ from controller.bundles.domain.ring.bundle import NamespaceBundle
 from controller.clock import Clock
 from controller.dataplane.pulsar_load.brokers import Broker
 from controller.domain.errors import CleaveError, DataPlaneUnavailable, InvalidInput
-from controller.repeating import Repeating
+from controller.repeating import Repeating, Stoppable
 
 log = telemetry.get_logger(__name__)
 
@@ -102,7 +101,7 @@ class _BoundaryCache:
         return {bundle.range_text for bundle in self.read[namespace][0].bundles}
 
 
-class BundleCollector:
+class BundleCollector(Stoppable):
     """Collects the reports of any number of clusters into one area."""
 
     def __init__(
@@ -119,6 +118,7 @@ class BundleCollector:
 
         Raises InvalidInput for an interval of 0 s or less.
         """
+        super().__init__()
         if interval_seconds <= 0:
             raise InvalidInput(
                 f"the interval of a collector must be greater than 0 s, not {interval_seconds:g} s"
@@ -126,11 +126,6 @@ class BundleCollector:
         self._readers, self._area, self.name, self._clock = tuple(readers), area, name, clock
         self._interval_ms = round(interval_seconds * 1000)
         self._known = {reader.cluster: _BoundaryCache() for reader in self._readers}
-        self._stopping = threading.Event()
-
-    def stop(self) -> None:
-        """Make `run` return after the present tick. Safe in a signal handler."""
-        self._stopping.set()
 
     def run(self) -> None:
         """Tick at multiples of the interval until `stop`. A tick that fails is logged, and the loop continues."""

@@ -48,32 +48,19 @@ class NewCycle:
 
 
 @dataclass(frozen=True, slots=True)
-class CycleRow:
-    """A recorded cycle. `inputs` and `outcome` are None after they were deleted."""
+class StoredCycle:
+    """A recorded cycle: its cluster, the version of the rules, and the texts, None after they were deleted."""
 
     cycle_id: int
     cluster: str
-    request_key: str
-    decided_at: datetime
-    decided_by: str
-    code_version: str
-    inputs: str | None
-    outcome: str | None
-    refusals: Sequence[Mapping[str, Any]]
-
-
-@dataclass(frozen=True, slots=True)
-class StoredCycle:
-    """Texts of a cycle, None after they were deleted, and the version of the rules that wrote them."""
-
-    cycle_id: int
     code_version: str
     inputs: str | None
     outcome: str | None
 
 
-_COLUMNS = "cycle_id, cluster, request_key, decided_at, decided_by, code_version, inputs, outcome, refusals"
-_GET = text(f"SELECT {_COLUMNS} FROM cleave.bundle_decision WHERE cycle_id = :cycle_id")  # noqa: S608  # our own names
+_GET = text("""
+    SELECT cycle_id, cluster, code_version, inputs, outcome FROM cleave.bundle_decision WHERE cycle_id = :cycle_id
+""")
 _BY_REQUEST = text("SELECT cycle_id FROM cleave.bundle_decision WHERE request_key = :request_key")
 _RECORD = text("""
     INSERT INTO cleave.bundle_decision
@@ -133,18 +120,12 @@ def record(tx: Connection, cycle: NewCycle, *, next_state: str, seen_state_versi
     return cycle_id
 
 
-def get_cycle(tx: Connection, cycle_id: int) -> CycleRow:
+def get_cycle(tx: Connection, cycle_id: int) -> StoredCycle:
     """Return a cycle. Raises NotFound for a cycle that was never recorded or was deleted."""
     row = tx.execute(_GET, {"cycle_id": cycle_id}).one_or_none()
     if row is None:
         raise NotFound(f"there is no cycle {cycle_id}; inspect.bundles_imbalance lists the cycles")
-    return CycleRow(**row._mapping)
-
-
-def stored_cycle(tx: Connection, cycle_id: int) -> StoredCycle:
-    """Return the texts of a cycle for a replay; None for each text if they were deleted. Raises NotFound if there is no such cycle."""
-    row = get_cycle(tx, cycle_id)
-    return StoredCycle(row.cycle_id, row.code_version, row.inputs, row.outcome)
+    return StoredCycle(**row._mapping)
 
 
 def expire(tx: Connection, older_than: datetime) -> int:

@@ -52,8 +52,8 @@ class NamespaceRow:
 
     @property
     def bundles(self) -> NamespaceBundles:
-        """Boundaries of the namespace, at the version of the row."""
-        return NamespaceBundles(self.namespace, self.boundaries, self.row_version)
+        """Boundaries of the namespace, checked."""
+        return NamespaceBundles(self.namespace, self.boundaries)
 
 
 _COLUMNS = (

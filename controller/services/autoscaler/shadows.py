@@ -7,7 +7,8 @@ it: after an error here, the transaction returns to a savepoint and the error is
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection
@@ -51,14 +52,9 @@ def evaluate_candidates(
     Runs in a savepoint. A candidate that cannot be evaluated is logged and skipped. After any other error, which
     is logged, the list is empty; only the loss of the connection is raised.
     """
-    try:
-        with tx.begin_nested():
-            return _evaluate(tx, live_inputs, capabilities, lanes)
-    except Exception as error:  # An error of a candidate must not stop the live policy.
-        if _is_connection_lost(error):
-            raise
-        log.exception("shadow evaluations not made", topics=len(live_inputs))
-        return []
+    with _beside_live_policy(tx, "shadow evaluations not made", topics=len(live_inputs)):
+        return _evaluate(tx, live_inputs, capabilities, lanes)
+    return []
 
 
 def record(
@@ -79,21 +75,24 @@ def record(
     recorded = [shadow for shadow in shadows if shadow.candidate.topic_id in live_evaluations]
     if not recorded:
         return
+    with _beside_live_policy(tx, "shadow evaluations not stored", rows=len(recorded)):
+        rows = [_row(shadow, live_evaluations, decision_ids, lanes, decided_by) for shadow in recorded]
+        shadow_decisions.record(tx, [row for row in rows if row is not None])
+
+
+@contextmanager
+def _beside_live_policy(tx: Connection, failure: str, **counts: int) -> Iterator[None]:
+    """Run the block in a savepoint. An error is logged as `failure`, with the counts, because an error of a candidate
+    must not stop the live policy. An error that has ended the connection is raised: the live decisions cannot be
+    written either, and the store reports the loss in one line.
+    """
     try:
         with tx.begin_nested():
-            rows = [_row(shadow, live_evaluations, decision_ids, lanes, decided_by) for shadow in recorded]
-            shadow_decisions.record(tx, [row for row in rows if row is not None])
-    except Exception as error:  # An error of a candidate must not stop the live policy.
-        if _is_connection_lost(error):
+            yield
+    except Exception as error:
+        if isinstance(error, DBAPIError) and error.connection_invalidated:
             raise
-        log.exception("shadow evaluations not stored", rows=len(recorded))
-
-
-def _is_connection_lost(error: Exception) -> bool:
-    """Return True if the error has ended the connection, so that the live decisions cannot be written either.
-    The store reports the loss in one line.
-    """
-    return isinstance(error, DBAPIError) and error.connection_invalidated
+        log.exception(failure, **counts)
 
 
 def _row(

@@ -10,7 +10,6 @@ notifies the worker of a change.
 
 from __future__ import annotations
 
-import threading
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from controller.dataplane.base import DataPlane
 from controller.dataplane.optional_abilities import ObservesConsumers
 from controller.domain.errors import CleaveError, InvalidInput
 from controller.domain.observed_consumers import ObservedConsumer, subscription_uses
-from controller.repeating import Repeating
+from controller.repeating import Repeating, Stoppable
 from controller.store.postgres.engine import Store
 from controller.store.topics import observed_consumers
 from controller.store.topics import watched_logs as watch_list
@@ -50,7 +49,7 @@ class Round:
     changed: tuple[int, ...]
 
 
-class ConsumerWatch:
+class ConsumerWatch(Stoppable):
     """Reads the consumers of the topics whose names begin with `prefix`, on those data planes that can list
     consumers.
     """
@@ -70,6 +69,7 @@ class ConsumerWatch:
         that were sealed more than `sealed_for_seconds` ago are ignored. Raises InvalidInput if
         `interval_seconds` is not above 0.
         """
+        super().__init__()
         if interval_seconds <= 0:
             raise InvalidInput(
                 f"the interval of a consumer watch must be longer than 0 s, not {interval_seconds:g}"
@@ -78,7 +78,6 @@ class ConsumerWatch:
         self._has_turn = has_turn
         self._planes = {name: plane for name, plane in planes.items() if isinstance(plane, ObservesConsumers)}
         self._interval_seconds, self._sealed_for_seconds = interval_seconds, sealed_for_seconds
-        self._stopping = threading.Event()
         self._topics: list[tuple[str, int, list[str]]] = []
         self._list_due = float("-inf")
         self._turn = 0
@@ -87,10 +86,6 @@ class ConsumerWatch:
     def can_observe(self) -> bool:
         """True if a configured data plane can list consumers."""
         return bool(self._planes)
-
-    def stop(self) -> None:
-        """Make `run` and `round` return after the current batch of topics. May be called from a signal handler."""
-        self._stopping.set()
 
     def run(self) -> None:
         """Run one round per interval until `stop`, unless another process observes. If a round fails, log the

@@ -10,7 +10,6 @@ time of the database.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -26,7 +25,7 @@ from controller.dataplane.optional_abilities import SamplesByPage
 from controller.domain.errors import CleaveError, InvalidInput, StoreUnavailable
 from controller.landing.area import LandingArea
 from controller.landing.samples import Sample, sample_table
-from controller.repeating import Repeating
+from controller.repeating import Repeating, Stoppable
 from controller.store.load import counter_readers, producer_counts
 from controller.store.load.counter_readers import Reader
 from controller.store.postgres.clock import ahead_of_database
@@ -70,7 +69,7 @@ class _Answer:
     is_whole: bool
 
 
-class LoadCollector:
+class LoadCollector(Stoppable):
     """Samples the counters of all watched logs at each tick, and lands the samples as one file. Several
     collectors may watch different topics (`prefix`) and land samples in the same area.
     """
@@ -95,6 +94,7 @@ class LoadCollector:
         `clock` is the clock with which the data planes timestamp counters. `wall_clock` is only compared with
         the database; None stands for the clock of the machine.
         """
+        super().__init__()
         if interval_seconds <= 0:
             raise InvalidInput(
                 f"the interval of a collector must be longer than 0 s, not {interval_seconds:g}"
@@ -106,15 +106,10 @@ class LoadCollector:
         self._takes_turn = takes_turn
         self._reader: Reader | None = None
         """Reader of the last tick's samples."""
-        self._stopping = threading.Event()
         self._turns: dict[str, int] = {}
         """Index at which the next tick begins, by data plane that was too slow for the last tick."""
         self._producers: dict[producer_counts.SegmentKey, int] = {}
         """Producer counts as stored last."""
-
-    def stop(self) -> None:
-        """Stop after the current tick. May be called from a signal handler."""
-        self._stopping.set()
 
     def run(self) -> None:
         """Tick at multiples of the interval until `stop`. If a tick fails, log the error and continue with

@@ -54,7 +54,7 @@ class Counted:
         self.files = examined.files
         return set_aside_files(self.area, examined)
 
-    def sketches(self, scratch: Scratch, rates: pa.Table, baseline: Baseline) -> CountedKeys:
+    def sketches(self, scratch: Scratch, rates: pa.Table, baseline: Baseline) -> RunSketches:
         """Return the key histograms of the segments whose counts cover at least `MIN_COUNTED_SHARE` of the
         stored messages, for topics whose profile uses them; and the segments of which the engine excluded
         counts that no producer can have. The counts come from the scratch directory, where an engine added
@@ -85,15 +85,7 @@ class Counted:
             pc.divide(stored_messages.filter(covers_most), counted_messages.filter(covers_most)), 1.0
         )
         rows = _scaled(usable_rows.take(joined.filter(covers_most)["index"]), scale)
-        return CountedKeys(RunSketches(rows, self.fresh_seconds), _excluded_counts(counted_rows))
-
-
-@dataclass(frozen=True, slots=True)
-class CountedKeys:
-    """The key histograms of one run, and the segments for which it excluded counts."""
-
-    sketches: RunSketches
-    set_aside: Sequence[SetAside]
+        return RunSketches(rows, self.fresh_seconds, _excluded_counts(counted_rows))
 
 
 def _scaled(rows: pa.Table, scale: pa.ChunkedArray) -> pa.Table:

@@ -8,8 +8,9 @@ old. A live run may publish at the same time; both then move the same files to t
 from __future__ import annotations
 
 from controller import telemetry
+from controller.clock import to_datetime
 from controller.landing.history import RateHistory
-from controller.store.load.runs import RunOfWindow, merged
+from controller.store.load.runs import merged
 from controller.store.postgres.engine import Store
 
 log = telemetry.get_logger(__name__)
@@ -22,16 +23,14 @@ def publish_left_over(store: Store, history: RateHistory) -> tuple[str, ...]:
     Raises StoreUnavailable, and OSError if the storage does not answer. The next call finds the rates that
     remain.
     """
-    unpublished = {
-        scratch: RunOfWindow(note.run_id, note.window_end_ms) for scratch, note in history.left_over()
-    }
+    unpublished = history.left_over()
     if not unpublished:
         return ()
     with store.transaction() as tx:
-        merged_runs = merged(tx, unpublished.values())
+        merged_runs = merged(tx, [run.run_id for _, run in unpublished])
     published_ids = []
-    for scratch, run in unpublished.items():
-        if run in merged_runs:
+    for scratch, run in unpublished:
+        if (run.run_id, to_datetime(run.window_end_ms)) in merged_runs:
             history.publish(scratch, run.window_end_ms)
             scratch.discard()
             log.info("history of a dead run published", run=run.run_id, window_end_ms=run.window_end_ms)

@@ -27,7 +27,6 @@ from controller.landing.schemas import RATE_SCHEMA
 from controller.landing.scratch import Scratch
 from controller.services.load_aggregation.engine_input import Landed
 from controller.services.load_aggregation.key_counts_of_run import (
-    CountedKeys,
     KeyCountIntake,
     set_aside_files,
 )
@@ -35,7 +34,7 @@ from controller.services.load_aggregation.left_over_history import publish_left_
 from controller.services.load_aggregation.record_changes import record_changes
 from controller.store import set_aside
 from controller.store.load import records as loads
-from controller.store.load.records import HEARD_SCHEMA, SOURCE_SCHEMA, LoadRun
+from controller.store.load.records import HEARD_SCHEMA, SOURCE_SCHEMA, LoadRun, RunSketches
 from controller.store.postgres.arrow_copy import MergeResult
 from controller.store.postgres.engine import Store
 from controller.store.set_aside import SetAside
@@ -151,7 +150,7 @@ def _merge_and_publish(
     changes: pa.Table,
     last_samples: pa.Table,
     memory_ticks: pa.Table,
-    counted_keys: CountedKeys | None,
+    counted_keys: RunSketches | None,
 ) -> MergeResult:
     """Merge the run's records, sources, memory ticks and key histograms (`counted_keys`, None if the run has
     no key counts) in one transaction, record there the samples and segments that were left out, and then
@@ -165,8 +164,7 @@ def _merge_and_publish(
     scratch.finish(run.run_id, window_end_ms)
     with store.transaction() as tx:
         sources = last_samples.select(SOURCE_SCHEMA.names).drop_null()
-        sketches = None if counted_keys is None else counted_keys.sketches
-        merged = loads.stage_and_merge(tx, run, changes, sources, memory_ticks, sketches)
+        merged = loads.stage_and_merge(tx, run, changes, sources, memory_ticks, counted_keys)
         if merged.applied:
             set_aside.note(
                 tx,

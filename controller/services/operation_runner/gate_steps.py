@@ -198,14 +198,16 @@ def _move(
         if instant_ms is None:
             plane.skip_all(log.backing_topic, name)
         else:
-            _seek(plane, log.backing_topic, name, instant_ms if is_free else EARLIEST_MS)
+            seek(plane, log.backing_topic, name, instant_ms if is_free else EARLIEST_MS)
         return log.is_sealed and plane.persist_cursor_at_end(log.backing_topic, name)
     except NotFound:
         return None
 
 
-def _seek(plane: DataPlane, log: str, name: str, instant_ms: int) -> None:
-    """Move the cursor, and create it on a log that was sealed before the subscription was created. Raises NotFound."""
+def seek(plane: DataPlane, log: str, name: str, instant_ms: int) -> None:
+    """Move the cursor to the instant. If the log has no cursor, because it was sealed before the subscription was created, create the
+    cursor first. Raises NotFound if the log does not exist.
+    """
     try:
         plane.seek(log, name, instant_ms)
     except SubscriptionNotFound:

@@ -22,14 +22,13 @@ from controller.domain.errors import (
     InvalidInput,
     NotFound,
     SegmentNotFound,
-    SubscriptionNotFound,
     UnmanagedLog,
     Unsupported,
 )
 from controller.domain.operation import FROM_LATEST, SEEK_TARGET, SUBSCRIPTION, Operation
 from controller.domain.operation_steps import Observed, Step
 from controller.services.operation_runner.call_all import CallAll
-from controller.services.operation_runner.gate_steps import GateSteps
+from controller.services.operation_runner.gate_steps import GateSteps, seek
 from controller.store.journal import seeks
 from controller.store.journal.seeks import SeekLog
 from controller.store.postgres.engine import Store
@@ -353,7 +352,7 @@ class LogSteps:
             """
             try:
                 if isinstance(target, int):
-                    self._seek(seek_log.backing_topic, name, target)
+                    seek(self._plane, seek_log.backing_topic, name, target)
                 elif target is None:
                     self._plane.skip_all(seek_log.backing_topic, name)
             except NotFound:
@@ -396,16 +395,6 @@ class LogSteps:
         with suppress(SegmentNotFound):
             self._plane.create_subscription(log, name)
             self._plane.skip_all(log, name)
-
-    def _seek(self, log: str, name: str, instant_ms: int) -> None:
-        """Move the cursor to the instant. If the log has no cursor, because it was sealed before the
-        subscription began, create the cursor first. Raises NotFound if the log does not exist.
-        """
-        try:
-            self._plane.seek(log, name, instant_ms)
-        except SubscriptionNotFound:
-            self._plane.create_subscription(log, name)
-            self._plane.seek(log, name, instant_ms)
 
     def _seek_logs(self, operation: Operation) -> list[SeekLog]:
         """Return the logs on which the seek moves the subscription's cursors."""

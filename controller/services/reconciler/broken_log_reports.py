@@ -17,7 +17,7 @@ from controller.dataplane.base import DataPlane, LogState, SetWiseDataPlane
 from controller.dataplane.layout_keeper import LayoutKeeper
 from controller.domain.errors import CleaveError
 from controller.domain.segment import SegmentState
-from controller.repeating import Repeating
+from controller.repeating import Repeating, Stoppable
 from controller.services.reconciler.reconcile import reconcile
 from controller.store.postgres.engine import Store
 from controller.store.topics import backing_logs, topics
@@ -36,17 +36,17 @@ clients report them again.
 """
 
 
-class Suspects:
+class Suspects(Stoppable):
     """The suspects of one process: active segments whose logs are missing or terminated according to clients.
     They are kept in memory only, and checked between `run` and `stop`. `report` is thread-safe.
     """
 
     def __init__(self, store: Store, planes: Mapping[str, DataPlane], clock: Clock) -> None:
+        super().__init__()
         self._store, self._planes, self._clock = store, planes, clock
         self._lock = threading.Lock()
         self._waiting: dict[str, set[int]] = {}
         self._checked_at: dict[str, float] = {}
-        self._stopping = threading.Event()
 
     def report(self, topic: str, segment_id: int) -> None:
         """Queue a check of the segment, whose log is missing or terminated according to a client, if the
@@ -70,10 +70,6 @@ class Suspects:
     def run(self) -> None:
         """Check reported segments until `stop`."""
         Repeating(self._paced_check, self._stopping, log, "suspects not checked").run()
-
-    def stop(self) -> None:
-        """Stop after the current check."""
-        self._stopping.set()
 
     def _paced_check(self) -> float:
         self.check_next()

@@ -15,6 +15,7 @@ from controller.clock import to_ms
 from controller.dataplane.base import DataPlane, LogReport, LogState, SetWiseDataPlane
 from controller.dataplane.gates import GatedDataPlane
 from controller.dataplane.layout_keeper import LayoutKeeper
+from controller.dataplane.registry import configured
 from controller.domain.errors import CleaveError, DataPlaneUnavailable, StoreUnavailable, Unsupported
 from controller.domain.log_origin import LogOrigin
 from controller.domain.operation import Origin
@@ -238,9 +239,7 @@ def _reconcile_logs(
     """
     with store.transaction() as tx:
         topic = topics.get_topic(tx, topic_id)
-    plane = planes.get(topic.data_plane)
-    if plane is None:
-        raise Unsupported(f"data plane {topic.data_plane!r} of {topic.name} is not configured here")
+    plane = configured(planes, topic.data_plane, topic.name)
     if isinstance(plane, LayoutKeeper):
         return ()  # The broker keeps layout and logs together; `services.mirror` follows them.
     if not isinstance(plane, SetWiseDataPlane):

@@ -8,12 +8,11 @@ continue.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping
 
 from controller import telemetry
 from controller.dataplane.base import DataPlane
-from controller.repeating import Repeating
+from controller.repeating import Repeating, Stoppable
 from controller.services.reconciler.reconcile import verify_topics
 from controller.store.postgres.engine import Store
 from controller.store.shards import Shards
@@ -28,7 +27,7 @@ does not answer or topics are held.
 """
 
 
-class Verifier:
+class Verifier(Stoppable):
     """A background service that compares the logs of unverified topics with the journal, and repairs
     differences, until `stop`.
     """
@@ -43,8 +42,8 @@ class Verifier:
         """`shards` returns the shards whose topics are verified. `on_verified` is called in the verifier's
         thread when topics were verified.
         """
+        super().__init__()
         self._store, self._planes, self._shards, self._on_verified = store, planes, shards, on_verified
-        self._stopping = threading.Event()
         self._interval_seconds = INTERVAL_SECONDS
 
     def run(self) -> None:
@@ -70,10 +69,6 @@ class Verifier:
             min(2 * self._interval_seconds, LONGEST_INTERVAL_SECONDS) if unverified else INTERVAL_SECONDS
         )
         return self._interval_seconds
-
-    def stop(self) -> None:
-        """Stop after the current round."""
-        self._stopping.set()
 
     def round(self) -> tuple[int, int]:
         """Compare unverified topics of the held shards. Return their number, and how many of them are

@@ -317,13 +317,13 @@ class WorkLoop:
         with self._store.transaction() as tx:
             now_ms = to_ms(database_now(tx))
             for sensor in self._sensors:
-                if sensor.due().operations and self._all_busy():
+                if sensor.due.operations and self._all_busy():
                     continue  # The first thread that ends wakes the loop.
                 if sensor.fires_for_patient and self._agenda.has_deferred_work:
                     continue  # The sensor would fire for the deferred work.
-                instant = sensor.fires_at(tx, shards)
+                instant = None if sensor.fires_at is None else sensor.fires_at(tx, shards)
                 if instant is not None:
-                    firings.append(Firing((to_ms(instant) - now_ms + 1) / 1000, sensor.due()))
+                    firings.append(Firing((to_ms(instant) - now_ms + 1) / 1000, sensor.due))
         return firings
 
     def _now(self) -> float:

@@ -11,20 +11,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Connection, insert
+from sqlalchemy import Connection
 
-from controller.clock import to_ms
 from controller.domain.errors import InvalidInput
 from controller.domain.hash_range import FULL_RANGE
 from controller.domain.layout import SegmentLayout
 from controller.domain.operation import ADOPTED, Operation, OperationKind
-from controller.domain.policy import PolicyOverride
 from controller.domain.reshape import ChildPlan
 from controller.domain.segment import Segment, SegmentState
 from controller.domain.subscription_consumers import SubscriptionConsumers
 from controller.store.journal.operations import BackingTopic, NewOperation, Request, write_operation
 from controller.store.journal.request_keys import Intent, once
-from controller.store.postgres.tables import SEGMENT
 from controller.store.topics import layouts, subscriptions, topics
 from controller.store.topics.subscriptions import SubscriptionKind
 from controller.store.topics.topics import TopicRow
@@ -49,7 +46,6 @@ class Adoption:
     """Number of entry buckets that all segments share."""
     max_buckets: int
     """Maximum number of entry buckets of one segment."""
-    policy: PolicyOverride | None = None
     stock: frozenset[str] = frozenset()
     """Names in `subscriptions` that standard consumers continue to read."""
 
@@ -78,7 +74,6 @@ def intend_adopt(
             data_plane=adoption.data_plane,
             next_segment_id=first_id + adoption.segments,
             actor=request.actor,
-            policy=adoption.policy,
         )
         for name, kind in adoption.subscriptions.items():
             consumers = (
@@ -104,34 +99,28 @@ def insert_generations(tx: Connection, topic: TopicRow, operation: Operation, at
     """
     first_id = min(child.plan.segment_id for child in operation.children) - len(operation.fenced_topics)
     old_ids = tuple(range(first_id, first_id + len(operation.fenced_topics)))
-    sealed = {"created_epoch": FOUND_EPOCH, "sealed_epoch": FIRST_EPOCH, "created_at": at, "sealed_at": at}
-    rows = [
-        {
-            "topic_id": topic.topic_id,
-            "segment_id": segment_id,
-            "range_start": FULL_RANGE.start,
-            "range_end": FULL_RANGE.end,
-            "state": SegmentState.SEALED.value,
-            "merge_depth": 0,
-            "bucket_splits": [],
-            "backing_topic": old_topic,
-            "legacy_topic_name": old_topic,
-            **sealed,
-        }
-        for segment_id, old_topic in zip(old_ids, operation.fenced_topics, strict=True)
-    ]
-    tx.execute(insert(SEGMENT), rows)
+    old_topics = dict(zip(old_ids, operation.fenced_topics, strict=True))
+    adopted = (
+        Segment(
+            segment_id,
+            FULL_RANGE,
+            SegmentState.SEALED,
+            created_epoch=FOUND_EPOCH,
+            sealed_epoch=FIRST_EPOCH,
+            legacy_topic_name=old_topic,
+        )
+        for segment_id, old_topic in old_topics.items()
+    )
     children = (
         Segment(
             child.plan.segment_id,
             child.plan.hash_range,
             parent_ids=old_ids,
             created_epoch=FIRST_EPOCH,
-            created_at_ms=to_ms(at),
             bucket_splits=child.plan.bucket_splits,
             merge_depth=1 if len(old_ids) > 1 else 0,  # Pulsar counts a child of several parents as a merge
         )
         for child in operation.children
     )
     names = {child.plan.segment_id: child.backing_topic for child in operation.children}
-    layouts.insert_segments(tx, topic.topic_id, children, names, at)
+    layouts.insert_segments(tx, topic.topic_id, (*adopted, *children), old_topics | names, at)

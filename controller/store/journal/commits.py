@@ -319,9 +319,7 @@ def _create(tx: Connection, topic: TopicRow, record: StepRecord) -> int:
     operation, epoch = record.operation, _next_epoch(tx, topic)
     at = layout_changes.write(tx, topic, operation, epoch)
     segments = (
-        Segment(
-            c.plan.segment_id, c.plan.hash_range, bucket_splits=c.plan.bucket_splits, created_at_ms=to_ms(at)
-        )
+        Segment(c.plan.segment_id, c.plan.hash_range, bucket_splits=c.plan.bucket_splits)
         for c in operation.children
     )
     logs = {child.plan.segment_id: child.backing_topic for child in operation.children}

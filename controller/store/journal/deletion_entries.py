@@ -11,9 +11,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
-from sqlalchemy import Connection, Row, text
+from sqlalchemy import Connection, text
 
 from controller.domain.errors import NotFound
 
@@ -127,9 +126,7 @@ def claim_due(tx: Connection, *, limit: int, hold_seconds: float) -> list[Deleti
     caller gets them for `hold_seconds`.
     """
     rows = tx.execute(text(_CLAIM_DUE), {"limit": limit, "hold_seconds": hold_seconds})
-    return sorted(
-        (_deletion_entry(row) for row in rows), key=lambda deletion_entry: deletion_entry.deletion_entry_id
-    )
+    return sorted((DeletionEntry(**row._mapping) for row in rows), key=lambda entry: entry.deletion_entry_id)
 
 
 def reasons_to_keep(tx: Connection, operation_ids: Collection[int | None]) -> list[tuple[int, str]]:
@@ -173,11 +170,8 @@ def keep(tx: Connection, deletion_entry_id: int, reason: str) -> None:
 
 def list_open(tx: Connection, topic_id: int | None = None, *, limit: int = 1000) -> list[DeletionEntry]:
     """Return up to `limit` open deletion entries of the topic (None: of all topics), oldest first."""
-    return [_deletion_entry(row) for row in tx.execute(text(_OPEN), {"topic_id": topic_id, "limit": limit})]
-
-
-def _deletion_entry(row: Row[Any]) -> DeletionEntry:
-    return DeletionEntry(**row._mapping)
+    rows = tx.execute(text(_OPEN), {"topic_id": topic_id, "limit": limit})
+    return [DeletionEntry(**row._mapping) for row in rows]
 
 
 def next_due(tx: Connection) -> datetime | None:

@@ -14,20 +14,16 @@ from typing import Any
 from sqlalchemy import Connection, Row, insert, text
 
 from controller.clock import to_ms
-from controller.domain.errors import InvalidInput, OperationNotFound, Unsupported
+from controller.domain.errors import OperationNotFound, Unsupported
 from controller.domain.hash_range import HashRange
 from controller.domain.operation import Operation, OperationKind, OperationState, Origin, ReservedChild
 from controller.domain.reshape import ChildPlan
 from controller.domain.segment import segment_descriptor
-from controller.domain.whole_numbers import MOST
 from controller.store.postgres.tables import OPERATION_CHILD, OPERATION_PARENT
 from controller.store.topics.topics import TopicRow
 
 BackingTopic = Callable[[str, str], str]
 """Function that returns the data plane's name of a log, from the name of the topic and the segment descriptor (`0000-7fff-12`)."""
-
-PAGE_LIMIT = 1000
-"""Maximum number of operations of a page. Request the next page with the last id as `before`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,15 +66,6 @@ READ_FROM = f"SELECT {READ_COLUMNS} FROM {{source}} o JOIN cleave.topic t USING 
 _READ = READ_FROM.format(source="cleave.operation")
 _BY_IDS = _READ + " WHERE o.operation_id = ANY (:ids) ORDER BY o.operation_id"
 _BY_KEY = _READ + " WHERE o.request_key = :request_key"
-_PAGE = (
-    _READ
-    + """
-     WHERE (CAST(:topic_id AS bigint) IS NULL OR o.topic_id = :topic_id)
-       AND (NOT :only_live OR o.finished_at IS NULL)
-       AND o.operation_id < :before
-     ORDER BY o.operation_id DESC LIMIT :limit
-"""
-)
 
 _NEW_OPERATION = """
     INSERT INTO cleave.operation
@@ -110,26 +97,6 @@ def find_by_request_key(tx: Connection, request_key: str) -> Operation | None:
     """
     row = tx.execute(text(_BY_KEY), {"request_key": request_key}).one_or_none()
     return None if row is None else operation_of(row)
-
-
-def list_operations(
-    tx: Connection,
-    *,
-    topic_id: int | None = None,
-    only_live: bool = False,
-    limit: int = 100,
-    before: int | None = None,
-) -> list[Operation]:
-    """Return up to `limit` operations with ids below `before` (None or 0: the newest), newest first. With `only_live`, operations that
-    have ended are left out.
-
-    `topic_id` None reads all topics. Raises InvalidInput unless `limit` is 1 to `PAGE_LIMIT`, and Unsupported for a kind that a newer
-    version wrote.
-    """
-    if not 1 <= limit <= PAGE_LIMIT:
-        raise InvalidInput(f"limit of a page of operations must be between 1 and {PAGE_LIMIT}, not {limit}")
-    parameters = {"topic_id": topic_id, "only_live": only_live, "limit": limit, "before": before or MOST}
-    return [operation_of(row) for row in tx.execute(text(_PAGE), parameters)]
 
 
 def read_operations(tx: Connection, operation_ids: Collection[int]) -> list[Operation]:

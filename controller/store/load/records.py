@@ -17,6 +17,7 @@ from sqlalchemy import Connection, text
 
 from controller.store.load import sketches
 from controller.store.postgres.arrow_copy import MergeResult, append, fetch
+from controller.store.set_aside import SetAside
 
 _RATES = [(name, pa.float64()) for name in ("msg_rate_in", "byte_rate_in", "msg_rate_out", "byte_rate_out")]
 _IDS = [("topic_id", pa.int64()), ("segment_id", pa.int64())]
@@ -98,10 +99,11 @@ class LoadRun:
 
 @dataclass(frozen=True, slots=True)
 class RunSketches:
-    """Key counts of a run, as STAGED_SKETCH_SCHEMA. Decisions use them for `fresh_seconds`."""
+    """Key counts of a run, as STAGED_SKETCH_SCHEMA, and the counts that are left out. Decisions use the counts for `fresh_seconds`."""
 
     rows: pa.Table
     fresh_seconds: float
+    set_aside: Sequence[SetAside] = ()
 
 
 def watermark(tx: Connection) -> datetime | None:

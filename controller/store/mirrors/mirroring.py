@@ -12,7 +12,7 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import Any
 
-from sqlalchemy import Connection, Row, insert, text
+from sqlalchemy import Connection, Row, text
 
 from controller.clock import to_datetime
 from controller.domain.decision import is_for_consumers
@@ -20,9 +20,8 @@ from controller.domain.layout import SegmentLayout
 from controller.domain.mirroring import LayoutStep, last_reshape_times, steps_between
 from controller.domain.operation import Operation
 from controller.domain.reshape import ReshapeKind
-from controller.domain.segment import Segment, backing_topic_name
+from controller.domain.segment import backing_topic_name
 from controller.store.load.load_deletion import FORGET_LOADS
-from controller.store.postgres.tables import SEGMENT, SEGMENT_PARENT
 from controller.store.topics import layouts, topics
 from controller.store.topics.topics import TopicRow
 
@@ -227,45 +226,11 @@ def _insert(
     tx: Connection, topic: TopicRow, layout: SegmentLayout, ids: Iterable[int], recorded: Collection[int]
 ) -> None:
     """Insert the rows of the segments `ids` of the layout, and their links to parents that are inserted as well or
-    are among `recorded`, the ids of segments that have rows already.
+    are among `recorded`, the ids of segments that have rows already: a parent that was pruned before the first read has no row.
     """
     segments = [layout.segments[i] for i in sorted(ids)]
-    if not segments:
-        return
-    tx.execute(insert(SEGMENT), [_row(topic, segment) for segment in segments])
-    present = {*recorded, *(segment.segment_id for segment in segments)}
-    links = [
-        {
-            "topic_id": topic.topic_id,
-            "child_id": segment.segment_id,
-            "parent_id": parent_id,
-            "ordinal": ordinal,
-        }
-        for segment in segments
-        for ordinal, parent_id in enumerate(segment.parent_ids)
-        if parent_id in present  # a parent that was pruned before the first read has no row
-    ]
-    if links:
-        tx.execute(insert(SEGMENT_PARENT), links)
-
-
-def _row(topic: TopicRow, segment: Segment) -> dict[str, object]:
-    sealed_at = None if segment.sealed_epoch is None else _when(segment.sealed_at_ms)
-    return {
-        "topic_id": topic.topic_id,
-        "segment_id": segment.segment_id,
-        "range_start": segment.hash_range.start,
-        "range_end": segment.hash_range.end,
-        "state": segment.state.value,
-        "merge_depth": segment.merge_depth,
-        "bucket_splits": list(segment.bucket_splits),
-        "created_epoch": segment.created_epoch,
-        "created_at": _when(segment.created_at_ms),
-        "sealed_epoch": segment.sealed_epoch,
-        "sealed_at": sealed_at,
-        "backing_topic": backing_topic_name(topic.name, segment),
-        "legacy_topic_name": segment.legacy_topic_name,
-    }
+    logs = {segment.segment_id: backing_topic_name(topic.name, segment) for segment in segments}
+    layouts.insert_segments(tx, topic.topic_id, segments, logs, recorded=recorded)
 
 
 def _recorded_ids(tx: Connection, topic: TopicRow) -> frozenset[int]:

@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import Connection, text
 
 from controller.domain.errors import LostRace
-from controller.store.shards import Shards
+from controller.store.shards import Shards, filter_of
 from controller.store.topics import topics
 
 
@@ -110,6 +110,5 @@ def due_mirrors(
     """Return the ids of up to `limit` live topics on these planes and shards (None: all) whose broker was last read at least
     `older_than_seconds` ago, oldest read first.
     """
-    shard_parameters = {"shard_count": None, "shards": None} if shards is None else shards.parameters
     bounds = {"planes": list(planes), "older_than_seconds": older_than_seconds, "limit": limit}
-    return list(tx.execute(text(_DUE), bounds | shard_parameters).scalars())
+    return list(tx.execute(text(_DUE), bounds | filter_of(shards)).scalars())

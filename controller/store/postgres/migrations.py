@@ -92,7 +92,7 @@ class Plan:
 
 
 def migrate(
-    url: str | URL, sql_directory: Path | None = None, *, drop_dependent_views: bool = False
+    url: str | URL, directory: Path | None = None, *, drop_dependent_views: bool = False
 ) -> list[str]:
     """Apply all pending scripts and return their names, including `views` if the views were rebuilt. Nothing is applied if one script
     fails.
@@ -103,7 +103,7 @@ def migrate(
     if an applied file has changed or is unknown to this program, or if a rebuild of the views would drop objects of other owners and
     `drop_dependent_views` is False.
     """
-    directory = sql_directory or _default_directory()
+    directory = directory or sql_directory()
     store = Store(
         url,
         application_name="cleave-migrate",
@@ -116,13 +116,13 @@ def migrate(
         store.dispose()
 
 
-def plan(url: str | URL, sql_directory: Path | None = None) -> Plan:
+def plan(url: str | URL, directory: Path | None = None) -> Plan:
     """Return the changes that `migrate` would make. Changes nothing and takes no lock; the role of an inspector suffices.
 
     Raises Conflict if an applied file has changed or is unknown to this program, Terminal if this login may not read the list of
     migrations.
     """
-    directory = sql_directory or _default_directory()
+    directory = directory or sql_directory()
     store = Store(url, application_name="cleave-migrate", pool_size=1)
     try:
         with store.transaction() as tx:
@@ -131,15 +131,14 @@ def plan(url: str | URL, sql_directory: Path | None = None) -> Plan:
         store.dispose()
 
 
-def pending_in(tx: Connection, sql_directory: Path | None = None) -> list[str]:
+def pending_in(tx: Connection) -> list[str]:
     """Return the names of the scripts that are not applied yet, in their order, without `views`. The role of an
     inspector suffices.
 
     Raises Conflict if the applied scripts are not those of this program, for example because the database is newer,
     and Terminal if this login may not read the list of migrations.
     """
-    directory = sql_directory or _default_directory()
-    return [script.name for script in _unapplied(_known(directory), _seen_as_applied(tx))]
+    return [script.name for script in _unapplied(_known(sql_directory()), _seen_as_applied(tx))]
 
 
 def demand_current(tx: Connection) -> None:
@@ -172,9 +171,6 @@ def newest_applied(tx: Connection) -> str | None:
         text('SELECT max(name COLLATE "C") FROM cleave.migration WHERE name <> :views'), {"views": _VIEWS}
     ).scalar_one()
     return newest
-
-
-_default_directory = sql_directory  # the parameter of the same name hides the function
 
 
 @tenacity.retry(

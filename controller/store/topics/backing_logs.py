@@ -16,7 +16,7 @@ from sqlalchemy import Connection, Row, TextClause, text
 from controller.domain.log_origin import LogOrigin, Ownership
 from controller.domain.operation import OperationState
 from controller.domain.segment import SegmentState
-from controller.store.shards import Shards
+from controller.store.shards import Shards, filter_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,9 +222,8 @@ def comparable_topics(
     """Return up to `limit` ids above `after`, ascending, of topics of the shards (None: all) to compare: topics that are not deleted,
     and topics deleted within `deleted_hours`, because a delayed call may still create one of their logs.
     """
-    parameters = {"shard_count": None, "shards": None} if shards is None else shards.parameters
     rows = tx.execute(
-        _COMPARABLE, {"limit": limit, "after": after, "deleted_hours": deleted_hours, **parameters}
+        _COMPARABLE, {"limit": limit, "after": after, "deleted_hours": deleted_hours, **filter_of(shards)}
     )
     return [row.topic_id for row in rows]
 

@@ -13,8 +13,15 @@ from datetime import datetime
 
 from sqlalchemy import Connection, text
 
-from controller.domain.consumer_registration import ConsumerRegistration
-from controller.domain.errors import AccessForbidden, FencedOut, SessionExpired
+from controller.domain.errors import (
+    AccessForbidden,
+    Conflict,
+    FencedOut,
+    SessionExpired,
+    SubscriptionNotFound,
+    TopicNotFound,
+    TopicNotLive,
+)
 from controller.domain.names import demand_name
 from controller.store.shards import Shards
 
@@ -58,7 +65,7 @@ def register(tx: Connection, topic_id: int, subscription: str, name: str) -> boo
     """
     demand_name("consumer", name)
     answer = tx.execute(text(_REGISTER), _key(topic_id, subscription, name)).one()
-    return ConsumerRegistration(*answer).demand(topic_id, subscription)
+    return _demand_registered(topic_id, subscription, *answer)
 
 
 def unregister(tx: Connection, topic_id: int, subscription: str, name: str) -> bool:
@@ -154,7 +161,7 @@ def register_session(
         raise FencedOut(
             f"consumer {name} of {subscription}: this incarnation {_DEPARTED[departed]}; open a new consumer"
         )
-    return ConsumerRegistration(*answer).demand(topic_id, subscription)
+    return _demand_registered(topic_id, subscription, *answer)
 
 
 def not_yours(name: str, subscription: str) -> AccessForbidden:
@@ -213,3 +220,31 @@ def forget_departed(tx: Connection, age_seconds: float) -> int:
 
 def _key(topic_id: int, subscription: str, name: str) -> dict[str, object]:
     return {"topic_id": topic_id, "subscription": subscription, "name": name}
+
+
+def _demand_registered(
+    topic_id: int,
+    subscription: str,
+    topic_name: str | None,
+    topic_state: str | None,
+    subscription_state: str | None,
+    is_new: bool | None,
+) -> bool:
+    """Return True if `cleave.register_consumer` registered the consumer, False if the consumer was registered already. The arguments
+    after the subscription are the columns of its result, None where the row does not exist.
+
+    Raises TopicNotFound, TopicNotLive, SubscriptionNotFound, or Conflict while the subscription is being deleted.
+    """
+    if topic_state is None:
+        raise TopicNotFound(f"topic {topic_id} does not exist; look its id up by name")
+    if topic_state != "live":
+        raise TopicNotLive(f"topic {topic_name} is {topic_state}; consumers join a live topic only")
+    if subscription_state is None:
+        raise SubscriptionNotFound(
+            f"topic {topic_name} has no subscription {subscription}; create it first, or check the name"
+        )
+    if subscription_state != "live":
+        raise Conflict(
+            f"subscription {subscription} of topic {topic_name} is being deleted; wait for the deletion, then create it again"
+        )
+    return bool(is_new)

@@ -12,7 +12,7 @@ from collections.abc import Collection
 from sqlalchemy import Connection, text
 
 from controller.domain.errors import TopicHeld
-from controller.store.shards import Shards
+from controller.store.shards import Shards, filter_of
 
 MAY_ACT = (
     "t.held_reason IS NULL AND t.verified_under IS NOT DISTINCT FROM (SELECT cleave.database_identity())"
@@ -92,8 +92,7 @@ def unverified_topics(tx: Connection, *, limit: int, shards: Shards | None = Non
     """Return the ids of up to `limit` topics of the shards (None: all) whose logs were not compared with the journal under this
     database: topics with live operations first, held topics last. Deleted topics are absent.
     """
-    parameters = {"shard_count": None, "shards": None} if shards is None else shards.parameters
-    return list(tx.execute(_UNVERIFIED, {"limit": limit, **parameters}).scalars())
+    return list(tx.execute(_UNVERIFIED, {"limit": limit, **filter_of(shards)}).scalars())
 
 
 def count_unverified(tx: Connection, topic_ids: Collection[int]) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, insert, text
 
-from controller.clock import to_ms
+from controller.clock import to_datetime, to_ms
 from controller.domain.errors import TopicNotFound
 from controller.domain.hash_range import HashRange
 from controller.domain.layout import SegmentLayout
@@ -58,12 +58,19 @@ def insert_segments(
     topic_id: int,
     segments: Iterable[Segment],
     backing_topics: Mapping[int, str],
-    at: datetime,
+    at: datetime | None = None,
+    *,
+    recorded: Collection[int] | None = None,
 ) -> None:
-    """Write ACTIVE segments, at least one, and the links to their parents. `backing_topics` has the log of each segment, by its id.
-    `at` is the time of the commit, which is stored as the creation time of the segments.
+    """Write the rows of segments, and the links to their parents. `backing_topics` has the log of each segment, by its id.
+
+    `at` is the time of the commit that creates and seals segments. None: the segments have the times, and an unknown time of a migrated
+    segment is the Unix epoch. `recorded` has the ids of the segments with rows; links to parents without a row are left out. None:
+    every parent has a row.
     """
     segment_list = list(segments)
+    if not segment_list:
+        return
     tx.execute(
         insert(SEGMENT),
         [
@@ -76,17 +83,28 @@ def insert_segments(
                 "merge_depth": segment.merge_depth,
                 "bucket_splits": list(segment.bucket_splits),
                 "created_epoch": segment.created_epoch,
-                "created_at": at,
+                "created_at": at or to_datetime(segment.created_at_ms),
+                "sealed_epoch": segment.sealed_epoch,
+                "sealed_at": None
+                if segment.sealed_epoch is None
+                else at or to_datetime(segment.sealed_at_ms or 0),
                 "backing_topic": backing_topics[segment.segment_id],
                 "legacy_topic_name": segment.legacy_topic_name,
             }
             for segment in segment_list
         ],
     )
+    present = None if recorded is None else {*recorded, *(segment.segment_id for segment in segment_list)}
     links = [
-        {"topic_id": topic_id, "child_id": segment.segment_id, "parent_id": parent_id, "ordinal": ordinal}
+        {
+            "topic_id": topic_id,
+            "child_id": segment.segment_id,
+            "parent_id": parent_id,
+            "ordinal": ordinal,
+        }
         for segment in segment_list
         for ordinal, parent_id in enumerate(segment.parent_ids)
+        if present is None or parent_id in present
     ]
     if links:
         tx.execute(insert(SEGMENT_PARENT), links)

@@ -8,15 +8,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from sqlalchemy import Connection, insert, text
+from sqlalchemy import Connection, text
 
 from controller.clock import to_datetime
 from controller.domain.recovery import RecoveryPlan
 from controller.store.load.load_deletion import FORGET_LOADS
-from controller.store.postgres.tables import SEGMENT, SEGMENT_PARENT
-from controller.store.topics import gates, holds, topics
+from controller.store.topics import gates, holds, layouts, topics
 from controller.store.topics.subscriptions import SubscriptionKind, insert_subscription
 from controller.store.topics.topics import TopicRow, TopicState
 
@@ -121,12 +119,13 @@ def commit(tx: Connection, topic: TopicRow, recovered: RecoveredLayout, *, actor
     if plan.sealed:
         tx.execute(text(_SEAL), {**topic_parameters, "segment_ids": list(plan.sealed), "at": at})
     gates.close_for_all(tx, topic.topic_id, added)
-    _insert(tx, topic, plan)
+    logs = {segment_id: log.backing_topic for segment_id, log in plan.added.items()}
+    layouts.insert_segments(tx, topic.topic_id, [layout.segments[i] for i in added], logs)
     tx.execute(text(FORGET_LOADS), {**topic_parameters, "segment_ids": list(plan.sealed)})
     tx.execute(text(_END_OPERATIONS), {**topic_parameters, "added": added, "sealed": list(plan.sealed)})
     kept_logs = {
         "data_plane": topic.data_plane,
-        "backing_topics": [log.backing_topic for log in plan.added.values()],
+        "backing_topics": list(logs.values()),
     }
     tx.execute(text(_KEEP), kept_logs)
     for name, kind in sorted(recovered.subscriptions.items()):
@@ -138,40 +137,3 @@ def commit(tx: Connection, topic: TopicRow, recovered: RecoveredLayout, *, actor
     tx.execute(text(_REPLACE_MARKS), {**topic_parameters, "marks": json.dumps(marks)})
     holds.release(tx, topic.topic_id)
     return layout.epoch
-
-
-def _insert(tx: Connection, topic: TopicRow, plan: RecoveryPlan) -> None:
-    """Insert the segments that the plan adds, and the links to their parents."""
-    segments = [plan.layout.segments[i] for i in sorted(plan.added)]
-    if not segments:
-        return
-    rows: list[dict[str, Any]] = [
-        {
-            "topic_id": topic.topic_id,
-            "segment_id": segment.segment_id,
-            "range_start": segment.hash_range.start,
-            "range_end": segment.hash_range.end,
-            "state": segment.state.value,
-            "merge_depth": segment.merge_depth,
-            "bucket_splits": list(segment.bucket_splits),
-            "created_epoch": segment.created_epoch,
-            "created_at": to_datetime(segment.created_at_ms),
-            "sealed_epoch": segment.sealed_epoch,
-            "sealed_at": None if segment.sealed_at_ms is None else to_datetime(segment.sealed_at_ms),
-            "backing_topic": plan.added[segment.segment_id].backing_topic,
-        }
-        for segment in segments
-    ]
-    tx.execute(insert(SEGMENT), rows)
-    links = [
-        {
-            "topic_id": topic.topic_id,
-            "child_id": segment.segment_id,
-            "parent_id": parent_id,
-            "ordinal": ordinal,
-        }
-        for segment in segments
-        for ordinal, parent_id in enumerate(segment.parent_ids)
-    ]
-    if links:
-        tx.execute(insert(SEGMENT_PARENT), links)

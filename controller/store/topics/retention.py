@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, text
 
-from controller.store.shards import Shards
+from controller.store.shards import Shards, filter_of
 from controller.store.topics.holds import MAY_ACT
 
 RETENTION_PROPERTY = "retention_minutes"
@@ -59,7 +59,6 @@ def expired_topics(
     live operation. A topic that is held or has to be verified first is left out. A topic without a retention time of
     its own has `default_minutes`. `shards` None: all topics.
     """
-    parameters = {"shard_count": None, "shards": None} if shards is None else shards.parameters
     rows = tx.execute(
         _EXPIRED,
         {
@@ -67,7 +66,7 @@ def expired_topics(
             "default_minutes": default_minutes,
             "limit": limit,
             "after": after,
-            **parameters,
+            **filter_of(shards),
         },
     )
     return [ExpiredTopic(row.topic_id, row.name, row.data_plane, tuple(row.segment_ids)) for row in rows]

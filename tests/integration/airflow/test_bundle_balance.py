@@ -133,7 +133,7 @@ def test_an_uneven_cluster_comes_into_balance_and_no_message_is_lost(
     assert count.sent == count.confirmed == count.received > 0
     with bench.store.transaction() as tx:
         ids = inspection.rows(tx, "SELECT cycle_id FROM cleave.bundle_decision ORDER BY cycle_id")
-        cycles = [bundle_cycles.stored_cycle(tx, row["cycle_id"]) for row in ids]
+        cycles = [bundle_cycles.get_cycle(tx, row["cycle_id"]) for row in ids]
     replayed = [bundle_balancer.replay(one) for one in cycles]
     assert len(replayed) >= 2
     assert [one.difference for one in replayed] == [None] * len(replayed)

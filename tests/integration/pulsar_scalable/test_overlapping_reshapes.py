@@ -18,7 +18,6 @@ from controller.domain.operation import OperationState
 from controller.domain.reshape import ReshapeKind
 from controller.services import mirror, segment_admin
 from controller.services.operation_runner import Outcome, RunnerContext, run_due, run_operation
-from controller.store.journal import operations
 from controller.store.journal.request_keys import Intent
 from controller.store.mirrors import mirrors
 from controller.store.postgres.engine import Store
@@ -26,6 +25,7 @@ from controller.store.topics import topics
 from tests.integration.pulsar_scalable.conftest import PLANE, Finish, request
 from tests.support.brokers import SharedBroker
 from tests.support.faulty_data_plane import Fault, FaultyDataPlane, PlannedFault
+from tests.support.live_operations import live_operations as operations_of
 from tests.support.scripted_broker import scripted_broker
 from tests.support.waiting import wait_until
 
@@ -101,7 +101,7 @@ def leave_logs_out(keeper: PulsarScalableDataPlane, topic: str) -> tuple[int, ..
 def live_operations(store: Store, topic: str) -> list[int]:
     with store.transaction() as tx:
         topic_id = topics.find_topic(tx, topic).topic_id
-        return [one.operation_id for one in operations.list_operations(tx, topic_id=topic_id, only_live=True)]
+        return [one.operation_id for one in operations_of(tx, topic_id)]
 
 
 def run_all(store: Store, keeper: PulsarScalableDataPlane, topic: str) -> None:

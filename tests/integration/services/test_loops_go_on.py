@@ -44,8 +44,9 @@ from controller.services.reconciler import Suspects, Verifier, verifier
 from controller.services.watches import feeds, layout_feed
 from controller.services.watches.feeds import Feeds
 from controller.services.watches.layout_feed import FedLayout, LayoutFeed
-from controller.services.worker.sensors import DueSensor
+from controller.services.worker.sensors import Sensor
 from controller.services.worker.shard_leases import ShardLeases
+from controller.services.worker.work import Work
 from controller.services.worker.work_loop import WorkLoop
 from controller.store.postgres.engine import Store
 from controller.store.shards import Shards
@@ -301,7 +302,7 @@ def test_operations_go_on_while_no_evaluation_goes_well(bench: Bench) -> None:
     loop = WorkLoop(
         bench.store,
         Listener(bench.url, []),
-        [DueSensor(frozenset({Lane.LOAD}))],
+        [Sensor("due", Work(frozenset({Lane.LOAD}), None), fires_at=lambda _tx, _shards: None)],
         evaluate=evaluate,
         run_operations=run_operations,
         sweep_deletion_entries=lambda: None,

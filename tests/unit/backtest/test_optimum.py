@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from controller.backtest.load_series import LoadSeries
 from controller.backtest.optimum import lower_bound
-from controller.backtest.rule import pip483
 from controller.backtest.score import Prices, score
 from controller.backtest.simulation import simulate
 from controller.domain.policy import AutoScalePolicy
@@ -56,7 +55,7 @@ def test_topics_side_by_side_cost_what_each_costs_alone(table: list[list[float]]
 
 @given(worlds.series(), worlds.policies(), prices)
 def test_no_run_is_cheaper(series: LoadSeries, policy: AutoScalePolicy, weights: Prices) -> None:
-    run = simulate(series, pip483(policy=policy))
+    run = simulate(series, worlds.pip483(policy))
 
     load = series.load(policy.thresholds.split.rates)
     least = lower_bound(load, weights, step_seconds=60, most_segments=policy.max_segments)

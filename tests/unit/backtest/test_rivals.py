@@ -30,7 +30,7 @@ ROOMY = AutoScalePolicy(max_segments=128)
 FINE = Conditions(tick_seconds=10, window_seconds=10)
 RULES = [
     pravega.rule(),
-    pravega.rule(pravega.Settings(scale_factor=64)),
+    pravega.rule(64),
     ydb.rule(),
     kinesis_on_demand.rule(),
     count_rule.rule(),
@@ -59,14 +59,14 @@ def relief(run: Simulation) -> tuple[float, float]:
     [
         (pravega.rule(), FINE, 8, 21, 62),
         (pravega.rule(), FINE, 64, 51, 630),
-        (pravega.rule(pravega.Settings(scale_factor=64), ROOMY), FINE, 64, 20.5, 529),
+        (pravega.rule(64, ROOMY), FINE, 64, 20.5, 529),
         (ydb.rule(), Conditions(), 8, 15.5, 36),
         (ydb.rule(), Conditions(), 64, 31, 326),
         (kinesis_on_demand.rule(), Conditions(), 8, 17, 41),
         (kinesis_on_demand.rule(), Conditions(), 64, 35, 377),
-        (kinesis_on_demand.rule(kinesis_on_demand.Settings(actuation_seconds=900)), Conditions(), 8, 47, 111),
+        (kinesis_on_demand.rule(900), Conditions(), 8, 47, 111),
         (
-            kinesis_on_demand.rule(kinesis_on_demand.Settings(actuation_seconds=900)),
+            kinesis_on_demand.rule(900),
             Conditions(),
             64,
             95,

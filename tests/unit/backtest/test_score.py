@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 
 from controller.backtest.load_series import of_messages
-from controller.backtest.rule import Rule, pip483
+from controller.backtest.rule import Rule
 from controller.backtest.score import Prices, score
 from controller.backtest.simulation import Conditions, simulate
 from controller.domain.decision import Decision, Evaluation, Lane, Merge, Refusal, RefusalReason, Split
@@ -155,6 +155,6 @@ def test_each_pair_of_cold_neighbours_wants_a_word(refusals: list[Refusal], sile
 def test_pip483_is_never_silent_and_under_pulsars_own_rules_may_be(
     series: worlds.LoadSeries, policy: AutoScalePolicy
 ) -> None:
-    found = score(simulate(series, pip483(policy=policy)))
+    found = score(simulate(series, worlds.pip483(policy)))
 
     assert found.silent_seconds == 0 or policy.strict_pulsar

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.backtest.load_series import of_messages
-from controller.backtest.rule import Rule, pip483
+from controller.backtest.rule import Rule
 from controller.backtest.score import score
 from controller.backtest.simulation import Conditions, Simulation, simulate
 from controller.domain.decision import Evaluation, Recut, Split
@@ -36,7 +36,7 @@ def test_asking_only_where_the_answer_can_differ_gives_the_same_acts(
     data: st.DataObject, series: worlds.LoadSeries, policy: AutoScalePolicy
 ) -> None:
     conditions = data.draw(worlds.conditions(series.steps))
-    rule = pip483(policy=policy)
+    rule = worlds.pip483(policy)
 
     plain = simulate(series, rule, conditions, ask_always=True)
     skipping = simulate(series, rule, conditions)
@@ -51,7 +51,7 @@ def test_asking_only_where_the_answer_can_differ_gives_the_same_acts(
 def test_the_active_segments_tile_the_ring_at_all_times(
     data: st.DataObject, series: worlds.LoadSeries, policy: AutoScalePolicy
 ) -> None:
-    run = simulate(series, pip483(policy=policy), data.draw(worlds.conditions(series.steps)))
+    run = simulate(series, worlds.pip483(policy), data.draw(worlds.conditions(series.steps)))
 
     for stretch in run.stretches:
         assert (stretch.ranges[0].start, stretch.ranges[-1].end) == (0, MAX_HASH)
@@ -61,13 +61,13 @@ def test_the_active_segments_tile_the_ring_at_all_times(
 
 
 def test_a_quiet_topic_is_hardly_ever_asked_about() -> None:
-    run = simulate(of_messages("quiet", np.full(10_080, 0.4 * CAPACITY)), pip483())
+    run = simulate(of_messages("quiet", np.full(10_080, 0.4 * CAPACITY)), worlds.pip483())
 
     assert (run.looks, run.acts) == (1, ())
 
 
 def test_what_happens_in_a_step_is_answered_in_the_next() -> None:
-    run = simulate(of_messages("up", step_up(1.9)), pip483())
+    run = simulate(of_messages("up", step_up(1.9)), worlds.pip483())
 
     assert [(act.asked, act.begins, act.kind) for act in run.acts] == [(60, 61, ReshapeKind.SPLIT)]
     assert run.segments.tolist() == [1] * 61 + [2] * 539
@@ -76,7 +76,7 @@ def test_what_happens_in_a_step_is_answered_in_the_next() -> None:
 
 
 def test_until_a_reshape_is_in_force_its_parent_takes_the_load() -> None:
-    run = simulate(of_messages("up", step_up(1.9)), pip483(), Conditions(actuation_seconds=61))
+    run = simulate(of_messages("up", step_up(1.9)), worlds.pip483(), Conditions(actuation_seconds=61))
 
     assert [(act.asked, act.begins) for act in run.acts] == [(60, 63)]
     assert np.flatnonzero(run.overloaded).tolist() == [60, 61, 62]
@@ -214,7 +214,7 @@ def test_the_window_of_a_fine_series_is_the_mean_of_its_steps() -> None:
 
 def test_a_tick_that_is_no_multiple_of_the_step_is_refused() -> None:
     with pytest.raises(InvalidInput, match="tick_seconds = 90"):
-        simulate(of_messages("any", [1.0]), pip483(), Conditions(tick_seconds=90))
+        simulate(of_messages("any", [1.0]), worlds.pip483(), Conditions(tick_seconds=90))
 
 
 def relief(run: Simulation) -> tuple[float, float]:
@@ -231,7 +231,7 @@ def test_pip483_needs_a_minute_for_every_segment_of_a_burst(
     """As measured elsewhere, in a series of 10-s steps with the burst 10 s before a tick."""
     series = of_messages("step", step_up(times * 0.8, at=65), step_seconds=10)
 
-    took, overloaded = relief(simulate(series, pip483()))
+    took, overloaded = relief(simulate(series, worlds.pip483()))
 
     assert (round(took, 1), round(overloaded)) == (minutes, segment_minutes)
 
@@ -239,7 +239,7 @@ def test_pip483_needs_a_minute_for_every_segment_of_a_burst(
 def test_a_policy_of_another_capacity_is_scored_by_it() -> None:
     policy = replace(AutoScalePolicy(), split_msg_rate_in=20_000.0)
 
-    run = simulate(of_messages("up", step_up(1.9)), pip483(policy=policy))
+    run = simulate(of_messages("up", step_up(1.9)), worlds.pip483(policy))
 
     assert (run.acts, run.max_load.max()) == ((), pytest.approx(0.95))
 

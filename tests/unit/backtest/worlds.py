@@ -8,6 +8,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from controller.backtest.load_series import LoadSeries
+from controller.backtest.rule import Rule, of_policy
 from controller.backtest.simulation import Conditions
 from controller.domain.evaluation_input import Capabilities
 from controller.domain.policy import AutoScalePolicy
@@ -89,3 +90,8 @@ def conditions(draw: st.DrawFn, steps: int) -> Conditions:
         capabilities=Capabilities(max_children=65_536, recut=True, shared_buckets=draw(st.booleans())),
         consumers=consumers,
     )
+
+
+def pip483(policy: AutoScalePolicy | None = None) -> Rule:
+    """The rule named `pip483`, by a policy that may name any profile; None: by the default policy of `pip483`."""
+    return of_policy(policy or AutoScalePolicy(profile="pip483"), "pip483")

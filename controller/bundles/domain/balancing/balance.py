@@ -23,7 +23,7 @@ from controller.bundles.domain.balancing.shedding.registry import shedder
 from controller.bundles.domain.balancing.state import BalanceState, BrokerAverages
 from controller.bundles.domain.cluster import Bundle, Cluster
 from controller.bundles.domain.load.averages import moving_average
-from controller.bundles.domain.load.broker_usage import RESOURCES, max_usage, weighted_max_usage
+from controller.bundles.domain.load.broker_usage import max_usage, weighted_max_usage
 
 _WITHOUT_REPORT = (MoveRefusalReason.NO_REPORT, MoveRefusalReason.UNKNOWN_USAGE)
 
@@ -167,7 +167,7 @@ def _measured(cluster: Cluster, settings: BalanceSettings) -> tuple[Cluster, lis
     """
     if not shedder(settings.shedder).by_usage:
         return cluster, []
-    counting = {name for name in RESOURCES if getattr(settings.weights, name) > 0}
+    counting = {name for name, weight in settings.weights.items() if weight > 0}
     limited = {
         broker: {name for name in counting if getattr(report.resources, name).limit > 0}
         for broker, report in cluster.reporting

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from types import MappingProxyType
 from typing import Any, Final, Self
 
-from controller.bundles.domain.load.broker_usage import ResourceWeights
+from controller.bundles.domain.load.broker_usage import RESOURCES
 from controller.domain.errors import InvalidPolicy
 from controller.domain.policy import MAX_SECONDS, Violation
 from controller.domain.policy_parameters import ParameterValue, read_parameters, write_parameter
@@ -91,15 +91,9 @@ class BalanceSettings:
     strict_pulsar: bool = False
 
     @property
-    def weights(self) -> ResourceWeights:
-        """The weight of each resource in the weighted maximum."""
-        return ResourceWeights(
-            self.cpu_weight,
-            self.direct_memory_weight,
-            self.bandwidth_in_weight,
-            self.bandwidth_out_weight,
-            self.memory_weight,
-        )
+    def weights(self) -> dict[str, float]:
+        """The weight of each resource in the weighted maximum. The defaults are Pulsar's, where the heap's weight is deprecated."""
+        return {name: getattr(self, f"{name}_weight") for name in RESOURCES}
 
     def excludes(self, namespace: str) -> bool:
         """Return True if the namespace is in `excluded_namespaces`, so that its bundles are never shed."""

@@ -7,7 +7,7 @@ a threshold to the last bit may be answered differently. Averages over time are 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -38,17 +38,6 @@ class BrokerResources:
     memory: ResourceUsage = ResourceUsage()
 
 
-@dataclass(frozen=True, slots=True)
-class ResourceWeights:
-    """The weight of each resource, >= 0. The defaults are Pulsar's, where the heap's weight is deprecated."""
-
-    cpu: float = 1.0
-    direct_memory: float = 0.0
-    bandwidth_in: float = 1.0
-    bandwidth_out: float = 1.0
-    memory: float = 0.0
-
-
 RESOURCES: Final = ("cpu", "direct_memory", "bandwidth_in", "bandwidth_out", "memory")
 """Every resource by name, in the order of declaration."""
 
@@ -63,7 +52,7 @@ def max_usage(resources: BrokerResources) -> float:
     )
 
 
-def weighted_max_usage(resources: BrokerResources, weights: ResourceWeights) -> float:
+def weighted_max_usage(resources: BrokerResources, weights: Mapping[str, float]) -> float:
     """Return the largest share in use after each was multiplied by its weight. A share above 1.0 is not cut.
 
     Older versions of Pulsar's threshold shedder dropped shares above 1.0, because a virtual network card often reports a tenth of its
@@ -73,11 +62,11 @@ def weighted_max_usage(resources: BrokerResources, weights: ResourceWeights) -> 
     return max(weighted for _, weighted in _weighted(resources, weights))
 
 
-def dominating_resource(resources: BrokerResources, weights: ResourceWeights) -> str:
+def dominating_resource(resources: BrokerResources, weights: Mapping[str, float]) -> str:
     """Return the name of the resource with the largest weighted share; of equal ones the first in `RESOURCES`."""
     return max(_weighted(resources, weights), key=lambda pair: pair[1])[0]
 
 
-def _weighted(resources: BrokerResources, weights: ResourceWeights) -> Iterator[tuple[str, float]]:
+def _weighted(resources: BrokerResources, weights: Mapping[str, float]) -> Iterator[tuple[str, float]]:
     for name in RESOURCES:
-        yield name, getattr(resources, name).fraction * getattr(weights, name)
+        yield name, getattr(resources, name).fraction * weights[name]

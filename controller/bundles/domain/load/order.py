@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from controller.bundles.domain.load.stats import BundleStats
 
@@ -28,15 +28,13 @@ def _rounded(value: float) -> int:
     return math.floor(value + 0.5)
 
 
-def top_bundles(
-    bundles: Mapping[str, BundleStats], count: int, may_move: Callable[[str], bool] = lambda _: True
-) -> tuple[str, ...]:
-    """Return the `count` heaviest bundles that may move, the lightest of them first, equal ones by name.
+def top_bundles(bundles: Mapping[str, BundleStats], count: int) -> tuple[str, ...]:
+    """Return the `count` heaviest bundles, the lightest of them first, equal ones by name.
 
     If not all of several equal bundles fit, the first by name are taken.
     """
     heaviest_first = sorted(
-        (bundle for bundle in bundles if may_move(bundle)),
+        bundles,
         key=lambda bundle: ([-part for part in bundle_order(bundles[bundle])], bundle),
     )[:count]
     return tuple(sorted(heaviest_first, key=lambda bundle: (bundle_order(bundles[bundle]), bundle)))

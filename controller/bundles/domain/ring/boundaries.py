@@ -1,14 +1,13 @@
-"""The boundaries of one namespace: the bundle of a topic, and the list after a split.
+"""The boundaries of one namespace, and the bundle of a topic.
 
-An immutable list that covers the ring without gaps. The algorithms under `splitting` choose the cuts. This module checks the cuts and
-computes the new list, as Pulsar's NamespaceBundleFactory does.
+An immutable list that covers the ring without gaps. The algorithms under `splitting` choose the cuts, and the brokers insert them.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
 from controller.bundles.domain.ring.bundle import NamespaceBundle
@@ -27,13 +26,11 @@ MAX_BUNDLES = 65_536
 class NamespaceBundles:
     """n + 1 rising boundaries from 0x00000000 to 0xffffffff; bundle i lies between boundaries i and i + 1.
 
-    `version` is the version of the stored list (of a metadata node or a row), for compare-and-set; None if it is
-    not stored. Raises InvalidInput or InvalidRange at construction for any other list.
+    Raises InvalidInput or InvalidRange at construction for any other list.
     """
 
     namespace: str
     boundaries: tuple[int, ...]
-    version: int | None = None
 
     def __post_init__(self) -> None:
         checked_namespace(self.namespace)
@@ -117,38 +114,6 @@ class NamespaceBundles:
                 f"ends at {edge_text(upper)}; read the bundles again"
             )
         return bundle
-
-    def split_at(self, bundle: NamespaceBundle, cuts: Iterable[int]) -> BundleSplit:
-        """Return the list after cutting a bundle at these points, each the first hash of a part, and the parts. There is one part more than
-        there are points.
-
-        Points may be in any order. Raises BundleNotFound if the bundle is not in the list, and InvalidInput for another namespace;
-        InvalidRange without points, if the bundle cannot be split, or if a point is on or outside its ends or given twice.
-        """
-        self._require_splittable(bundle)
-        points = sorted(cuts)
-        if not points:
-            raise InvalidRange(f"no cut point for bundle {bundle}; give at least one")
-        for point in (points[0], points[-1]):
-            if not bundle.lower < point < bundle.upper:
-                raise InvalidRange(
-                    f"cut point {edge_text(point)} is not inside bundle {bundle}; "
-                    f"give {edge_text(bundle.lower)} < point < {edge_text(bundle.upper)}"
-                )
-        after = replace(self, boundaries=tuple(sorted([*self.boundaries, *points])))
-        return BundleSplit(after, bundle.parts(points))
-
-    def _require_splittable(self, bundle: NamespaceBundle) -> None:
-        if not self.require(bundle).can_split:
-            raise InvalidRange(f"bundle {bundle} is too narrow to split; leave it whole")
-
-
-@dataclass(frozen=True, slots=True)
-class BundleSplit:
-    """Result of a split: the new list of the namespace, at the version of the old list, and the children, rising."""
-
-    after: NamespaceBundles
-    children: tuple[NamespaceBundle, ...]
 
 
 def equal_cuts(bundle: NamespaceBundle, parts: int) -> tuple[int, ...]:

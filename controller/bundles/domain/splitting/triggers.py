@@ -34,6 +34,7 @@ from controller.bundles.domain.splitting.thresholds import (
     SplitThresholds,
 )
 from controller.domain.errors import InvalidInput
+from controller.domain.named import entry_named
 
 
 class SplitRefusalReason(StrEnum):
@@ -144,11 +145,7 @@ def trigger_rules(manager: str) -> TriggerRules:
     """Return the rules of that load manager with Pulsar's defaults. Raises InvalidInput for an unknown name; the message lists the
     names.
     """
-    try:
-        return TRIGGER_RULES[manager]
-    except KeyError:
-        names = ", ".join(TRIGGER_RULES)
-        raise InvalidInput(f"load manager {manager!r} is unknown; choose one of {names}") from None
+    return entry_named("load manager", manager, TRIGGER_RULES)
 
 
 @dataclass(frozen=True, slots=True)

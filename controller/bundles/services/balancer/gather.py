@@ -58,24 +58,19 @@ class Snapshot:
     unreadable: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class CycleFiles:
-    """Inputs of a cycle outside the database: the area of reports, and the placement rules of the cluster."""
-
-    area: ReportArea
-    rules: PlacementRules
-
-
 def gather(
-    store: Store, cluster_name: str, settings: BalanceSettings, files: CycleFiles | None = None
+    store: Store,
+    cluster_name: str,
+    settings: BalanceSettings,
+    files: tuple[ReportArea, PlacementRules] | None = None,
 ) -> Snapshot:
     """Return the inputs of a cycle: read the stored inputs in one transaction, then the files. Writes nothing. The state in the result
     already contains the reports that were aggregated since the previous cycle.
 
-    Moves exclude namespaces in dry run, unless every namespace is in dry run; the bundles still count as load. Without `files`, no topics
-    are known, and every broker that has reported counts as active. This suits callers that neither split nor place bundles. Raises
-    StoreUnavailable, InvalidInput if the stored state cannot be read, and, with `files`, OSError or pyarrow's ArrowException if the
-    storage does not answer or a file cannot be read.
+    Moves exclude namespaces in dry run, unless every namespace is in dry run; the bundles still count as load. `files` is the area of
+    reports and the placement rules of the cluster. Without them, no topics are known, and every broker that has reported counts as
+    active. This suits callers that neither split nor place bundles. Raises StoreUnavailable, InvalidInput if the stored state cannot be
+    read, and, with `files`, OSError or ArrowException of pyarrow if the storage does not answer or a file cannot be read.
     """
     with store.transaction() as tx:
         stored = _read(tx, cluster_name, settings)
@@ -84,11 +79,10 @@ def gather(
     ruled_cluster, topics = stored.cluster, {}
     if files is not None:
         now_ms = stored.now_ms
-        reporting = files.area.heard(cluster_name, now_ms - _TICKS_WITHIN_MS, now_ms, ticks=SILENT_TICKS)
-        ruled_cluster = ruled(ruled_cluster, files.rules, reporting)
-        topics = _topics(
-            files.area, cluster_name, stored.sampled_at, {b.bundle_id for b in ruled_cluster.bundles}
-        )
+        area, rules = files
+        reporting = area.heard(cluster_name, now_ms - _TICKS_WITHIN_MS, now_ms, ticks=SILENT_TICKS)
+        ruled_cluster = ruled(ruled_cluster, rules, reporting)
+        topics = _topics(area, cluster_name, stored.sampled_at, {b.bundle_id for b in ruled_cluster.bundles})
     loaded = (replace(b, load=state.averages.get(b.bundle_id)) for b in ruled_cluster.bundles)
     cluster = replace(ruled_cluster, bundles=tuple(loaded))
     modes = {row.namespace: row.mode for row in stored.namespaces}

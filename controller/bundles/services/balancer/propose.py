@@ -23,7 +23,7 @@ from controller.bundles.domain.cycle_text import cycle_to_json, outcome_to_json,
 from controller.bundles.domain.merging import look_for_merges
 from controller.bundles.domain.ring.bundle import NamespaceBundle
 from controller.bundles.domain.splitting.triggers import ChosenSplit
-from controller.bundles.services.balancer.gather import CycleFiles, Snapshot, gather
+from controller.bundles.services.balancer.gather import Snapshot, gather
 from controller.bundles.store import cycles as bundle_cycles
 from controller.bundles.store import namespaces as bundle_namespaces
 from controller.bundles.store.cycles import NewCycle
@@ -93,7 +93,7 @@ def _once(
         namespaces = [row.namespace for row in bundle_namespaces.list_namespaces(tx, cluster)]
     if first is not None:
         return ProposedCycle(first, 0, 0, 0, is_repeat=True)
-    snapshot = gather(store, cluster, settings, CycleFiles(area, ask_rules(reader, namespaces)))
+    snapshot = gather(store, cluster, settings, (area, ask_rules(reader, namespaces)))
     outcome = run_cycle(snapshot.inputs)
     refusals = [
         *_refusals(outcome, settings),

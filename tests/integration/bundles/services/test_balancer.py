@@ -571,7 +571,7 @@ def test_a_stored_cycle_is_decided_again_to_the_byte(balancer: Balancer) -> None
     cycles.append(balancer.propose("run-3"))
 
     found = [
-        bundle_balancer.replay(balancer.driver.do(bundle_cycles.stored_cycle, cycle.cycle_id))
+        bundle_balancer.replay(balancer.driver.do(bundle_cycles.get_cycle, cycle.cycle_id))
         for cycle in cycles
     ]
 
@@ -588,7 +588,7 @@ def test_a_cycle_that_would_be_decided_otherwise_says_where(balancer: Balancer) 
     changed = json.dumps(other, sort_keys=True, separators=(",", ":"))
     balancer.driver.sql("UPDATE cleave.bundle_decision SET outcome = :changed", changed=changed)
 
-    found = bundle_balancer.replay(balancer.driver.do(bundle_cycles.stored_cycle, cycle.cycle_id))
+    found = bundle_balancer.replay(balancer.driver.do(bundle_cycles.get_cycle, cycle.cycle_id))
 
     assert not found.is_same
     assert found.difference is not None

@@ -9,7 +9,7 @@ import pytest
 from controller.bundles.domain.ring.bundle import NamespaceBundle
 from controller.bundles.store import cycles as bundle_cycles
 from controller.bundles.store import proposals as bundle_proposals
-from controller.bundles.store.cycles import NewCycle, StateRow
+from controller.bundles.store.cycles import NewCycle, StateRow, StoredCycle
 from controller.bundles.store.proposals import NewProposal, ProposalKind, ProposalState
 from controller.domain.errors import Conflict, InvalidInput, InvariantViolated, LostRace, NotFound
 from tests.support.bundle_reports import CLUSTER, HALF, LAST, NAMESPACE, NOW
@@ -48,8 +48,9 @@ def test_a_cycle_is_read_as_it_was_written(driver: StoreDriver) -> None:
     cycle_id = record(driver, cycle(proposals=(proposal,)))
 
     found = driver.do(bundle_cycles.get_cycle, cycle_id)
-    assert (found.inputs, found.outcome, found.refusals) == (INPUTS, '{"moves":[]}', [REFUSAL])
-    assert (found.decided_at, found.code_version) == (NOW, "1")
+    assert found == StoredCycle(cycle_id, CLUSTER, "1", INPUTS, '{"moves":[]}')
+    written = driver.sql("SELECT request_key, decided_at, refusals FROM cleave.bundle_decision")
+    assert written == [("run-1", NOW, [REFUSAL])]
     [row] = driver.do(bundle_proposals.list_proposals, CLUSTER, cycle_id=cycle_id)
     assert (row.bundle, row.kind, row.state) == (
         proposal.bundle,

@@ -17,7 +17,7 @@ from controller.domain.decision import Lane
 from controller.domain.errors import FencedOut, StoreUnavailable
 from controller.postgres.listener import Listener
 from controller.postgres.notification import Notification
-from controller.services.worker.sensors import ConsumerSensor, Sensor
+from controller.services.worker.sensors import CONSUMERS, Sensor
 from controller.services.worker.work import NOTHING, Work
 from controller.services.worker.work_loop import Evaluate, WorkLoop
 from controller.store.shards import Shards
@@ -33,18 +33,14 @@ class TimedSensor(Sensor):
     """Fires at an instant of the test's choice; what it asks for says who it was."""
 
     def __init__(self, lane: Lane, at: datetime | None, *, operations: bool = False) -> None:
+        work = Work(operations=True) if operations else Work(frozenset({lane}), None)
+        super().__init__("timed", work, fires_at=self._ask)
         self.at = at
         self.asked = 0
-        self._work = Work(operations=True) if operations else Work(frozenset({lane}), None)
 
-    def fires_at(self, tx: Connection, shards: Shards) -> datetime | None:
-        """That instant."""
+    def _ask(self, _tx: Connection, _shards: Shards) -> datetime | None:
         self.asked += 1
         return self.at
-
-    def due(self) -> Work:
-        """The lane given, or the journal."""
-        return self._work
 
 
 class WorkRecord:
@@ -154,7 +150,7 @@ def notify(bench: Bench, topic_id: int) -> None:
 
 def test_a_loop_with_nothing_to_do_rests_although_its_operation_threads_end(bench: Bench) -> None:
     """A thread that ends wakes the loop, which must not take that for a reason to start threads again."""
-    with running(bench, ConsumerSensor()) as one:
+    with running(bench, CONSUMERS) as one:
         wait_until(lambda: one.record.drains >= 2, message="the first rounds drained the journal")
         one.rings()
         before = one.record.drains
@@ -231,7 +227,7 @@ def test_a_thread_that_drains_the_journal_goes_on_when_the_store_answers(bench: 
 
 def test_after_a_lost_connection_everything_is_looked_at(bench: Bench) -> None:
     """What was notified meanwhile is lost."""
-    with running(bench, TimedSensor(Lane.LOAD, None), ConsumerSensor()) as one:
+    with running(bench, TimedSensor(Lane.LOAD, None), CONSUMERS) as one:
         before = len(one.record.lanes)
         bench.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE '%listen%' AND pid <> pg_backend_pid()"
@@ -266,7 +262,7 @@ def decided() -> tuple[float, float]:
 
 def test_it_is_measured_how_long_consumers_wait_for_a_decision(bench: Bench) -> None:
     before = decided()
-    with running(bench, ConsumerSensor(), TimedSensor(Lane.LOAD, None)) as one:
+    with running(bench, CONSUMERS, TimedSensor(Lane.LOAD, None)) as one:
         one.record.topics.clear()
         notify(bench, 1)
         notify(bench, 2)
@@ -287,7 +283,7 @@ def test_consumers_of_a_topic_that_goes_to_another_worker_wait_there(bench: Benc
             raise StoreUnavailable("away for a moment")
         return one.record.evaluate(lanes, topic_ids, shards)
 
-    with running(bench, ConsumerSensor()) as one:
+    with running(bench, CONSUMERS) as one:
         one.loop._evaluate = evaluate
         notify(bench, 1)
         wait_until(lambda: not failing, message="the evaluation fails while the topic goes away")
@@ -305,7 +301,7 @@ def test_consumers_of_a_topic_that_goes_to_another_worker_wait_there(bench: Benc
 def test_what_is_due_is_done(bench: Bench, hammering: bool) -> None:
     """A steady stream of notifications must not starve what is due by itself."""
     due = TimedSensor(Lane.MERGE, None)
-    with running(bench, ConsumerSensor(), due) as one:
+    with running(bench, CONSUMERS, due) as one:
         one.record.lanes.clear()
         one.listener.rings_without_end = hammering
         one.listener.interrupt()
@@ -321,7 +317,7 @@ def test_what_is_due_is_done(bench: Bench, hammering: bool) -> None:
 
 
 def test_a_notification_about_another_workers_topic_is_passed_over(bench: Bench) -> None:
-    with running(bench, ConsumerSensor()) as one:
+    with running(bench, CONSUMERS) as one:
         one.held = Shards.of(2, [0])
         one.record.topics.clear()
         notify(bench, 3)

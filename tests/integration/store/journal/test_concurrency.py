@@ -19,9 +19,10 @@ from controller.dataplane.embedded import EmbeddedDataPlane
 from controller.domain.errors import NotFound
 from controller.services.deletion_sweeper import sweep
 from controller.services.operation_runner import RunnerContext, run_due
-from controller.store.journal import deletion_entries, operations
+from controller.store.journal import deletion_entries
 from controller.store.topics import policies, subscriptions, topics
 from tests.support.churn import CALL_TIMEOUT_SECONDS, NAMESPACE, ProcessRecord, churn
+from tests.support.live_operations import live_operations
 from tests.support.store_driver import StoreDriver
 from tests.support.waiting import wait_until
 
@@ -80,7 +81,7 @@ def _settle(driver: StoreDriver, plane: EmbeddedDataPlane) -> None:
 
     def all_ended() -> bool:
         run_due(context, limit=100)
-        return not driver.do(operations.list_operations, only_live=True)
+        return not driver.do(live_operations)
 
     def all_gone() -> bool:
         sweep(driver.store, planes)

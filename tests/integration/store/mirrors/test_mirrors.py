@@ -31,6 +31,7 @@ from controller.store.postgres.clock import database_now
 from controller.store.topics import layouts, topics
 from controller.store.topics.topics import TopicState
 from tests.support.lineages import lineage_of_merges
+from tests.support.live_operations import live_operations
 from tests.support.plans import statements_of
 from tests.support.store_driver import SOMEBODY_WAITS, StoreDriver, request
 from tests.support.waiting import wait_until
@@ -325,7 +326,7 @@ def test_a_segment_without_a_log_is_split_once_and_the_check_goes_on(driver: Sto
     assert driver.do(mirror_repairs.note_check, topic_id, 0, (0, 1)) == 1
     assert driver.do(mirror_repairs.note_check, topic_id, 0, (0, 1)) == 0
     assert checked(driver, topic_id) == -1
-    live = driver.do(operations.list_operations, topic_id=topic_id, only_live=True)
+    live = driver.do(live_operations, topic_id)
     assert [(one.parent_ids, one.origin.value) for one in live] == [((1,), "reconciler"), ((0,), "manual")]
     assert live[1].operation_id == busy.operation_id
 

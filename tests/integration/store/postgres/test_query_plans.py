@@ -186,7 +186,6 @@ STATEMENTS: list[tuple[str, Callable[[Connection], object], set[str]]] = [
         lambda tx: operations.get_operation(tx, 7),
         {"operation_pkey", "operation_child_pkey"},
     ),
-    ("operations of a topic", lambda tx: operations.list_operations(tx, topic_id=7), {"operation_of_topic"}),
     (
         "observe",
         lambda tx: steps.observe(tx, [operations.get_operation(tx, 7)]),

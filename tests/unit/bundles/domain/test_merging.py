@@ -82,12 +82,11 @@ def test_cold_neighbours_become_one_with_the_sum_of_their_load() -> None:
     assert merge.latest == merge.long_term == BundleStats(topic_count=5, msg_rate_in=1500.0)
 
 
-def test_the_plan_keeps_the_other_boundaries_and_the_version() -> None:
-    versioned = replace(EIGHT, version=5)
-    verdict = plan_merges(look(idle(), idle(), WARM, idle(), idle(), bundles=versioned), READY)
+def test_the_plan_keeps_the_other_boundaries() -> None:
+    verdict = plan_merges(look(idle(), idle(), WARM, idle(), idle()), READY)
 
     assert verdict.plan.after.boundaries == (0, *EIGHT.boundaries[2:4], *EIGHT.boundaries[5:])
-    assert (verdict.plan.before, verdict.plan.after.version) == (versioned, 5)
+    assert verdict.plan.before == EIGHT
 
 
 def test_runs_of_more_than_two_are_joined_as_long_as_they_are_cold_together() -> None:

@@ -9,7 +9,7 @@ from controller.bundles.domain.balancing.placement.least_rate import least_long_
 from controller.bundles.domain.balancing.placement.least_usage import least_reported_usage, least_usage
 from controller.bundles.domain.balancing.placement.planned import planned
 from controller.bundles.domain.balancing.placement.round_robin import round_robin
-from controller.domain.errors import InvalidInput
+from controller.domain.named import entry_named
 
 PLACEMENTS: Mapping[str, Placement] = {
     "least_long_term_rate": least_long_term_rate,
@@ -22,8 +22,4 @@ PLACEMENTS: Mapping[str, Placement] = {
 
 def placement(name: str) -> Placement:
     """Return the placement of that name. Raises InvalidInput for an unknown name; the message lists the names."""
-    try:
-        return PLACEMENTS[name]
-    except KeyError:
-        names = ", ".join(sorted(PLACEMENTS))
-        raise InvalidInput(f"placement {name!r} is unknown; choose one of {names}") from None
+    return entry_named("placement", name, PLACEMENTS)

@@ -41,7 +41,7 @@ It never takes the last bundle of a broker. It proposes no bundle twice, none th
 """
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, order=True)
 class WeighedBundle:
     """A bundle that may move, with the figure by which it is chosen."""
 

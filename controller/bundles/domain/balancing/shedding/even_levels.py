@@ -5,28 +5,19 @@ from __future__ import annotations
 import heapq
 from bisect import insort
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
 from controller.bundles.domain.balancing.moves import BrokerReading, Move
 from controller.bundles.domain.balancing.placement.occupancy import Occupancy
 from controller.bundles.domain.balancing.settings import BalanceSettings
-from controller.bundles.domain.balancing.shedding.base import may_move
+from controller.bundles.domain.balancing.shedding.base import WeighedBundle, may_move
 from controller.bundles.domain.balancing.state import BalanceState
-from controller.bundles.domain.cluster import Bundle, Cluster
+from controller.bundles.domain.cluster import Cluster
 from controller.bundles.domain.load.broker_usage import dominating_resource, weighted_max_usage
 from controller.bundles.domain.load.stats import BundleStats, figures_of, share_of, totals
 
 _TRIED_DESTINATIONS: Final = 8  # where a policy forbids the emptiest, the next ones are tried
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class SharedBundle:
-    """A bundle that may leave its broker, and the usage it takes along."""
-
-    share: float
-    bundle_id: str
 
 
 class EvenLevels:
@@ -58,7 +49,7 @@ class EvenLevels:
         total = sum(self._capacity.values())
         # The usage that every broker would have if all were equally used, whatever their size.
         self.mean = sum(self.load[name] * self._capacity[name] for name in self.load) / total
-        self._bundles: dict[str, list[SharedBundle]] = {}
+        self._bundles: dict[str, list[WeighedBundle]] = {}
         self.remaining = {name: len(cluster.bundles_of(name)) for name in self.load}
 
     @property
@@ -115,7 +106,7 @@ class EvenLevels:
         """Return the 8 (`_TRIED_DESTINATIONS`) least loaded of these brokers, or all if there are fewer, by load, then by name."""
         return heapq.nsmallest(_TRIED_DESTINATIONS, names, key=lambda name: (self.load[name], name))
 
-    def bundles_of(self, broker: str) -> list[SharedBundle]:
+    def bundles_of(self, broker: str) -> list[WeighedBundle]:
         """Return the bundles that may leave the broker and have traffic, each with the usage that it takes along, lightest first, then by
         name. The shares are computed at the first call; bundles that this cycle moves to the broker are missing.
         """
@@ -123,23 +114,20 @@ class EvenLevels:
             owned = self.cluster.bundles_of(broker)
             figures = figures_of(self._resource)
             whole = totals((bundle.stats or _NOTHING for bundle in owned), figures)
-            listed: list[SharedBundle] = []
+            listed: list[WeighedBundle] = []
             for bundle in owned:
                 share = share_of(bundle.stats or _NOTHING, whole, figures) * self.load[broker]
-                if share > 0 and self._may_leave(bundle):
-                    insort(listed, SharedBundle(share, bundle.bundle_id))
+                if share > 0 and may_move(self.cluster, bundle, self.settings, self._state, self._now_ms):
+                    insort(listed, WeighedBundle(share, bundle.bundle_id))
             self._bundles[broker] = listed
         return self._bundles[broker]
-
-    def _may_leave(self, bundle: Bundle) -> bool:
-        return may_move(self.cluster, bundle, self.settings, self._state, self._now_ms)
 
     def perform(self, move: Move) -> Move:
         """Record the move as made, in the usages, the bundles of both brokers, and the occupancy. Return the move itself, which must come
         from `pick_for` and have a destination.
         """
         destination = str(move.destination)
-        self._bundles[move.source].remove(SharedBundle(move.load, move.bundle_id))
+        self._bundles[move.source].remove(WeighedBundle(move.load, move.bundle_id))
         self.bundles_of(destination)  # to compute its shares from the load before anything was moved to it
         self.load[move.source] -= move.load
         self.load[destination] += move.load * self.scale(move.source, destination)

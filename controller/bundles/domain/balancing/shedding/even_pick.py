@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from controller.bundles.domain.balancing.moves import Move, MoveReason, MoveRefusal, MoveRefusalReason
-from controller.bundles.domain.balancing.shedding.even_levels import EvenLevels, SharedBundle
+from controller.bundles.domain.balancing.shedding.base import WeighedBundle
+from controller.bundles.domain.balancing.shedding.even_levels import EvenLevels
 
 _ROUNDING: Final = 1e-9  # a gain of exactly the gap counts, whatever the last bit is
 
@@ -34,41 +35,41 @@ def pick_for(
         for bundle in _in_order(levels, source, destination, bundles, needed, exceed=exceed):
             if levels.occupancy.may_take(levels.cluster.bundle_by_id[bundle.bundle_id], destination):
                 because = levels.reading(in_need)
-                return Move(bundle.bundle_id, source, destination, bundle.share, "usage", reason, because)
+                return Move(bundle.bundle_id, source, destination, bundle.load, "usage", reason, because)
     if not bundles:
         return MoveRefusal(MoveRefusalReason.NO_BUNDLES, source, None, "bundles", 0, 1)
-    return MoveRefusal(MoveRefusalReason.NOTHING_FITS, source, None, "usage", bundles[0].share, needed)
+    return MoveRefusal(MoveRefusalReason.NOTHING_FITS, source, None, "usage", bundles[0].load, needed)
 
 
 def _in_order(
     levels: EvenLevels,
     source: str,
     destination: str,
-    bundles: list[SharedBundle],
+    bundles: list[WeighedBundle],
     needed: float,
     *,
     exceed: bool,
-) -> Iterator[SharedBundle]:
+) -> Iterator[WeighedBundle]:
     """Yield the candidates from best to worst: the bundles within `needed` and the destination's room, heaviest first. With `exceed`,
     heavier bundles follow, lightest first: bundles that leave both brokers on their side of the mean, then bundles that relieve the fuller
     broker enough. Lazy, because the first is nearly always taken. `bundles`: lightest share first.
     """
     scale = levels.scale(source, destination)
     wanted = min(needed, (levels.hot_goal - levels.load[destination]) / scale)
-    fitting = bisect_right(bundles, wanted, key=lambda bundle: bundle.share)
+    fitting = bisect_right(bundles, wanted, key=lambda bundle: bundle.load)
     yield from (bundles[index] for index in range(fitting - 1, -1, -1))
     if not exceed:
         return
     beyond = bundles[fitting:]
     side = min(levels.above_mean(source), -levels.above_mean(destination) / scale)
-    kept_sides = bisect_right(beyond, side, key=lambda bundle: bundle.share)
+    kept_sides = bisect_right(beyond, side, key=lambda bundle: bundle.load)
     yield from beyond[:kept_sides]
     yield from _relieving(levels, source, destination, beyond[kept_sides:])
 
 
 def _relieving(
-    levels: EvenLevels, source: str, destination: str, bundles: Iterable[SharedBundle]
-) -> Iterator[SharedBundle]:
+    levels: EvenLevels, source: str, destination: str, bundles: Iterable[WeighedBundle]
+) -> Iterator[WeighedBundle]:
     """Return, lazily and in their order, the bundles after whose move both brokers are below the source's present usage by at least the
     distance from the mean to the upper end of the band.
 
@@ -82,7 +83,7 @@ def _relieving(
     return (
         bundle
         for bundle in bundles
-        if before - bundle.share <= max_usage
-        and levels.load[destination] + bundle.share * scale <= max_usage
-        and bundle.share * (1 + scale) <= 2 * apart
+        if before - bundle.load <= max_usage
+        and levels.load[destination] + bundle.load * scale <= max_usage
+        and bundle.load * (1 + scale) <= 2 * apart
     )

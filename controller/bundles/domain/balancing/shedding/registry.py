@@ -12,7 +12,7 @@ from controller.bundles.domain.balancing.shedding.overload import overload
 from controller.bundles.domain.balancing.shedding.threshold import threshold
 from controller.bundles.domain.balancing.shedding.transfer import transfer
 from controller.bundles.domain.balancing.shedding.uniform import uniform
-from controller.domain.errors import InvalidInput
+from controller.domain.named import entry_named
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +40,4 @@ SHEDDERS: Mapping[str, RegisteredShedder] = {
 
 def shedder(name: str) -> RegisteredShedder:
     """Return the shedder of that name. Raises InvalidInput for an unknown name; the message lists the names."""
-    try:
-        return SHEDDERS[name]
-    except KeyError:
-        names = ", ".join(sorted(SHEDDERS))
-        raise InvalidInput(f"shedder {name!r} is unknown; choose one of {names}") from None
+    return entry_named("shedder", name, SHEDDERS)

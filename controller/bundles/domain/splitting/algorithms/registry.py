@@ -19,7 +19,7 @@ from controller.bundles.domain.splitting.algorithms.specified_topic_count_equall
     specified_topic_count_equally,
 )
 from controller.bundles.domain.splitting.algorithms.topic_count_equally import topic_count_equally
-from controller.domain.errors import InvalidInput
+from controller.domain.named import entry_named
 
 DEFAULT_SPLIT_ALGORITHM = "range_equally_divide"
 """`defaultNamespaceBundleSplitAlgorithm`."""
@@ -46,11 +46,7 @@ PULSAR_ALGORITHMS = tuple(SPLIT_ALGORITHMS)[:4]
 
 def split_algorithm(name: str) -> SplitAlgorithm:
     """Return the algorithm of that name. Raises InvalidInput for an unknown name; the message lists the names."""
-    try:
-        return SPLIT_ALGORITHMS[name]
-    except KeyError:
-        names = ", ".join(SPLIT_ALGORITHMS)
-        raise InvalidInput(f"split algorithm {name!r} is unknown; choose one of {names}") from None
+    return entry_named("split algorithm", name, SPLIT_ALGORITHMS)
 
 
 def plan_split(name: str, request: SplitRequest) -> SplitPlan | CutRefusal:

@@ -93,7 +93,7 @@ def test_excluded_namespaces_are_separated_by_commas() -> None:
 
 
 def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
-    with pytest.raises(InvalidInput, match="shedder 'x' is unknown; choose one of avg, even"):
+    with pytest.raises(InvalidInput, match="shedder 'x' is unknown; choose one of even, overload"):
         shedder("x")
     with pytest.raises(InvalidInput, match="placement 'x' is unknown; choose one of least_long_term_rate"):
         placement("x")

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from controller.bundles.domain.balancing.settings import BalanceSettings
 from controller.bundles.domain.load.broker_usage import (
     BrokerResources,
     ResourceUsage,
-    ResourceWeights,
     dominating_resource,
     max_usage,
     weighted_max_usage,
 )
+
+DEFAULT = BalanceSettings().weights
 
 
 def resources(
@@ -32,14 +34,14 @@ def test_the_plain_maximum_leaves_the_heap_out() -> None:
 
 
 def test_weights_scale_before_the_maximum_is_taken() -> None:
-    weights = ResourceWeights(cpu=0.5, direct_memory=0, bandwidth_in=1, bandwidth_out=2)
+    weights = DEFAULT | {"cpu": 0.5, "direct_memory": 0, "bandwidth_in": 1, "bandwidth_out": 2}
     assert weighted_max_usage(resources(90, 99, 40, 30), weights) == 0.6
     assert dominating_resource(resources(90, 99, 40, 30), weights) == "bandwidth_out"
-    assert dominating_resource(resources(40, 0, 40, 40), ResourceWeights()) == "cpu"
+    assert dominating_resource(resources(40, 0, 40, 40), DEFAULT) == "cpu"
 
 
 @pytest.mark.parametrize(
     ("percents", "usage"), [((50, 0, 170, 0), 1.7), ((101, 0, 0, 0), 1.01), ((60, 0, 0, 20), 0.6)]
 )
 def test_a_limit_that_is_exceeded_counts_as_it_is(percents: tuple[float, ...], usage: float) -> None:
-    assert weighted_max_usage(resources(*percents), ResourceWeights()) == usage
+    assert weighted_max_usage(resources(*percents), DEFAULT) == usage

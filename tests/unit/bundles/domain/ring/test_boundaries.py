@@ -13,8 +13,8 @@ from controller.domain.errors import BundleNotFound, InvalidInput, InvalidRange
 from tests.unit.bundles.domain.strategies import boundaries, hashes
 
 
-def bundles(*edges: int, version: int | None = None) -> NamespaceBundles:
-    return NamespaceBundles("public/default", edges, version)
+def bundles(*edges: int, namespace: str = "public/default") -> NamespaceBundles:
+    return NamespaceBundles(namespace, edges)
 
 
 @pytest.mark.parametrize(
@@ -111,31 +111,6 @@ def test_a_bundle_that_was_split_meanwhile_is_not_found() -> None:
         now.require(NamespaceBundle("t/n", 0x10, 0x20))
 
 
-def test_a_split_at_points_inserts_them_and_keeps_the_version() -> None:
-    before = bundles(0, 0x80000000, LAST_HASH, version=7)
-    split = before.split_at(before.bundles[0], [0x50, 0x10])
-
-    assert split.after == bundles(0, 0x10, 0x50, 0x80000000, LAST_HASH, version=7)
-    assert split.children == split.after.bundles[:3]
-
-
-@pytest.mark.parametrize(
-    ("cuts", "words"),
-    [
-        ([], "no cut point for bundle public/default/0x00000010_0x00000020; give at least one"),
-        ([0x10], "cut point 0x00000010 is not inside bundle"),
-        ([0x15, 0x20], "cut point 0x00000020 is not inside bundle"),
-        ([0x15, 0x15], "boundary 0x00000015 of public/default is repeated"),
-    ],
-)
-def test_points_that_do_not_cut_are_refused_together(cuts: list[int], words: str) -> None:
-    some = bundles(0, 0x10, 0x20, LAST_HASH)
-    with pytest.raises(InvalidRange) as refused:
-        some.split_at(some.bundles[1], cuts)
-
-    assert words in refused.value.message
-
-
 def test_the_full_ring_split_in_four_is_not_the_ring_created_in_four() -> None:
     """Pulsar's tests assert both: a split divides upper - lower, creation divides 2^32."""
     whole = bundles(0, LAST_HASH)
@@ -152,12 +127,8 @@ def test_parts_out_of_bounds_are_refused(parts: int) -> None:
 
 
 @pytest.mark.parametrize("edges", [(0, 7, 8, LAST_HASH), (0, 7, LAST_HASH - 1, LAST_HASH)])
-def test_a_bundle_too_narrow_is_not_split(edges: tuple[int, ...]) -> None:
-    some = bundles(*edges)
-    narrow = min(some.bundles, key=lambda bundle: bundle.width)
-
-    with pytest.raises(InvalidRange, match="is too narrow to split; leave it whole"):
-        some.split_at(narrow, [narrow.lower])
+def test_a_bundle_too_narrow_cannot_be_split(edges: tuple[int, ...]) -> None:
+    assert not min(bundles(*edges).bundles, key=lambda bundle: bundle.width).can_split
 
 
 @given(boundaries(), st.data())
@@ -167,9 +138,9 @@ def test_any_split_tiles_the_ring_and_touches_one_bundle(some: NamespaceBundles,
     inside = st.integers(parent.lower + 1, parent.upper - 1)
     cuts = data.draw(st.sets(inside, min_size=1, max_size=5))
 
-    for split in (some.split_at(parent, equal_cuts(parent, parts)), some.split_at(parent, cuts)):
+    for points in (equal_cuts(parent, parts), cuts):
         index = some.bundles.index(parent)
-        after = split.after.bundles
-        assert after == (*some.bundles[:index], *split.children, *some.bundles[index + 1 :])
+        after = bundles(*sorted((*some.boundaries, *points)), namespace=some.namespace).bundles
+        assert after == (*some.bundles[:index], *parent.parts(points), *some.bundles[index + 1 :])
         assert sum(bundle.width for bundle in after) == 2**32
     assert len(equal_cuts(parent, parts)) == parts - 1

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import pytest
 
-from controller.bundles.domain.ring.boundaries import NamespaceBundles
 from controller.bundles.domain.splitting.algorithms.base import MIB, Midpoint, SplitPlan
 from tests.unit.bundles.domain.splitting.algorithms.questions import ask, cuts, topic
 
@@ -65,18 +64,6 @@ def test_specified_positions_part_two_large_topics() -> None:
 
     assert cuts(ask("specified_positions_divide", two, (0, 0x40000000), positions=(0x33000000,))) == (
         0x33000000,
-    )
-
-
-def test_a_boundary_is_inserted_into_the_list() -> None:
-    """The page's step 3, in whole hashes."""
-    before = NamespaceBundles("public/default", (0, 0x80000000, 0xFFFFFFFF))
-
-    assert before.split_at(before.bundles[0], [0x40000000]).after.boundaries == (
-        0,
-        0x40000000,
-        0x80000000,
-        0xFFFFFFFF,
     )
 
 

@@ -69,11 +69,11 @@ def test_a_plan_tiles_the_bundle_within_the_budget_and_every_topic_is_in_one_par
         assert all(bundle.lower < cut < bundle.upper for cut in plan.cuts)
         assert list(plan.cuts) == sorted(set(plan.cuts))
         assert len(plan.cuts) <= (len(plan.cuts) if budget is None else budget)
-        edges = {0, bundle.lower, bundle.upper, LAST_HASH}
-        before = NamespaceBundles(NAMESPACE, tuple(sorted(edges)))
-        split = before.split_at(bundle, plan.cuts)
-        assert split.children == tuple(part.bundle for part in plan.parts)
-        assert sum(child.width for child in split.after.bundles) == 2**32
+        edges = {0, bundle.lower, *plan.cuts, bundle.upper, LAST_HASH}
+        assert bundle.parts(plan.cuts) == tuple(part.bundle for part in plan.parts)
+        assert (
+            sum(child.width for child in NamespaceBundles(NAMESPACE, tuple(sorted(edges))).bundles) == 2**32
+        )
         for part in plan.parts:
             inside = [topic.stats for topic in request.topics if part.bundle.contains(topic.hash_value)]
             assert part.topic_count == len(inside)
