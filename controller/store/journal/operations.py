@@ -128,7 +128,12 @@ def list_operations(
     """
     if not 1 <= limit <= PAGE_LIMIT:
         raise InvalidInput(f"limit of a page of operations must be between 1 and {PAGE_LIMIT}, not {limit}")
-    parameters = {"topic_id": topic_id, "only_live": only_live, "limit": limit, "before": before or MOST}
+    parameters = {
+        "topic_id": topic_id,
+        "only_live": only_live,
+        "limit": limit,
+        "before": MOST if before is None else before,
+    }
     return [operation_of(row) for row in tx.execute(text(_PAGE), parameters)]
 
 

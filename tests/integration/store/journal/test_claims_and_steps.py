@@ -243,4 +243,5 @@ def test_operations_are_found_by_id_key_and_page(driver: StoreDriver) -> None:
         driver.do(operations.get_operation, 404)
     assert driver.do(operations.list_operations, only_live=True) == made[:0:-1]
     assert driver.do(operations.list_operations, before=made[2].operation_id, limit=1) == [made[1]]
+    assert driver.do(operations.list_operations, before=0) == []
     assert driver.do(operations.list_operations, topic_id=made[2].topic_id) == [made[2]]
