@@ -77,7 +77,7 @@ SOUND_BOUNDARIES = rf"""
 
 _REPORTS = f"""
 WITH counted AS (
-  SELECT cluster, broker, instant_ms, count_if({SOUND_TOPIC}) AS topics, count_if(NOT ({SOUND_TOPIC})) AS unsound
+  SELECT cluster, broker, instant_ms, count_if({SOUND_TOPIC}) AS topics, count_if(NOT coalesce({SOUND_TOPIC}, false)) AS unsound
     FROM {{topics}} WHERE instant_ms > :start_ms AND instant_ms <= :end_ms
    GROUP BY cluster, broker, instant_ms
 )

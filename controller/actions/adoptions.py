@@ -108,6 +108,9 @@ class AdoptionResponse(OperationResponse):
         default=[], description="Connected producers; stop them first, or cut them off."
     )
     consumers: list[str] = Field(default=[], description="Connected consumers.", examples=[["a"]])
+    cut_off: bool = Field(
+        False, description="True: the connected clients are cut off. False: they prevent the adoption."
+    )
     unserved: list[str] = Field(
         default=[],
         description="Subscriptions that no consumer of Cleave can read, with the reasons; delete them first.",
@@ -119,12 +122,14 @@ class AdoptionResponse(OperationResponse):
         """
         if not self.dry_run:
             return super().sentence()
-        connected = [*self.producers, *self.consumers]
-        stop_text = f"; stop {', '.join(connected)} first, or give cut_off" if connected else ""
+        connected = ", ".join([*self.producers, *self.consumers])
+        connected_text = (
+            f"{connected} would be cut off" if self.cut_off else f"stop {connected} first, or give cut_off"
+        )
         refusal_text = f"; it would be refused, because {'; '.join(self.unserved)}" if self.unserved else ""
         return (
             f"{', '.join(self.closes)} would end; {self.topic} would have {len(self.creates)} segments"
-            f"{stop_text}{refusal_text}"
+            f"{f'; {connected_text}' if connected else ''}{refusal_text}"
         )
 
 
@@ -186,6 +191,7 @@ def adopt(context: Context, request: AdoptTopic) -> AdoptionResponse:
         },
         producers=list(old_topic.producers),
         consumers=list(old_topic.consumers),
+        cut_off=request.cut_off,
         unserved=list(plan.unserved.values()),
     )
 

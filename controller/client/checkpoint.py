@@ -37,7 +37,9 @@ memory.
 @checks_arguments
 @dataclass(frozen=True)
 class Checkpoint:
-    """A position in every segment of a topic. Immutable, safe to share between threads."""
+    """A position in every segment of a topic. Immutable, safe to share between threads. The constructor raises
+    InvalidInput for a segment with a generation and no position.
+    """
 
     topic_id: int
     """Number of the topic."""
@@ -53,6 +55,12 @@ class Checkpoint:
     """Generation at which a member of a group acquired each of its segments. Of two checkpoints with one
     segment, the later owner's position counts.
     """
+
+    def __post_init__(self) -> None:
+        if missing := self.generations.keys() - self.positions.keys():
+            raise InvalidInput(
+                f"segment {min(missing)} has a generation and no position; give the position, or no generation"
+            )
 
     def to_bytes(self) -> bytes:
         """Return the checkpoint as bytes, to be stored. Their form is private to this library."""
@@ -105,8 +113,6 @@ class Checkpoint:
         generations = {
             _segment_id(i): whole(at, "generation") for i, at in document.get("generations", {}).items()
         }
-        if generations.keys() - positions.keys():
-            raise ValueError(f"segment {min(generations.keys() - positions.keys())} has no position")
         topic_id, epoch = whole(document["topic_id"], "topic_id"), whole(document["epoch"], "epoch")
         return cls(topic_id, utf8(document["topic"], "topic").decode(), epoch, positions, done, generations)
 

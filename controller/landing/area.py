@@ -195,18 +195,19 @@ class LandingArea:
         return sorted(landed, key=lambda f: (f.first_tick_ms, f.path)), invalid
 
     def _replacement(self, path: str) -> Replacement:
-        """Return the files that the compacted file's footer names. An empty `Replacement` if the file cannot be read:
-        the small files then still count, and the compacted file will be quarantined.
+        """Return the files that the compacted file's footer names. An empty `Replacement` if the file or its note cannot be
+        read: the small files then still count.
+
+        A file that cannot be read will be quarantined. A file of which only the note is damaged stays, because its samples
+        may be the only copy; the next compaction of the small files replaces it.
         """
         try:
             with self.location.open(path) as stream:
                 metadata = pq.read_metadata(stream).metadata or {}
-        except (OSError, pa.ArrowException):
-            return Replacement(
-                frozenset(), 0
-            )  # the small files still count, and this file will be quarantined
-        note = json.loads(metadata.get(REPLACES, b'{"names": [], "written_at_ms": 0}'))
-        return Replacement(frozenset(note["names"]), note["written_at_ms"])
+            note = json.loads(metadata.get(REPLACES, b'{"names": [], "written_at_ms": 0}'))
+            return Replacement(frozenset(note["names"]), int(note["written_at_ms"]))
+        except (OSError, pa.ArrowException, ValueError, KeyError, TypeError):
+            return Replacement(frozenset(), 0)
 
 
 def examine_file(

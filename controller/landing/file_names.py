@@ -17,6 +17,7 @@ from controller.domain.errors import InvalidInput
 _TICK = re.compile(r"(\d{8}T\d{9}Z)-([A-Za-z0-9][A-Za-z0-9._-]*)\.parquet")
 _COMPACTED = re.compile(r"(\d{8}T\d{9}Z)_(\d{8}T\d{9}Z)-compacted-([0-9a-f]{8})\.parquet")
 _COLLECTOR = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_WINDOW = re.compile(r"day=[^/]+/window_end=(\d{8}T\d{9}Z)/[^/]+")
 _DAY = re.compile(r"day=(\d{4}-\d{2}-\d{2})")
 
 
@@ -95,6 +96,17 @@ def day_of(directory: str) -> date | None:
     match = _DAY.fullmatch(directory)
     try:
         return date.fromisoformat(match[1]) if match else None
+    except ValueError:  # the digits are not a date
+        return None
+
+
+def window_end_of(path: str) -> int | None:
+    """Return the end of the window of a file of the history, in milliseconds since the Unix epoch; None for a path that Cleave does
+    not use.
+    """
+    match = _WINDOW.fullmatch(path)
+    try:
+        return parse_tick(match[1]) if match else None
     except ValueError:  # the digits are not a date
         return None
 

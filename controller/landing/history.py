@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from controller.landing.area import expire_days
-from controller.landing.file_names import day_directories, day_directory, format_tick, parse_tick
+from controller.landing.file_names import day_directories, day_directory, format_tick, window_end_of
 from controller.landing.location import Location
 from controller.landing.schemas import RATE_SCHEMA
 from controller.landing.scratch import NOTE, FinishedRun, Scratch, read_table
@@ -79,16 +79,16 @@ class RateHistory:
 
     def read(self, from_ms: int, to_ms: int, topic_ids: Collection[int] | None = None) -> pa.Table:
         """Return the rates of every window that ended in the inclusive span (milliseconds since the Unix epoch), as a
-        table of RATE_SCHEMA with `window_end_ms` as last column. Segments without rates are left out. With
-        `topic_ids`, only rates of these topics are returned, and at most one file with rates of other topics is held
-        in memory at a time. Raises the errors of the storage.
+        table of RATE_SCHEMA with `window_end_ms` as last column. Segments without rates, and files that are not below
+        a window's end, are left out. With `topic_ids`, only rates of these topics are returned, and at most one file
+        with rates of other topics is held in memory at a time. Raises the errors of the storage.
         """
         selected = None if topic_ids is None else pa.array(sorted(topic_ids), pa.int64())
         tables = [RATE_SCHEMA.append(_WINDOW_END).empty_table()]
         for day in day_directories(from_ms, to_ms):
             for file in self.location.files(day):
-                window_end_ms = parse_tick(file.path.split("/")[1].removeprefix("window_end="))
-                if from_ms <= window_end_ms <= to_ms:
+                window_end_ms = window_end_of(file.path)
+                if window_end_ms is not None and from_ms <= window_end_ms <= to_ms:
                     rates = with_rates(
                         read_table(self.location, file.path).select(RATE_SCHEMA.names).cast(RATE_SCHEMA)
                     )

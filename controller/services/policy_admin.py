@@ -10,12 +10,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import tenacity
 from sqlalchemy import Connection, text
 
 from controller import telemetry
 from controller.dataplane.base import DataPlane
 from controller.domain.decision import Decision
-from controller.domain.errors import InvalidPolicy
+from controller.domain.errors import InvalidPolicy, LostRace
 from controller.domain.evaluator import decide
 from controller.domain.policy import AutoScalePolicy, PolicyLevel, PolicyOverride, resolve, validate
 from controller.store.decisions import evaluation_inputs
@@ -32,6 +33,8 @@ MOST_TOPICS = 500
 """Maximum number of topics that a preview evaluates. If a cluster or namespace has more, the preview takes
 topics that are spread evenly over the ids.
 """
+_ATTEMPTS = 5
+"""Maximum number of attempts to change a level that other transactions change at the same time."""
 _TOPICS = text("""
     WITH numbered AS (
         SELECT topic_id, name, row_number() OVER (ORDER BY topic_id) - 1 AS number, count(*) OVER () AS topics
@@ -85,11 +88,16 @@ def change(store: Store, level: str, merge: Merge, *, actor: str) -> Changed:
     """Replace the document of the level by the result of `merge`, which is called with the present document, and return both documents. An
     empty result removes all parameters; the cluster then has the defaults. A change is logged after the commit.
 
-    Raises TopicNotFound, TopicNotLive, LostRace, InvalidInput for an invalid name of a namespace, and InvalidPolicy if the document has an
-    unknown parameter or a value of a wrong type, or does not fit the levels above.
+    If another transaction changes the level in the meantime, `merge` is called again with the document of that transaction, up to
+    `_ATTEMPTS` times. Raises TopicNotFound, TopicNotLive, LostRace, InvalidInput for an invalid name of a namespace, and InvalidPolicy if
+    the document has an unknown parameter or a value of a wrong type, or does not fit the levels above.
     """
-    with store.transaction() as tx:
-        difference = change_in(tx, level, merge, actor=actor)
+    attempts = tenacity.Retrying(
+        retry=tenacity.retry_if_exception(_is_stale),
+        stop=tenacity.stop_after_attempt(_ATTEMPTS),
+        reraise=True,
+    )
+    difference = attempts(_attempt, store, level, merge, actor)
     if difference.before != difference.after and not store.rolls_back:
         parameters = sorted(
             parameter
@@ -100,14 +108,19 @@ def change(store: Store, level: str, merge: Merge, *, actor: str) -> Changed:
     return difference
 
 
-def change_in(tx: Connection, level: str, merge: Merge, *, actor: str) -> Changed:
-    """Replace the document of the level, in the open transaction `tx`, by the result of `merge`, which is called with the present document.
-    Return the documents before and after. An empty result removes all parameters. Logs nothing. Raises TopicNotFound, TopicNotLive,
-    LostRace, InvalidInput for an invalid name of a namespace, and InvalidPolicy for a document that is not valid.
+def _is_stale(error: BaseException) -> bool:
+    """Return True if another transaction changed the policy after it was read."""
+    return isinstance(error, LostRace) and error.what == "policy"
+
+
+def _attempt(store: Store, level: str, merge: Merge, actor: str) -> Changed:
+    """Replace the document of the level, as `change` does, in one transaction. Logs nothing. Raises the errors of `change`; LostRace if
+    another transaction changed the level in the meantime.
     """
-    document_before = stored(tx, level)
-    _write(tx, level, dict(merge(dict(document_before))), actor)
-    return Changed(document_before, stored(tx, level))
+    with store.transaction() as tx:
+        document_before, row_version = _stored(tx, level)
+        _write(tx, level, dict(merge(dict(document_before))), actor, row_version)
+        return Changed(document_before, stored(tx, level))
 
 
 def stored(tx: Connection, level: str) -> Document:
@@ -115,15 +128,22 @@ def stored(tx: Connection, level: str) -> Document:
     without a policy, also for an unknown namespace. A document that cannot be read as a policy is returned as
     stored, so that it can be inspected and corrected. Raises TopicNotFound.
     """
+    return _stored(tx, level)[0]
+
+
+def _stored(tx: Connection, level: str) -> tuple[Document, int]:
+    """Return the document of `stored`, and the row version of the level. Raises TopicNotFound."""
     kind = kind_of(level)
     if kind is PolicyLevel.CLUSTER:
-        document = policies.stored_document(tx)
-        return _as_written(lambda: AutoScalePolicy.from_document(document).to_document(), document)
+        document, row_version = policies.stored_version(tx)
+        whole = _as_written(lambda: AutoScalePolicy.from_document(document).to_document(), document)
+        return whole, row_version
     if kind is PolicyLevel.TOPIC:
-        document = policies.stored_document(tx, topic_id=topics.find_topic(tx, level).topic_id)
+        topic_id = topics.find_topic(tx, level).topic_id
+        document, row_version = policies.stored_version(tx, topic_id=topic_id)
     else:
-        document = policies.stored_document(tx, namespace=level)
-    return _as_written(lambda: PolicyOverride.from_document(document).to_document(), document)
+        document, row_version = policies.stored_version(tx, namespace=level)
+    return _as_written(lambda: PolicyOverride.from_document(document).to_document(), document), row_version
 
 
 def _as_written(read: Callable[[], Document], stored_document: Document) -> Document:
@@ -134,20 +154,24 @@ def _as_written(read: Callable[[], Document], stored_document: Document) -> Docu
         return stored_document
 
 
-def _write(tx: Connection, level: str, document: Document, actor: str) -> None:
+def _write(tx: Connection, level: str, document: Document, actor: str, row_version: int) -> None:
     """Store the document at the level. At a topic, an empty document removes the override. Raises InvalidPolicy, TopicNotFound,
-    TopicNotLive, LostRace, and InvalidInput for an invalid name of a namespace.
+    TopicNotLive, InvalidInput for an invalid name of a namespace, and LostRace if the level has another row version than `row_version`.
     """
     kind = kind_of(level)
     if kind is PolicyLevel.CLUSTER:
-        policies.set_cluster(tx, AutoScalePolicy.from_document(document), actor=actor)
+        policies.set_cluster(
+            tx, AutoScalePolicy.from_document(document), actor=actor, seen_row_version=row_version
+        )
         return
     override = PolicyOverride.from_document(document)
     if kind is PolicyLevel.TOPIC:
         topic_id = topics.find_topic(tx, level).topic_id
-        policies.set_topic(tx, topic_id, override if document else None, actor=actor)
+        policies.set_topic(
+            tx, topic_id, override if document else None, actor=actor, seen_row_version=row_version
+        )
     else:
-        policies.set_namespace(tx, level, override, actor=actor)
+        policies.set_namespace(tx, level, override, actor=actor, seen_row_version=row_version)
 
 
 def preview(

@@ -6,6 +6,7 @@ write them through one function of the owner.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -19,6 +20,8 @@ log = telemetry.get_logger(__name__)
 NOTED_AT_MOST = 100
 """Maximum number of subjects that are recorded for one batch. The log event has the total number."""
 
+_UNSTORABLE = re.compile("[\0\ud800-\udfff]")
+"""NUL, and halves of surrogate pairs, which the name of a file may contain."""
 _NOTE = text("SELECT cleave.note_set_aside(:batch, :subjects, CAST(:topic_ids AS bigint[]), :reasons)")
 
 
@@ -70,5 +73,5 @@ def note(tx: Connection, batch: Batch, subjects: Sequence[SetAside]) -> None:
 
 
 def _storable(words: str) -> str:
-    """Return the text on one line, with NUL, which PostgreSQL cannot store, replaced."""
-    return " ".join(words.replace("\0", "\N{REPLACEMENT CHARACTER}").split())
+    """Return the text on one line, with a replacement for each character that PostgreSQL cannot store."""
+    return " ".join(_UNSTORABLE.sub("\N{REPLACEMENT CHARACTER}", words).split())

@@ -67,9 +67,15 @@ def routed_app() -> FastAPI:
     return _routed(ROUTERS)
 
 
-def create_app(served: ConsumerServices, secret: str, slots: Slots, *, computers: Computers) -> FastAPI:
-    """Return the app that a worker serves; `slots` limits the requests and streams in progress; `computers` run the long computations."""
-    return _app(ROUTERS, served, token_holder(secret), slots, computers)
+def create_app(
+    served: ConsumerServices, secret: str, slots: Slots, *, computers: Computers, address: str
+) -> FastAPI:
+    """Return the app that a worker serves; `slots` limits the requests and streams in progress; `computers` run the long computations;
+    `address` is the one that the worker announces.
+    """
+    app = _app(ROUTERS, served, token_holder(secret), slots, computers)
+    app.state.address = address
+    return app
 
 
 def app_for_people(served: PeopleServices, identify: Who, *, most_at_once: int) -> FastAPI:

@@ -71,7 +71,7 @@ class WebServer:
         max_requests, max_without_request = _connections(self._settings.serve_connections)
         slots = Slots(max_requests, self._settings.serve_connections_of_subject)
         config = uvicorn.Config(
-            create_app(services, self._secret, slots, computers=self._computers),
+            create_app(services, self._secret, slots, computers=self._computers, address=self.address),
             ws="none",
             log_config=None,
             access_log=False,

@@ -213,7 +213,8 @@ async def _asking(
     threads: CapacityLimiter = request.app.state.session_threads
     topic_id, leader = await to_thread.run_sync(served.layouts.find, topic, limiter=threads)
     if not served.leader.leads(topic_id):
-        if leader is None:
+        # The database may name this worker for a moment before it has the lease, and after it has given the lease up.
+        if leader is None or leader == request.app.state.address:
             raise StoreUnavailable(
                 f"no worker leads {topic} at the moment, or the leader serves no HTTP; ask again"
             )

@@ -68,6 +68,7 @@ POISON: dict[str, tuple[str, dict[str, list[dict[str, Any]]]]] = {
         "broker odd",
         {"topics": [topic(ODD, producer_count=HUGE), topic(ODD, topic="b", producer_count=HUGE)]},
     ),
+    "a rate without a value": ("broker odd", {"topics": [topic(ODD, msg_rate_in=None)]}),
     "below 0": ("broker odd", {"topics": [topic(ODD, msg_rate_out=-1.0)]}),
     "a version with a zero": ("broker odd", {"brokers": [broker(ODD, version="5\0", topic_count=0)]}),
     "a usage without end": ("broker odd", {"brokers": [broker(ODD, cpu_usage=float("inf"), topic_count=0)]}),

@@ -200,6 +200,12 @@ class BatchSender:
             with contextlib.suppress(pulsar.PulsarException):
                 producer.close()
 
+    def _drop_unconnected_producer(self) -> None:
+        """Close the producer in a background thread, because `close` waits for a connection that the producer cannot get."""
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            self._connections.run_aside(producer.close)
+
     def _opened(self, deadline: Deadline) -> pulsar.Producer:
         """Return the open producer; open the producer if there is none, and at the first opening record the
         topic's end, behind which a batch in doubt must lie. Raises SegmentNotFound, SegmentTerminated and
@@ -278,6 +284,7 @@ class BatchSender:
         # for instance because the topic was deleted: the result of the batch cannot be known
         except CleaveError:
             self._in_doubt, self._answered = sequence, 0
+            self._drop_unconnected_producer()
             raise
         stored, failure = results.outcome(self._purpose)
         if failure is None:
@@ -287,8 +294,7 @@ class BatchSender:
             return stored
         self._in_doubt, self._answered = sequence, stored
         if terminated is not None:
-            self._producer = None
-            self._connections.run_aside(producer.close)  # `close` waits for a connection that it cannot get
+            self._drop_unconnected_producer()
             raise terminated
         self._drop_producer()
         raise failure

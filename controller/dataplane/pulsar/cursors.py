@@ -25,7 +25,7 @@ from controller.dataplane.pulsar.stored_entries import (
     place_before_instant,
     place_told,
 )
-from controller.dataplane.pulsar.topic_requests import FAILED
+from controller.dataplane.pulsar.topic_requests import FAILED, unread_entries
 from controller.domain.errors import (
     DataGone,
     DataPlaneUnavailable,
@@ -231,7 +231,7 @@ class Cursors:
         while more may be appended.
 
         With `is_terminated` the topic is known to be terminated, which saves a request. Raises
-        SegmentNotFound, SubscriptionNotFound.
+        SegmentNotFound, SubscriptionNotFound, and DataPlaneUnavailable for an incomplete response.
         """
         if not is_terminated:
             internal = self.internal(backing_topic, deadline)
@@ -239,7 +239,7 @@ class Cursors:
             if internal["state"] != "Terminated":
                 return None
         statistics = self._subscription(backing_topic, subscription, deadline, "?getPreciseBacklog=true")
-        return int(statistics["msgBacklog"])
+        return unread_entries(f"backlog of {subscription!r} on {backing_topic}", statistics)
 
     def unread_messages(self, backing_topic: str, subscription: str, entries: int, deadline: Deadline) -> int:
         """Return the number of unacknowledged messages in `entries` unacknowledged entries, which is an

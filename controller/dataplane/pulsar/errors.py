@@ -211,4 +211,6 @@ def _retry_after_seconds(text: str | None) -> float | None:
         when = parsedate_to_datetime(text)
     except ValueError:
         return None
+    if when.tzinfo is None:  # a date of HTTP is in UTC
+        when = when.replace(tzinfo=UTC)
     return max(0.0, (when - datetime.now(UTC)).total_seconds())

@@ -175,7 +175,7 @@ class PulsarDataPlane(OneProcess):
         cursor = (statistics or {}).get(subscription)
         if cursor is None:
             return None
-        entries = int(cursor["msgBacklog"])
+        entries = topic_requests.unread_entries(purpose, cursor)
         if entries == 0:
             return 0
         path = f"{topic_path(backing_topic)}/subscription/{subscription_path(subscription)}/analyzeBacklog"

@@ -155,6 +155,16 @@ def subscriptions(ask: Ask, answer: Answer) -> dict[str, Mapping[str, Any]] | No
     }
 
 
+def unread_entries(purpose: str, statistics: Mapping[str, Any]) -> int:
+    """Return the number of unacknowledged entries in the statistics of a subscription. Raises DataPlaneUnavailable for incomplete
+    statistics.
+    """
+    try:
+        return int(statistics["msgBacklog"])
+    except (KeyError, TypeError, ValueError):
+        raise unreadable(purpose, statistics) from None
+
+
 def cursors(ask: Ask, answer: Answer) -> dict[str, CursorReport]:
     """Return a report on each durable subscription, by name, from statistics with a precise backlog: its
     unread entries, and True if the subscription is Shared, None if its type is unknown. Empty if there is no
@@ -163,7 +173,7 @@ def cursors(ask: Ask, answer: Answer) -> dict[str, CursorReport]:
     try:
         return {
             name: CursorReport(
-                int(cursor["msgBacklog"]),
+                unread_entries(ask.purpose, cursor),
                 None if (kind := cursor.get("type")) in _NO_TYPE else kind == "Shared",
             )
             for name, cursor in (subscriptions(ask, answer) or {}).items()

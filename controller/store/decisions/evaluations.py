@@ -98,14 +98,15 @@ _FINISH = Prepared(
         **_LANE_TYPES,
     },
 )
-# Each subquery reads the first entry of an index: changed inputs, changed inputs of paused topics, and due times. The order only
-# changes the plan: without it the planner reads the table, because it expects to find a row early.
+# Each subquery reads the first entry of an index: changed inputs, ends of pauses of topics that are due by then, and due times. The
+# order only changes the plan: without it the planner reads the table, because it expects to find a row early.
 _NEXT_OF_LANE = """
     CASE WHEN :{lane} THEN least(
         (SELECT statement_timestamp() FROM cleave.evaluation
           WHERE {dirty} AND not_before <= statement_timestamp() AND {in_shards} ORDER BY topic_id LIMIT 1),
         (SELECT not_before FROM cleave.evaluation
-          WHERE {dirty} AND not_before > '-infinity' AND not_before > statement_timestamp() AND {in_shards}
+          WHERE ({dirty} OR {lane}_due <= not_before)
+            AND not_before > '-infinity' AND not_before > statement_timestamp() AND {in_shards}
           ORDER BY not_before LIMIT 1),
         (SELECT greatest({lane}_due, not_before) FROM cleave.evaluation
           WHERE {lane}_due < 'infinity' AND not_before <= greatest({lane}_due, statement_timestamp()) AND {in_shards}

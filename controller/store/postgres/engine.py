@@ -177,7 +177,7 @@ class Store(Renewed):
             try:
                 with self._engine.begin() as tx:
                     self._comments = load_comments(tx)
-            except DBAPIError:
+            except (DBAPIError, PoolTimeout):
                 return {}
         return self._comments
 

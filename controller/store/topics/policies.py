@@ -160,13 +160,23 @@ def stored_document(
 
     Empty if no policy is set, also for an unknown namespace. Raises TopicNotFound.
     """
+    return stored_version(tx, namespace=namespace, topic_id=topic_id)[0]
+
+
+def stored_version(
+    tx: Connection, *, namespace: str | None = None, topic_id: int | None = None
+) -> tuple[dict[str, Any], int]:
+    """Return the document of `stored_document` and its row version: the topic's row version for a topic, 0 for a namespace without a
+    row. Raises TopicNotFound.
+    """
     if topic_id is not None:
-        document = topics.get_topic(tx, topic_id).policy
-    elif namespace is not None:
-        document = tx.execute(_NAMESPACE[""], {"namespace": namespace}).scalar()
+        topic = topics.get_topic(tx, topic_id)
+        return dict(topic.policy or {}), topic.row_version
+    if namespace is None:
+        row = tx.execute(_CLUSTER[""]).one_or_none()
     else:
-        document = tx.execute(_CLUSTER[""]).scalar_one()
-    return dict(document or {})
+        row = tx.execute(_NAMESPACE[""], {"namespace": namespace}).one_or_none()
+    return ({}, 0) if row is None else (dict(row.policy), row.row_version)
 
 
 def read_policy(cluster: str, namespace: str | None = None, topic: str | None = None) -> AutoScalePolicy:

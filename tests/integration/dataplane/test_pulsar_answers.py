@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from controller.dataplane.base import LogState, Successor
+from controller.dataplane.pulsar.admin import Deadline
 from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.dataplane.pulsar.plane import PulsarDataPlane
 from controller.dataplane.pulsar.requirements import Namespaces, Severity
@@ -231,6 +232,17 @@ class TestAnswers:
         for act in (plane.segment_state, plane.terminate_segment, plane.list_subscriptions):
             with pytest.raises(DataPlaneUnavailable):
                 act(LOG)
+
+    @pytest.mark.parametrize("cursor", [{}, {"msgBacklog": None}, {"msgBacklog": "many"}])
+    def test_a_subscription_whose_backlog_is_not_told_is_no_answer(
+        self, broker: ScriptedBroker, plane: PulsarDataPlane, cursor: dict[str, object]
+    ) -> None:
+        broker.behaves(broker.says(200, {"subscriptions": {"s": cursor}}))
+
+        with pytest.raises(DataPlaneUnavailable, match="lacks the requested data"):
+            plane.backlog(LOG, "s")
+        with pytest.raises(DataPlaneUnavailable, match="lacks the requested data"):
+            plane._cursors.unread_entries(LOG, "s", Deadline(1.0), is_terminated=True)
 
     @pytest.mark.parametrize(
         ("analysis", "backlog"),

@@ -51,6 +51,11 @@ def test_that_of_a_member_says_when_it_got_each_segment() -> None:
     assert Checkpoint.from_bytes(member.to_bytes()) == member
 
 
+def test_a_generation_without_a_position_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="segment 1 has a generation and no position"):
+        Checkpoint(1, "t", 1, {}, frozenset(), {1: 3})
+
+
 def test_a_group_is_where_the_latest_owner_of_each_segment_was() -> None:
     a = of_member({1: (2, (50,)), 2: (5, (7,)), 3: (1, None)}, 9, epoch=4)
     b = of_member({1: (3, (10,)), 2: (5, (8,)), 4: (6, (1,))}, 3, epoch=3)

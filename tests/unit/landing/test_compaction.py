@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from controller.landing import compaction
-from controller.landing.area import LandingArea
+from controller.landing.area import REPLACES, LandingArea
 from controller.landing.compaction import compact
 from tests.support.drawn import cases
 from tests.unit.landing.conftest import HOUR, NOON, counts, samples
@@ -82,6 +82,26 @@ def test_a_file_that_cannot_be_read_is_set_aside_and_the_rest_goes_on(area: Land
 
     assert [rejected.path for rejected in done.rejected] == [bad]
     assert (counts(area), len(done.written)) == ([0, 1], 1)
+
+
+@pytest.mark.parametrize(
+    "note", [b"{", b"\xff", b"[]", b"{}", b'{"names": 1, "written_at_ms": 0}', b'{"names": [[]]}']
+)
+def test_a_compacted_file_with_a_damaged_note_replaces_nothing_until_it_is_written_again(
+    area: LandingArea, note: bytes
+) -> None:
+    land(area, 0, 1)
+    [path] = compact(area, LATER).written
+    with area.location.open(path) as stream:
+        table = pq.read_table(stream)
+    with area.location.writing(path) as stream:
+        pq.write_table(table.replace_schema_metadata({REPLACES: note}), stream)
+
+    assert set(counts(area)) == {0, 1}
+    assert compact(area, LATER + GRACE).deleted == 0, "the small files may be the only ones that are whole"
+    assert counts(area) == [0, 1]
+    assert compact(area, LATER + 2 * GRACE).deleted == 2
+    assert counts(area) == [0, 1]
 
 
 def test_large_hours_become_several_files(area: LandingArea) -> None:

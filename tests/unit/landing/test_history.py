@@ -13,7 +13,7 @@ import pytest
 from controller.landing.history import RateHistory
 from controller.landing.schemas import RATE_SCHEMA
 from controller.landing.scratch import FinishedRun
-from tests.unit.landing.conftest import HOUR, NOON
+from tests.unit.landing.conftest import DAY, HOUR, NOON
 
 
 @pytest.fixture
@@ -48,6 +48,17 @@ def test_windows_are_read_back_by_the_instant_they_ended_at(history: RateHistory
         (1, ends[1]),
     ]
     assert found.select(RATE_SCHEMA.names).slice(1).equals(rates(1))
+
+
+@pytest.mark.parametrize(
+    "stray", ["notes.txt", "20270115T120000000Z-c.parquet", "window_end=soon/a.parquet", "x/a/b.parquet"]
+)
+def test_files_that_are_none_of_a_window_are_left_out(history: RateHistory, stray: str) -> None:
+    keep(history, NOON, 1)
+    with history.location.writing(f"{DAY}/{stray}") as stream:
+        stream.write(b"no rates")
+
+    assert [row["topic_id"] for row in history.read(NOON - HOUR, NOON + HOUR).to_pylist()] == [1]
 
 
 def test_scratch_holds_what_is_handed_over_until_it_is_discarded(history: RateHistory) -> None:

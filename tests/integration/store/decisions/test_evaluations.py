@@ -140,6 +140,19 @@ def test_a_pause_holds_back_even_what_is_dirty_and_is_never_shortened(driver: St
     assert row.not_before > datetime.now(UTC) + timedelta(minutes=59)
 
 
+@pytest.mark.parametrize("seconds", [-1, 5])
+def test_what_is_due_by_time_before_its_pause_is_over_is_told_for_the_end_of_the_pause(
+    driver: StoreDriver, seconds: int
+) -> None:
+    """A worker that sleeps until then would otherwise not look before its next sweep."""
+    topic_id = driver.create().topic_id
+    finish(driver, topic_id, valid_until=milliseconds(datetime.now(UTC) + timedelta(seconds=seconds)))
+    driver.do(evaluations.defer, [topic_id], 3600.0)
+
+    [row] = driver.do(evaluations.read, [topic_id])
+    assert driver.do(evaluations.next_due, ALL) == row.not_before
+
+
 def test_nothing_is_due_when_everything_is_answered_for_good(driver: StoreDriver) -> None:
     topic_id = driver.create().topic_id
     finish(driver, topic_id)

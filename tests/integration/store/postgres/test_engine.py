@@ -11,12 +11,14 @@ from unittest.mock import Mock
 import pytest
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from controller import metrics
 from controller.devstack.ports import free_port
 from controller.devstack.postgres import FORGETFUL, EmbeddedPostgres
 from controller.domain.errors import (
     CleaveError,
+    Conflict,
     HeldUp,
     InvalidInput,
     LostRace,
@@ -48,6 +50,20 @@ def test_an_error_takes_back_everything_the_transaction_did(driver: StoreDriver)
         driver.do(write_and_fail)
 
     assert driver.sql("SELECT count(*) FROM cleave.namespace_policy") == [(0,)]
+
+
+def test_a_broken_constraint_is_told_while_no_connection_is_free_to_read_its_comment(
+    driver: StoreDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    insert = "INSERT INTO cleave.namespace_policy VALUES ('t/n', '{}', 1, 'x')"
+    driver.sql(insert)
+    with monkeypatch.context() as patched:
+        patched.setattr(engine, "load_comments", Mock(side_effect=PoolTimeout("all connections are in use")))
+        with pytest.raises(Conflict, match="namespace_policy_pkey"):
+            driver.sql(insert)
+
+    with pytest.raises(Conflict):
+        driver.sql(insert)
 
 
 def test_a_server_that_is_away_is_retryable() -> None:

@@ -71,9 +71,10 @@ def test_a_broker_may_say_when_to_come_again(header: str | None, delay_seconds: 
     assert error.delay_seconds == delay_seconds
 
 
-def test_the_moment_may_be_a_date() -> None:
+@pytest.mark.parametrize("zone", ["GMT", "+0000", "-0000", ""])
+def test_the_moment_may_be_a_date(zone: str) -> None:
     at = format_datetime(datetime.now(UTC) + timedelta(seconds=30), usegmt=True)
-    error = refusal("sample x", 503, "", retry_after=at)
+    error = refusal("sample x", 503, "", retry_after=f"{at.removesuffix('GMT')}{zone}".strip())
 
     assert isinstance(error, Retryable)
     assert 20.0 < error.delay_seconds <= 30.0

@@ -1,0 +1,48 @@
+"""Changes of one level at the same time: each keeps the parameters of the others."""
+
+from __future__ import annotations
+
+import pytest
+
+from controller.domain.errors import LostRace
+from controller.services import policy_admin
+from controller.services.policy_admin import Document
+from tests.support.bench import TOPIC, Bench
+
+LEVELS = ["cluster", TOPIC.removeprefix("topic://").rpartition("/")[0], TOPIC]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_changes_at_the_same_time_keep_each_others_parameters(bench: Bench, level: str) -> None:
+    bench.topic_with()
+    seen: list[Document] = []
+
+    def merge(before: Document) -> Document:
+        seen.append(before)
+        if len(seen) == 1:  # another change is committed after this one has read the document
+            policy_admin.change(
+                bench.store, level, lambda now: {**now, "merge_cooldown_seconds": 7}, actor="bob"
+            )
+        return {**before, "max_segments": 9}
+
+    changed = policy_admin.change(bench.store, level, merge, actor="ann")
+
+    assert [document.get("merge_cooldown_seconds") == 7 for document in seen] == [False, True]
+    assert changed.before == seen[1]
+    assert (changed.after["max_segments"], changed.after["merge_cooldown_seconds"]) == (9, 7)
+
+
+def test_a_change_that_others_always_precede_ends(bench: Bench) -> None:
+    bench.topic_with()
+    turns: list[int] = []
+
+    def merge(_before: Document) -> Document:
+        turns.append(len(turns) + 1)
+        policy_admin.change(bench.store, TOPIC, lambda _: {"max_segments": len(turns)}, actor="bob")
+        return {"min_segments": 1}
+
+    with pytest.raises(LostRace, match="read the policy again"):
+        policy_admin.change(bench.store, TOPIC, merge, actor="ann")
+
+    with bench.store.transaction() as tx:
+        assert policy_admin.stored(tx, TOPIC) == {"max_segments": len(turns)}

@@ -1,0 +1,72 @@
+"""What a sender does with its producer when the result of a batch cannot be known. The rest is seen on real brokers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from controller.dataplane.log_client import OutgoingMessage
+from controller.dataplane.pulsar.admin import Deadline
+from controller.dataplane.pulsar.batch_sender import BatchSender
+from controller.domain.errors import SegmentNotFound
+
+
+class _Producer:
+    """A producer of the library that has lost its connection, and never tells what became of a message."""
+
+    def __init__(self) -> None:
+        self._producer = self
+        self.is_closed = False
+
+    def is_connected(self) -> bool:
+        return False
+
+    def send_async(self, *_: object) -> None:
+        pass
+
+    def flush_async(self, *_: object) -> None:
+        pass
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+class _Connections:
+    def __init__(self) -> None:
+        self.opened: list[_Producer] = []
+        self.aside: list[Callable[[], object]] = []
+
+    def open(self, *_: object) -> _Producer:
+        self.opened.append(_Producer())
+        return self.opened[-1]
+
+    def run_aside(self, function: Callable[[], object]) -> None:
+        self.aside.append(function)
+
+
+class _End:
+    """The end of a topic that is deleted once its producer is open."""
+
+    def place(self, _deadline: Deadline) -> tuple[int, int]:
+        return (1, -1)
+
+    def is_terminated(self, _deadline: Deadline) -> bool:
+        raise SegmentNotFound("no such topic; look up the layout again")
+
+
+def test_a_producer_of_a_deleted_topic_is_dropped_without_waiting_for_its_end() -> None:
+    """If the topic is made anew, the library would send the messages of the lost batch to it."""
+    connections = _Connections()
+    sender = BatchSender(cast(Any, connections), cast(Any, _End()), "persistent://t/n/x", "p")
+
+    for _ in range(2):
+        with pytest.raises(SegmentNotFound):
+            sender.append([OutgoingMessage(b"1")], 0, Deadline(30.0))
+
+    assert len(connections.opened) == 2, "the second append opens another one"
+    assert not any(producer.is_closed for producer in connections.opened)
+    for close in connections.aside:
+        close()
+    assert all(producer.is_closed for producer in connections.opened)
