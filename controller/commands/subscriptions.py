@@ -7,14 +7,11 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from controller.actions.action import about
 from controller.bootstrap import application
 from controller.command_output import emit
 from controller.commands.actions import add_actions
-from controller.commands.options import (
-    AsJson,
-    Topic,
-    about,
-)
+from controller.commands.options import AsJson, Topic
 from controller.commands.questions import add_questions
 from controller.domain.names import topic_name
 from controller.store.topics import consumers, topics
