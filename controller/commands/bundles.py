@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from prometheus_client import REGISTRY
 
 from controller import telemetry
 from controller.actions.fields import fill_in
@@ -26,6 +25,7 @@ from controller.bundles.store.proposals import ProposalState
 from controller.command_output import emit, rows_table
 from controller.commands.actions import group
 from controller.commands.bundle_picture import draw_namespace
+from controller.commands.metrics_server import exported
 from controller.commands.options import AsJson, DryRun
 from controller.commands.processes import (
     JsonLogs,
@@ -64,19 +64,6 @@ def cluster() -> Iterator[Bundles]:
         yield bundles
 
 
-@contextmanager
-def _gauges(bundles: Bundles) -> Iterator[None]:
-    """Export the stored figures of the cluster's balancing with the metrics of this process until the end of the
-    block.
-    """
-    metrics = BundleMetrics(bundles.store, bundles.cluster)
-    REGISTRY.register(metrics)
-    try:
-        yield
-    finally:
-        REGISTRY.unregister(metrics)
-
-
 def collect(
     interval_seconds: Annotated[float, typer.Option(min=1.0)] = 30.0,
     once: Annotated[bool, typer.Option(help="One tick, then end.")] = False,
@@ -88,7 +75,10 @@ def collect(
 ) -> None:
     """Write load reports of every broker to the report area until SIGTERM."""
     configure_process(metrics_host, metrics_port, json_logs, log_level)
-    with cluster() as bundles, _gauges(bundles) if metrics_port else nullcontext():
+    with (
+        cluster() as bundles,
+        exported(BundleMetrics(bundles.store, bundles.cluster)) if metrics_port else nullcontext(),
+    ):
         collector = bundles.collector(interval_seconds)
         if once:
             tick = printed_tables.tick_row(collector.tick_once())
