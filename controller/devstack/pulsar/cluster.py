@@ -6,7 +6,6 @@ about 25 s and take 1.1 GiB together. Each part may be stopped, killed and start
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -14,11 +13,12 @@ from typing import Final
 
 from controller.devstack.control_group import ControlGroup
 from controller.devstack.failure import DevstackFailed
-from controller.devstack.ports import LOOPBACK, is_listening, release_port
+from controller.devstack.ports import LOOPBACK, is_listening
 from controller.devstack.process import run_checked
 from controller.devstack.pulsar.configuration import (
     BOOKIE,
     BROKER,
+    delete_data,
     kept_ports,
     loopback_interface,
     write_properties,
@@ -157,10 +157,7 @@ class PulsarCluster(Running):
     def destroy(self) -> None:
         """End the cluster and delete the data permanently; the logs stay. Create another object for another start."""
         self.kill()
-        for port in self._ports.values():
-            release_port(port)
-        (self._directory / "ports.json").unlink(missing_ok=True)
-        shutil.rmtree(self._directory / "data", ignore_errors=True)
+        delete_data(self._directory, self._ports)
 
     @property
     def _metadata_url(self) -> str:
