@@ -255,16 +255,10 @@ SEGMENT_COLUMNS = (
 """Fields of a segment that fit into a table."""
 
 
-def segment_documents(layout: SegmentLayout, *, sealed: bool = True) -> list[SegmentDocument]:
-    """Return the active segments by range, then the sealed segments by id. `sealed`: False to leave out the sealed
-    segments.
-    """
-    sealed_segments = [segment for segment in layout.segments.values() if segment not in layout.active]
-    segments = (
-        [*layout.active, *sorted(sealed_segments, key=lambda segment: segment.segment_id)]
-        if sealed
-        else layout.active
-    )
+def segment_documents(layout: SegmentLayout) -> list[SegmentDocument]:
+    """Return the active segments by range, then the sealed segments by id."""
+    sealed = [segment for segment in layout.segments.values() if segment not in layout.active]
+    segments = [*layout.active, *sorted(sealed, key=lambda segment: segment.segment_id)]
     return [SegmentDocument.of(segment) for segment in segments]
 
 

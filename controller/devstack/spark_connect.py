@@ -44,15 +44,13 @@ class SparkConnectServer(ChildServer):
         self,
         directory: Path,
         *,
-        master: str = "local[2]",
-        port: int | None = None,
         driver_memory: str = "1g",
         conf: Mapping[str, str] | None = None,
     ) -> None:
         self._directory = directory.resolve()
-        self._master, self._driver_memory = master, driver_memory
+        self._driver_memory = driver_memory
         self._conf = dict(conf or {})
-        self._port = port or 0
+        self._port = 0
         self._token = secrets.token_urlsafe(24)
 
     @property
@@ -94,7 +92,7 @@ class SparkConnectServer(ChildServer):
         return [
             home / "bin" / "spark-class",
             "org.apache.spark.deploy.SparkSubmit",
-            *("--class", _SERVER, "--name", "cleave", "--master", self._master),
+            *("--class", _SERVER, "--name", "cleave", "--master", "local[2]"),
             *("--driver-memory", self._driver_memory),
             *(part for key, value in conf.items() for part in ("--conf", f"{key}={value}")),
         ]
