@@ -115,6 +115,17 @@ class PageRequest(QuestionRequest):
         """
         return [None] * len(kinds) if self.page is None else read_keys(self.page, kinds)
 
+    def after(self, page: str | None, rows: int) -> Self | None:
+        """Return the request for the rest of the rows, after a page with `rows` rows; `page` is that page's `next`.
+        None if nothing is left.
+        """
+        remaining_rows = self.limit - rows
+        return (
+            None
+            if page is None or remaining_rows <= 0
+            else self.model_copy(update={"limit": remaining_rows, "page": page})
+        )
+
 
 class PageAnswer(Answer, Generic[ItemT]):
     """A page of a list."""
@@ -133,10 +144,7 @@ class PageAnswer(Answer, Generic[ItemT]):
 
     def rest_of(self, request: PageRequest) -> PageRequest | None:
         """Return the request for the remaining rows; None if none are left."""
-        remaining_rows = request.limit - len(self.items)
-        if self.next is None or remaining_rows <= 0:
-            return None
-        return request.model_copy(update={"limit": remaining_rows, "page": self.next})
+        return request.after(self.next, len(self.items))
 
     def joined(self, earlier: Self) -> Self:
         """Return this page with the items of the earlier pages before its own."""
