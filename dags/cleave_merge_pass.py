@@ -1,6 +1,6 @@
 """Decide which neighbouring segments have been cold for long enough to merge, and start their merges.
 
-Runs every `CLEAVE_MERGE_PASS_SECONDS` (300). The pass evaluates every topic whose result in the merge lane
+Airflow runs the pass every `CLEAVE_MERGE_PASS_SECONDS` (300). The pass evaluates every topic whose result in the merge lane
 may have changed. If no worker is running, the pass also runs the operations. Many topics are divided into a
 few mapped shares; the rest waits for the next pass.
 

@@ -1,6 +1,6 @@
 """Decide which topics split, and start their splits.
 
-Runs after load was written (asset `cleave_load`, updated by `cleave_load_aggregation`), and at least every
+Airflow runs the pass after load was written (asset `cleave_load`, updated by `cleave_load_aggregation`), and at least every
 `CLEAVE_SPLIT_PASS_SECONDS` (300). The pass evaluates every topic whose result in the load lane may have
 changed. If no worker is running, the pass also evaluates the consumer lane and runs the operations. Many
 topics are divided into a few mapped shares; the rest waits for the next pass.
