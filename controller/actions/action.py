@@ -5,16 +5,19 @@ from __future__ import annotations
 import functools
 import importlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel
 
-from controller.actions.context import Context
+from controller.actions.context import Caller, Context, Options
+from controller.actions.dry_run import store_for
 from controller.actions.responses import Document, OperationResponse
 from controller.actions.rights import Right
+from controller.bootstrap import Application
 from controller.domain.errors import Conflict, InvalidLayoutChange, InvalidRange, NotFound
 
 RequestT = TypeVar("RequestT", bound=BaseModel)
@@ -131,27 +134,48 @@ def report(
 
 
 _TOPIC_ERRORS = (InvalidRange, InvalidLayoutChange, NotFound, Conflict)
+"""Errors that concern a topic, unlike an unavailable database, a setting or a broker."""
 
 
-def perform_in(context: Context, action: AnyAction, request: BaseModel) -> Any:
-    """Perform the action and return its response. Errors about a topic get the topic's name, because the domain
-    refuses segments and ranges without knowing names.
-
-    If a request that becomes an operation fails with NotFound, and an earlier request with the same key has an
-    operation, the response of this operation is returned: the earlier attempt has deleted the topic.
+@contextmanager
+def about(topic: str | None) -> Iterator[None]:
+    """Add the topic's name to errors about a topic that are raised in the block, because the domain refuses segments and ranges without
+    knowing names. None adds nothing.
     """
     try:
-        return action.perform(context, request)
+        yield
     except _TOPIC_ERRORS as error:
-        if isinstance(error, NotFound) and issubclass(action.response, OperationResponse):
-            earlier = context.earlier_intent()
-            if earlier is not None:  # An earlier attempt with the same key has deleted the topic.
-                return context.respond(action.response, earlier)
-        topic = getattr(request, "topic", None)
         if topic is not None and topic not in error.message:
             error.message = f"topic {topic}: {error.message}"
             error.args = (error.message,)
         raise
+
+
+def perform_in(context: Context, action: AnyAction, request: BaseModel) -> Any:
+    """Perform the action and return its response. Errors about a topic get the topic's name.
+
+    If a request that becomes an operation fails with NotFound, and an earlier request with the same key has an
+    operation, the response of this operation is returned: the earlier attempt has deleted the topic.
+    """
+    with about(getattr(request, "topic", None)):
+        try:
+            return action.perform(context, request)
+        except NotFound:
+            earlier = context.earlier_intent() if issubclass(action.response, OperationResponse) else None
+            if earlier is None:
+                raise
+            return context.respond(action.response, earlier)
+
+
+def perform_at(
+    app: Application, caller: Caller, options: Options, action: AnyAction, request: BaseModel
+) -> Any:
+    """Perform all parts of the action for the caller, and return the answer about all parts. In a dry run, the action
+    gets a store that rolls back. Raises the errors of the action.
+    """
+    with store_for(app, options.dry_run) as store:
+        context = Context(app, store, caller, options)
+        return perform_parts(functools.partial(perform_in, context, action), request)
 
 
 def perform_parts(perform: Callable[[Any], Any], request: BaseModel) -> Any:

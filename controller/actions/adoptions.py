@@ -7,12 +7,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, FailFast, Field, model_validator
+from pydantic import ConfigDict, FailFast, Field, model_validator
 
 from controller.actions.action import Action
 from controller.actions.context import Context
 from controller.actions.fields import Reason, SubscriptionName, TopicName, TopicRequest
-from controller.actions.responses import OperationResponse, Row
+from controller.actions.responses import OperationResponse, Row, SegmentDocument
 from controller.actions.rights import Right
 from controller.dataplane.layout_keeper import LayoutKeeper
 from controller.dataplane.registry import PLANE_NAMES
@@ -21,6 +21,8 @@ from controller.domain.names import LONGEST_TOPIC, topic_name
 from controller.services import subscription_consumers, topic_admin, topic_adoption
 
 PLANES = ", ".join(PLANE_NAMES)
+_ON_BROKER = {"segment_id", "hash_range", "parents"}
+"""Fields of a segment on the broker that fit into a table."""
 
 
 class AdoptTopic(TopicRequest):
@@ -133,18 +135,10 @@ class AdoptionResponse(OperationResponse):
         )
 
 
-class SegmentOnBroker(BaseModel):
-    """An active segment in the broker's layout."""
-
-    segment_id: int = Field(examples=[1])
-    hash_range: str = Field(examples=["0000-7fff"])
-    parents: list[int] = Field(examples=[[0]])
-
-
 class AttachmentResponse(OperationResponse):
     """The operation that attaches a topic."""
 
-    on_broker: list[SegmentOnBroker] | None = Field(
+    on_broker: list[SegmentDocument] | None = Field(
         None, description="Active segments of the topic on the broker, in a dry run; null otherwise."
     )
 
@@ -152,7 +146,7 @@ class AttachmentResponse(OperationResponse):
         """Return the active segments on the broker for a dry run, otherwise the operation as one row."""
         if self.on_broker is None:
             return super().rows()
-        return [segment.model_dump() for segment in self.on_broker]
+        return [segment.model_dump(include=_ON_BROKER) for segment in self.on_broker]
 
 
 def adopt(context: Context, request: AdoptTopic) -> AdoptionResponse:
@@ -213,21 +207,14 @@ def attach(context: Context, request: AttachTopic) -> AttachmentResponse:
     return context.respond(AttachmentResponse, intent, on_broker=on_broker)
 
 
-def _segments_on_broker(context: Context, request: AttachTopic) -> list[SegmentOnBroker]:
+def _segments_on_broker(context: Context, request: AttachTopic) -> list[SegmentDocument]:
     """Return the active segments of the broker's layout, by range. Raises InvalidInput for a data plane that keeps no
     layouts, and the errors of the data plane.
     """
     keeper = context.app.planes[request.data_plane]
     if not isinstance(keeper, LayoutKeeper):
         raise InvalidInput(f"data plane {request.data_plane!r} keeps no layouts; choose pulsar_scalable")
-    return [
-        SegmentOnBroker(
-            segment_id=segment.segment_id,
-            hash_range=str(segment.hash_range),
-            parents=list(segment.parent_ids),
-        )
-        for segment in keeper.read_layout(request.topic).active
-    ]
+    return [SegmentDocument.of(segment) for segment in keeper.read_layout(request.topic).active]
 
 
 def detach(context: Context, request: DetachTopic) -> OperationResponse:

@@ -5,14 +5,12 @@ from __future__ import annotations
 from functools import partial
 from typing import Annotated
 
-from pydantic import BeforeValidator, ConfigDict, FailFast, Field, GetJsonSchemaHandler
-from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema
+from pydantic import BeforeValidator, ConfigDict, FailFast, Field
 
 from controller.actions.action import Action
 from controller.actions.context import Context
 from controller.actions.fields import REASON, ActionRequest, PolicyLevel, Reason, split_words
-from controller.actions.responses import Response
+from controller.actions.responses import Response, WithExample
 from controller.actions.rights import Right
 from controller.domain.errors import NotFound
 from controller.domain.names import CLUSTER
@@ -91,21 +89,10 @@ _EXAMPLE = {
 }
 
 
-class _WithExample:
-    """Adds an example to the schema of a row, whose class belongs to the store and has no example."""
-
-    def __get_pydantic_json_schema__(
-        self, core_schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> JsonSchemaValue:
-        schema = handler(core_schema)
-        handler.resolve_ref_schema(schema)["examples"] = [_EXAMPLE]
-        return schema
-
-
 class AnsweredApprovals(Response):
     """The approvals after the answer, ordered by id; in a dry run, as they would be."""
 
-    approvals: list[Annotated[ApprovalRow, _WithExample()]]
+    approvals: list[Annotated[ApprovalRow, WithExample(_EXAMPLE)]]
 
     def sentence(self) -> str:
         """Return the level, action, state and id of each approval."""

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from controller.actions.dry_run import store_for
 from controller.actions.responses import OperationResponse, operation_fields
 from controller.actions.waiting import run_to_its_end, user_name
 from controller.bootstrap import Application
@@ -138,10 +135,3 @@ class Context:
                 return topics.find_topic(tx, topic).epoch
         except TopicNotFound:  # The dry run has just created the topic and rolled it back.
             return None
-
-
-@contextmanager
-def open_context(app: Application, caller: Caller, options: Options) -> Iterator[Context]:
-    """Open the context of one action. In a dry run, open a store that rolls back, and dispose it at the end."""
-    with store_for(app, options.dry_run) as store:
-        yield Context(app, store, caller, options)

@@ -7,7 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetJsonSchemaHandler
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 from controller.domain.errors import Retryable, Terminal
 from controller.domain.layout import SegmentLayout
@@ -33,6 +35,20 @@ def read_instants(row: Row) -> dict[str, Any]:
 
 InstantRow = Annotated[dict[str, Any], AfterValidator(read_instants)]
 """A row of a view. Over HTTP its instants are text."""
+
+
+class WithExample:
+    """Adds an example to the schema of a class that belongs to the store and has no example."""
+
+    def __init__(self, example: Row) -> None:
+        self._example = example
+
+    def __get_pydantic_json_schema__(
+        self, core_schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        schema = handler(core_schema)
+        handler.resolve_ref_schema(schema)["examples"] = [dict(self._example)]
+        return schema
 
 
 class Document(BaseModel):
@@ -257,16 +273,10 @@ SEGMENT_COLUMNS = (
 """Fields of a segment that fit into a table."""
 
 
-def segment_documents(layout: SegmentLayout, *, sealed: bool = True) -> list[SegmentDocument]:
-    """Return the active segments by range, then the sealed segments by id. `sealed`: False to leave out the sealed
-    segments.
-    """
-    sealed_segments = [segment for segment in layout.segments.values() if segment not in layout.active]
-    segments = (
-        [*layout.active, *sorted(sealed_segments, key=lambda segment: segment.segment_id)]
-        if sealed
-        else layout.active
-    )
+def segment_documents(layout: SegmentLayout) -> list[SegmentDocument]:
+    """Return the active segments by range, then the sealed segments by id."""
+    sealed = [segment for segment in layout.segments.values() if segment not in layout.active]
+    segments = [*layout.active, *sorted(sealed, key=lambda segment: segment.segment_id)]
     return [SegmentDocument.of(segment) for segment in segments]
 
 

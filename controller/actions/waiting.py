@@ -16,20 +16,12 @@ from controller.domain.errors import Retryable
 from controller.domain.operation import Operation, OperationState
 from controller.store import leases
 from controller.store.journal import operations
-from controller.store.journal.request_keys import Intent
 
 
 def worker_is_up(app: Application) -> bool:
     """Return True if any worker holds a live lease."""
     with app.store.transaction() as tx:
         return bool(leases.live_leases(tx, "worker/"))
-
-
-def wait_until_done(app: Application, intent: Intent, timeout_seconds: float = 60.0) -> Operation:
-    """Wait until the operation of the intent is done, and return it. Without a running worker, this process runs the
-    operation. Raises Retryable if the operation takes longer than `timeout_seconds`, Terminal if it was aborted.
-    """
-    return demand_done(run_to_its_end(app, intent.operation.operation_id, timeout_seconds))
 
 
 def demand_done(operation: Operation) -> Operation:

@@ -25,19 +25,15 @@ SHORTEST_WAIT_SECONDS = 0.001
 """A wait of 0 reads the operation once; `--no-wait` sends the command without a wait."""
 
 
-def add_actions(app: typer.Typer, subject: str) -> None:
-    """Add the actions of a subject that are commands to `app`, the subject's group."""
-    for action in actions_of(subject):
-        if not action.is_command:
-            continue
-        app.command(action.name.split()[-1])(command_of(action))
-
-
-def group(subject: str) -> typer.Typer:
-    """Return a group whose commands are the questions and the actions of the subject."""
+def group(subject: str, *commands: Callable[..., None]) -> typer.Typer:
+    """Return a group of commands: these handwritten ones, then the questions and the actions of the subject."""
     app = typer.Typer(no_args_is_help=True)
+    for command in commands:
+        app.command()(command)
     add_questions(app, subject)
-    add_actions(app, subject)
+    for action in actions_of(subject):
+        if action.is_command:
+            app.command(action.name.split()[-1])(command_of(action))
     return app
 
 

@@ -19,8 +19,8 @@ from controller.actions.fields import fill_in
 from controller.bootstrap import application, build_backtest
 from controller.command_output import cell, emit, rows_table, say
 from controller.commands import completion
+from controller.commands.actions import group
 from controller.commands.options import AsJson, From, To
-from controller.commands.questions import add_questions
 from controller.commands.remote_commands import demand_database
 from controller.commands.server_choice import ask as ask_question
 from controller.commands.server_choice import perform, server_url
@@ -262,10 +262,6 @@ def _tables(title: str, rows: list[dict[str, Any]], left_out: Mapping[str, str])
     return Group(*parts)
 
 
-app = typer.Typer(no_args_is_help=True)
-
-
-@app.command()
 def show(
     run_id: Annotated[
         int, typer.Argument(metavar="ID", help="Id of the backtest, as in `cleave backtests list`.")
@@ -284,4 +280,4 @@ def show(
     emit(as_json, document, _tables(run.sentence(), rows, {}))
 
 
-add_questions(app, "backtests")
+app = group("backtests", show)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from prometheus_client import REGISTRY
 
 from controller import telemetry
 from controller.actions.fields import fill_in
@@ -24,8 +23,9 @@ from controller.bundles.store import views as bundle_views
 from controller.bundles.store.cycles import StoredCycle
 from controller.bundles.store.proposals import ProposalState
 from controller.command_output import emit, rows_table
-from controller.commands.actions import add_actions
+from controller.commands.actions import group
 from controller.commands.bundle_picture import draw_namespace
+from controller.commands.metrics_server import exported
 from controller.commands.options import AsJson, DryRun
 from controller.commands.processes import (
     JsonLogs,
@@ -35,14 +35,10 @@ from controller.commands.processes import (
     MetricsPort,
     configure_process,
 )
-from controller.commands.questions import add_questions
 from controller.commands.server_choice import ask, perform
 from controller.commands.stop_signals import on_stop_signals
 
-app = typer.Typer(no_args_is_help=True)
 
-
-@app.command()
 def draw(namespace: str, path: Annotated[Path, typer.Argument(metavar="FILE")]) -> None:
     """Draw the ring of a namespace into an HTML file: its bundles now, and after the proposals."""
     live = (ProposalState.PROPOSED, ProposalState.APPROVED, ProposalState.APPLIED)
@@ -52,7 +48,6 @@ def draw(namespace: str, path: Annotated[Path, typer.Argument(metavar="FILE")]) 
     draw_namespace(path, namespace, rows, proposals)
 
 
-@app.command()
 def brokers(as_json: AsJson = False) -> None:
     """List brokers by usage at the last aggregation, and whether each is active in the cluster."""
     answer = perform(LIST_ACTIVE_BROKERS, ListActiveBrokers())
@@ -71,20 +66,6 @@ def cluster() -> Iterator[Bundles]:
         yield bundles
 
 
-@contextmanager
-def _gauges(bundles: Bundles) -> Iterator[None]:
-    """Export the stored figures of the cluster's balancing with the metrics of this process until the end of the
-    block.
-    """
-    metrics = BundleMetrics(bundles.store, bundles.cluster)
-    REGISTRY.register(metrics)
-    try:
-        yield
-    finally:
-        REGISTRY.unregister(metrics)
-
-
-@app.command()
 def collect(
     interval_seconds: Annotated[float, typer.Option(min=1.0)] = 30.0,
     once: Annotated[bool, typer.Option(help="One tick, then end.")] = False,
@@ -96,7 +77,10 @@ def collect(
 ) -> None:
     """Write load reports of every broker to the report area until SIGTERM."""
     configure_process(metrics_host, metrics_port, json_logs, log_level)
-    with cluster() as bundles, _gauges(bundles) if metrics_port else nullcontext():
+    with (
+        cluster() as bundles,
+        exported(BundleMetrics(bundles.store, bundles.cluster)) if metrics_port else nullcontext(),
+    ):
         collector = bundles.collector(interval_seconds)
         if once:
             tick = printed_tables.tick_row(collector.tick_once())
@@ -107,7 +91,6 @@ def collect(
                 collector.run()
 
 
-@app.command()
 def aggregate(as_json: AsJson = False) -> None:
     """Compute the load of the last window from reports with Spark, and store it."""
     with cluster() as bundles:
@@ -115,7 +98,6 @@ def aggregate(as_json: AsJson = False) -> None:
     emit(as_json, document, rows_table([document]))
 
 
-@app.command()
 def propose(as_json: AsJson = False) -> None:
     """Decide one cycle: which bundles to split or move, and where. Changes no broker."""
     with cluster() as bundles:
@@ -126,7 +108,6 @@ def propose(as_json: AsJson = False) -> None:
     emit(as_json, document, printed_tables.cycle_tables(cycle.cycle_id, rows, why_not))
 
 
-@app.command()
 def apply(
     cycle: Annotated[
         int | None, typer.Option(help="Also apply the proposals of this cycle in automatic namespaces.")
@@ -148,7 +129,6 @@ def apply(
     emit(as_json, rows, rows_table(rows, title="would be applied" if dry_run else "applied and verified"))
 
 
-@app.command()
 def replay(cycle_id: Annotated[int, typer.Argument(metavar="CYCLE")], as_json: AsJson = False) -> None:
     """Decide a stored cycle again from its inputs. Exit with 1 if the result differs."""
     from controller.bundles.services import balancer
@@ -161,5 +141,4 @@ def replay(cycle_id: Annotated[int, typer.Argument(metavar="CYCLE")], as_json: A
         raise typer.Exit(1)
 
 
-add_questions(app, "bundles")
-add_actions(app, "bundles")
+app = group("bundles", draw, brokers, collect, aggregate, propose, apply, replay)

@@ -78,9 +78,9 @@ _COMMANDS = {
         GENERATED,
         "Auto-scaling policies of cluster, namespace, topic: get, set, remove, effective; and candidates: propose, promote.",
     ),
-    "subscriptions": ("subscriptions:app", "Subscriptions: create, list, cursors, set, delete, seek."),
+    "subscriptions": (GENERATED, "Subscriptions: create, list, cursors, set, delete, seek."),
     "consumers": (
-        "subscriptions:consumers_app",
+        "consumers:app",
         "Consumers of a stream subscription: register, unregister, list, lag, and why nothing comes.",
     ),
     "dead-letters": (

@@ -15,8 +15,8 @@ from rich.text import Text
 from controller.clock import to_ms
 from controller.command_output import cell, emit, rows_table
 from controller.commands import completion, evaluation_tables
+from controller.commands.actions import group
 from controller.commands.options import AsJson, From, To
-from controller.commands.questions import add_questions
 from controller.commands.read_only_store import reading
 from controller.commands.remote_commands import demand_database
 from controller.commands.server_choice import ask
@@ -33,15 +33,12 @@ from controller.questions.spans import span
 from controller.services.history_replay import Retraced
 from controller.settings import load_settings
 
-app = typer.Typer(no_args_is_help=True)
-
 _SHOWN_IN_FULL = 10
 """Maximum number of differing decisions that are shown with all actions and refusals."""
 
 STORED, REPLAYED = "stored", "replayed"
 
 
-@app.command()
 def replay(
     decision_id: Annotated[
         int | None, typer.Argument(metavar="ID", help="Id of the decision, as in `cleave decisions list`.")
@@ -260,4 +257,4 @@ def _outcome(again: Replay) -> str:
     return "the same actions and refusals, in another order"
 
 
-add_questions(app, "decisions")
+app = group("decisions", replay)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -188,14 +188,8 @@ class Calls:
         Raises StoreUnavailable with the server's address if no attempt succeeds, Terminal if the response is not JSON, and the errors that
         the server reports.
         """
-        call = _Repeated(lambda: self.servers.ask(method, path, **options))
         try:
-            return tenacity.Retrying(
-                retry=tenacity.retry_if_exception(call.is_worth_another),
-                wait=tenacity.wait_random_exponential(multiplier=0.05, max=0.5),
-                stop=tenacity.stop_after_delay(self.tried_again_seconds),
-                reraise=True,
-            )(call)
+            return _repeating(self.tried_again_seconds)(self.servers.ask, method, path, **options)
         except StoreUnavailable as error:
             if isinstance(
                 error.__cause__, ValueError
@@ -258,24 +252,25 @@ def _answer_of(action: AnyAction, answer: Any) -> Answer:
     return response
 
 
-class _Repeated:
-    """A call that remembers whether it was sent before, because a later answer may concern the first attempt."""
+def _repeating(seconds: float) -> tenacity.Retrying:
+    """Return a repetition of one call, for `seconds`: after the call was lost, while its lost first attempt is in progress, and if a new
+    token may be accepted.
+    """
+    was_lost = False
 
-    def __init__(self, call: Callable[[], Any]) -> None:
-        self._call = call
-        self._was_lost = False
-
-    def __call__(self) -> Any:
-        return self._call()
-
-    def is_worth_another(self, error: BaseException) -> bool:
-        """Return True if the attempt that raised `error` was lost, or a new token may be accepted, or the error is Retryable after an
-        earlier lost attempt, which may still be in progress. Remembers a lost attempt.
-        """
+    def is_worth_another(error: BaseException) -> bool:
+        nonlocal was_lost
         if isinstance(error, StoreUnavailable) and _did_not_arrive(error):
-            self._was_lost = True
+            was_lost = True
             return True
-        return isinstance(error, TokenOutOfTime) or (self._was_lost and isinstance(error, Retryable))
+        return isinstance(error, TokenOutOfTime) or (was_lost and isinstance(error, Retryable))
+
+    return tenacity.Retrying(
+        retry=tenacity.retry_if_exception(is_worth_another),
+        wait=tenacity.wait_random_exponential(multiplier=0.05, max=0.5),
+        stop=tenacity.stop_after_delay(seconds),
+        reraise=True,
+    )
 
 
 def _did_not_arrive(error: StoreUnavailable) -> bool:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 from rich.tree import Tree
 
+from controller.actions.action import about
 from controller.actions.fields import fill_in
 from controller.actions.responses import SEGMENT_COLUMNS, segment_rows
 from controller.command_output import (
@@ -16,7 +17,7 @@ from controller.command_output import (
     rows_table,
 )
 from controller.commands import completion
-from controller.commands.options import AsJson, Topic, about
+from controller.commands.options import AsJson, Topic
 from controller.commands.server_choice import perform
 from controller.domain.key_hash import key_hash
 from controller.domain.layout import SegmentLayout

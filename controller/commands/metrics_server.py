@@ -7,10 +7,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
-from socketserver import ThreadingMixIn
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+from wsgiref.simple_server import WSGIRequestHandler, make_server
 
 from controller.domain.errors import CleaveError, InvalidInput
 from controller.settings import load_settings
@@ -18,6 +18,7 @@ from controller.store.postgres.engine import Store, demand_answer
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
+    from prometheus_client.registry import Collector
 
 CHECK_SECONDS = 3.0
 """Time for the statement of a health check, and for an attempt to connect."""
@@ -33,13 +34,14 @@ def serve_metrics(host: str, port: int | None, registry: CollectorRegistry | Non
     if port is None:
         return
     from prometheus_client import REGISTRY, make_wsgi_app
+    from prometheus_client.exposition import ThreadingWSGIServer
 
     try:
         server = make_server(
             host,
             port,
             _application(make_wsgi_app(registry or REGISTRY), _DatabaseCheck()),
-            _Server,
+            ThreadingWSGIServer,  # a slow scrape does not delay a health check
             handler_class=_Handler,
         )
     except OSError as error:
@@ -47,10 +49,16 @@ def serve_metrics(host: str, port: int | None, registry: CollectorRegistry | Non
     threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
 
 
-class _Server(ThreadingMixIn, WSGIServer):
-    """A thread for each request, so that a slow scrape does not delay a health check."""
+@contextmanager
+def exported(collector: Collector) -> Iterator[None]:
+    """Export the metrics of the collector with those of this process until the end of the block."""
+    from prometheus_client import REGISTRY
 
-    daemon_threads = True
+    REGISTRY.register(collector)
+    try:
+        yield
+    finally:
+        REGISTRY.unregister(collector)
 
 
 class _Handler(WSGIRequestHandler):

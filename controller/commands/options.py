@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Annotated
 
 import typer
 
 from controller.commands import completion
 from controller.dataplane.registry import PLANE_NAMES
-from controller.domain.errors import Conflict, InvalidInput, InvalidLayoutChange, InvalidRange, NotFound
+from controller.domain.errors import InvalidInput
 
 MAX_WAIT_SECONDS = 366 * 86_400.0
 
@@ -50,21 +48,3 @@ PlaneName = Annotated[
     str,
     typer.Option("--data-plane", help=f"One of {', '.join(PLANE_NAMES)}.", autocompletion=completion.planes),
 ]
-
-
-_OF_A_TOPIC = (InvalidRange, InvalidLayoutChange, NotFound, Conflict)
-"""Errors that concern a topic, unlike an unavailable database, a setting or a broker."""
-
-
-@contextmanager
-def about(topic: str) -> Iterator[None]:
-    """Add the topic's name to errors about a topic that are raised in the block, because errors of the model name only segments and
-    ranges.
-    """
-    try:
-        yield
-    except _OF_A_TOPIC as error:
-        if topic not in error.message:
-            error.message = f"topic {topic}: {error.message}"
-            error.args = (error.message,)
-        raise

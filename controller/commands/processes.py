@@ -20,7 +20,7 @@ from controller.bootstrap import (
     build_server,
     build_worker,
 )
-from controller.commands.metrics_server import serve_metrics
+from controller.commands.metrics_server import exported, serve_metrics
 from controller.commands.read_only_store import reading_store
 from controller.commands.stop_signals import on_stop_signals
 from controller.domain.errors import InvalidInput
@@ -96,17 +96,10 @@ def _fleet_metrics(*, is_served: bool) -> Iterator[None]:
     if not is_served:
         yield
         return
-    from prometheus_client import REGISTRY
-
     from controller.web.fleet_metrics import FleetMetrics
 
-    with reading_store("cleave-metrics") as store:
-        fleet = FleetMetrics(store)
-        REGISTRY.register(fleet)
-        try:
-            yield
-        finally:
-            REGISTRY.unregister(fleet)
+    with reading_store("cleave-metrics") as store, exported(FleetMetrics(store)):
+        yield
 
 
 def serve(

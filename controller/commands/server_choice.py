@@ -67,8 +67,8 @@ def performing(*, name: str = "cleave") -> Iterator[Perform]:
 
     `name` is the application name of the database connection. Raises InvalidInput for an invalid address or token of the server.
     """
-    from controller.actions.action import perform_in, perform_parts
-    from controller.actions.context import Options, command_caller, open_context
+    from controller.actions.action import perform_at, perform_parts
+    from controller.actions.context import Options, command_caller
 
     url = server_url()
     if url is not None:
@@ -80,12 +80,9 @@ def performing(*, name: str = "cleave") -> Iterator[Perform]:
     from controller.bootstrap import application
 
     with application(name=name) as app:
-
-        def perform_here(action: AnyAction, request: BaseModel, options: Options | None = None) -> Any:
-            with open_context(app, command_caller(), options or Options()) as context:
-                return perform_parts(partial(perform_in, context, action), request)
-
-        yield perform_here
+        yield lambda action, request, options=None: perform_at(
+            app, command_caller(), options or Options(), action, request
+        )
 
 
 def ask(

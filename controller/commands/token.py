@@ -19,13 +19,6 @@ from controller.web.access import Role
 LONGEST_DAYS = 3660
 
 
-def _days(days: int) -> int:
-    """Return the lifetime in days unchanged. Raises InvalidInput outside 1 to `LONGEST_DAYS`."""
-    if not 1 <= days <= LONGEST_DAYS:
-        raise InvalidInput(f"--days {days} is not a lifetime in days; give 1 to {LONGEST_DAYS}")
-    return days
-
-
 def _topics(texts: list[str] | None) -> list[str]:
     """Return the full names of the topics, or of the patterns; empty for None. Raises InvalidInput for an invalid name."""
     names = [topic_name(text) for text in texts or []]
@@ -75,10 +68,7 @@ Subject = Annotated[
 ]
 Days = Annotated[
     int,
-    typer.Option(
-        help=f"Lifetime in days, 1 to {LONGEST_DAYS}. A token cannot be revoked.",
-        callback=_days,
-    ),
+    typer.Option(min=1, max=LONGEST_DAYS, help="Lifetime in days. A token cannot be revoked."),
 ]
 
 

@@ -4,30 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-import typer
-
 from controller.actions.responses import SEGMENT_COLUMNS, segment_rows
-from controller.command_output import (
-    emit,
-    rows_table,
-)
-from controller.commands.actions import add_actions
-from controller.commands.options import (
-    AsJson,
-    Topic,
-)
-from controller.commands.questions import add_questions
+from controller.command_output import emit, rows_table
+from controller.commands.actions import group
+from controller.commands.options import AsJson, Topic
 from controller.commands.server_choice import ask, perform
 from controller.domain.names import topic_name
 from controller.questions.layouts import SHOW_LAYOUT, ShowLayout
 from controller.questions.subscriptions import LIST_SUBSCRIPTIONS, ListSubscriptions
 from controller.questions.topics import SHOW_TOPIC, ShowTopic
 
-app = typer.Typer(no_args_is_help=True)
 _SUBSCRIPTION = ("subscription", "kind", "state")
 
 
-@app.command()
 def show(topic: Topic, as_json: AsJson = False) -> None:
     """Show a topic's segments and subscriptions."""
     name = topic_name(topic)
@@ -50,5 +39,4 @@ def show(topic: Topic, as_json: AsJson = False) -> None:
         emit(False, None, rows_table(subs, title="subscriptions"))
 
 
-add_questions(app, "topics")
-add_actions(app, "topics")
+app = group("topics", show)

@@ -60,7 +60,6 @@ class AirflowStandalone(Running):
         dags_folder: Path,
         metadata_url: str,
         plugins_folder: Path | None = None,
-        port: int | None = None,
         connections: Mapping[str, str] | None = None,
         env: Mapping[str, str] | None = None,
     ) -> None:
@@ -68,7 +67,7 @@ class AirflowStandalone(Running):
         self._dags = dags_folder.resolve()
         self._plugins = plugins_folder.resolve() if plugins_folder else self._directory / "plugins"
         self._metadata_url = metadata_url
-        self._port = port or free_port()
+        self._port = free_port()
         self._connections = dict(connections or {})
         self._extra = dict(env or {})
         self._children: dict[str, ChildProcess] = {}

@@ -43,11 +43,11 @@ def release_port(port: int) -> None:
         os.close(descriptor)
 
 
-def is_listening(port: int, host: str = LOOPBACK) -> bool:
-    """Return True if a server accepts connections at this port within half a second."""
+def is_listening(port: int) -> bool:
+    """Return True if a server accepts connections at this port of loopback within half a second."""
     with socket.socket() as probe:
         probe.settimeout(0.5)
-        return probe.connect_ex((host, port)) == 0
+        return probe.connect_ex((LOOPBACK, port)) == 0
 
 
 def _claim(port: int) -> bool:

@@ -11,6 +11,7 @@ import shutil
 import signal
 import tempfile
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Final
 
@@ -24,7 +25,7 @@ from controller.devstack.ports import LOOPBACK, free_port, release_port
 from controller.devstack.postgres_home import copy_wheel, room_in, wheel_binaries
 from controller.devstack.private_file import write_private
 from controller.devstack.process import ChildProcess, RunAs, run_checked
-from controller.devstack.running import Running
+from controller.devstack.running import ChildServer
 from controller.postgres.address import DatabaseAddress
 from controller.postgres.connection import connect
 
@@ -94,16 +95,13 @@ class PostgresServer:
 
     def _administer(self, statement: sql.Composed) -> None:
         """Execute a statement as the superuser, outside a transaction."""
-        connection = self._connect()
-        try:
+        with closing(self._connect()) as connection:
             connection.autocommit = True  # CREATE and DROP DATABASE cannot run in a transaction
             with connection.cursor() as cursor:
                 cursor.execute(statement)
-        finally:
-            connection.close()
 
 
-class EmbeddedPostgres(PostgresServer, Running):
+class EmbeddedPostgres(PostgresServer, ChildServer):
     """A private server in `directory`, ready in about a second; its data stays until `destroy`.
 
     As root the server runs under another account, since PostgreSQL refuses root. If that account cannot access
@@ -123,12 +121,12 @@ class EmbeddedPostgres(PostgresServer, Running):
         server. `binaries`: the `bin` directory of another PostgreSQL (15 or newer) than the wheel's.
         """
         self._directory = directory.resolve()
+        self.name = f"PostgreSQL in {self._directory}"
         self._fixed_port = port
         self._settings = {**_ALWAYS, **settings}
         self._binaries = binaries
         self._port = 0
         self._password = ""
-        self._child: ChildProcess | None = None
         self._account: RunAs | None = None
         self.room = self._directory / "server"
 
@@ -136,13 +134,6 @@ class EmbeddedPostgres(PostgresServer, Running):
     def port(self) -> int:
         """The TCP port on loopback; 0 before the first start."""
         return self._port
-
-    @property
-    def pid(self) -> int:
-        """Process id of the postmaster. Raises DevstackFailed if the server was not started."""
-        if self._child is None:
-            raise DevstackFailed(f"PostgreSQL in {self._directory} is not running; call start() first")
-        return self._child.pid
 
     def start(self) -> None:
         """Initialize the data directory at the first start, then start the server and wait until it accepts connections. Does nothing while
@@ -168,23 +159,7 @@ class EmbeddedPostgres(PostgresServer, Running):
             stop_signal=signal.SIGINT,  # PostgreSQL's fast shutdown: clients are disconnected
         )
         self._child.start()
-        try:
-            self._child.wait_ready(self.accepts_connections, timeout_seconds=60)
-        except DevstackFailed:
-            self._child = None
-            raise
-
-    def stop(self) -> None:
-        """Disconnect all clients and shut down; the data stays. Does nothing if the server is not running."""
-        child, self._child = self._child, None
-        if child is not None:
-            child.stop()
-
-    def crash(self) -> None:
-        """Kill the server without a shutdown, like a power failure; `start` then recovers from its log."""
-        child, self._child = self._child, None
-        if child is not None:
-            child.kill()
+        self._wait_until(self.accepts_connections, timeout_seconds=60)
 
     def destroy(self) -> None:
         """Stop the server and delete the data permanently."""

@@ -1,10 +1,14 @@
-"""A server that runs for the time of a `with` statement."""
+"""Servers that run for the time of a `with` statement: the base of all servers, and of those that are one process."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from types import TracebackType
-from typing import Self
+from typing import ClassVar, Self
+
+from controller.devstack.failure import DevstackFailed
+from controller.devstack.process import ChildProcess
 
 
 class Running(ABC):
@@ -26,3 +30,56 @@ class Running(ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+
+class ChildServer(Running):
+    """A server that is one child process. `start` creates `_child`, starts it, and calls `_wait_until`."""
+
+    name: str
+    """Name of the server in messages."""
+    grace_seconds: ClassVar[float] = 15.0
+    """Seconds after which `stop` kills a server that has not ended."""
+    _child: ChildProcess | None = None
+
+    @property
+    def pid(self) -> int:
+        """Process id of the server. Raises DevstackFailed if the server was not started, or was stopped."""
+        return self._started().pid
+
+    @property
+    def running(self) -> bool:
+        """True between `start` and the end of the process."""
+        return self._child is not None and self._child.running
+
+    def ask_to_end(self) -> None:
+        """Send the stop signal and return at once; `stop` then waits."""
+        if self._child is not None:
+            self._child.ask_to_end()
+
+    def stop(self) -> None:
+        """Shut down regularly, and by force after `grace_seconds`; the data stays. Does nothing if the server is not running."""
+        child, self._child = self._child, None
+        if child is not None:
+            child.stop(grace_seconds=self.grace_seconds)
+
+    def kill(self) -> None:
+        """Kill the server without a shutdown, like a power failure. Does nothing if the server is not running."""
+        child, self._child = self._child, None
+        if child is not None:
+            child.kill()
+
+    def _started(self) -> ChildProcess:
+        """Return the process. Raises DevstackFailed if the server was not started, or was stopped."""
+        if self._child is None:
+            raise DevstackFailed(f"{self.name} is not running; call start() first")
+        return self._child
+
+    def _wait_until(self, is_ready: Callable[[], bool], *, timeout_seconds: float) -> None:
+        """Wait until `is_ready` returns True. If the server ends, or is not ready in time, stop it and raise DevstackFailed with the end
+        of its log. Raises DevstackFailed also if the server was not started.
+        """
+        try:
+            self._started().wait_ready(is_ready, timeout_seconds=timeout_seconds)
+        except DevstackFailed:
+            self._child = None
+            raise

@@ -18,7 +18,7 @@ from controller.devstack.failure import DevstackFailed
 from controller.devstack.java import java_home
 from controller.devstack.ports import LOOPBACK, free_port, is_listening, release_port
 from controller.devstack.process import ChildProcess
-from controller.devstack.running import Running
+from controller.devstack.running import ChildServer
 
 _SERVER: Final = (
     "org.apache.spark.sql.connect.service.SparkConnectServer"  # the name of the class for SparkSubmit
@@ -35,37 +35,29 @@ _DEFAULTS: Final[Mapping[str, str]] = {
 }
 
 
-class SparkConnectServer(Running):
+class SparkConnectServer(ChildServer):
     """A server on loopback; ready in about five seconds, 350 MiB after the start, up to `driver_memory` of heap."""
+
+    name = "Spark Connect"
 
     def __init__(
         self,
         directory: Path,
         *,
-        master: str = "local[2]",
-        port: int | None = None,
         driver_memory: str = "1g",
         conf: Mapping[str, str] | None = None,
     ) -> None:
         self._directory = directory.resolve()
-        self._master, self._driver_memory = master, driver_memory
+        self._driver_memory = driver_memory
         self._conf = dict(conf or {})
-        self._port = port or 0
+        self._port = 0
         self._token = secrets.token_urlsafe(24)
-        self._child: ChildProcess | None = None
 
     @property
     def url(self) -> str:
         """URL for `SparkSession.builder.remote`, valid after `start`; add `;session_id=<uuid>` to share one session."""
         # Without TLS the client sends a token only to the name localhost, not to its address.
         return f"sc://localhost:{self._port}/;token={self._token}"
-
-    @property
-    def pid(self) -> int:
-        """Process id of the JVM. Raises DevstackFailed if the server is not running."""
-        if self._child is None:
-            raise DevstackFailed("Spark Connect is not running; call start() first")
-        return self._child.pid
 
     def start(self) -> None:
         """Start the server and wait until the port answers, at most two minutes. Does nothing while the server runs. Raises DevstackFailed
@@ -82,18 +74,12 @@ class SparkConnectServer(Running):
             env=self._environment(spark_home()),
         )
         self._child.start()
-        try:
-            self._child.wait_ready(lambda: is_listening(self._port), timeout_seconds=120)
-        except DevstackFailed:
-            self._child = None
-            raise
+        self._wait_until(lambda: is_listening(self._port), timeout_seconds=120)
 
     def stop(self) -> None:
         """End the server and all its sessions; do nothing if it is not running."""
-        child, self._child = self._child, None
-        if child is not None:
-            child.stop()
-            release_port(self._port)
+        super().stop()
+        release_port(self._port)
 
     def _command(self, home: Path) -> list[str | Path]:
         conf = {
@@ -106,7 +92,7 @@ class SparkConnectServer(Running):
         return [
             home / "bin" / "spark-class",
             "org.apache.spark.deploy.SparkSubmit",
-            *("--class", _SERVER, "--name", "cleave", "--master", self._master),
+            *("--class", _SERVER, "--name", "cleave", "--master", "local[2]"),
             *("--driver-memory", self._driver_memory),
             *(part for key, value in conf.items() for part in ("--conf", f"{key}={value}")),
         ]

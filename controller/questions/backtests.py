@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import fields, replace
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 from sqlalchemy import Connection
 
 from controller.actions import backtest_rows
 from controller.actions.action import Action, report
 from controller.actions.context import Context
 from controller.actions.fields import ActionRequest, PolicyLevel, TopicName
-from controller.actions.responses import Document, Response, Row
+from controller.actions.responses import Document, Response, Row, WithExample
 from controller.actions.rights import Right
 from controller.bootstrap import build_backtest
 from controller.domain.errors import InvalidInput, NotFound
@@ -118,16 +118,15 @@ class RunBacktest(ActionRequest):
         )
 
 
-class ResultDocument(BaseModel):
-    """The cost of one policy on one load, in segment-hours."""
-
-    load: str = Field(examples=["topic://acme/shop/orders"])
-    policy: str = Field(examples=["adaptive:target_use=0.8"])
-    seed: int
-    topic_id: int | None
-    cost: float = Field(examples=[196.0])
-    least_cost: float = Field(examples=[175.0])
-    figures: dict[str, Any]
+_RESULT = {
+    "load": "topic://acme/shop/orders",
+    "policy": "adaptive:target_use=0.8",
+    "seed": 0,
+    "topic_id": 5,
+    "cost": 196.0,
+    "least_cost": 175.0,
+    "figures": {"reshapes": 4},
+}
 
 
 class BacktestResponse(Response):
@@ -135,7 +134,7 @@ class BacktestResponse(Response):
 
     run_id: int = Field(description="In a dry run, the id of a run that is not kept.", examples=[5])
     engine: str = Field(examples=["here"])
-    results: list[ResultDocument]
+    results: list[Annotated[BacktestResult, WithExample(_RESULT)]]
     left_out: dict[str, str] = Field(
         description="Reason for which a topic has no results, by topic.",
         examples=[{"topic://acme/shop/returns": "no load was recorded"}],
@@ -144,8 +143,7 @@ class BacktestResponse(Response):
     @property
     def answer(self) -> BacktestAnswer:
         """The run and its results, as returned by the service."""
-        results = tuple(BacktestResult(**result.model_dump()) for result in self.results)
-        return BacktestAnswer(self.run_id, self.engine, results, self.left_out)
+        return BacktestAnswer(self.run_id, self.engine, tuple(self.results), self.left_out)
 
     def sentence(self) -> str:
         """Return one sentence about the answer."""
@@ -153,7 +151,7 @@ class BacktestResponse(Response):
 
     def rows(self) -> Sequence[Row]:
         """Return the rows of the answer's table."""
-        return backtest_rows.cells(backtest_rows.summary(backtest_rows.result_rows(self.answer.results)))
+        return backtest_rows.cells(backtest_rows.summary(backtest_rows.result_rows(self.results)))
 
 
 class ListBacktests(QuestionRequest):
@@ -219,7 +217,7 @@ def run_backtest(context: Context, request: RunBacktest) -> BacktestResponse:
         dry_run=context.dry_run,
         run_id=answer.run_id,
         engine=answer.engine,
-        results=[ResultDocument.model_validate(asdict(result)) for result in answer.results],
+        results=list(answer.results),
         left_out=dict(answer.left_out),
     )
 

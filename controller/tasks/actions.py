@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
-from controller.actions.action import AnyAction, find_action, perform_in, perform_parts
-from controller.actions.context import AIRFLOW_REASON, Caller, Options, open_context
+from controller.actions.action import AnyAction, find_action, perform_at
+from controller.actions.context import AIRFLOW_REASON, Caller, Options
 from controller.actions.fields import fill_in
 from controller.actions.responses import Answer
 from controller.bootstrap import Application
@@ -97,9 +96,8 @@ def perform_form(app: Application, action: AnyAction, form: Form, *, request_key
     """
     caller = Caller(actor, Origin.MANUAL, AIRFLOW_REASON, request_key)
     options = Options(form.dry_run, getattr(form, "timeout_seconds", 0.0))
-    with open_context(app, caller, options) as context:
-        answer: Answer = perform_parts(partial(perform_in, context, action), _request_of(action, form))
-        return answer
+    answer: Answer = perform_at(app, caller, options, action, _request_of(action, form))
+    return answer
 
 
 def _request_of(action: AnyAction, form: Form) -> BaseModel:

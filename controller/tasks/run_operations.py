@@ -16,16 +16,16 @@ from controller.store.journal import claims
 from controller.store.postgres.clock import database_now
 
 BUDGET_SECONDS = 40.0
-"""Default of the seconds after which no operation begins."""
+"""Seconds after which no operation begins."""
 SOON_SECONDS = 6.0
 """Operations that are due again within this time are waited for. It is longer than a runner's longest delay
 between attempts.
 """
 
 
-def run_without_worker(app: Application, budget_seconds: float = BUDGET_SECONDS) -> int:
+def run_without_worker(app: Application) -> int:
     """Verify unverified topics, then run due operations of any requester until none is due within
-    `SOON_SECONDS` or `budget_seconds` are over. Sleeps until operations that are due soon. Return the number
+    `SOON_SECONDS` or `BUDGET_SECONDS` are over. Sleeps until operations that are due soon. Return the number
     of runs.
 
     Does nothing and returns 0 while a worker is running. The remaining operations wait for the next pass. An
@@ -33,7 +33,7 @@ def run_without_worker(app: Application, budget_seconds: float = BUDGET_SECONDS)
     """
     if worker_is_up(app):
         return 0
-    context, runs, give_up_at = app.runner(), 0, time.monotonic() + budget_seconds
+    context, runs, give_up_at = app.runner(), 0, time.monotonic() + BUDGET_SECONDS
     while time.monotonic() < give_up_at and verify_topics(app.store, app.planes)[1]:
         pass
     while time.monotonic() < give_up_at:

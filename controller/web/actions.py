@@ -11,7 +11,6 @@ from fastapi import APIRouter, Body, Query
 from pydantic import BaseModel, create_model
 
 from controller.actions.action import AnyAction, all_actions, perform_in
-from controller.actions.context import Context
 from controller.actions.responses import Answer
 from controller.actions.rights import Right
 from controller.actions.signatures import REQUIRED, describe, keyword
@@ -86,8 +85,7 @@ def _report_endpoint(action: AnyAction, level: Any) -> Any:
     document = _document_of(action)
 
     def read(acting: Acting, body: BaseModel | None = None, **path: Any) -> Answer:
-        context = Context(acting.app, acting.app.store, acting.caller())
-        answer: Answer = perform_in(context, action, _request_of(action, body, path))
+        answer: Answer = perform_in(acting.context(), action, _request_of(action, body, path))
         return answer
 
     parameters = [keyword("acting", HttpCaller), *path_parameters(action.path_fields, action.request, level)]

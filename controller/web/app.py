@@ -30,7 +30,7 @@ from controller.web.body_size import SmallRequests
 from controller.web.computing_limits import ComputingTurns
 from controller.web.description import describe
 from controller.web.http_caller import Turns
-from controller.web.pulsar import namespaces, scalable, segments
+from controller.web.pulsar import policies, scalable, segments
 from controller.web.refusals import answer_errors
 from controller.web.request_limits import GivesBack, Slots
 from controller.web.route_rights import Who, demand_rights, token_holder
@@ -39,7 +39,7 @@ from controller.web.shared_parameters import PeopleServices
 ROUTERS_FOR_PEOPLE = (
     layouts.router_for_people,
     scalable.router,
-    namespaces.router,
+    policies.router,
     segments.router,
     actions.router(),
     questions.router(),

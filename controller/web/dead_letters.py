@@ -10,12 +10,11 @@ from fastapi import Request as HttpRequest
 from pydantic import BaseModel, Field
 from starlette.concurrency import run_in_threadpool
 
-from controller.bootstrap import ConsumerServices
 from controller.web.paths import CONSUMER_PATH, TOPIC_PATH, Name
 from controller.web.refusals import LED, REFUSALS
 from controller.web.route_rights import CONSUME, DemandingRoute
 from controller.web.sessions import AtLeader, Life
-from controller.web.shared_parameters import Topic
+from controller.web.shared_parameters import Topic, served_by
 
 router = APIRouter(
     route_class=DemandingRoute,
@@ -35,8 +34,7 @@ class Logged(BaseModel):
 @router.get(TOPIC_PATH + "/subscriptions/{subscription}/dead-letter-log")
 async def dead_letter_log(request: HttpRequest, topic: Topic, subscription: Name) -> Logged:
     """Return the subscription's dead-letter log. 404 before the first dead letter."""
-    served: ConsumerServices = request.app.state.served
-    log = await run_in_threadpool(served.dead_letters.find, topic, subscription)
+    log = await run_in_threadpool(served_by(request).dead_letters.find, topic, subscription)
     return Logged(data_plane=log.data_plane, backing_topic=log.backing_topic)
 
 

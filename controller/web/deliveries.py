@@ -12,15 +12,14 @@ from fastapi import Request as HttpRequest
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 
-from controller.bootstrap import ConsumerServices
 from controller.domain.deliveries import DeliveryEvent
 from controller.store.topics.bucket_owners import SubscriptionKey
 from controller.store.topics.deliveries import Ownership
 from controller.web.paths import CONSUMER_PATH, ConsumerName, Name
 from controller.web.refusals import LED, REFUSALS
 from controller.web.route_rights import CONSUME, DemandingRoute, Holder
-from controller.web.sessions import Life
-from controller.web.shared_parameters import Topic
+from controller.web.sessions import Life, ReleasedBucketModel, RequestingConsumer
+from controller.web.shared_parameters import Topic, served_by
 
 router = APIRouter(
     route_class=DemandingRoute,
@@ -32,7 +31,7 @@ Whole = Annotated[int, Field(ge=-1, lt=2**63)]
 Position = Annotated[list[Whole], Field(min_length=1, max_length=8)]
 
 
-class Owned(Life):
+class Owned(Life, ReleasedBucketModel):
     """A bucket, with the generation of the assignment that gave the bucket to the consumer."""
 
     model_config = ConfigDict(
@@ -40,10 +39,6 @@ class Owned(Life):
             "examples": [{"incarnation": "f00d", "segment_id": 0, "bucket_start": 0, "generation": 1}]
         }
     )
-
-    segment_id: Annotated[int, Field(ge=0, lt=2**63)]
-    bucket_start: Annotated[int, Field(ge=0, le=65_535)]
-    generation: Annotated[int, Field(ge=0, lt=2**63)]
 
 
 class Opened(Owned):
@@ -103,42 +98,37 @@ class Openings(BaseModel):
 
 async def _asker(
     request: HttpRequest, topic: Topic, subscription: Name, consumer: ConsumerName, holder: Holder
-) -> _RequestingConsumer:
+) -> RequestingConsumer:
     """Return the consumer that sends the request. `holder` is the grant of the token. Raises TopicNotFound; subscription and consumer are
     not checked.
     """
-    served: ConsumerServices = request.app.state.served
+    served = served_by(request)
     topic_id, _ = await run_in_threadpool(served.layouts.find, topic)
-    return _RequestingConsumer(served, SubscriptionKey(topic_id, subscription), consumer, holder.subject)
+    return RequestingConsumer(served, SubscriptionKey(topic_id, subscription), consumer, holder.subject)
 
 
-class _RequestingConsumer:
-    """The consumer that sends the request."""
-
-    def __init__(self, served: ConsumerServices, key: SubscriptionKey, consumer: str, subject: str) -> None:
-        self.counts = served.deliveries
-        self._key, self._consumer, self._subject = key, consumer, subject
-
-    def ownership(self, body: Owned) -> Ownership:
-        """Return the ownership that the consumer claims in the body. The claim is not checked here."""
-        return Ownership(
-            self._key,
-            self._consumer,
-            body.incarnation,
-            body.segment_id,
-            body.bucket_start,
-            body.generation,
-            self._subject,
-        )
+Asker = Annotated[RequestingConsumer, Depends(_asker)]
 
 
-Asker = Annotated[_RequestingConsumer, Depends(_asker)]
+def _ownership(asker: RequestingConsumer, body: Owned) -> Ownership:
+    """Return the consumer's ownership of the bucket that the body names."""
+    return Ownership(
+        asker.key,
+        asker.consumer,
+        body.incarnation,
+        body.segment_id,
+        body.bucket_start,
+        body.generation,
+        asker.subject,
+    )
 
 
 @router.post(CONSUMER_PATH + "/opened")
 async def opened(asker: Asker, body: Opened) -> Openings:
     """Record that a consumer begins to read a bucket."""
-    openings, stored = await run_in_threadpool(asker.counts.opened, asker.ownership(body), body.position)
+    openings, stored = await run_in_threadpool(
+        asker.served.deliveries.opened, _ownership(asker, body), body.position
+    )
     messages = [
         Troubled(
             position=list(delivery.position),
@@ -154,15 +144,15 @@ async def opened(asker: Asker, body: Opened) -> Openings:
 @router.post(CONSUMER_PATH + "/closed", status_code=204)
 async def closed(asker: Asker, body: Owned) -> None:
     """Record that a consumer closed a bucket without an error."""
-    await run_in_threadpool(asker.counts.closed, asker.ownership(body))
+    await run_in_threadpool(asker.served.deliveries.closed, _ownership(asker, body))
 
 
 @router.post(CONSUMER_PATH + "/deliveries", status_code=204)
 async def delivered(asker: Asker, body: Delivered) -> None:
     """Record an event of a delivery: begun, failed or ended."""
     await run_in_threadpool(
-        asker.counts.note,
-        asker.ownership(body),
+        asker.served.deliveries.note,
+        _ownership(asker, body),
         body.position,
         body.event,
         body.deliveries,

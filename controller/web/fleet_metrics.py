@@ -23,6 +23,8 @@ from controller.store.postgres.snapshots import snapshot
 
 log = telemetry.get_logger(__name__)
 
+Sample = tuple[str, Sequence[str], float | None]
+"""The name of a metric, the values of its labels, and its value; None for a figure that is NULL, which gives no series."""
 _TOPIC = ("topic",)
 UP: Final = (
     "cleave_database_up",
@@ -119,18 +121,46 @@ LEFT_OUT: Final = (
     "Live topics without series of their own; see --most-topics and --prefix.",
 )
 TOPIC_GAUGES: Final = {
-    "pulsar_scalable_topic_active_segments": "Active segments of the topic (PIP-483).",
-    "pulsar_scalable_topic_entry_buckets": "Entry buckets of its active segments (PIP-486).",
-    "pulsar_scalable_topic_shared_segments": "Segments that more than one consumer of a subscription reads (PIP-486).",
-    "pulsar_scalable_topic_buckets_withheld": "Entry buckets whose owner must release them and has not released them (PIP-486).",
-    "cleave_topic_oldest_withheld_seconds": "Time since the oldest of these releases was requested.",
-    "cleave_topic_buckets_away": "Entry buckets whose owner is disconnected and within its grace period.",
-    "cleave_topic_oldest_away_seconds": "Longest time that one of these owners has been disconnected.",
-    "pulsar_scalable_topic_draining_segments": "Sealed segments that are not drained, one for each ordered subscription (PIP-486).",
-    "cleave_topic_still_drain_seconds": "Longest time without progress of one of these segments, of those whose ancestors are drained.",
-    "cleave_topic_hottest_ratio": "Largest ratio of a rate to its split threshold; above 1 the segment is hot. Absent without fresh load.",
-    "cleave_topic_stale_segments": "Its active segments without fresh load.",
+    "active_segments": ("pulsar_scalable_topic_active_segments", "Active segments of the topic (PIP-483)."),
+    "entry_buckets": (
+        "pulsar_scalable_topic_entry_buckets",
+        "Entry buckets of its active segments (PIP-486).",
+    ),
+    "shared_segments": (
+        "pulsar_scalable_topic_shared_segments",
+        "Segments that more than one consumer of a subscription reads (PIP-486).",
+    ),
+    "buckets_withheld": (
+        "pulsar_scalable_topic_buckets_withheld",
+        "Entry buckets whose owner must release them and has not released them (PIP-486).",
+    ),
+    "oldest_withheld_seconds": (
+        "cleave_topic_oldest_withheld_seconds",
+        "Time since the oldest of these releases was requested.",
+    ),
+    "buckets_away": (
+        "cleave_topic_buckets_away",
+        "Entry buckets whose owner is disconnected and within its grace period.",
+    ),
+    "oldest_away_seconds": (
+        "cleave_topic_oldest_away_seconds",
+        "Longest time that one of these owners has been disconnected.",
+    ),
+    "draining_segments": (
+        "pulsar_scalable_topic_draining_segments",
+        "Sealed segments that are not drained, one for each ordered subscription (PIP-486).",
+    ),
+    "still_drain_seconds": (
+        "cleave_topic_still_drain_seconds",
+        "Longest time without progress of one of these segments, of those whose ancestors are drained.",
+    ),
+    "hottest_ratio": (
+        "cleave_topic_hottest_ratio",
+        "Largest ratio of a rate to its split threshold; above 1 the segment is hot. Absent without fresh load.",
+    ),
+    "stale_segments": ("cleave_topic_stale_segments", "Its active segments without fresh load."),
 }
+"""Metrics of a topic by field of `TopicFigures`."""
 TOPIC_TOTALS: Final = {
     "auto_splits": "Splits that the autoscaler made (PIP-483).",
     "auto_merges": "Merges that the autoscaler made (PIP-483).",
@@ -139,7 +169,7 @@ TOPIC_TOTALS: Final = {
     "rebucket_rollovers": "Segments that were rebucketed (PIP-486).",
     "bucket_reassignments": "Assignments of entry buckets to a new owner (PIP-486).",
 }
-"""Help texts of a topic's counters; the metric is named `pulsar_scalable_topic_`, the name and `_total`."""
+"""Help texts of a topic's counters by their keys in `TopicFigures.totals`."""
 
 
 def described() -> list[tuple[str, str, tuple[str, ...], str]]:
@@ -153,8 +183,8 @@ def described() -> list[tuple[str, str, tuple[str, ...], str]]:
         *((name, "gauge", (), text) for name, text in APPROVALS.values()),
         *((name, "gauge", labels, text) for name, text, labels in RECENT.values()),
         (LEFT_OUT[0], "gauge", (), LEFT_OUT[1]),
-        *((name, "gauge", _TOPIC, text) for name, text in TOPIC_GAUGES.items()),
-        *((f"pulsar_scalable_topic_{name}_total", "counter", _TOPIC, text) for name, text in TOPIC_TOTALS.items()),
+        *((name, "gauge", _TOPIC, text) for name, text in TOPIC_GAUGES.values()),
+        *((_total_name(name), "counter", _TOPIC, text) for name, text in TOPIC_TOTALS.items()),
     ]  # fmt: skip
 
 
@@ -167,8 +197,7 @@ class FleetMetrics(Collector):
 
     def describe(self) -> Iterator[Metric]:
         """Yield the metrics without values, without a query."""
-        for name, kind, labels, text in described():
-            yield _family(name, kind, text, labels)
+        yield from _families().values()
 
     def collect(self) -> Iterator[Metric]:
         """Read the figures in one snapshot and yield the metrics of the fleet and of the topics.
@@ -182,9 +211,11 @@ class FleetMetrics(Collector):
             log.warning("fleet metrics not read", error=str(error))
             yield GaugeMetricFamily(*UP, value=0)
             return
-        yield GaugeMetricFamily(*UP, value=1)
-        yield from _of_fleet(figures)
-        yield from _of_topics(figures.topics)
+        families = _families()
+        for name, labels, value in _samples(figures):
+            if value is not None:
+                families[name].add_metric(list(map(printable, labels)), value)
+        yield from families.values()
 
 
 def _health_name(column: str) -> str:
@@ -192,86 +223,41 @@ def _health_name(column: str) -> str:
     return f"cleave_fleet_{column}" + ("_total" if column in _COUNTED_HEALTH else "")
 
 
-def _family(
-    name: str, kind: str, text: str, labels: Sequence[str]
-) -> CounterMetricFamily | GaugeMetricFamily:
-    """Return a metric without values; every `kind` other than `counter` is a gauge."""
-    family = CounterMetricFamily if kind == "counter" else GaugeMetricFamily
-    return family(name, text, labels=labels)
+def _total_name(counter: str) -> str:
+    """Return the metric's name for a counter of a topic."""
+    return f"pulsar_scalable_topic_{counter}_total"
 
 
-def _of_fleet(figures: FleetFigures) -> Iterator[Metric]:
-    """Yield the metrics of the fleet. A figure that is NULL gives a metric without a value."""
-    for column, text in HEALTH.items():
-        value = figures.health[column]
-        kind = "counter" if column in _COUNTED_HEALTH else "gauge"
-        family = _family(_health_name(column), kind, text, ())
-        if value is not None:
-            family.add_metric([], value)
-        yield family
-    for tally, (name, text, labels) in TOTALS.items():
-        total = CounterMetricFamily(name, text, labels=labels)
-        for what, kind, because, count in figures.totals:
-            if what == tally:
-                total.add_metric([kind, because], count)
-        yield total
-    silent = GaugeMetricFamily(SOURCES[0], SOURCES[1], labels=SOURCES[2])
+def _families() -> dict[str, CounterMetricFamily | GaugeMetricFamily]:
+    """Return every metric by name, without values."""
+    kinds = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily}
+    return {name: kinds[kind](name, text, labels=labels) for name, kind, labels, text in described()}
+
+
+def _samples(figures: FleetFigures) -> Iterator[Sample]:
+    """Yield the sample of each of the figures."""
+    yield UP[0], (), 1
+    for column in HEALTH:
+        yield _health_name(column), (), figures.health[column]
+    for tally, kind, because, count in figures.totals:
+        if tally in TOTALS:
+            yield TOTALS[tally][0], (kind, because), count
     for source, seconds in figures.silent_seconds.items():
-        silent.add_metric([printable(source)], seconds)
-    yield silent
-    shards = CounterMetricFamily(SHARDS[0], SHARDS[1], labels=SHARDS[2])
+        yield SOURCES[0], (source,), seconds
     for shard, times in figures.lease_changes.items():
-        shards.add_metric([shard], times)
-    yield shards
-    for column, (name, text) in APPROVALS.items():
-        yield _single(name, text, figures.approvals[column])
-    yield from _of_late(figures)
-    yield GaugeMetricFamily(*LEFT_OUT, value=figures.topics_left_out)
+        yield SHARDS[0], (shard,), times
+    for column, (name, _) in APPROVALS.items():
+        yield name, (), figures.approvals[column]
+    for row in figures.recent:
+        yield RECENT[row.of][0], row.labels, row.value
+    yield LEFT_OUT[0], (), figures.topics_left_out
+    yield from _samples_of_topics(figures.topics)
 
 
-def _of_late(figures: FleetFigures) -> Iterator[Metric]:
-    """Yield the metrics of the last quarter of an hour."""
-    for of, (name, text, labels) in RECENT.items():
-        family = GaugeMetricFamily(name, text, labels=labels)
-        for row in figures.recent:
-            if row.of == of:
-                family.add_metric(list(map(printable, row.labels)), row.value)
-        yield family
-
-
-def _single(name: str, text: str, value: float | None) -> GaugeMetricFamily:
-    """Return a gauge without labels; without a value if `value` is None."""
-    family = GaugeMetricFamily(name, text)
-    if value is not None:
-        family.add_metric([], value)
-    return family
-
-
-def _of_topics(topics: Sequence[TopicFigures]) -> Iterator[Metric]:
-    """Yield the metrics that have a series for each of the topics. A gauge has no series for a topic whose figure is NULL."""
-    gauges = {name: GaugeMetricFamily(name, text, labels=_TOPIC) for name, text in TOPIC_GAUGES.items()}
-    totals = {
-        name: CounterMetricFamily(f"pulsar_scalable_topic_{name}", text, labels=_TOPIC)
-        for name, text in TOPIC_TOTALS.items()
-    }
+def _samples_of_topics(topics: Sequence[TopicFigures]) -> Iterator[Sample]:
+    """Yield the samples of the metrics that have a series for each of the topics."""
     for topic in topics:
-        values = (
-            topic.active_segments,
-            topic.entry_buckets,
-            topic.shared_segments,
-            topic.buckets_withheld,
-            topic.oldest_withheld_seconds,
-            topic.buckets_away,
-            topic.oldest_away_seconds,
-            topic.draining_segments,
-            topic.still_drain_seconds,
-            topic.hottest_ratio,
-            topic.stale_segments,
-        )
-        for gauge, value in zip(gauges.values(), values, strict=True):
-            if value is not None:
-                gauge.add_metric([printable(topic.topic)], value)
-        for name, total in totals.items():
-            total.add_metric([printable(topic.topic)], topic.totals[name])
-    yield from gauges.values()
-    yield from totals.values()
+        for field, (name, _) in TOPIC_GAUGES.items():
+            yield name, (topic.topic,), getattr(topic, field)
+        for counter in TOPIC_TOTALS:
+            yield _total_name(counter), (topic.topic,), topic.totals[counter]

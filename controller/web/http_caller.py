@@ -15,9 +15,9 @@ from typing import Annotated
 from fastapi import Depends
 from fastapi import Request as HttpRequest
 
-from controller.actions.context import REST_REASON, Caller
+from controller.actions.context import REST_REASON, Caller, Context
 from controller.actions.rights import Right
-from controller.actions.waiting import wait_until_done
+from controller.actions.waiting import demand_done, run_to_its_end
 from controller.bootstrap import Application
 from controller.domain.operation import Operation, Origin
 from controller.store.journal.operations import Request
@@ -48,25 +48,24 @@ class Acting:
     app: Application
     grant: Grant
 
-    def request(self, reason: str, key: str | None = None) -> Request:
-        """Return a request for the journal, with the deadline of the settings. `key` is the request key; None: a new key."""
-        return Request(
-            request_key=key or f"api-{os.urandom(8).hex()}",
-            origin=Origin.API,
-            actor=self.grant.subject,
-            reason=reason,
-            deadline_seconds=self.app.settings.operation_deadline_seconds,
-        )
-
     def caller(self, key: str | None = None) -> Caller:
         """Return the holder of the token as the caller, with a new request key if none is given."""
         return Caller(self.grant.subject, Origin.API, REST_REASON, key or f"api-{os.urandom(8).hex()}")
+
+    def context(self) -> Context:
+        """Return the context of an action without a dry run and without a wait, with a new request key."""
+        return Context(self.app, self.app.store, self.caller())
+
+    def request(self, reason: str) -> Request:
+        """Return a request for the journal with a new key."""
+        return self.context().journal_request(reason)
 
     def finish(self, intent: Intent) -> Operation:
         """Wait until the operation of the intent is done, and return it. Without a running worker, this process runs the operation. Raises
         Retryable if the operation takes longer than `serve_wait_seconds`, Terminal if it was aborted.
         """
-        return wait_until_done(self.app, intent, self.app.settings.serve_wait_seconds)
+        operation_id, seconds = intent.operation.operation_id, self.app.settings.serve_wait_seconds
+        return demand_done(run_to_its_end(self.app, operation_id, seconds))
 
 
 async def _acting(request: HttpRequest, grant: Holder) -> AsyncIterator[Acting]:

@@ -7,10 +7,9 @@ holder: a repeated request gets the first answer.
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 from fastapi import Depends, Header, Query
 from fastapi import Request as HttpRequest
@@ -20,14 +19,12 @@ from controller.actions.action import AnyAction, perform_in
 from controller.actions.context import Context, Options
 from controller.actions.dry_run import store_for
 from controller.actions.responses import Response
-from controller.bootstrap import Application
 from controller.services.computing.computers import Computation
 from controller.store import idempotency_keys
 from controller.store.postgres.engine import Store
 from controller.web.http_caller import Acting, HttpCaller
 from controller.web.paths import PRINTABLE
 
-Answer = TypeVar("Answer", bound=BaseModel)
 LONGEST_WAIT_SECONDS = 60.0
 
 
@@ -42,42 +39,6 @@ class Change:
     key: str | None
     digest: str
 
-    @property
-    def app(self) -> Application:
-        """The application that carries out the change."""
-        return self.acting.app
-
-    @property
-    def actor(self) -> str:
-        """The subject of the token."""
-        return self.acting.grant.subject
-
-    def once(self, kind: type[Answer], act: Callable[[Store], Answer]) -> Answer:
-        """Return the answer of `act`, of its dry run, or the first answer to the key. `kind` is the class of the answer.
-
-        A request with a key stores the key before `act` and the answer after it, each in a transaction of its own. If `act` raises an
-        error, the key is freed, so that the request can be repeated. A first request without an answer for
-        `idempotency_keys.TAKEN_OVER_AFTER_SECONDS` is performed again. A dry run stores no key. Raises the errors of `act`, Conflict for a
-        key of another request, and Retryable while the first request with the key is being answered.
-        """
-        if self.dry_run or self.key is None:
-            with store_for(self.app, self.dry_run) as store:
-                return act(store)
-        store = self.app.store
-        with store.transaction() as tx:
-            first = idempotency_keys.begin(tx, self.actor, self.key, self.digest)
-        if first is not None:
-            return kind.model_validate(first)
-        try:
-            answer = act(store)
-        except Exception:
-            with store.transaction() as tx:
-                idempotency_keys.free(tx, self.actor, self.key)
-            raise
-        with store.transaction() as tx:
-            idempotency_keys.finish(tx, self.actor, self.key, answer.model_dump(mode="json"))
-        return answer
-
     def perform(
         self,
         action: AnyAction,
@@ -87,27 +48,50 @@ class Change:
     ) -> Response:
         """Perform the action, or its dry run, and return the response; a repeated request with the same key gets the first response.
         `wait_seconds` bounds the wait for an operation; `computation` is the turn of an action that computes. Raises the errors of the
-        action and of `once`.
+        action and of `_once`.
         """
-        caller = self.acting.caller(self.request_key)
+        app, caller = self.acting.app, self.acting.caller(self._journal_key)
         options = Options(self.dry_run, wait_seconds)
-        answer: Response = self.once(
-            action.response,
-            lambda store: perform_in(Context(self.app, store, caller, options, computation), action, request),
-        )
+
+        def act(store: Store) -> Response:
+            context = Context(app, store, caller, options, computation)
+            response: Response = perform_in(context, action, request)
+            return response
+
+        if self.dry_run or self.key is None:
+            with store_for(app, self.dry_run) as store:
+                return act(store)
+        return self._once(self.key, action.response, act)
+
+    def _once(self, key: str, kind: type[Response], act: Callable[[Store], Response]) -> Response:
+        """Return the answer of `act`, or the first answer to the key. `kind` is the class of the answer.
+
+        The key is stored before `act` and the answer after it, each in a transaction of its own. If `act` raises an error, the key is
+        freed, so that the request can be repeated. A first request without an answer for `idempotency_keys.TAKEN_OVER_AFTER_SECONDS` is
+        performed again. Raises the errors of `act`, Conflict for a key of another request, and Retryable while the first request with
+        the key is being answered.
+        """
+        store, actor = self.acting.app.store, self.acting.grant.subject
+        with store.transaction() as tx:
+            first = idempotency_keys.begin(tx, actor, key, self.digest)
+        if first is not None:
+            return kind.model_validate(first)
+        try:
+            answer = act(store)
+        except Exception:
+            with store.transaction() as tx:
+                idempotency_keys.free(tx, actor, key)
+            raise
+        with store.transaction() as tx:
+            idempotency_keys.finish(tx, actor, key, answer.model_dump(mode="json"))
         return answer
 
     @property
-    def request_key(self) -> str:
-        """Key of the change in the journal: the same for repeated requests with an idempotency key, else a new key."""
-        return self._journal_key or f"api-{os.urandom(8).hex()}"
-
-    @property
     def _journal_key(self) -> str | None:
-        """Key in the journal, which all callers share; None where the request has no key."""
+        """Key in the journal, the same for repeated requests with an idempotency key. None for any other request, which gets a new key."""
         if self.key is None or self.dry_run:
             return None
-        return f"api-{hashlib.sha256(f'{self.actor} {self.key}'.encode()).hexdigest()[:32]}"
+        return f"api-{hashlib.sha256(f'{self.acting.grant.subject} {self.key}'.encode()).hexdigest()[:32]}"
 
 
 async def _change(

@@ -12,12 +12,11 @@ from fastapi import Request as HttpRequest
 from pydantic import BaseModel, ConfigDict, FailFast, Field
 from starlette.concurrency import run_in_threadpool
 
-from controller.bootstrap import ConsumerServices
 from controller.domain.hash_range import RING_SIZE
 from controller.web.paths import PRINTABLE, TOPIC_PATH
 from controller.web.refusals import REFUSALS
 from controller.web.route_rights import CONSUME, DemandingRoute
-from controller.web.shared_parameters import Topic
+from controller.web.shared_parameters import Topic, served_by
 
 router = APIRouter(
     route_class=DemandingRoute, dependencies=[CONSUME], responses=REFUSALS, tags=["clients: key counts"]
@@ -50,5 +49,4 @@ class KeyCounts(BaseModel):
 @router.post(PATH, status_code=204)
 async def key_counts(request: HttpRequest, topic: Topic, body: KeyCounts) -> None:
     """Store the counts of a producer."""
-    served: ConsumerServices = request.app.state.served
-    await run_in_threadpool(served.key_counts.add, topic, body.producer, body.counts)
+    await run_in_threadpool(served_by(request).key_counts.add, topic, body.producer, body.counts)

@@ -24,7 +24,6 @@ from starlette.concurrency import run_in_threadpool
 from controller.bootstrap import ConsumerServices
 from controller.domain.errors import StoreUnavailable
 from controller.domain.formatting import printable
-from controller.services.consumer_sessions.leader import SessionLeader
 from controller.services.consumer_sessions.requests import (
     Attach,
     Deregister,
@@ -186,8 +185,8 @@ class Reasons(Life):
 
 
 @dataclass(frozen=True, slots=True)
-class LeaderRequest:
-    """The consumer and subscription of a request, at the topic's leader."""
+class RequestingConsumer:
+    """The consumer that sends a request, and its subscription. Only the topic's leader answers `ask`."""
 
     served: ConsumerServices
     key: SubscriptionKey
@@ -199,15 +198,19 @@ class LeaderRequest:
         the leader answers with, StoreUnavailable after `ANSWER_SECONDS` or if the leader cancels the request.
         """
         request = kind(key=self.key, consumer=self.consumer, subject=self.subject, **more)
-        await _answered(self.served.leader, request)
+        self.served.leader.submit(request)
+        try:
+            await asyncio.wait_for(asyncio.wrap_future(request.done), ANSWER_SECONDS)
+        except (TimeoutError, CancelledError):
+            raise StoreUnavailable("the leader has not answered in time; ask again") from None
 
 
 async def _asking(
     request: HttpRequest, topic: Topic, subscription: Name, consumer: ConsumerName, holder: Holder
-) -> LeaderRequest:
-    """Return the request of a consumer, if this worker leads the topic. `holder` is the grant of the token. Subscription and consumer are
-    not checked here. Raises TopicNotFound, OtherLeader if another worker leads the topic, StoreUnavailable if no worker leads the topic or
-    the leader has no address.
+) -> RequestingConsumer:
+    """Return the consumer of a request at the leader, if this worker leads the topic. `holder` is the grant of the token. Subscription and
+    consumer are not checked here. Raises TopicNotFound, OtherLeader if another worker leads the topic, StoreUnavailable if no worker leads
+    the topic or the leader has no address.
     """
     served = served_by(request)
     threads: CapacityLimiter = request.app.state.session_threads
@@ -219,10 +222,10 @@ async def _asking(
                 f"no worker leads {topic} at the moment, or the leader serves no HTTP; ask again"
             )
         raise OtherLeader(leader)
-    return LeaderRequest(served, SubscriptionKey(topic_id, subscription), consumer, holder.subject)
+    return RequestingConsumer(served, SubscriptionKey(topic_id, subscription), consumer, holder.subject)
 
 
-AtLeader = Annotated[LeaderRequest, Depends(_asking)]
+AtLeader = Annotated[RequestingConsumer, Depends(_asking)]
 
 
 @router.get(
@@ -345,14 +348,3 @@ async def reasons(asking: AtLeader, body: Reasons) -> None:
 async def goodbye(asking: AtLeader, incarnation: Incarnation) -> None:
     """End the session. Other consumers get its buckets at once."""
     await asking.ask(Deregister, incarnation=incarnation)
-
-
-async def _answered(leader: SessionLeader, request: Request) -> None:
-    """Submit the request to the leader, and wait for the answer. Raises the error that the leader answers with, and StoreUnavailable after
-    `ANSWER_SECONDS` or if the leader cancels the request; after a timeout, the request may still take effect.
-    """
-    leader.submit(request)
-    try:
-        await asyncio.wait_for(asyncio.wrap_future(request.done), ANSWER_SECONDS)
-    except (TimeoutError, CancelledError):
-        raise StoreUnavailable("the leader has not answered in time; ask again") from None

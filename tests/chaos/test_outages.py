@@ -61,7 +61,7 @@ class DatabaseScene(Scene):
         """Have the database fail; back when it answers again."""
         began = time.monotonic()
         if outage is Outage.SERVER_CRASH:
-            self.server.crash()
+            self.server.kill()
             self.server.start()
         else:
             other = Bench(self.bench.url)

@@ -177,7 +177,7 @@ class ReplicatedPostgres:
     def kill_primary(self) -> None:
         """Kill every process of the primary at once. There is no primary until `promote` or `restore`."""
         self.relay.point_to(None)
-        self.primary.crash()
+        self.primary.kill()
 
     def freeze_primary(self) -> None:
         """Stop every process of the primary without closing a connection, as a hung host does."""
@@ -274,7 +274,7 @@ class ReplicatedPostgres:
     def _discard(self, server: EmbeddedPostgres) -> None:
         """End the server and delete its data. Its port stays claimed for the successor."""
         home = self._homes.pop(server)
-        server.crash()
+        server.kill()
         _free_memory(_data(home))
         shutil.rmtree(home, ignore_errors=True)
 

@@ -6,7 +6,6 @@ about 25 s and take 1.1 GiB together. Each part may be stopped, killed and start
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -14,18 +13,18 @@ from typing import Final
 
 from controller.devstack.control_group import ControlGroup
 from controller.devstack.failure import DevstackFailed
-from controller.devstack.ports import LOOPBACK, is_listening, release_port
+from controller.devstack.ports import LOOPBACK, is_listening
 from controller.devstack.process import run_checked
 from controller.devstack.pulsar.configuration import (
     BOOKIE,
     BROKER,
+    delete_data,
     kept_ports,
     loopback_interface,
     write_properties,
 )
 from controller.devstack.pulsar.jars import PULSAR_4, pulsar_jars
 from controller.devstack.pulsar.java_server import TUNED, JavaProgram, JavaServer, Jvm, is_healthy
-from controller.devstack.pulsar.tokens import TokenAuthentication
 from controller.devstack.running import Running
 
 CLUSTER_NAME = "cleave"
@@ -56,7 +55,6 @@ class ClusterBroker(JavaServer):
         program: JavaProgram,
         directory: Path,
         ports: tuple[int, int],
-        token: str | None,
         host: str,
     ) -> None:
         """Store the settings. `ports`: of the admin REST API, and of the binary protocol; `host` is a name of the
@@ -66,7 +64,7 @@ class ClusterBroker(JavaServer):
         """Pulsar's name of the broker, as in `destinationBroker` of an unload."""
         self.admin_url = f"http://{host}:{ports[0]}"
         self.service_url = f"pulsar://{host}:{ports[1]}"
-        super().__init__(name, program, directory, lambda: is_healthy(self.admin_url, token))
+        super().__init__(name, program, directory, lambda: is_healthy(self.admin_url))
 
 
 class PulsarCluster(Running):
@@ -86,7 +84,6 @@ class PulsarCluster(Running):
         load_manager: LoadManager = LoadManager.MODULAR,
         jvm: Jvm = TUNED,
         properties: Mapping[str, str] | None = None,
-        authentication: TokenAuthentication | None = None,
         hosts: Sequence[str] = (LOOPBACK,),
         groups: Mapping[str, ControlGroup] | None = None,
     ) -> None:
@@ -101,7 +98,6 @@ class PulsarCluster(Running):
         self.version = version
         self._jvm = jvm
         self._properties = {"loadManagerClassName": load_manager.value, **(properties or {})}
-        self._authentication = authentication
         self._groups = dict(groups or {})
         names = [f"broker-{number}" for number in range(brokers)]
         self._jars = pulsar_jars(version)
@@ -157,10 +153,7 @@ class PulsarCluster(Running):
     def destroy(self) -> None:
         """Kill the cluster, release its ports and delete the data permanently; the logs stay. Create another object for another start."""
         self.kill()
-        for port in self._ports.values():
-            release_port(port)
-        (self._directory / "ports.json").unlink(missing_ok=True)
-        shutil.rmtree(self._directory / "data", ignore_errors=True)
+        delete_data(self._directory, self._ports)
 
     @property
     def _metadata_url(self) -> str:
@@ -244,11 +237,7 @@ class PulsarCluster(Running):
             "brokerServicePort": str(ports[1]),
             "advertisedAddress": host,
         }
-        secured = self._authentication.properties if self._authentication else {}
-        token = self._authentication.token() if self._authentication else None
-        conf = write_properties(
-            self._directory / name / "broker.conf", BROKER, own, secured, self._properties
-        )
+        conf = write_properties(self._directory / name / "broker.conf", BROKER, own, self._properties)
         program = JavaProgram(
             self._jars,
             "org.apache.pulsar.PulsarBrokerStarter",
@@ -256,4 +245,4 @@ class PulsarCluster(Running):
             self._jvm,
             group=self._groups.get(name),
         )
-        return ClusterBroker(name, program, conf.parent, ports, token, host)
+        return ClusterBroker(name, program, conf.parent, ports, host)

@@ -7,6 +7,7 @@ All these brokers share these values: one copy of each entry, and no wait for th
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
@@ -14,7 +15,7 @@ from typing import Final
 import psutil
 
 from controller.devstack.failure import DevstackFailed
-from controller.devstack.ports import LOOPBACK, free_port, is_listening
+from controller.devstack.ports import LOOPBACK, free_port, is_listening, release_port
 from controller.devstack.private_file import write_private
 
 BROKER: Final[Mapping[str, str]] = {
@@ -91,3 +92,11 @@ def kept_ports(directory: Path, names: Iterable[str]) -> dict[str, int]:
     ports = {name: free_port() for name in names}
     file.write_text(json.dumps(ports))
     return ports
+
+
+def delete_data(directory: Path, ports: Mapping[str, int]) -> None:
+    """Delete the data and the stored ports of servers that have ended, and release the ports. The logs stay."""
+    for port in ports.values():
+        release_port(port)
+    (directory / "ports.json").unlink(missing_ok=True)
+    shutil.rmtree(directory / "data", ignore_errors=True)

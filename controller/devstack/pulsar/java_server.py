@@ -14,9 +14,9 @@ from typing import Final
 import requests
 
 from controller.devstack.control_group import ControlGroup
-from controller.devstack.failure import DevstackFailed
 from controller.devstack.java import java_home
 from controller.devstack.process import ChildProcess
+from controller.devstack.running import ChildServer
 
 START_TIMEOUT_SECONDS: Final = 300.0
 """Timeout of a start, which takes ten seconds on an idle machine with two cores, and a minute or more if several start
@@ -104,8 +104,10 @@ class JavaProgram:
         ]
 
 
-class JavaServer:
+class JavaServer(ChildServer):
     """A program that serves until it is stopped; the same object may start it again after its end."""
+
+    grace_seconds = 30.0
 
     def __init__(
         self, name: str, program: JavaProgram, directory: Path, is_ready: Callable[[], bool]
@@ -113,19 +115,6 @@ class JavaServer:
         """Store the settings. `is_ready` is polled after a start; log and files go to `directory`."""
         self.name = name
         self._program, self._directory, self._is_ready = program, directory, is_ready
-        self._child: ChildProcess | None = None
-
-    @property
-    def pid(self) -> int:
-        """Process id of the JVM. Raises DevstackFailed if the program was not started, or was stopped."""
-        if self._child is None:
-            raise DevstackFailed(f"{self.name} is not running: call start() first")
-        return self._child.pid
-
-    @property
-    def running(self) -> bool:
-        """True between `start` and the JVM's end."""
-        return self._child is not None and self._child.running
 
     @property
     def log(self) -> Path:
@@ -150,34 +139,11 @@ class JavaServer:
         self._child = ChildProcess(command, log=self.log, cwd=self._directory)
         self._child.start()
 
-    def wait_ready(self, *, timeout_seconds: float = START_TIMEOUT_SECONDS) -> None:
-        """Wait until the program serves. If the program ends, or does not serve in time, stop it and raise
+    def wait_ready(self) -> None:
+        """Wait until the program serves. If the program ends, or does not serve within START_TIMEOUT_SECONDS, stop it and raise
         DevstackFailed with the end of its log. Raises DevstackFailed also if the program was not started.
         """
-        if self._child is None:
-            raise DevstackFailed(f"{self.name} is not running: call start() first")
-        try:
-            self._child.wait_ready(self._is_ready, timeout_seconds=timeout_seconds)
-        except DevstackFailed:
-            self._child = None
-            raise
-
-    def ask_to_end(self) -> None:
-        """Send the stop signal and return at once; `stop` then waits."""
-        if self._child is not None:
-            self._child.ask_to_end()
-
-    def stop(self, *, grace_seconds: float = 30.0) -> None:
-        """Shut down regularly, and by force after the grace period; do nothing if the program is not running."""
-        child, self._child = self._child, None
-        if child is not None:
-            child.stop(grace_seconds=grace_seconds)
-
-    def kill(self) -> None:
-        """Send SIGKILL: data that was only in memory is lost, as in a crash. Does nothing if the program is not running."""
-        child, self._child = self._child, None
-        if child is not None:
-            child.kill()
+        self._wait_until(self._is_ready, timeout_seconds=START_TIMEOUT_SECONDS)
 
 
 def is_healthy(admin_url: str, token: str | None = None) -> bool:

@@ -313,12 +313,12 @@ def stats_of(
 def segment_stats(
     topic: str, segment: Segment, backing_topic: str, load: Mapping[str, Any] | None
 ) -> Document:
-    """Return the document of `SegmentStats`. `load` is the segment's row of `inspect.load_now`; None if there is none."""
+    """Return the document of `SegmentStats`. `load` is a row of `inspect.load_now`, of which `SegmentLoad` takes its fields."""
     return {
         "name": backing_topic_name(topic, segment),
         "state": segment.state.value,
         "backingTopic": backing_topic,
-        "load": None if load is None or load["modified_at"] is None else _load(load),
+        "load": None if load is None or load["modified_at"] is None else load,
     }
 
 
@@ -341,20 +341,4 @@ def one_segment_stats(
         "createdAtEpoch": segment.created_epoch,
         "sealedAtEpoch": -1 if segment.sealed_epoch is None else segment.sealed_epoch,
         "subscriptions": {name: {"backlog": backlog} for name, backlog in backlogs.items()},
-    }
-
-
-def _load(row: Mapping[str, Any]) -> Document:
-    """Return the document of `SegmentLoad` from a row of `inspect.load_now`."""
-    rates = {
-        f"{of}Rate{way}": row[f"{of}_rate_{way.lower()}"] for of in ("msg", "byte") for way in ("In", "Out")
-    }
-    return {
-        **rates,
-        "modifiedAt": row["modified_at"],
-        "observedAt": row["observed_at"],
-        "coldSince": row["cold_since"],
-        "isStale": row["is_stale"],
-        "isHot": row["is_hot"],
-        "isCold": row["is_cold"],
     }

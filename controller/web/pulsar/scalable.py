@@ -1,4 +1,4 @@
-"""`/admin/v2/scalable/…`: topics, their segments, subscriptions, policies and statistics.
+"""`/admin/v2/scalable/…`: topics, their segments, subscriptions and statistics.
 
 Each change is an operation in the journal, and is answered when the operation is done.
 """
@@ -9,7 +9,6 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Body, Path, Query
 from fastapi import Request as HttpRequest
-from fastapi.responses import Response
 from pydantic import Field
 
 from controller.dataplane.registry import configured
@@ -23,16 +22,11 @@ from controller.services.segment_admin import Planner
 from controller.services.watches.topic_feed import TopicFilter
 from controller.store.topics import inspected, subscriptions, topics
 from controller.store.topics.published_layout import published_segments
-from controller.store.topics.subscriptions import SubscriptionKind
+from controller.store.topics.subscriptions import SubscriptionKind, SubscriptionState
 from controller.web.http_caller import Acting, HttpCaller
 from controller.web.paths import Name
-from controller.web.pulsar import documents, overrides
-from controller.web.pulsar.documents import (
-    AutoScalePolicy,
-    OneSegmentStats,
-    TopicMetadata,
-    TopicStats,
-)
+from controller.web.pulsar import documents
+from controller.web.pulsar.documents import OneSegmentStats, TopicMetadata, TopicStats
 from controller.web.pulsar.switch import SWITCHED_ON
 from controller.web.refusals import REFUSALS
 from controller.web.route_rights import ADMINISTER, OPERATE, READ, DemandingRoute
@@ -41,7 +35,7 @@ from controller.web.shared_parameters import Namespace, Timestamp, Topic, WithPr
 _NAMESPACE = "/admin/v2/scalable/{tenant}/{namespace}"
 _TOPIC = _NAMESPACE + "/{topic}"
 _SUBSCRIPTION = _TOPIC + "/subscriptions/{subscription}"
-_REASON = "requested with Pulsar's admin API"
+REASON = "requested with Pulsar's admin API"
 router = APIRouter(
     route_class=DemandingRoute,
     dependencies=[SWITCHED_ON],
@@ -84,7 +78,7 @@ def create_scalable_topic(
             app.store,
             app.planes,
             topic,
-            acting.request(_REASON),
+            acting.request(REASON),
             data_plane=data_plane or app.settings.serve_data_plane,
             segments=segments,
             properties=properties or {},
@@ -110,7 +104,7 @@ def delete_scalable_topic(
     """Delete the topic with every log behind it, unread messages included."""
     if not force:
         _demand_unused(acting, topic)
-    acting.finish(topic_admin.delete_topic(acting.app.store, topic, acting.request(_REASON)))
+    acting.finish(topic_admin.delete_topic(acting.app.store, topic, acting.request(REASON)))
 
 
 def _demand_unused(acting: Acting, topic: str) -> None:
@@ -173,20 +167,20 @@ def migrate_topic(
     app = acting.app
     old = f"persistent://{topic.removeprefix('topic://')}"
     planned = topic_adoption.plan(app.planes, old, topic=topic)
-    request = acting.request(_REASON)
+    request = acting.request(REASON)
     acting.finish(topic_adoption.adopt(app.store, app.planes, planned, request, cut_off=force))
 
 
 @router.post(_TOPIC + "/split/{segment_id}", dependencies=[OPERATE], status_code=204)
 def split_segment(acting: HttpCaller, topic: Topic, segment_id: SegmentId) -> None:
     """Split an ACTIVE segment at its midpoint."""
-    _reshape(acting, topic, segment_admin.splitting(segment_id))
+    reshape(acting, topic, segment_admin.splitting(segment_id))
 
 
 @router.post(_TOPIC + "/merge/{first_id}/{second_id}", dependencies=[OPERATE], status_code=204)
 def merge_segments(acting: HttpCaller, topic: Topic, first_id: SegmentId, second_id: NextSegmentId) -> None:
     """Merge two neighbouring ACTIVE segments."""
-    _reshape(acting, topic, segment_admin.merging(first_id, second_id))
+    reshape(acting, topic, segment_admin.merging(first_id, second_id))
 
 
 @router.post(_TOPIC + "/rebucket/{segment_id}", dependencies=[OPERATE], status_code=204)
@@ -197,38 +191,15 @@ def rebucket_segment(
     bucket_count: Annotated[int, Query(alias="bucketCount", ge=1, le=65_536, examples=[8])],
 ) -> None:
     """Give an ACTIVE segment another number of entry buckets."""
-    _reshape(acting, topic, segment_admin.rebucketing(segment_id, bucket_count))
+    reshape(acting, topic, segment_admin.rebucketing(segment_id, bucket_count))
 
 
-def _reshape(acting: Acting, topic: str, planner: Planner) -> None:
+def reshape(acting: Acting, topic: str, planner: Planner) -> None:
     """Write the intent of the reshape that the planner plans, and wait until the operation is done. Raises the errors of
     `segment_admin.submit` and `Acting.finish`.
     """
     app = acting.app
-    acting.finish(segment_admin.submit(app.store, app.planes, topic, planner, acting.request(_REASON)))
-
-
-_POLICY = _TOPIC + "/autoScalePolicy"
-
-
-@router.get(_POLICY, dependencies=[READ], **overrides.ANSWERED)
-def get_auto_scale_policy(acting: HttpCaller, topic: Topic) -> Response | AutoScalePolicy:
-    """The policy parameters that the topic overrides; 204 if there are none."""
-    return overrides.get_override(acting, topic)
-
-
-@router.post(_POLICY, dependencies=[OPERATE], status_code=204)
-def set_auto_scale_policy(
-    acting: HttpCaller, topic: Topic, policy: Annotated[AutoScalePolicy, Body()]
-) -> None:
-    """Replace the overrides of Pulsar's fields. Overrides that only Cleave has are kept."""
-    overrides.set_override(acting, topic, policy)
-
-
-@router.delete(_POLICY, dependencies=[OPERATE], status_code=204)
-def remove_auto_scale_policy(acting: HttpCaller, topic: Topic) -> None:
-    """Remove all overrides."""
-    overrides.remove_override(acting, topic)
+    acting.finish(segment_admin.submit(app.store, app.planes, topic, planner, acting.request(REASON)))
 
 
 @router.put(_SUBSCRIPTION, dependencies=[ADMINISTER], status_code=204)
@@ -243,17 +214,10 @@ def create_subscription(
     """
     with acting.app.store.transaction() as tx:
         topic_id = topics.find_topic(tx, topic).topic_id
-        listed = {
-            listed_subscription.name: listed_subscription
-            for listed_subscription in subscriptions.list_subscriptions(tx, topic_id)
-        }
-    existing = listed.get(subscription)
-    if existing is not None and (existing.kind, existing.state) == (
-        kind,
-        subscriptions.SubscriptionState.LIVE,
-    ):
+        listed = subscriptions.list_subscriptions(tx, topic_id)
+    if (subscription, kind, SubscriptionState.LIVE) in {(row.name, row.kind, row.state) for row in listed}:
         return
-    request = acting.request(_REASON)
+    request = acting.request(REASON)
     acting.finish(
         subscription_admin.create_subscription(acting.app.store, topic, subscription, request, kind=kind)
     )
@@ -263,7 +227,7 @@ def create_subscription(
 def delete_subscription(acting: HttpCaller, topic: Topic, subscription: Name) -> None:
     """Delete the subscription with its positions on every segment."""
     acting.finish(
-        subscription_admin.delete_subscription(acting.app.store, topic, subscription, acting.request(_REASON))
+        subscription_admin.delete_subscription(acting.app.store, topic, subscription, acting.request(REASON))
     )
 
 
@@ -275,16 +239,16 @@ def seek_subscription(
     timestamp: Timestamp,
 ) -> None:
     """Move the subscription to the timestamp on every segment, with all its consumers."""
-    _seek(acting, topic, subscription, SeekTarget(timestamp))
+    seek(acting, topic, subscription, SeekTarget(timestamp))
 
 
 @router.post(_SUBSCRIPTION + "/skip-all", dependencies=[ADMINISTER], status_code=204)
 def skip_all(acting: HttpCaller, topic: Topic, subscription: Name) -> None:
     """Move the subscription past all messages published so far."""
-    _seek(acting, topic, subscription, LATEST)
+    seek(acting, topic, subscription, LATEST)
 
 
-def _seek(acting: Acting, topic: str, subscription: str, target: SeekTarget) -> None:
+def seek(acting: Acting, topic: str, subscription: str, target: SeekTarget) -> None:
     """Write the intent to move the subscription, and wait until the operation is done. Consumers have the grace period of the settings to
     release their buckets. Raises the errors of `subscription_admin.seek_subscription` and `Acting.finish`.
     """
@@ -294,7 +258,7 @@ def _seek(acting: Acting, topic: str, subscription: str, target: SeekTarget) -> 
         topic,
         subscription,
         target,
-        acting.request(_REASON),
+        acting.request(REASON),
         release_seconds=app.settings.consumer_grace_seconds,
     )
     acting.finish(intent)

@@ -17,6 +17,7 @@ from controller.services import garbage_collector, segment_admin, segment_logs, 
 from controller.services.segment_logs import SegmentLog
 from controller.web.http_caller import Acting, HttpCaller
 from controller.web.paths import Name
+from controller.web.pulsar.scalable import REASON, reshape, seek
 from controller.web.pulsar.switch import SWITCHED_ON
 from controller.web.refusals import REFUSALS
 from controller.web.route_rights import ADMINISTER, READ, DemandingRoute
@@ -28,7 +29,6 @@ router = APIRouter(
     route_class=DemandingRoute, dependencies=[SWITCHED_ON], responses=REFUSALS, tags=["Pulsar: segments"]
 )
 Descriptor = Annotated[str, Path(pattern=r"^[^\s/\x00]+$", max_length=100, examples=["0000-7fff-0"])]
-_REASON = "requested with Pulsar's admin API"
 
 
 def _log(acting: Acting, topic: str, descriptor: str) -> SegmentLog:
@@ -56,9 +56,7 @@ def terminate_segment(acting: HttpCaller, topic: Topic, descriptor: Descriptor) 
     segment_log = _log(acting, topic, descriptor)
     if not segment_log.is_sealed:
         planner = segment_admin.replacing(segment_log.segment.segment_id)
-        acting.finish(
-            segment_admin.submit(acting.app.store, acting.app.planes, topic, planner, acting.request(_REASON))
-        )
+        reshape(acting, topic, planner)
 
 
 @router.delete(_PATH, dependencies=[ADMINISTER], status_code=204)
@@ -76,7 +74,7 @@ def delete_segment(
             acting.app.planes,
             topic,
             segment_log.segment.segment_id,
-            acting.request(_REASON),
+            acting.request(REASON),
         )
     )
 
@@ -128,9 +126,8 @@ def skip_all_of_segment_subscription(
 
 
 def _move(acting: Acting, segment_log: SegmentLog, subscription: str, target: SeekTarget) -> None:
-    """Write the intent to move the subscription, and wait until the operation is done. Raises Unsupported unless the segment is the only
-    segment on which the subscription has a cursor to move. Also raises the errors of `subscription_admin.cursors_to_move`,
-    `subscription_admin.seek_subscription` and `Acting.finish`.
+    """Move the subscription as `seek` does. Raises Unsupported unless the segment is the only segment on which the subscription has a
+    cursor to move. Also raises the errors of `subscription_admin.cursors_to_move` and `seek`.
     """
     app = acting.app
     cursors = subscription_admin.cursors_to_move(app.store, app.planes, segment_log.topic, subscription)
@@ -138,12 +135,4 @@ def _move(acting: Acting, segment_log: SegmentLog, subscription: str, target: Se
         raise Unsupported(
             f"subscription {subscription} is moved on all {len(cursors)} segments of {segment_log.topic} at once; seek or skip it on the topic"
         )
-    intent = subscription_admin.seek_subscription(
-        app.store,
-        segment_log.topic,
-        subscription,
-        target,
-        acting.request(_REASON),
-        release_seconds=app.settings.consumer_grace_seconds,
-    )
-    acting.finish(intent)
+    seek(acting, segment_log.topic, subscription, target)

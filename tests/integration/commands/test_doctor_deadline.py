@@ -42,7 +42,7 @@ def frozen_database(tmp_path: Path) -> Iterator[str]:
             for process in family:
                 with suppress(psutil.NoSuchProcess):  # a child ends as soon as its head goes on
                     process.resume()
-            server.crash()
+            server.kill()
             server.destroy()
 
 

@@ -71,8 +71,8 @@ def test_a_secret_that_could_be_guessed_signs_nothing(
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["acme/shop/orders", "--days", "0"], "--days 0 is not a lifetime in days"),
-        (["acme/shop/orders", "--days", "999999999"], "--days 999999999 is not a lifetime"),
+        (["acme/shop/orders", "--days", "0"], "Invalid value for '--days'"),
+        (["acme/shop/orders", "--days", "999999999"], "Invalid value for '--days'"),
         (["topic://acme/shop"], "'topic://acme/shop' is not a scalable topic"),
         (["kafka://a/b/c"], "is not a scalable topic"),
         ([], "the token names no TOPIC"),

@@ -76,7 +76,7 @@ def test_data_survives_a_stop_and_a_crash(server: EmbeddedPostgres) -> None:
 
     server.start()
     fetch(server.url("kept"), "INSERT INTO thing VALUES (2)")
-    server.crash()
+    server.kill()
     server.start()
 
     assert fetch(server.url("kept"), "SELECT n FROM thing ORDER BY n") == [(1,), (2,)]

@@ -56,7 +56,7 @@ def test_a_log_is_never_closed_under_a_row_that_does_not_know(
 
     def crash(checkpoint: str) -> None:
         if checkpoint == f"{step}:after":
-            server.crash()
+            server.kill()
             raise _Crashed
 
     with pytest.raises(_Crashed):

@@ -40,7 +40,7 @@ def test_a_keeper_goes_on_when_the_database_is_back(server: EmbeddedPostgres, at
 
     def crash(point: str) -> None:
         if point == at:
-            server.crash()
+            server.kill()
             raise _Crashed
 
     with pytest.raises(_Crashed):

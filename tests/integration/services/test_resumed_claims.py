@@ -69,7 +69,7 @@ def fails_over(server: EmbeddedPostgres, bench: Bench, keeps: str, at: str, *, t
             keep(bench)
         if ahead and name == at and ahead[0] == at:
             ahead.pop(0)
-            server.crash()
+            server.kill()
             server.start()
             if tells:
                 raise StoreUnavailable("the answer is lost")
@@ -117,7 +117,7 @@ def test_a_runner_whose_claim_is_lost_claims_again(
     def checkpoint(name: str) -> None:
         if name == at and not crashed:
             crashed.append(name)
-            server.crash()
+            server.kill()
             server.start()
 
     run_until_done(forgetful, forgetful.context(lease_seconds=HOUR, checkpoint=checkpoint), operation_id)
@@ -141,7 +141,7 @@ def test_an_operation_whose_intent_is_lost_is_left(
     def checkpoint(name: str) -> None:
         if name in ahead:
             ahead.clear()
-            server.crash()
+            server.kill()
             server.start()
 
     run_until_done(forgetful, forgetful.context(lease_seconds=HOUR, checkpoint=checkpoint), kept)

@@ -50,7 +50,7 @@ def test_after_a_crash_behind_any_step_the_operation_goes_on(server: EmbeddedPos
 
     def crash(checkpoint: str) -> None:
         if checkpoint == f"{step}:after":
-            server.crash()
+            server.kill()
             raise _Crashed
 
     with pytest.raises(_Crashed):
@@ -77,7 +77,7 @@ def test_a_claim_survives_the_crash_so_that_no_term_is_given_out_twice(server: E
 
     def crash() -> bool:
         """Asked before the first step: nothing that waits for the disk has come after the claim."""
-        server.crash()
+        server.kill()
         raise _Crashed
 
     with pytest.raises(_Crashed):

@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator
 
 import pytest
-import typer
 from fastapi import FastAPI
 from typer.testing import CliRunner
 
@@ -45,8 +44,7 @@ def test_it_is_a_call_with_its_body_and_its_response() -> None:
 
 
 def test_it_is_a_command_with_arguments_and_options() -> None:
-    app = typer.Typer()
-    commands.add_actions(app, "greetings")
+    app = commands.group("greetings")
 
     answer = CliRunner().invoke(app, ["--help"])
 

@@ -148,7 +148,7 @@ def test_a_server_that_restarts_is_away_and_then_works(tmp_path: Path) -> None:
         store = Store(server.url("postgres"), pool_size=3)
         with store.transaction() as a, store.transaction() as b, store.single_statement() as c:
             before = {tx.execute(text("SELECT pg_backend_pid()")).scalar_one() for tx in (a, b, c)}
-        server.crash()
+        server.kill()
         with pytest.raises(StoreUnavailable), store.transaction():
             pass
         server.start()

@@ -1,4 +1,4 @@
-"""`cleave subscriptions` and `cleave consumers`: the readers of a topic."""
+"""`cleave consumers`: the consumers of a stream subscription."""
 
 from __future__ import annotations
 
@@ -7,27 +7,16 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from controller.actions.action import about
 from controller.bootstrap import application
 from controller.command_output import emit
-from controller.commands.actions import add_actions
-from controller.commands.options import (
-    AsJson,
-    Topic,
-    about,
-)
-from controller.commands.questions import add_questions
+from controller.commands.actions import group
+from controller.commands.options import AsJson, Topic
 from controller.domain.names import topic_name
 from controller.store.topics import consumers, topics
 
-app = typer.Typer(no_args_is_help=True)
-consumers_app = typer.Typer(no_args_is_help=True)
-
 Subscription = Annotated[str, typer.Argument(help="Name of the subscription.")]
 Consumer = Annotated[str, typer.Argument(help="Name of the consumer, unique within its subscription.")]
-
-
-add_questions(app, "subscriptions")
-add_actions(app, "subscriptions")
 
 
 def _tell(what: str, topic: str, subscription: str, as_json: bool, **more: str) -> None:
@@ -36,7 +25,6 @@ def _tell(what: str, topic: str, subscription: str, as_json: bool, **more: str) 
     emit(as_json, document, Text(f"{topic}: {' '.join((*more.values(), subscription))} {what}"))
 
 
-@consumers_app.command()
 def register(topic: Topic, subscription: Subscription, consumer: Consumer, as_json: AsJson = False) -> None:
     """Register a consumer; the worker evaluates the consumer lane at once."""
     name = topic_name(topic)
@@ -45,7 +33,6 @@ def register(topic: Topic, subscription: Subscription, consumer: Consumer, as_js
     _tell("registered", name, subscription, as_json, consumer=consumer)
 
 
-@consumers_app.command()
 def unregister(topic: Topic, subscription: Subscription, consumer: Consumer, as_json: AsJson = False) -> None:
     """Unregister a consumer; the worker evaluates the consumer lane at once."""
     name = topic_name(topic)
@@ -54,5 +41,4 @@ def unregister(topic: Topic, subscription: Subscription, consumer: Consumer, as_
     _tell("unregistered", name, subscription, as_json, consumer=consumer)
 
 
-add_questions(consumers_app, "consumers")
-add_actions(consumers_app, "consumers")
+app = group("consumers", register, unregister)
