@@ -216,8 +216,8 @@ class BacktestOperator(CleaveOperator):
         if self.spark_conn_id is not None:
             access["extras"] |= self.hook.spark_settings(self.spark_conn_id)
         params = {
-            "policies": _listed(self.policies),
-            "topics": _listed(self.topics),
+            "policies": _plain(self.policies),
+            "topics": _plain(self.topics),
             "namespace": self.namespace,
             "from": self.since,
             "to": self.until,
@@ -229,13 +229,6 @@ class BacktestOperator(CleaveOperator):
         return tasks.policy_backtest(
             dsn=access["dsn"], extras=access["extras"], **request, asked_at=asked_at, params=_given(params)
         )
-
-
-def _listed(names: Sequence[str] | str | None) -> list[str] | str | None:
-    """Return None or a text unchanged, and any other sequence of names as a list. A mapped task passes a
-    sequence of Airflow's own.
-    """
-    return names if names is None or isinstance(names, str) else list(names)
 
 
 def _plain(value: Any) -> Any:

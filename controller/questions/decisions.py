@@ -9,6 +9,7 @@ from pydantic import Field
 
 from controller.clock import to_ms
 from controller.domain.decision import Lane, RefusalReason
+from controller.domain.refusal_text import how_far
 from controller.domain.whole_numbers import MOST
 from controller.questions import evaluations
 from controller.questions.question import (
@@ -96,7 +97,9 @@ def _decision(row: Row, _now: datetime) -> Row:
 
 def _refusal(row: Row, now: datetime) -> Row:
     """Return the row of `inspect.why_not` with a text (`how_far`) about its distance from an action at `now`."""
-    return evaluations.refusal_row(row, to_ms(now))
+    ends = row["not_before"]
+    refusal = {**row, "not_before": None if ends is None else to_ms(ends)}
+    return {**row, "how_far": how_far(refusal, to_ms(now))}
 
 
 LIST_DECISIONS = Question(

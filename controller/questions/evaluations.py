@@ -51,15 +51,6 @@ def refusal_document(refusal: Document, now: int) -> dict[str, Any]:
     return {**refusal, **instants, "how_far": how_far(refusal, now)}
 
 
-def refusal_row(row: Mapping[str, Any], now: int) -> dict[str, Any]:
-    """Return the row of `inspect.why_not` with a text (`how_far`) about its distance from an action at `now`, in
-    milliseconds since the Unix epoch.
-    """
-    ends = row["not_before"]
-    refusal = {**row, "not_before": None if ends is None else to_ms(ends)}
-    return {**row, "how_far": how_far(refusal, now)}
-
-
 def _measured_at(refusal: Document) -> dict[str, datetime | int | None]:
     """Return `value_at` and `needed_at` as times if the refusal's metric is a time in milliseconds; otherwise an
     empty dict.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from datetime import datetime
-from typing import Any, Self
+from typing import Any
 
 from controller.domain.errors import InvalidInput
 from controller.domain.names import topic_name
@@ -16,7 +16,7 @@ from controller.tasks.application_of_connection import Extras, cleave_at
 
 
 class LayoutChanges:
-    """A reader of layout changes, in their order. A context manager; not thread-safe, except `interrupt`."""
+    """A reader of layout changes, in their order. Not thread-safe, except `interrupt`."""
 
     def __init__(
         self,
@@ -45,12 +45,6 @@ class LayoutChanges:
             self._follower = LayoutFollower(app.store, listener, since=since_instant)
             resources.callback(self._follower.close)
             self._open = resources.pop_all()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close the connections. Call it in the thread that calls `wait`."""
