@@ -19,7 +19,6 @@ from controller.pages import figures, ring_over_time
 
 LOADS_DRAWN = 8
 """Maximum number of loads that the page draws, the most costly ones; the table has all loads."""
-_COLOURS = ("#3b6fb6", "#d1743b", "#4d9a5b", "#a34d8f", "#b5a23a", "#4fa3a5", "#8b5a3c", "#6d6fb0")
 _MARKS = {"split": "triangle-up", "merge": "triangle-down", "rebucket": "circle", "recut": "diamond"}
 _STYLE = """
 :root { color-scheme: light dark; --page: #ffffff; --text: #222222; --line: #dddddd; }
@@ -154,7 +153,7 @@ def _time_line(pictures: Mapping[str, Mapping[str, Any]]) -> Any:
     _line(figure, 1, "load", _times(first), first["load"], {"color": _BY_HAND, "width": 1})
     labels = _labels(pictures)
     for number, (policy, picture) in enumerate(pictures.items()):
-        colour = _COLOURS[number % len(_COLOURS)]
+        colour = figures.LINES[number % len(figures.LINES)]
         line = {"color": colour, "shape": "hv"}
         _line(figure, 1, policy, _times(picture), picture["segments"], line)
         _line(
@@ -347,7 +346,7 @@ def _front(
         col=1,
     )
     for number, row in enumerate(rows):
-        colour = _COLOURS[number % len(_COLOURS)]
+        colour = figures.LINES[number % len(figures.LINES)]
         cost_without_excess = row["cost"] - excess_price * row["excess_hours"]
         figure.add_trace(
             go.Scatter(

@@ -10,13 +10,14 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
-from rich.table import Table
+from rich.console import RenderableType
 
+from controller.command_output import rows_table
 from controller.demo.load_profile import LoadProfile
 from controller.demo.stack import Stack
 from controller.devstack.process import run_checked
@@ -24,17 +25,6 @@ from controller.devstack.process import run_checked
 RULES = ("adaptive", "pip483")
 MINUTES = 1_440
 _MIDNIGHT = datetime(2026, 1, 1, tzinfo=UTC)
-
-
-@dataclass(frozen=True, slots=True)
-class RuleCost:
-    """Cost of a rule; `regret` is the cost divided by the least possible cost."""
-
-    rule: str
-    regret: float
-    segment_hours: float
-    overload_minutes: float
-    reshapes: int
 
 
 def write_trace(profile: LoadProfile, path: Path) -> float:
@@ -52,8 +42,8 @@ def write_trace(profile: LoadProfile, path: Path) -> float:
 
 def compare(
     stack: Stack, profile: LoadProfile, policy: Mapping[str, int | float | str], directory: Path
-) -> list[RuleCost]:
-    """Run `cleave backtest` on the profile, and return the cost of the profile under each of RULES. Writes the trace to
+) -> list[dict[str, Any]]:
+    """Run `cleave backtest` on the profile, and return its summary: a row with the cost of the profile for each of RULES. Writes the trace to
     `day.csv` in `directory`. Raises DevstackFailed if the backtest fails.
     """
     trace = directory / "day.csv"
@@ -65,29 +55,20 @@ def compare(
         cwd=stack.directory,
         env=stack.env,
     )  # fmt: skip
-    return [
-        RuleCost(
-            row["policy"],
-            row["regret"],
-            row["segment_hours"],
-            row["overload_seconds"] / 60,
-            round(row["reshapes"]),
-        )
-        for row in json.loads(answer[answer.index("{") :])["summary"]
+    summary: list[dict[str, Any]] = json.loads(answer[answer.index("{") :])["summary"]
+    return summary
+
+
+def costs_table(summary: Sequence[Mapping[str, Any]]) -> RenderableType:
+    """Return the rows of `compare` as a table for the terminal."""
+    rows = [
+        {
+            "rule": row["policy"],
+            "cost ÷ best possible": f"{row['regret']:.2f}",
+            "segment-hours": f"{row['segment_hours']:.1f}",
+            "overload, minutes": f"{row['overload_seconds'] / 60:.0f}",
+            "reshapes": round(row["reshapes"]),
+        }
+        for row in summary
     ]
-
-
-def costs_table(costs: Sequence[RuleCost]) -> Table:
-    """Return the costs as a table for the terminal."""
-    table = Table(title="The load profile, taken as 24 hours, under each rule (cleave backtest)")
-    for column in ("rule", "cost ÷ best possible", "segment-hours", "overload, minutes", "reshapes"):
-        table.add_column(column, justify="left" if column == "rule" else "right")
-    for cost in costs:
-        table.add_row(
-            cost.rule,
-            f"{cost.regret:.2f}",
-            f"{cost.segment_hours:.1f}",
-            f"{cost.overload_minutes:.0f}",
-            str(cost.reshapes),
-        )
-    return table
+    return rows_table(rows, title="The load profile, taken as 24 hours, under each rule (cleave backtest)")

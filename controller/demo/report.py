@@ -16,10 +16,10 @@ from rich.console import RenderableType
 from controller.client.history_check import OF_ORDER, Kind, Verdict
 from controller.command_output import rows_table
 from controller.demo.story import TOPIC, DayRecord
+from controller.pages.figures import LINES
 
 LONGEST_WAIT_SECONDS = 10.0
 """Longest time that a consumer may wait for its first message; a longer wait fails the demo."""
-_COLOURS = ("#3b6fb6", "#d1743b", "#4d9a5b", "#a34d8f", "#b5a23a", "#4fa3a5", "#8b5a3c", "#6d6fb0")
 
 
 def count_lines(verdicts: Mapping[str, Verdict]) -> list[str]:
@@ -141,7 +141,7 @@ def _draw_load(figure: go.Figure, day: DayRecord) -> None:
     times = [moment.at_seconds for moment in day.moments]
     for index, segment_id in enumerate(sorted({s for moment in day.moments for s in moment.load})):
         rates = [moment.load.get(segment_id) for moment in day.moments]
-        line = {"color": _COLOURS[index % len(_COLOURS)], "shape": "hv"}
+        line = {"color": LINES[index % len(LINES)], "shape": "hv"}
         figure.add_trace(go.Scatter(x=times, y=rates, name=f"segment {segment_id}", line=line), row=1, col=1)
     whole = [moment.messages_per_second for moment in day.moments]
     figure.add_trace(
@@ -160,8 +160,8 @@ def _draw_load(figure: go.Figure, day: DayRecord) -> None:
 def _draw_counts(figure: go.Figure, day: DayRecord) -> None:
     times = [moment.at_seconds for moment in day.moments]
     for name, colour, values in (
-        ("segments", _COLOURS[0], [moment.segments for moment in day.moments]),
-        ("consumers", _COLOURS[1], [moment.consumers for moment in day.moments]),
+        ("segments", LINES[0], [moment.segments for moment in day.moments]),
+        ("consumers", LINES[1], [moment.consumers for moment in day.moments]),
     ):
         line = {"shape": "hv", "color": colour}
         figure.add_trace(go.Scatter(x=times, y=values, name=name, line=line), row=2, col=1)
@@ -183,7 +183,7 @@ def _draw_ranges(figure: go.Figure, day: DayRecord) -> None:
                 fill="toself",
                 mode="lines",
                 line={"color": "white", "width": 1},
-                fillcolor=_COLOURS[row["segment_id"] % len(_COLOURS)],
+                fillcolor=LINES[row["segment_id"] % len(LINES)],
                 text=text,
                 hoverinfo="text",
                 showlegend=False,

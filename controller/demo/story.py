@@ -77,7 +77,6 @@ class DayRecord:
     operations: list[dict[str, Any]] = field(default_factory=list)
     changes: list[dict[str, Any]] = field(default_factory=list)
     segments: list[dict[str, Any]] = field(default_factory=list)
-    decisions: list[dict[str, Any]] = field(default_factory=list)
     policy: dict[str, int | float | str] = field(default_factory=lambda: policy_at(1.0))
     """The policy of the topic."""
     waits: dict[str, float | None] = field(default_factory=dict)
@@ -367,7 +366,7 @@ class Story:
         return is_enough and not self.verdict(subscription).counts[Kind.LOST]
 
     def _read_metadata(self) -> None:
-        """Read operations, layout changes, segments and decisions of the topic into `seen`, and close the connection."""
+        """Read operations, layout changes and segments of the topic into `seen`, and close the connection."""
         statements = {
             "operations": OPERATIONS,
             "changes": "SELECT * FROM inspect.layout_changes WHERE topic = :t ORDER BY epoch",
@@ -375,8 +374,6 @@ class Story:
             "l.created_epoch, l.sealed_epoch"
             " FROM inspect.layout_changes c CROSS JOIN LATERAL inspect.layout_at(c.topic, c.epoch) l WHERE "
             "c.topic = :t",
-            "decisions": "SELECT decided_at, decided_by, lanes, acts FROM inspect.decisions "
-            "WHERE topic = :t ORDER BY decision_id",
         }
         with self._reader.transaction() as tx:
             for name, statement in statements.items():

@@ -19,7 +19,7 @@ _LOAD_SCALE = ((0.0, "#3b6fb6"), (0.4, "#7fb0a6"), (0.5, "#e8c75a"), (0.75, "#d1
 """Colours from idle over the split threshold (the middle) to twice the threshold."""
 UNKNOWN = "#9aa0a6"
 BORDER = "rgba(255, 255, 255, 0.7)"
-_LINES = ("#3b6fb6", "#d1743b", "#4d9a5b", "#a34d8f", "#b5a23a", "#4fa3a5", "#8b5a3c", "#6d6fb0")
+LINES = ("#3b6fb6", "#d1743b", "#4d9a5b", "#a34d8f", "#b5a23a", "#4fa3a5", "#8b5a3c", "#6d6fb0")
 
 
 def ring_now(segments: Sequence[Row]) -> Figure:
@@ -66,7 +66,7 @@ def load_over_time(records: Sequence[Row], threshold: float | None, metric: str,
                 "name": f"segment {segment_id}",
                 "x": [record["recorded_at"].isoformat() for record in records_of_segment],
                 "y": [record["rate"] for record in records_of_segment],
-                "line": {"shape": "hv", "color": _LINES[number % len(_LINES)]},
+                "line": {"shape": "hv", "color": LINES[number % len(LINES)]},
                 "meta": segment_id,
             }
         )
@@ -99,7 +99,7 @@ def bundles_by_load(bundles: Sequence[Row]) -> Figure:
             "width": [bundle["upper_bound"] - bundle["lower_bound"] for bundle in bundles_of_broker],
             "y": [float(bundle["byte_rate"] or 0.0) for bundle in bundles_of_broker],
             "hovertext": [f"{bundle['bundle']}<br>{broker}" for bundle in bundles_of_broker],
-            "marker": {"color": _LINES[number % len(_LINES)], "line": {"color": "white", "width": 1}},
+            "marker": {"color": LINES[number % len(LINES)], "line": {"color": "white", "width": 1}},
         }
         for number, broker in enumerate(brokers)
         for bundles_of_broker in [[bundle for bundle in bundles if (bundle["broker"] or "nobody") == broker]]
@@ -128,7 +128,7 @@ def regrets(rows: Sequence[Row]) -> Figure:
         "y": [row["policy"] for row in rows],
         "x": [row["regret"] for row in rows],
         "text": ["" if row["regret"] is None else f"{row['regret']:.2f}" for row in rows],
-        "marker": {"color": _LINES[0]},
+        "marker": {"color": LINES[0]},
         "hoverinfo": "x+y",
     }
     return {

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from controller.backtest.load_series import read_csv
-from controller.demo.comparison import RuleCost, costs_table, write_trace
+from controller.demo.comparison import costs_table, write_trace
 from controller.demo.load_profile import LoadProfile
 
 
@@ -32,8 +32,15 @@ def test_a_profile_is_spread_over_24_hours_with_its_steps(tmp_path: Path) -> Non
 
 def test_the_table_says_what_each_rule_would_have_cost() -> None:
     console = Console(width=120)
+    row = {
+        "policy": "adaptive",
+        "regret": 1.234,
+        "segment_hours": 20.0,
+        "overload_seconds": 192.0,
+        "reshapes": 7.0,
+    }
     with console.capture() as captured:
-        console.print(costs_table([RuleCost("adaptive", 1.234, 20.0, 3.2, 7)]))
+        console.print(costs_table([row]))
     text = captured.get()
 
     assert "adaptive" in text
