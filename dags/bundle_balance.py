@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow.sdk import AssetAlias, dag
+from airflow.sdk import dag
 from cleave_dags import (
+    WAITING_ACTS_ALIAS,
     access,
     cleave_task,
     dry_run_param,
@@ -27,7 +28,6 @@ from cleave_dags import (
 
 from controller import tasks
 
-WAITING_ACTS_ALIAS = AssetAlias("cleave_acts_to_ask_about")
 SECONDS = seconds_from("CLEAVE_BUNDLE_BALANCE_SECONDS", 300)
 
 

@@ -1,6 +1,6 @@
 """Decide which topics split, and start their splits.
 
-Runs after load was written (asset `cleave_load`, updated by `cleave_load_aggregation`), and at least every
+Airflow runs the pass after load was written (asset `cleave_load`, updated by `cleave_load_aggregation`), and at least every
 `CLEAVE_SPLIT_PASS_SECONDS` (300). The pass evaluates every topic whose result in the load lane may have
 changed. If no worker is running, the pass also evaluates the consumer lane and runs the operations. Many
 topics are divided into a few mapped shares; the rest waits for the next pass.
@@ -12,45 +12,15 @@ only logs the decisions.
 
 from __future__ import annotations
 
-from typing import Any
+from cleave_dags import FRESH_LOAD, pass_dag, seconds_from
 
-from airflow.sdk import AssetAlias, dag
-from cleave_dags import (
-    FRESH_LOAD,
-    PASS_SHARES,
-    access,
-    cleave_task,
-    dry_run_param,
-    every,
-    run_name,
-    scheduled,
-    seconds_from,
-    shares_left,
-)
-
-from cleave_provider.airflow_compatibility import AssetOrTimeSchedule
 from controller import tasks
 
-WAITING_ACTS_ALIAS = AssetAlias("cleave_acts_to_ask_about")
-SECONDS = seconds_from("CLEAVE_SPLIT_PASS_SECONDS", 300)
-
-
-@dag(
-    dag_display_name="Cleave: split pass",
-    schedule=AssetOrTimeSchedule(timetable=every(SECONDS), assets=FRESH_LOAD),
-    **scheduled(SECONDS, __doc__, dry_run=dry_run_param()),
+dag = pass_dag(
+    "cleave_split_pass",
+    "Cleave: split pass",
+    tasks.split_pass,
+    __doc__,
+    seconds=seconds_from("CLEAVE_SPLIT_PASS_SECONDS", 300),
+    assets=FRESH_LOAD,
 )
-def cleave_split_pass() -> None:
-    @cleave_task(retries=2, priority=5, outlets=[WAITING_ACTS_ALIAS])
-    def drain(params: dict[str, Any], outlet_events: Any = None) -> list[dict[str, int]]:
-        result = tasks.split_pass(**access(), decided_by=run_name(), dry_run=params["dry_run"])
-        return shares_left(result, outlet_events[WAITING_ACTS_ALIAS])
-
-    @cleave_task(retries=2, priority=5, max_active_tis_per_dagrun=PASS_SHARES)
-    def drain_share(share: dict[str, int]) -> dict[str, Any]:
-        return tasks.split_pass(**access(), decided_by=run_name(), share=share)
-
-    drain_share.expand(share=drain())
-
-
-cleave_split_pass()

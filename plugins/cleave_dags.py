@@ -12,11 +12,12 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
-from airflow.sdk import DAG, Asset, Param, dag, get_current_context, task
+from airflow.sdk import DAG, Asset, AssetAlias, Param, dag, get_current_context, task
 
 from cleave_provider.airflow_compatibility import (
     HAS_RETRY_POLICIES,
     AirflowFailException,
+    AssetOrTimeSchedule,
     CronTriggerTimetable,
     DeltaTriggerTimetable,
 )
@@ -42,6 +43,8 @@ WAITING_ACTS = Asset(name="cleave_waiting_acts", uri="cleave://approvals")
 the approvals.
 """
 
+WAITING_ACTS_ALIAS = AssetAlias("cleave_acts_to_ask_about")
+"""Outlet of tasks that may emit the event of `WAITING_ACTS`."""
 TAGS = ["cleave"]
 POOL = os.environ.get("CLEAVE_POOL", "default_pool")
 """Pool of every task. A pool named by `CLEAVE_POOL` must exist (`airflow pools set`)."""
@@ -231,17 +234,48 @@ def request() -> dict[str, Any]:
     return request_of(get_current_context())
 
 
-def shares_left(result: dict[str, Any], alias_events: Any) -> list[dict[str, int]]:
-    """Return the shares that a pass leaves to mapped tasks, and remove them from `result`, which becomes the
-    XCom `summary`. Also emit the event of `emit_waiting_event`. `alias_events` are the events of an outlet,
-    as in `emit_waiting_event`.
+def pass_dag(
+    dag_id: str,
+    title: str,
+    run: Callable[..., dict[str, Any]],
+    doc: str | None,
+    *,
+    seconds: int,
+    assets: Asset | None = None,
+) -> DAG:
+    """Return the DAG of a fleet pass, which runs every `seconds`, and also after events of `assets`: a task that
+    evaluates what is due, and a mapped task for each share that it leaves. `run` is the pass in `controller.tasks`.
 
-    Airflow maps over a task's `return_value` only.
+    The summary of the first task is its XCom `summary`, because Airflow maps over a task's `return_value` only. Airflow
+    finds a DAG only in a file that contains the word `airflow`, so the description of the file has to contain it.
     """
-    shares: list[dict[str, int]] = result.pop("shares")
-    emit_waiting_event(result, alias_events)
-    get_current_context()["ti"].xcom_push("summary", result)
-    return shares
+    schedule: Any = every(seconds)
+    if assets is not None:
+        schedule = AssetOrTimeSchedule(timetable=schedule, assets=assets)
+
+    @dag(
+        dag_id=dag_id,
+        dag_display_name=title,
+        schedule=schedule,
+        **scheduled(seconds, doc, dry_run=dry_run_param()),
+    )
+    def fleet_pass() -> None:
+        @cleave_task(retries=2, priority=5, outlets=[WAITING_ACTS_ALIAS])
+        def drain(params: dict[str, Any], outlet_events: Any = None) -> list[dict[str, int]]:
+            result = run(**access(), decided_by=run_name(), dry_run=params["dry_run"])
+            shares: list[dict[str, int]] = result.pop("shares")
+            emit_waiting_event(result, outlet_events[WAITING_ACTS_ALIAS])
+            get_current_context()["ti"].xcom_push("summary", result)
+            return shares
+
+        @cleave_task(retries=2, priority=5, max_active_tis_per_dagrun=PASS_SHARES)
+        def drain_share(share: dict[str, int]) -> dict[str, Any]:
+            return run(**access(), decided_by=run_name(), share=share)
+
+        drain_share.expand(share=drain())
+
+    pass_of_fleet: DAG = fleet_pass()
+    return pass_of_fleet
 
 
 def emit_waiting_event(result: dict[str, Any], alias_events: Any) -> None:
