@@ -246,7 +246,8 @@ def pass_dag(
     """Return the DAG of a fleet pass, which runs every `seconds`, and also after events of `assets`: a task that
     evaluates what is due, and a mapped task for each share that it leaves. `run` is the pass in `controller.tasks`.
 
-    The summary of the first task is its XCom `summary`, because Airflow maps over a task's `return_value` only.
+    The summary of the first task is its XCom `summary`, because Airflow maps over a task's `return_value` only. Airflow
+    finds a DAG only in a file that contains the word `airflow`, so the description of the file has to contain it.
     """
     schedule: Any = every(seconds)
     if assets is not None:
