@@ -182,7 +182,8 @@ _APPROVE_AUTOMATIC = text(f"""
     UPDATE cleave.bundle_proposal p SET state = 'approved', actor = :actor
       FROM (SELECT q.proposal_id
               FROM cleave.bundle_proposal q JOIN cleave.namespace_bundles n USING (cluster, namespace)
-             WHERE q.cycle_id = :cycle_id AND q.state = 'proposed' AND n.mode = 'automatic' AND q.kind = :kind
+             WHERE q.cluster = :cluster AND q.cycle_id = :cycle_id AND q.state = 'proposed' AND n.mode = 'automatic'
+               AND q.kind = :kind
                AND NOT {STALE}
                AND NOT EXISTS (SELECT FROM cleave.bundle_proposal o
                                 WHERE o.cluster = q.cluster AND o.namespace = q.namespace
@@ -307,13 +308,15 @@ def list_proposals(
     return [read_proposal(row._mapping) for row in tx.execute(_LIST, values)]
 
 
-def approve_automatic(tx: Connection, cycle_id: int, kind: ProposalKind, *, limit: int, actor: str) -> int:
-    """Approve the first `limit` proposals of a cycle and kind that are in the state proposed, in namespaces with mode automatic. Return
-    the number of approved proposals. `actor` is recorded as the approver.
+def approve_automatic(
+    tx: Connection, cluster: str, cycle_id: int, kind: ProposalKind, *, limit: int, actor: str
+) -> int:
+    """Approve the first `limit` proposals of a cycle of the cluster and of a kind that are in the state proposed, in namespaces with mode
+    automatic. Return the number of approved proposals; 0 for a cycle of another cluster. `actor` is recorded as the approver.
 
     Stale proposals, and proposals for a bundle with a live (approved or applied) proposal, are skipped.
     """
-    values = {"cycle_id": cycle_id, "kind": kind.value, "limit": limit, "actor": actor}
+    values = {"cluster": cluster, "cycle_id": cycle_id, "kind": kind.value, "limit": limit, "actor": actor}
     return len(tx.execute(_APPROVE_AUTOMATIC, values).all())
 
 

@@ -74,8 +74,8 @@ def apply(
 
     Approved proposals of namespaces in dry run are left. A merge cannot be applied: it is claimed and refused. Each kind is approved and
     claimed in one transaction, and each outcome is recorded in its own. After a temporary error the proposal stays approved for a later
-    call, until `max_attempts`. A proposal that fails does not stop the others. Return a report for each claimed proposal. `cycle_id` must
-    be a cycle of the cluster, which is not checked here. Raises StoreUnavailable, and LostRace if another process has changed a claimed
+    call, until `max_attempts`. A proposal that fails does not stop the others. Return a report for each claimed proposal. A cycle of
+    another cluster counts as None (see `require_cycle`). Raises StoreUnavailable, and LostRace if another process has changed a claimed
     proposal; the remaining claimed proposals then wait until their claims expire.
     """
     with store.transaction() as tx:
@@ -85,7 +85,7 @@ def apply(
         limit = settings.limit(kind)
         with store.transaction() as tx:
             if cycle_id is not None:
-                bundle_proposals.approve_automatic(tx, cycle_id, kind, limit=limit, actor=claimant)
+                bundle_proposals.approve_automatic(tx, cluster, cycle_id, kind, limit=limit, actor=claimant)
             claimed = bundle_claims.claim(
                 tx,
                 cluster,

@@ -182,7 +182,7 @@ def test_in_dry_run_nothing_is_approved(cycles: Cycles) -> None:
         cycles.move(row, ProposalState.APPROVED)
     assert (
         cycles.driver.do(
-            bundle_proposals.approve_automatic, row.cycle_id, ProposalKind.UNLOAD, limit=9, actor="b"
+            bundle_proposals.approve_automatic, CLUSTER, row.cycle_id, ProposalKind.UNLOAD, limit=9, actor="b"
         )
         == 0
     )
@@ -225,7 +225,12 @@ def test_a_bundle_has_one_live_act(cycles: Cycles) -> None:
         cycles.move(second, ProposalState.APPROVED)
     assert (
         cycles.driver.do(
-            bundle_proposals.approve_automatic, second.cycle_id, ProposalKind.UNLOAD, limit=9, actor="b"
+            bundle_proposals.approve_automatic,
+            CLUSTER,
+            second.cycle_id,
+            ProposalKind.UNLOAD,
+            limit=9,
+            actor="b",
         )
         == 0
     )
@@ -237,12 +242,29 @@ def test_automatic_approval_keeps_to_its_kind_and_number(cycles: Cycles) -> None
     first, second = cycles.propose(UNLOAD, other)
 
     approved = cycles.driver.do(
-        bundle_proposals.approve_automatic, first.cycle_id, ProposalKind.UNLOAD, limit=1, actor="b"
+        bundle_proposals.approve_automatic, CLUSTER, first.cycle_id, ProposalKind.UNLOAD, limit=1, actor="b"
     )
 
     assert approved == 1
     assert cycles.claim() == [first.proposal_id]
     assert cycles.driver.do(bundle_proposals.get_proposal, second.proposal_id).state is ProposalState.PROPOSED
+
+
+def test_a_cycle_of_another_cluster_is_not_approved_automatically(cycles: Cycles) -> None:
+    cycles.mode(BalancingMode.AUTOMATIC)
+    [row] = cycles.propose(UNLOAD)
+
+    approved = cycles.driver.do(
+        bundle_proposals.approve_automatic,
+        "another",
+        row.cycle_id,
+        ProposalKind.UNLOAD,
+        limit=9,
+        actor="b",
+    )
+
+    assert approved == 0
+    assert cycles.read(row).state is ProposalState.PROPOSED
 
 
 def test_what_is_stale_is_not_approved_automatically(cycles: Cycles) -> None:
@@ -251,7 +273,7 @@ def test_what_is_stale_is_not_approved_automatically(cycles: Cycles) -> None:
     cycles.age("proposed_at", old)
 
     approved = cycles.driver.do(
-        bundle_proposals.approve_automatic, old.cycle_id, ProposalKind.UNLOAD, limit=9, actor="b"
+        bundle_proposals.approve_automatic, CLUSTER, old.cycle_id, ProposalKind.UNLOAD, limit=9, actor="b"
     )
 
     assert approved == 1
