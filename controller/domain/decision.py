@@ -37,7 +37,7 @@ class RefusalReason(StrEnum):
     ENOUGH_BUCKETS = "enough-buckets"  # buckets of the topic, 64 a segment at most; consumers
     MERGE_DEPTH = "merge-depth"  # merges in the ancestry of one side; the limit that must not be reached
     WIDTH_ONE = "width-one"  # hashes in the range; hashes that a split needs
-    WOULD_IDLE_CONSUMER = "would-idle-consumer"  # places after the merge; consumers with a place
+    WOULD_IDLE_CONSUMER = "would-idle-consumer"  # places after the action; consumers with a place
     WOULD_SPLIT_AGAIN = "would-split-again"  # the value after the merge; its maximum
     # Load.
     NO_LOAD_RECORD = "no-load-record"  # segments without a record (or None for one side of a pair); 0

@@ -51,7 +51,7 @@ from controller.domain.profiles.ring_plan import Member, RingPlan, plan_ring
 from controller.domain.profiles.run_prices import MAX_RUN, OVERLOAD_WEIGHT, Candidate, Prices, Run
 from controller.domain.split_points.fewest import fewest_cuts
 
-CODE_VERSION = "adaptive-5"
+CODE_VERSION = "adaptive-6"
 
 SETTLE_TICKS = 1
 """Ticks after its creation in which a segment above its capacity was made too large: it is scaled out without tolerance.
@@ -109,6 +109,11 @@ class _PlannedAction:
     cuts: tuple[int, ...]
     reconnections: float
     buckets: int | None = None
+
+    @property
+    def added(self) -> int:
+        """Number of segments that the action adds; below 0 if the action removes segments."""
+        return len(self.cuts) + 1 - self.run.length
 
 
 class _Planner:
@@ -410,8 +415,7 @@ class _Planner:
         accepted = []
         for action in actions:
             run = action.run
-            added = len(action.cuts) + 1 - run.length
-            if added > capacity:
+            if action.added > capacity:
                 if run.length + capacity < 2 or capacity < 1 or not run.is_scale_out:
                     self._refuse_run(
                         run,
@@ -422,34 +426,36 @@ class _Planner:
                     )
                     continue
                 action.cuts = self._cuts(run, run.length + capacity) or ()
-                added = len(action.cuts) + 1 - run.length
-            if -added > spare:
-                self._refuse_run(run, *self._why_not_fewer(self._fewest() + spare, -added))
+            if -action.added > spare:
+                self._refuse_run(run, *self._why_not_fewer(self._fewest() + spare, -action.added))
                 continue
-            capacity -= max(0, added)
-            spare += min(0, added)
+            capacity -= max(0, action.added)
+            spare += min(0, action.added)
             accepted.append(action)
         return accepted
 
     def _with_places_kept(self, actions: Sequence[_PlannedAction]) -> list[_PlannedAction]:
         """Return the actions after which every consumer that has a place still has one. Children get more entry buckets
-        if necessary. If buckets do not suffice, a scale-out gets more children, at cuts of equal width, and a scale-in is
-        refused. Without shared buckets all actions are returned. The cuts and buckets of the actions are changed in
-        place.
+        if necessary. If buckets do not suffice, a scale-out gets more children, at cuts of equal width; it is refused if
+        it would exceed the maximum number of segments or of children. A scale-in is refused. Without shared buckets all
+        actions are returned. The cuts and buckets of the actions are changed in place.
         """
         context = self._context
         if not context.shared_buckets or not context.consumers:
             return list(actions)
-        places, places_per_segment = context.count_places(), context.most_places
+        places = context.count_places()
         served = min(context.consumers, places)
         spare, accepted = places - served, []
+        capacity = context.policy.max_segments - self._segments_high - sum(max(0, a.added) for a in actions)
         for action in actions:
             before, share = self._places_of(action)
             lost = before - (len(action.cuts) + 1) * share
+            capacity += max(0, action.added)
             if lost > spare:
-                parts = max(len(action.cuts) + 1, math.ceil((before - spare) / places_per_segment))
+                parts = max(len(action.cuts) + 1, math.ceil((before - spare) / context.most_places))
                 if parts > len(action.cuts) + 1:
-                    if not action.run.is_scale_out:
+                    most_parts = min(self._prices.most_parts, action.run.length + capacity)
+                    if not action.run.is_scale_out or parts > most_parts:
                         self._refuse_run(
                             action.run, RefusalReason.WOULD_IDLE_CONSUMER, "places", places - lost, served
                         )
@@ -457,6 +463,7 @@ class _Planner:
                     action.cuts = self._union(action.run).equal_cuts(parts)
                 action.buckets = math.ceil((before - spare) / parts)
                 lost = before - parts * action.buckets
+            capacity -= max(0, action.added)
             spare -= max(0, lost)
             accepted.append(action)
         return accepted

@@ -22,7 +22,8 @@ TOPICS: Mapping[str, str] = {
     "merge-depth": "Nothing. `max_dag_depth` limits how often a range is merged; raise it if too many small segments remain.",
     "width-one": "One hash has the whole load, and no split divides a hash. Distribute the messages over more keys, or make their "
     "consumer faster.",
-    "would-idle-consumer": "Nothing while the consumers are connected: after the merge the segments would serve fewer consumers.",
+    "would-idle-consumer": "Nothing while the consumers are connected: after the action the segments would serve fewer consumers. "
+    "For a hot segment, raise `max_segments` or `entry_bucket_max_per_segment`.",
     "would-split-again": "Nothing: the merged segment would be hot.",
     "no-load-record": "Wait two minutes after a topic is created. If the reason remains, run `cleave doctor`: the collector or the load aggregation "
     "is not running, or does not see this topic.",

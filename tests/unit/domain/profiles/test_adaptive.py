@@ -251,6 +251,26 @@ def test_no_consumer_that_needs_a_segment_of_its_own_loses_it() -> None:
     assert decide(ring(0.05, 0.05, 0.05, 0.05, ticks=45, consumers=4)).decisions
 
 
+@pytest.mark.parametrize(
+    ("limit", "capabilities", "children"),
+    [(4, ANYTHING, 4), (3, ANYTHING, None), (4, replace(ANYTHING, max_children=3), None)],
+    ids=["within the limits", "too many segments", "too many children"],
+)
+def test_segments_for_the_places_of_consumers_are_made_within_the_limits(
+    limit: int, capabilities: Capabilities, children: int | None
+) -> None:
+    """The segment was given four entry buckets before a segment was allowed one."""
+    policy = replace(
+        POLICY, max_segments=limit, entry_bucket_max_per_segment=1, split_vs_rebucket_min_msg_rate_in=1e6
+    )
+    evaluation = decide(ring(1.5, buckets=4, consumers=4, policy=policy, capabilities=capabilities))
+
+    assert [parts_of(act) for act in evaluation.decisions] == ([children] if children else [])
+    assert [(told.reason, told.metric, told.value, told.needed) for told in evaluation.refusals] == (
+        [] if children else [(RefusalReason.WOULD_IDLE_CONSUMER, "places", 2, 4)]
+    )
+
+
 def test_consumers_are_served_first_and_their_segments_left_to_that() -> None:
     alone = replace(ANYTHING, shared_buckets=False)
     acts = decide(ring(1.5, 1.4, consumers=3, capabilities=alone)).decisions
