@@ -64,7 +64,7 @@ class CleaveHook(HookWithForm):
 
     @classmethod
     def spark_settings(cls, conn_id: str) -> dict[str, Any]:
-        """Return the settings of a connection of type `spark` or `spark_connect`, to be added to `extras`.
+        """Return the settings of a connection of type `spark`, `spark_connect` or `generic`, to be added to `extras`.
         Raises InvalidInput for another connection, and AirflowFailException if the connection does not exist.
         """
         from controller.tasks import SparkConnection

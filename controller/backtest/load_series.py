@@ -12,6 +12,7 @@ time that all of them cover.
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -56,8 +57,7 @@ class LoadSeries:
             )
         if np.any(self.rates < 0) or np.any(np.isinf(self.rates)):
             raise InvalidInput(f"rates of {self.name} are negative or infinite; give NaN for unknown rates")
-        if self.step_seconds < 1:
-            raise InvalidInput(f"step of {self.name} = {self.step_seconds} s; give at least 1")
+        _demand_step(self.name, self.step_seconds)
         if self.shares is not None:
             self._check_shares(self.shares)
 
@@ -127,13 +127,14 @@ def read_csv(
 ) -> LoadSeries:
     """Return the sum of recorded CSV files, whose first line is `timestamp,value`, as a load of incoming messages: values
     are interpolated linearly, and scaled to a mean of `mean_load` × `capacity` messages/s over the selected days.
-    `capacity` is the capacity of a segment in messages/s. Timestamps are read as UTC; an offset is ignored.
+    `capacity` is the capacity of a segment in messages/s. Timestamps without an offset are read as UTC.
 
     `days` days are selected after `first_day` days, counted from the first instant that all files cover. At least one
-    path must be given, and `step_seconds` must be above 0. Raises InvalidInput for a malformed file, a file with fewer
-    than two readings, or a negative value; if a file ends before the days by more than the usual time between readings;
-    and if the days contain no step or no load. Raises OSError for a file that cannot be read.
+    path must be given. Raises InvalidInput for a step below 1 s, a malformed file, a file with fewer than two readings,
+    or a negative value; if a file ends before the days by more than the usual time between readings; and if the days
+    contain no step or no load. Raises OSError for a file that cannot be read.
     """
+    _demand_step(name, step_seconds)
     readings = [_readings(path) for path in paths]
     start = max(float(instants[0]) for instants, _ in readings) + first_day * DAY_SECONDS
     step_starts = start + np.arange(days * DAY_SECONDS // step_seconds) * float(step_seconds)
@@ -148,17 +149,16 @@ def read_csv(
 
 
 def _readings(path: Path) -> tuple[Floats, Floats]:
-    """Return the instants (seconds since the Unix epoch) and the values of a trace, in the order of time. Timestamps count
-    as UTC, an offset is ignored; values may be negative. Raises InvalidInput for fewer than two readings, without a
-    column `timestamp` or `value`, and for a malformed line, and OSError for a file that cannot be read.
+    """Return the instants (seconds since the Unix epoch) and the values of a trace, in the order of time. Values may be
+    negative. Raises InvalidInput for fewer than two readings, without a column `timestamp` or `value`, and for a
+    malformed line, and OSError for a file that cannot be read.
     """
-    readings: list[tuple[float, float]] = []
     with path.open(newline="") as lines:
         rows = csv.DictReader(lines)
         try:
-            for row in rows:
-                instant = datetime.fromisoformat(row.get("timestamp") or "").replace(tzinfo=UTC)
-                readings.append((instant.timestamp(), float(row.get("value") or "")))
+            readings = [
+                (_instant(row.get("timestamp") or ""), _finite(row.get("value") or "")) for row in rows
+            ]
         except (ValueError, csv.Error) as error:
             raise InvalidInput(
                 f"{path.name}: line {rows.line_num} is no reading ({error}); give a file whose first line is `timestamp,value` "
@@ -169,6 +169,28 @@ def _readings(path: Path) -> tuple[Floats, Floats]:
     instants = [instant for instant, _ in readings]
     order = np.argsort(instants, kind="stable")
     return np.asarray(instants)[order], np.asarray([value for _, value in readings])[order]
+
+
+def _instant(text: str) -> float:
+    """Return an ISO 8601 timestamp in seconds since the Unix epoch; a timestamp without an offset counts as UTC. Raises
+    ValueError for another text.
+    """
+    timestamp = datetime.fromisoformat(text)
+    return (timestamp if timestamp.tzinfo else timestamp.replace(tzinfo=UTC)).timestamp()
+
+
+def _finite(text: str) -> float:
+    """Return the number. Raises ValueError for another text, NaN and infinities."""
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text} is not a finite number")
+    return number
+
+
+def _demand_step(name: str, step_seconds: int) -> None:
+    """Raise InvalidInput for a step below 1 s."""
+    if step_seconds < 1:
+        raise InvalidInput(f"step of {name} = {step_seconds} s; give at least 1")
 
 
 def _spacing(instants: Floats) -> float:

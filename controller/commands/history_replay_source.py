@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection
@@ -29,7 +29,7 @@ def retraced(tx: Connection, settings: Settings, rows: Sequence[Mapping[str, Any
 
     `rows` must be in the order of time. History is read from at least an hour, and twice the load memory, before the first decision, but
     not from before the topic's creation. If it does not reach back to the creation, the first decision only starts the replay, and is not
-    yielded. Raises the errors of `EvaluationInput.from_json` if the inputs of a decision cannot be read.
+    yielded. A decision whose inputs cannot be read is yielded as unreadable, and is never the first one.
     """
     from controller.landing.history import (
         RateHistory,
@@ -50,10 +50,7 @@ def retraced(tx: Connection, settings: Settings, rows: Sequence[Mapping[str, Any
     topic_id = rows[-1]["topic_id"]
     [topic] = read_view(tx, "inspect.topics", _OF_TOPIC, columns="created_at", topic_id=topic_id)
     created_ms = to_ms(topic["created_at"])
-    before_ms = max(
-        _LEAST_BEFORE_MS, 2_000 * EvaluationInput.from_json(decisions[0].situation).policy.load_memory_seconds
-    )
-    from_ms = max(created_ms, decisions[0].decided_at - before_ms)
+    from_ms = max(created_ms, decisions[0].decided_at - _before_ms(decisions))
     to = decisions[-1].decided_at
     until = rows[-1]["decided_at"]
     runs = read_view(tx, "inspect.load_runs", _APPLIED, since=to_datetime(from_ms), until=until)
@@ -69,6 +66,16 @@ def retraced(tx: Connection, settings: Settings, rows: Sequence[Mapping[str, Any
         begins_with_the_topic=from_ms == created_ms,
         window_ms=round(settings.rate_window_seconds * 1000),
     )
+
+
+def _before_ms(decisions: Iterable[Decided]) -> int:
+    """Return the time of history, in milliseconds, to be read before the first decision: twice the load memory of the first decision whose
+    inputs can be read, and at least `_LEAST_BEFORE_MS`.
+    """
+    inputs = (decided.read_inputs() for decided in decisions)
+    policies = (situation.policy for situation in inputs if isinstance(situation, EvaluationInput))
+    memory_seconds = next((policy.load_memory_seconds for policy in policies), 0)
+    return max(_LEAST_BEFORE_MS, 2_000 * memory_seconds)
 
 
 def _segments(tx: Connection, topic_id: int) -> dict[int, SegmentLife]:

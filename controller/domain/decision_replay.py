@@ -20,7 +20,7 @@ from controller.domain.evaluator import code_version, decide
 Document = Mapping[str, Any]
 """An evaluation as JSON values, as `Evaluation.to_document` returns it."""
 
-_UNREADABLE = (
+UNREADABLE = (
     CleaveError,
     ValueError,
     LookupError,
@@ -29,6 +29,7 @@ _UNREADABLE = (
     AttributeError,
     RecursionError,
 )
+"""Errors of an input that this code cannot read or evaluate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +57,25 @@ def replay(situation: str, lanes: Collection[Lane], stored: Document) -> Replay:
     """
     try:
         parsed = EvaluationInput.from_json(situation)
-        evaluation = decide(parsed, lanes)
-    except _UNREADABLE as error:
-        return Replay(stored, None, None, f"{type(error).__name__}: {error}")
-    return Replay(stored, evaluation.to_document(), code_version(parsed.policy))
+    except UNREADABLE as error:
+        return unreadable(stored, error)
+    return replay_input(parsed, lanes, stored)
+
+
+def replay_input(situation: EvaluationInput, lanes: Collection[Lane], stored: Document) -> Replay:
+    """Decide again on `lanes`, and return the evaluation beside the `stored` one. Never raises: if this code cannot evaluate the input,
+    `unreadable` of the result says why.
+    """
+    try:
+        evaluation = decide(situation, lanes)
+    except UNREADABLE as error:
+        return unreadable(stored, error)
+    return Replay(stored, evaluation.to_document(), code_version(situation.policy))
+
+
+def unreadable(stored: Document, error: Exception) -> Replay:
+    """Return the replay of an input whose reading or evaluation raised `error`."""
+    return Replay(stored, None, None, f"{type(error).__name__}: {error}")
 
 
 def exact(document: Any) -> Any:

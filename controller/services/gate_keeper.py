@@ -119,6 +119,7 @@ class GateKeeper(Stoppable):
         """
         shards = self._shards()
         if not (shards.held and self._planes):
+            metrics.GATES_SHUT.set(0)
             return 0
         with self._store.single_statement() as tx:
             shut = gates.shut(tx, shards, self._planes)

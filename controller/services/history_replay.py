@@ -17,9 +17,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from controller.domain.decision import Lane
-from controller.domain.decision_replay import Document, Replay
+from controller.domain.decision_replay import UNREADABLE, Document, Replay, replay_input, unreadable
 from controller.domain.evaluation_input import EvaluationInput
-from controller.domain.evaluator import code_version, decide
 from controller.domain.hash_range import HashRange
 from controller.domain.load_memory import LoadMemory, origins_of
 from controller.domain.load_record import METRICS, LoadRecord, LoadStats
@@ -86,11 +85,18 @@ class Decided:
     situation: str
     stored: Document
 
+    def read_inputs(self) -> EvaluationInput | Replay:
+        """Return the inputs; if this code cannot read them, the replay that says why."""
+        try:
+            return EvaluationInput.from_json(self.situation)
+        except UNREADABLE as error:
+            return unreadable(self.stored, error)
+
 
 @dataclass(frozen=True, slots=True)
 class Retraced:
     """A replayed decision. Each of `differences` is a message about a segment whose loads differ from the
-    recorded ones.
+    recorded ones; empty if the inputs of the decision cannot be read.
     """
 
     decided: Decided
@@ -179,44 +185,43 @@ def retrace(
     window_ms: int = DEFAULT_WINDOW_MS,
 ) -> Iterator[Retraced]:
     """Yield each decision with its replay, on the windows that were applied before it. `decisions` are those of one topic, in the order of
-    time.
+    time. A decision whose inputs cannot be read is yielded as unreadable.
 
     `segments` are all segments that the topic ever had, by id. If the history does not begin with the topic
-    (`begins_with_the_topic` is False), the replay starts from the first decision, which is not yielded.
-    Raises InvalidInput, or Python's errors for a text of another structure, if the inputs of a decision cannot be read.
+    (`begins_with_the_topic` is False), the replay starts from the first decision with readable inputs, which is not yielded.
     """
     if not decisions:
         return
-    state = _ReplayState(decisions, segments, window_ms)
+    state, has_started = _ReplayState(segments, window_ms), begins_with_the_topic
     pending = iter(sorted(windows, key=lambda window: window.applied_at))
     window = next(pending, None)
-    for number, decided in enumerate(decisions):
-        while window is not None and window.applied_at <= decided.decided_at:
-            state.apply(window, number)
-            window = next(pending, None)
-        if number == 0 and not begins_with_the_topic:
-            state.start_from_first_decision()
+    for decided in decisions:
+        situation = decided.read_inputs()
+        if isinstance(situation, Replay):
+            yield Retraced(decided, situation, ())
             continue
-        yield state.replay_decision(number)
+        while window is not None and window.applied_at <= decided.decided_at:
+            state.apply(window, situation.policy)
+            window = next(pending, None)
+        if has_started:
+            yield state.replay_decision(decided, situation)
+        else:
+            state.start_from(situation)
+            has_started = True
 
 
 class _ReplayState:
     """The state of the replay between two decisions."""
 
-    def __init__(
-        self, decisions: Sequence[Decided], segments: Mapping[int, SegmentLife], window_ms: int
-    ) -> None:
-        self.decisions = decisions
-        self.situations = [EvaluationInput.from_json(decision.situation) for decision in decisions]
+    def __init__(self, segments: Mapping[int, SegmentLife], window_ms: int) -> None:
         self.loads = _Loads(window_ms)
         self.segments, self.origins = segments, origins_of(segments, segments)
         self.memory = LoadMemory()
 
-    def apply(self, window: Window, number: int) -> None:
-        """Apply one window to the load records, and to the load memory of profile `adaptive`, under the
-        policy of the decision `number`, which is the next one.
+    def apply(self, window: Window, policy: AutoScalePolicy) -> None:
+        """Apply one window to the load records, and to the load memory of profile `adaptive`, under `policy`, the policy of the next
+        decision.
         """
-        policy = self.situations[number].policy
         self.loads.observe(window, policy)
         if policy.profile == "adaptive":
             measured = {
@@ -231,11 +236,11 @@ class _ReplayState:
             }
             self.memory.remember(window.end_ms, measured, policy.load_memory_seconds, heirs)
 
-    def start_from_first_decision(self) -> None:
-        """Set the load records to those of the first decision. The load memory keeps what the windows before
-        it gave.
+    def start_from(self, situation: EvaluationInput) -> None:
+        """Set the load records to those of the first decision, whose inputs are `situation`. The load memory keeps what the windows
+        before it gave.
         """
-        for segment_id, record in self.situations[0].loads.items():
+        for segment_id, record in situation.loads.items():
             source = f"the source of segment {segment_id}"
             record_of_history = self.loads.records.get(segment_id)
             source = source if record_of_history is None else record_of_history.source
@@ -244,11 +249,10 @@ class _ReplayState:
             )
             self.loads.sources.setdefault(source, record.observed_at)
 
-    def replay_decision(self, number: int) -> Retraced:
-        """Decide again with the inputs of the decision `number`, but on the loads that the history gives, and
-        return the comparison. Changes nothing.
+    def replay_decision(self, decided: Decided, situation: EvaluationInput) -> Retraced:
+        """Decide again with the inputs of the decision, `situation`, but on the loads that the history gives, and return the comparison.
+        Changes nothing.
         """
-        decided, situation = self.decisions[number], self.situations[number]
         active = {segment.segment_id for segment in situation.layout.active}
         loads = {
             segment_id: self.loads.as_decision_input(record)
@@ -259,8 +263,7 @@ class _ReplayState:
         if situation.policy.profile == "adaptive":
             recent = self.memory.recent_loads(active)
         replay_inputs = replace(situation, loads=loads, recent_loads=recent)
-        replayed = decide(replay_inputs, decided.lanes).to_document()
-        replay = Replay(decided.stored, replayed, code_version(situation.policy))
+        replay = replay_input(replay_inputs, decided.lanes, decided.stored)
         return Retraced(decided, replay, tuple(_differences(situation, replay_inputs)))
 
 

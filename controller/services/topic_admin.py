@@ -9,14 +9,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from sqlalchemy import Connection
+
 from controller.dataplane.base import DataPlane, NamespacedDataPlane
 from controller.dataplane.layout_keeper import LayoutKeeper
 from controller.domain.errors import CleaveError, Conflict, InvalidInput, NotFound, Unsupported
+from controller.domain.operation import OperationKind
 from controller.domain.policy import PolicyOverride
 from controller.domain.utf8 import utf8
 from controller.store.journal import mirror_intents, operations, topic_intents
 from controller.store.journal.operations import Request
-from controller.store.journal.request_keys import Intent
+from controller.store.journal.request_keys import Intent, repeat
 from controller.store.mirrors import mirrors
 from controller.store.postgres.engine import Store
 from controller.store.topics import policies, topics
@@ -100,12 +103,15 @@ def attach_topic(
 
 def detach_topic(store: Store, name: str, request: Request) -> Intent:
     """Intend to return a topic to its broker's own controller. The data of the topic does not change. A repeated
-    request key returns its first intent while the topic is being detached; after that it raises TopicNotFound.
+    request key returns its first intent, also after the topic was detached.
 
     Raises TopicNotFound, TopicNotLive, and Conflict for a topic that was not attached, or if the request key was used
     for another request.
     """
     with store.transaction() as tx:
+        repeated = _repeated_intent(tx, name, OperationKind.DETACH, request)
+        if repeated is not None:
+            return repeated
         topic_id = topics.find_topic(tx, name).topic_id
         if mirrors.get_mirror(tx, topic_id) is None:
             raise Conflict(f"{name} is not attached, since Cleave keeps its layout; delete the topic instead")
@@ -114,13 +120,26 @@ def detach_topic(store: Store, name: str, request: Request) -> Intent:
 
 def delete_topic(store: Store, name: str, request: Request) -> Intent:
     """Write and return the intent to delete the topic and all its logs, unread data included. A repeated request key
-    returns its first intent while the topic is being deleted; after that it raises TopicNotFound.
+    returns its first intent, also after the topic was deleted.
 
     No further intent is accepted; reshapes in progress end first. A topic that is being created can be deleted too.
     Raises TopicNotFound, TopicNotLive, TopicHeld, and Conflict if the request key was used for another request.
     """
     with store.transaction() as tx:
+        repeated = _repeated_intent(tx, name, OperationKind.DELETE, request)
+        if repeated is not None:
+            return repeated
         return topic_intents.intend_delete(tx, topics.find_topic(tx, name).topic_id, request)
+
+
+def _repeated_intent(tx: Connection, name: str, kind: OperationKind, request: Request) -> Intent | None:
+    """Return the intent of the earlier request with this key, also if its topic no longer exists; None if the key is unused. Raises
+    Conflict if the key was used for another topic name or kind of operation.
+    """
+    first = operations.find_by_request_key(tx, request.request_key)
+    if first is None:
+        return None
+    return repeat(first, request, lambda operation: operation.topic_name == name and operation.kind is kind)
 
 
 def _demand_namespace(plane: DataPlane, topic: str) -> None:

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from controller.bootstrap import build_aggregation, key_count_area
+from controller.domain.load_window import LoadWindow
 from controller.landing.area import LandingArea
 from controller.landing.compaction import compact
 from controller.landing.history import RateHistory
@@ -31,7 +32,8 @@ def aggregate_load(*, dsn: str, extras: Extras, run_id: str, dry_run: bool = Fal
             now = database_now(tx)
         end_ms = int(now.timestamp() * 1000)
         if dry_run:
-            files = upcoming(LandingArea(app.settings.landing_url), app.settings.rate_window_seconds, end_ms)
+            window = LoadWindow.ending_at(end_ms, app.settings.rate_window_seconds)
+            files = upcoming(LandingArea(app.settings.landing_url), window)
             return {"window_end": now.isoformat(), "files": [file.path for file in files]}
         result = build_aggregation(app.settings).run(re.sub(r"[^A-Za-z0-9._-]", "-", run_id), end_ms)
     return {**asdict(result), "quarantined": list(result.quarantined)}

@@ -14,6 +14,8 @@ from urllib.parse import quote
 from controller.domain.errors import InvalidInput
 
 CONNECT_TYPE = "spark_connect"
+GENERIC_TYPE = "generic"
+"""Type that `airflow connections add` stores instead of `spark` and `spark_connect` if Airflow lacks its Spark provider."""
 _ADDRESS = r"[^/,:;?#\s]+:\d+"
 _MASTERS = re.compile(
     rf"none|yarn|local(\[(\d+|\*)(,\d+)?\])?|spark://{_ADDRESS}(,{_ADDRESS})*|k8s://(https?://)?[^/\s]+/?"
@@ -28,7 +30,9 @@ _KERBEROS = ("principal", "keytab")
 
 @dataclass(frozen=True)
 class SparkConnection:
-    """The fields of a connection of type `spark` or `spark_connect`. In a URI the scheme is the type."""
+    """The fields of a connection of type `spark`, `spark_connect` or `generic`. In a URI the scheme is the type. A connection of type
+    `generic` must have a complete master as its host; with a port, the host needs a scheme.
+    """
 
     conn_id: str
     conn_type: str
@@ -42,7 +46,7 @@ class SparkConnection:
         """Return `spark_master` and `spark_conf`. Raises InvalidInput, without secrets in the message, for a
         master of another form and for extras that cannot be used.
         """
-        master = self._connect_url() if self.conn_type == CONNECT_TYPE else self._master()
+        master = self._connect_url() if self._is_connect else self._master()
         if not _MASTERS.fullmatch(master):
             raise InvalidInput(f"{self._label} gives the master {master.partition(';')[0]!r}; use {_FORMS}")
         return {"spark_master": master, "spark_conf": self._conf()}
@@ -52,12 +56,18 @@ class SparkConnection:
         """Id and type of the connection, for messages."""
         return f"connection {self.conn_id!r} of type {self.conn_type}"
 
+    @property
+    def _is_connect(self) -> bool:
+        """True if the connection is to a Spark Connect server, and may have a token."""
+        is_connect_host = (self.host or "").startswith("sc://")
+        return self.conn_type == CONNECT_TYPE or (self.conn_type == GENERIC_TYPE and is_connect_host)
+
     def _master(self) -> str:
         """Return the master: the host if it is a complete master, as forms have it; otherwise the host with
         the scheme that a URI's type keeps.
         """
         host = self.host or ""
-        is_whole = self.conn_type == "spark" and host and ("://" in host or not self.port)
+        is_whole = self.conn_type in ("spark", GENERIC_TYPE) and host and ("://" in host or not self.port)
         master = host if is_whole else f"{self.conn_type}://{host}"
         return f"{master}:{self.port}" if self.port else master
 

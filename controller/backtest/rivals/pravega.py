@@ -103,10 +103,10 @@ def _too_young(segment: Segment) -> Refusal:
 
 def _merges(cold: list[Segment], situation: EvaluationInput) -> list[Decision]:
     """Return merges of runs of cold neighbours, divided from the left into groups of at most `MERGED_AT_ONCE`. A
-    group is shortened so that no merge goes below the policy's minimum number of segments. `cold` is in the order of
-    ranges.
+    group is shortened so that no merge goes below the policy's minimum number of segments; none is returned if there
+    are already fewer. `cold` is in the order of ranges.
     """
-    removable = len(situation.layout.active) - situation.policy.min_segments
+    removable = max(0, len(situation.layout.active) - situation.policy.min_segments)
     groups: list[list[Segment]] = []
     for segment in cold:
         is_adjacent = groups and groups[-1][-1].hash_range.is_adjacent_to(segment.hash_range)

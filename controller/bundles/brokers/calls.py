@@ -7,6 +7,7 @@ the status of an answer. Requests are never repeated, and messages never contain
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -176,8 +177,9 @@ def _never_went_out(error: BaseException) -> bool:
 
 
 def _retry_after(response: requests.Response) -> float | None:
-    """Return the header `Retry-After` in seconds, at least 0. None if the header is missing or is a date."""
+    """Return the header `Retry-After` in seconds, at least 0. None if the header is missing or is no number, as a date is."""
     try:
-        return max(float(response.headers["Retry-After"]), 0.0)
+        seconds = float(response.headers["Retry-After"])
     except (KeyError, ValueError):
         return None
+    return None if math.isnan(seconds) else max(seconds, 0.0)

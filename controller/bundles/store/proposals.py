@@ -193,7 +193,7 @@ _APPROVE_AUTOMATIC = text(f"""
                                 WHERE o.cluster = q.cluster AND o.namespace = q.namespace
                                   AND o.lower_bound = q.lower_bound AND o.state IN ('approved', 'applied'))
              ORDER BY q.ordinal LIMIT :limit) chosen
-     WHERE p.proposal_id = chosen.proposal_id RETURNING p.proposal_id
+     WHERE p.proposal_id = chosen.proposal_id AND p.state = 'proposed' RETURNING p.proposal_id
 """)  # noqa: S608
 
 
@@ -314,7 +314,8 @@ def approve_automatic(
     """Approve the first `limit` proposals of a cycle of the cluster and of a kind that are in the state proposed, in namespaces with mode
     automatic. Return the number of approved proposals; 0 for a cycle of another cluster. `actor` is recorded as the approver.
 
-    Stale proposals, and proposals for a bundle with a live (approved or applied) proposal, are skipped.
+    Stale proposals, proposals for a bundle with a live (approved or applied) proposal, and proposals that a concurrent transaction
+    approves or refuses are skipped.
     """
     values = {"cluster": cluster, "cycle_id": cycle_id, "kind": kind.value, "limit": limit, "actor": actor}
     return len(tx.execute(_APPROVE_AUTOMATIC, values).all())

@@ -437,8 +437,8 @@ class _Planner:
     def _with_places_kept(self, actions: Sequence[_PlannedAction]) -> list[_PlannedAction]:
         """Return the actions after which every consumer that has a place still has one. Children get more entry buckets
         if necessary. If buckets do not suffice, a scale-out gets more children, at cuts of equal width; it is refused if
-        it would exceed the maximum number of segments or of children. A scale-in is refused. Without shared buckets all
-        actions are returned. The cuts and buckets of the actions are changed in place.
+        it would exceed the maximum number of segments or of children, or the number of hashes. A scale-in is refused.
+        Without shared buckets all actions are returned. The cuts and buckets of the actions are changed in place.
         """
         context = self._context
         if not context.shared_buckets or not context.consumers:
@@ -454,13 +454,14 @@ class _Planner:
             if lost > spare:
                 parts = max(len(action.cuts) + 1, math.ceil((before - spare) / context.most_places))
                 if parts > len(action.cuts) + 1:
-                    most_parts = min(self._prices.most_parts, action.run.length + capacity)
+                    union = self._union(action.run)
+                    most_parts = min(self._prices.most_parts, action.run.length + capacity, union.width)
                     if not action.run.is_scale_out or parts > most_parts:
                         self._refuse_run(
                             action.run, RefusalReason.WOULD_IDLE_CONSUMER, "places", places - lost, served
                         )
                         continue
-                    action.cuts = self._union(action.run).equal_cuts(parts)
+                    action.cuts = union.equal_cuts(parts)
                 action.buckets = math.ceil((before - spare) / parts)
                 lost = before - parts * action.buckets
             capacity -= max(0, action.added)

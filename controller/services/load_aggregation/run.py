@@ -20,7 +20,7 @@ from controller.clock import to_datetime, to_ms
 from controller.domain.counter_rates import MAX_SOURCE_LENGTH
 from controller.domain.errors import Retryable
 from controller.domain.load_window import LoadWindow
-from controller.landing.area import Examination, LandingArea
+from controller.landing.area import Examination, LandingArea, RejectedFile
 from controller.landing.file_names import LandedFile
 from controller.landing.history import RateHistory, with_rates
 from controller.landing.schemas import RATE_SCHEMA
@@ -211,7 +211,7 @@ def _readable_files(area: LandingArea, window: LoadWindow) -> tuple[Examination,
     others, which are quarantined or logged. Raises Retryable if the storage cannot read a file and no other file is
     usable; OSError if the storage does not answer.
     """
-    files, foreign_files = area.files(window.read_from_ms - TICK_SLACK_MS, window.end_ms + TICK_SLACK_MS)
+    files, foreign_files = _files_to_read(area, window)
     examined = area.examine(files)
     left_out = set_aside_files(area, examined, foreign_files)
     if examined.unreadable and not examined.files:
@@ -250,9 +250,15 @@ def _compute(
     return examined, ()
 
 
-def upcoming(area: LandingArea, window_seconds: float, end_ms: int) -> list[LandedFile]:
-    """Return the files with samples of the window that ends at `end_ms` (milliseconds since the Unix epoch),
-    oldest first. A run over this window also reads older files, in which intervals may begin. Reads only the
-    names of files, and the footers of compacted files.
+def upcoming(area: LandingArea, window: LoadWindow) -> list[LandedFile]:
+    """Return the files that a run over this window would read, oldest first, also those that turn out to be unusable.
+    Reads only the names of files, and the footers of compacted files.
     """
-    return area.files(end_ms - round(window_seconds * 1000) - TICK_SLACK_MS, end_ms + TICK_SLACK_MS)[0]
+    return _files_to_read(area, window)[0]
+
+
+def _files_to_read(area: LandingArea, window: LoadWindow) -> tuple[list[LandedFile], list[RejectedFile]]:
+    """Return the files that may have samples of the window or of the time before it in which intervals may begin,
+    oldest first, and the files whose names are not valid.
+    """
+    return area.files(window.read_from_ms - TICK_SLACK_MS, window.end_ms + TICK_SLACK_MS)

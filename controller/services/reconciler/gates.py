@@ -20,8 +20,10 @@ from controller.domain import drain_barrier
 from controller.domain.errors import CleaveError, StoreUnavailable, SubscriptionNotFound
 from controller.domain.gates import GateState
 from controller.services.reconciler.log_differences import Finding, FindingKind
+from controller.store import set_aside
 from controller.store.journal import seeks
 from controller.store.postgres.engine import Store
+from controller.store.set_aside import SetAside
 from controller.store.topics import bucket_owners, gates, readable_segments, topics
 from controller.store.topics.bucket_owners import SubscriptionKey
 from controller.store.topics.gates import Gate, GateRecord
@@ -45,14 +47,14 @@ def reconcile_gates(
     store: Store, planes: Mapping[str, DataPlane], topic_ids: Collection[int], *, dry_run: bool = False
 ) -> list[Finding]:
     """Compare the gates of the topics with layout and data plane, and correct their rows; a dry run only compares. Return the differences.
-    A topic whose data plane does not answer, or that is gone, is logged and left to a later run; a topic whose data plane has no gates, or
-    is not configured here, has no differences.
-
-    Raises StoreUnavailable, and any error that is not a CleaveError.
+    A topic whose data plane does not answer, or that is gone, is logged and left to a later run. After an unexpected error a topic is also
+    recorded in the view `inspect.set_aside`. A topic whose data plane has no gates, or is not configured here, has no differences. Raises
+    StoreUnavailable only.
     """
     with store.single_statement() as tx:
         with_gates = gates.topics_with_gates(tx, topic_ids)
     findings: list[Finding] = []
+    set_aside_topics: list[SetAside] = []
     for topic_id in with_gates:
         try:
             findings += _topic(store, planes, topic_id, dry_run=dry_run)
@@ -60,6 +62,14 @@ def reconcile_gates(
             raise
         except CleaveError as error:
             log.warning("gates not compared", topic_id=topic_id, error=str(error))
+        except Exception as error:
+            # An error of one topic must not keep the gates of other topics from being compared.
+            log.exception("gates not compared", topic_id=topic_id)
+            reason = f"its gates cannot be compared: {type(error).__name__}: {error}"
+            set_aside_topics.append(SetAside(f"topic {topic_id}", reason, topic_id))
+    if set_aside_topics and not dry_run:
+        with store.transaction() as tx:
+            set_aside.note(tx, set_aside.Batch.MAINTENANCE, set_aside_topics)
     return findings
 
 

@@ -75,7 +75,7 @@ def reconcile_topics(
 
     All topics are first described together without a lock. Topics with a difference are then reconciled one
     by one. If the data plane of a topic does not answer, the error is logged and the topic is skipped. Raises
-    StoreUnavailable, and the unexpected errors of `reconcile_gates`.
+    StoreUnavailable only.
     """
     with store.transaction() as tx:
         topic_ids = backing_logs.comparable_topics(tx, limit=limit, after=after, shards=shards)
@@ -215,7 +215,7 @@ def reconcile(
     keeps the layout. Idempotent.
 
     Raises TopicNotFound, Unsupported if the topic's data plane is not configured here or cannot describe
-    logs, and DataPlaneUnavailable if a log does not answer. An error of the gates is only logged.
+    logs, and DataPlaneUnavailable if a log does not answer. Errors of the gates are not raised (see `reconcile_gates`).
     """
     differences = _reconcile_logs(store, planes, topic_id, actor=actor, dry_run=dry_run)
     return (*differences, *reconcile_gates(store, planes, [topic_id], dry_run=dry_run))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import defaultdict
 from collections.abc import Iterator
@@ -117,6 +118,38 @@ def test_a_history_that_is_not_what_was_decided_on_is_printed(
     assert any(float(one) == pytest.approx(100 * float(other), rel=1e-4) for one, other in told)
     assert "made by" not in said
     assert "stored split" in said
+
+
+@pytest.mark.usefixtures("history")
+@pytest.mark.parametrize("number", [0, 2], ids=["the first", "the third"])
+@pytest.mark.parametrize("is_whole", [True, False], ids=["from the creation", "from the first decision"])
+def test_a_decision_whose_inputs_cannot_be_read_counts_as_different(
+    cleave: CommandLine, run: Run, number: int, *, is_whole: bool
+) -> None:
+    decisions = live(run, "pip483")
+    ids = [id_ for (id_,) in run.bench.rows("SELECT decision_id FROM cleave.decision ORDER BY decided_at")]
+    run.bench.execute(
+        "SET LOCAL session_replication_role = replica;"
+        "UPDATE cleave.decision SET situation = (situation::jsonb - 'loads')::text WHERE decision_id = :id",
+        id=ids[number],
+    )
+    if not is_whole:
+        run.bench.execute(
+            "UPDATE cleave.topic SET created_at = created_at - interval '1 day', row_version = row_version + 1"
+        )
+
+    answer = cleave("decisions", "replay", "--all", TOPIC, "--from-history", "--json")
+
+    assert answer.code == 1, answer.out
+    document = json.loads(answer.out)
+    [differing] = document["differing"]
+    assert (differing["decision_id"], differing["unreadable"]) == (ids[number], "KeyError: 'loads'")
+    assert (document["retraced"], document["same"]) == (
+        decisions - (not is_whole),
+        decisions - 1 - (not is_whole),
+    )
+    said = " ".join(cleave("decisions", "replay", "--all", TOPIC, "--from-history").out.split())
+    assert "its evaluation input cannot be read (KeyError: 'loads')" in said
 
 
 @pytest.mark.usefixtures("history")

@@ -179,7 +179,9 @@ def test_when_somebody_turns_the_brokers_controller_on_again_cleave_pauses_and_s
 def test_detaching_restores_what_the_brokers_controller_was_set_to(
     store: Store, keeper: PulsarScalableDataPlane, attached: str, finish: Finish
 ) -> None:
-    assert finish(topic_admin.detach_topic(store, attached, request("back"))) is OperationState.DONE
+    back = request("back")
+    assert finish(topic_admin.detach_topic(store, attached, back)) is OperationState.DONE
+    assert topic_admin.detach_topic(store, attached, back).operation.state is OperationState.DONE
 
     assert keeper.auto_scaler(attached) == {"enabled": True, "maxSegments": 7}
     assert len(keeper.read_layout(attached).active) == 2

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from prometheus_client import REGISTRY
 
 from controller.domain.errors import DataPlaneUnavailable
 from controller.domain.gates import GateState
 from controller.domain.seek_target import EARLIEST, LATEST, SeekTarget
 from controller.services import garbage_collector, subscription_admin
-from controller.services.gate_keeper import AUDIT_AFTER_OPENING_SECONDS
+from controller.services.gate_keeper import AUDIT_AFTER_OPENING_SECONDS, GateKeeper
 from controller.services.reconciler import FindingKind, reconcile
 from controller.services.segment_admin import merging, splitting
 from controller.store.journal.request_keys import Intent
+from controller.store.shards import Shards
 from controller.store.topics import drains
-from tests.support.gated_logs import GatedBench
+from tests.support.gated_logs import ALL, GatedBench
 from tests.support.manual_clock import ManualClock
 
 _DRAINED = "SELECT segment_id FROM cleave.segment_drain WHERE subscription = 'billing' ORDER BY 1"
@@ -254,6 +256,19 @@ def test_a_seek_to_the_end_leaves_everything_read_and_open(bench: GatedBench) ->
     bench.keep()
 
     assert (drained(bench), set(bench.gate_rows().values())) == ([0], {"open"})
+
+
+def test_a_keeper_without_shards_reports_no_shut_gates(bench: GatedBench) -> None:
+    bench.stock_topic()
+    bench.publish(0)
+    bench.reshape(splitting(0))
+    shards = [ALL, Shards.of(1, [])]
+    keeper = GateKeeper(bench.store, bench.planes, lambda: shards.pop(0), ManualClock())
+
+    assert keeper.round() == 1
+    assert REGISTRY.get_sample_value("cleave_gates_shut") == 2
+    assert keeper.round() == 0
+    assert REGISTRY.get_sample_value("cleave_gates_shut") == 0
 
 
 def test_gates_of_registered_consumers_are_opened_whatever_is_unread(bench: GatedBench) -> None:

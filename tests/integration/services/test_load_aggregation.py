@@ -401,6 +401,10 @@ def test_a_run_that_failed_is_repeated_under_its_id(run: Run) -> None:
 
 
 def test_a_dry_run_names_the_files_it_would_read(run: Run) -> None:
-    path = run.land((0, 1))
+    """Files of the time before the window are among them, because intervals may begin there."""
     run.land((-600, 1))
-    assert [file.path for file in upcoming(run.area, 60.0, END_MS)] == [path]
+    paths = [run.land((at, 1)) for at in (-170, -100, 0, 50)]
+    window = LoadWindow.ending_at(END_MS, 60.0)
+
+    assert [file.path for file in upcoming(run.area, window)] == paths
+    assert run.aggregate().files == len(paths)

@@ -19,6 +19,7 @@ from controller.dataplane.base import Counters, CreatedLog, Successor
 from controller.domain.decision import Evaluation, Lane
 from controller.domain.errors import CleaveError, Retryable
 from controller.domain.evaluation_input import EvaluationInput
+from controller.domain.gates import GateState
 from controller.domain.operation import OperationState
 from controller.domain.policy import PolicyOverride
 from controller.landing.area import LandingArea
@@ -39,6 +40,7 @@ from controller.services.consumer_sessions.requests import Register, Request
 from controller.services.consumer_sessions.settlement import Settlement
 from controller.services.operation_runner import run_due
 from controller.services.policy_backtest import Loads, PolicyBacktest
+from controller.services.reconciler import FindingKind
 from controller.services.segment_admin import splitting
 from controller.store.journal.request_keys import Intent
 from controller.store.topics import policies
@@ -46,6 +48,7 @@ from controller.store.topics.bucket_owners import SubscriptionKey
 from controller.web.fleet_metrics import FleetMetrics
 from spark_jobs.policy_backtest import IN_FORCE, Candidate, Question
 from tests.support.bench import TOPIC, Bench
+from tests.support.gated_logs import GatedBench
 from tests.support.led_topic import Leader
 from tests.support.passes import HOT, LOAD, run
 from tests.support.recorded import keep_rates
@@ -162,6 +165,40 @@ def test_the_reconciler_repairs_the_healthy(bench: Bench, poisoned: int) -> None
 
     assert [(one.topic, one.segment_id) for one in findings] == [(TOPIC, 0)]
     assert set_aside(bench) == [("maintenance", POISONED, 1)]
+
+
+def test_the_gates_of_the_healthy_are_compared(database: str) -> None:
+    """The poisoned topic comes first."""
+    bench = GatedBench(database)
+    try:
+        poisoned = _gated_topic(bench, POISONED)
+        healthy = _gated_topic(bench, TOPIC)
+
+        def trouble(log: str, subscription: str) -> GateState:
+            if "/odd/" in log:
+                raise ArithmeticError("a bug")
+            return GateState.CLOSED
+
+        bench.gated.gate_state = trouble  # type: ignore[method-assign]
+        findings, _ = reconciler.reconcile_topics(bench.store, bench.planes)
+        alone = reconciler.reconcile(bench.store, bench.planes, poisoned)
+
+        assert {(finding.topic, finding.kind) for finding in findings} == {(TOPIC, FindingKind.GATE_SHUT)}
+        assert alone == ()
+        assert (poisoned < healthy, set_aside(bench)) == (True, [("maintenance", POISONED, 2)])
+    finally:
+        bench.close()
+
+
+def _gated_topic(bench: GatedBench, name: str) -> int:
+    """Return the id of a new topic whose gates were opened because their parent is drained."""
+    bench.topic_name = name
+    bench.stock_topic()
+    bench.publish(0)
+    bench.reshape(splitting(0))
+    bench.read(0)
+    bench.keep()
+    return bench.topic_id
 
 
 def test_the_garbage_of_the_healthy_is_collected(bench: Bench, poisoned: int) -> None:

@@ -107,6 +107,24 @@ def test_a_deleted_topic_leaves_no_log_and_its_name_goes_on_with_new_ids(bench: 
     bench.check_laws()
 
 
+def test_a_repeated_deletion_returns_its_first_result_when_the_topic_is_gone(bench: Bench) -> None:
+    bench.create()
+    request = bench.request("only-once")
+    first = topic_admin.delete_topic(bench.store, TOPIC, request)
+    bench.finish(first)
+
+    again = topic_admin.delete_topic(bench.store, TOPIC, request)
+    assert (again.repeated, again.operation.state) == (True, OperationState.DONE)
+    assert again.operation.operation_id == first.operation.operation_id
+
+    bench.create()
+    assert topic_admin.delete_topic(bench.store, TOPIC, request).operation == again.operation
+    with pytest.raises(Conflict, match="request key only-once was used for delete"):
+        topic_admin.delete_topic(bench.store, "topic://acme/shop/another", request)
+    with pytest.raises(Conflict, match="request key only-once was used for delete"):
+        topic_admin.detach_topic(bench.store, TOPIC, request)
+
+
 def test_a_topic_that_does_not_exist_is_not_found(bench: Bench) -> None:
     with pytest.raises(TopicNotFound):
         topic_admin.delete_topic(bench.store, TOPIC, bench.request())

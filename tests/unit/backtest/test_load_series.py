@@ -40,6 +40,19 @@ def test_of_several_files_the_sum_counts_from_where_all_have_begun(tmp_path: Pat
     assert series.rates[:, 0].tolist() == pytest.approx([3, 6, 9, 6])
 
 
+def test_a_timestamp_with_an_offset_is_converted(tmp_path: Path) -> None:
+    file = trace(tmp_path / "a.csv", "2024-01-01T02:00:00+02:00,1", "2024-01-02 00:00:00,1")
+
+    assert read_csv("a", [file], days=1).start_ms == 1_704_067_200_000
+
+
+def test_steps_without_length_are_refused(tmp_path: Path) -> None:
+    file = trace(tmp_path / "a.csv", "2024-01-01 00:00:00,1", "2024-01-02 00:00:00,1")
+
+    with pytest.raises(InvalidInput, match="step of a = 0 s; give at least 1"):
+        read_csv("a", [file], days=1, step_seconds=0)
+
+
 def test_days_that_are_not_covered_are_refused(tmp_path: Path) -> None:
     file = trace(tmp_path / "a.csv", "2024-01-01 00:00:00,1", "2024-01-01 00:05:00,1")
 
@@ -64,6 +77,8 @@ def test_a_trace_of_one_reading_is_none(tmp_path: Path) -> None:
     [
         ("2024-01-01 01:00:00", r"bad\.csv: line 3.*''"),
         ("2024-01-01 01:00:00,x", r"bad\.csv: line 3.*'x'"),
+        ("2024-01-01 01:00:00,inf", r"bad\.csv: line 3.*inf is not a finite number"),
+        ("2024-01-01 01:00:00,nan", r"bad\.csv: line 3.*nan is not a finite number"),
         ("yesterday,1", r"bad\.csv: line 3.*'yesterday'"),
         ("2024-01-01 01:00:00,\udcff", r"bad\.csv: .*utf-8"),
     ],

@@ -180,6 +180,16 @@ def test_a_static_topic_has_its_peak_from_the_first_tick_on() -> None:
     assert run.segments.tolist() == [1, 7, 7, 7]
 
 
+def test_pravega_merges_nothing_below_the_minimum_of_segments() -> None:
+    """The minimum was raised when the topic had fewer segments."""
+    cold = topic(10.0, 10.0, 10.0, policy=AutoScalePolicy(min_segments=5))
+    averages = dict.fromkeys(range(3), (LoadStats(10.0),) * 4)
+
+    assert pravega.decide(replace(cold, recent_loads=averages), 2).decisions == ()
+    free = replace(cold, recent_loads=averages, policy=AutoScalePolicy(min_segments=1))
+    assert len(pravega.decide(free, 2).decisions) == 1
+
+
 @pytest.mark.parametrize("rule", [pravega.rule(), ydb.rule(), kinesis_on_demand.rule()])
 @pytest.mark.parametrize("most", [2, 3])
 def test_a_hot_segment_of_one_hash_is_refused_for_its_width_and_takes_no_room(rule: Rule, most: int) -> None:

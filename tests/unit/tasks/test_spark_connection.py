@@ -33,6 +33,9 @@ def connection(
         (connection("spark", "k8s://https://api", 6443), "k8s://https://api:6443"),
         (connection("k8s", "https://api", 6443), "k8s://https://api:6443"),
         (connection("spark", "sc://connect:15002"), "sc://connect:15002"),
+        (connection("generic", "local[2]"), "local[2]"),
+        (connection("generic", "spark://head", 7077), "spark://head:7077"),
+        (connection("generic", "sc://connect", 15002, password="a b"), "sc://connect:15002/;token=a%20b"),
         (connection("spark_connect", "connect", 15002), "sc://connect:15002"),
         (connection("spark_connect", "sc://connect", 15002), "sc://connect:15002"),
         (
@@ -78,6 +81,7 @@ def test_extras_of_spark_are_its_settings_and_the_providers_own_mean_what_they_m
         (connection("spark", "head"), "gives the master 'head'"),
         (connection("spark", "mesos://head", 5050), "gives the master 'mesos://head:5050'"),
         (connection("spark", "local[many]"), r"gives the master 'local\[many\]'"),
+        (connection("generic", "head", 7077), "of type generic gives the master 'generic://head:7077'; use"),
         (connection("http", "head", 80), "of type http gives the master 'http://head:80'"),
         (connection("spark_connect", "connect", password="secret"), "gives the master 'sc://connect/'; use"),
         (connection("spark", "yarn", extras={"deploy-mode": "cluster"}), "deploy-mode cluster"),

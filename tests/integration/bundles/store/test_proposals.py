@@ -250,6 +250,23 @@ def test_automatic_approval_keeps_to_its_kind_and_number(cycles: Cycles) -> None
     assert cycles.driver.do(bundle_proposals.get_proposal, second.proposal_id).state is ProposalState.PROPOSED
 
 
+def test_of_two_automatic_approvals_at_once_the_second_finds_nothing_to_approve(cycles: Cycles) -> None:
+    cycles.mode(BalancingMode.AUTOMATIC)
+    [row] = cycles.propose(UNLOAD)
+    approval = (CLUSTER, row.cycle_id, ProposalKind.UNLOAD)
+
+    with ThreadPoolExecutor(1) as other:
+        with cycles.driver.store.transaction() as tx:
+            assert bundle_proposals.approve_automatic(tx, *approval, limit=9, actor="first") == 1
+            second = other.submit(
+                cycles.driver.do, bundle_proposals.approve_automatic, *approval, limit=9, actor="second"
+            )
+            wait_until(lambda: cycles.driver.sql(SOMEBODY_WAITS))
+        assert second.result(60) == 0
+
+    assert (cycles.read(row).actor, cycles.read(row).row_version) == ("first", 2)
+
+
 def test_a_cycle_of_another_cluster_is_not_approved_automatically(cycles: Cycles) -> None:
     cycles.mode(BalancingMode.AUTOMATIC)
     [row] = cycles.propose(UNLOAD)

@@ -271,6 +271,35 @@ def test_segments_for_the_places_of_consumers_are_made_within_the_limits(
     )
 
 
+def test_a_range_is_not_cut_into_more_segments_for_consumers_than_it_has_hashes() -> None:
+    """Its segment was given 64 entry buckets before a segment was allowed four."""
+    policy = replace(
+        POLICY, max_segments=200, entry_bucket_max_per_segment=4, split_vs_rebucket_min_msg_rate_in=1e9
+    )
+    splits = SegmentLayout.initial(1, bucket_budget=64, max_buckets=64, now=0).active[0].bucket_splits
+    layout = SegmentLayout.from_segments(
+        0,
+        2,
+        (
+            Segment(0, HashRange(0, 3), bucket_splits=splits),
+            Segment(1, HashRange(4, 65535), bucket_splits=splits),
+        ),
+    )
+    narrow = topic(
+        1.5 * CAPACITY,
+        100.0,
+        layout=layout,
+        consumers=128,
+        policy=policy,
+        capabilities=replace(ANYTHING, max_children=16),
+    )
+
+    evaluation = decide(narrow)
+
+    assert evaluation.decisions == ()
+    assert reasons(evaluation)[0] is RefusalReason.WOULD_IDLE_CONSUMER
+
+
 def test_consumers_are_served_first_and_their_segments_left_to_that() -> None:
     alone = replace(ANYTHING, shared_buckets=False)
     acts = decide(ring(1.5, 1.4, consumers=3, capabilities=alone)).decisions
