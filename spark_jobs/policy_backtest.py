@@ -86,9 +86,11 @@ class Candidate:
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
     def as_rule(self, base: AutoScalePolicy, series: LoadSeries) -> Rule:
-        """Return the rule to simulate on `series`, with `base` plus the candidate's parameters as its policy.
+        """Return the rule to simulate on `series`, under the candidate's name. Its policy is `base` with the candidate's
+        parameters, then with what the rule itself sets, such as its profile; approvals are not demanded. The rule
+        `in-force` decides by the policy's own profile. `series` matters only to `static peak`.
 
-        Raises InvalidInput for an unknown rule, InvalidPolicy for invalid parameters.
+        Raises InvalidPolicy for invalid parameters, InvalidInput for an unknown rule.
         """
         policy = AutoScalePolicy.from_document({**base.to_document(), **self.parameters})
         validate(policy)
@@ -96,7 +98,7 @@ class Candidate:
             return of_policy(policy, self.name)
         if self.rule not in RULES:
             raise InvalidInput(
-                f"policy {shown(self.rule)} is unknown; choose one of {', '.join((IN_FORCE, *RULES))}"
+                f"rule {shown(self.rule)} is unknown; choose one of {', '.join((IN_FORCE, *RULES))}"
             )
         return replace(rule_named(self.rule, series, policy), name=self.name)
 

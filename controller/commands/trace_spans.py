@@ -92,7 +92,9 @@ class SpanMaker:
     def _waited(
         self, trace_id: int, operation: Row, steps: Sequence[Row], parent: SpanContext | None
     ) -> list[ReadableSpan]:
-        """Return the span of the time until a runner claimed the operation; none for an operation without steps."""
+        """Return the span from the intent of the operation to the beginning of its first recorded step; none for an operation without
+        steps. Besides the wait for a runner, it includes failed attempts and the wait for older operations and readers.
+        """
         if not steps:
             return []
         number, taken_up = operation["operation_id"], steps[0]["started_at"]

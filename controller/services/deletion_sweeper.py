@@ -228,12 +228,14 @@ def _reports(plane: DataPlane | None, due_entries: Sequence[DeletionEntry]) -> M
 def _reason_to_keep(
     plane: SetWiseDataPlane, deletion_entry: DeletionEntry, report: LogReport, owner: Ownership
 ) -> str | None:
-    """Return the reason why the log must not be deleted; None if the log is gone, or terminated and
-    superfluous. Unread messages do not count if the entry discards them. Raises DataPlaneUnavailable if the
-    log cannot be terminated yet.
+    """Return the reason why the log must not be deleted; None if it may be deleted. A missing log may be deleted; a log
+    that this journal did not create is kept. If the entry discards unread messages, any other log may be deleted, in
+    whatever state; otherwise `reason_to_keep` decides.
 
-    An open log that was never used is first terminated and described again: a message that arrived in between
-    keeps it. If a broker lost the acknowledgements of a pruned segment in a crash, they are repeated.
+    Before that decision, an open log that was never used is terminated and described again, so that a message that
+    arrived in between keeps it. In a terminated log, acknowledgements that a broker lost in a crash are repeated.
+    Raises DataPlaneUnavailable if the log is not terminated yet or does not answer, and the other errors of the data
+    plane.
     """
     if report.state is LogState.MISSING:
         return None

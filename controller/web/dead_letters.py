@@ -33,7 +33,7 @@ class Logged(BaseModel):
 
 @router.get(TOPIC_PATH + "/subscriptions/{subscription}/dead-letter-log")
 async def dead_letter_log(request: HttpRequest, topic: Topic, subscription: Name) -> Logged:
-    """Return the subscription's dead-letter log. 404 before the first dead letter."""
+    """Return the subscription's dead-letter log. 404 until a consumer has created it for a dead letter."""
     log = await run_in_threadpool(served_by(request).dead_letters.find, topic, subscription)
     return Logged(data_plane=log.data_plane, backing_topic=log.backing_topic)
 

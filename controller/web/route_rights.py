@@ -147,7 +147,9 @@ class JsonRequest(HttpRequest):
 
 
 def _is_deeper(document: Any, limit: int) -> bool:
-    """Return True if objects and lists of the document are nested more than `limit` deep; an operation could not store such a value."""
+    """Return True if the objects and lists of the document are nested more than `limit` deep (1 or more). Any other value has depth 0.
+    No depth raises RecursionError.
+    """
     level = [document] if isinstance(document, dict | list) else []
     for _ in range(limit):
         inner = [

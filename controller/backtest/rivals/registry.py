@@ -28,12 +28,13 @@ def rule_named(name: str, series: LoadSeries, policy: AutoScalePolicy) -> Rule:
 
 
 def merging_at(policy: AutoScalePolicy, part: float) -> AutoScalePolicy:
-    """Return `policy` with the profile `pip483` and with merge thresholds that are this part (0..1) of its split thresholds.
+    """Return `policy` with the profile `pip483`, without `strict_pulsar`, and with merge thresholds that are this part (0..1) of its split thresholds.
     The number of merges in an ancestry is practically unlimited.
     """
     return replace(
         policy,
         profile="pip483",
+        strict_pulsar=False,
         max_dag_depth=UNBOUNDED_DEPTH,
         merge_msg_rate_in=part * policy.split_msg_rate_in,
         merge_byte_rate_in=part * policy.split_byte_rate_in,

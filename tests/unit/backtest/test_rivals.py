@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from controller.backtest.averages import SteadyAverages
 from controller.backtest.load_series import LoadSeries, of_messages
 from controller.backtest.rivals import count_rule, kinesis_on_demand, pravega, static_peak, ydb
+from controller.backtest.rivals.registry import merging_at
 from controller.backtest.rule import Rule
 from controller.backtest.score import score
 from controller.backtest.simulation import Conditions, Simulation, simulate
@@ -219,3 +220,10 @@ def test_ydb_and_kinesis_never_merge() -> None:
     for rule in (ydb.rule(), kinesis_on_demand.rule()):
         run = simulate(of_messages("down", load), rule)
         assert run.segments[-1] == run.segments.max() > 1
+
+
+def test_a_warm_merge_is_a_rule_of_its_own_for_strict_policies_too() -> None:
+    """Of a policy with `strict_pulsar`, only the rule named strict keeps it."""
+    strict = AutoScalePolicy(profile="pip483", strict_pulsar=True)
+
+    assert not merging_at(strict, 0.35).strict_pulsar

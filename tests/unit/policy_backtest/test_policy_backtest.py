@@ -208,7 +208,7 @@ def test_long_loads_are_thinned_to_their_peaks() -> None:
 
 
 def test_a_candidate_is_refused_by_name_or_by_its_parameters() -> None:
-    with pytest.raises(InvalidInput, match="policy 'nonsense' is unknown"):
+    with pytest.raises(InvalidInput, match="rule 'nonsense' is unknown"):
         Candidate("x", "nonsense").check(POLICY)
     with pytest.raises(InvalidPolicy, match="max_segments"):
         Candidate("x", "pip483", {"max_segments": 0}).check(POLICY)

@@ -78,8 +78,11 @@ def _look(reader: BundleReader, row: ProposalRow, now: datetime) -> tuple[Propos
 
 
 def _look_at_owner(reader: BundleReader, row: ProposalRow, now: datetime) -> tuple[ProposalState, str]:
-    """Return the state of an unload by the present owner of its bundle, and the outcome as a text; APPLIED while no broker owns the
-    bundle and PATIENCE_SECONDS have not passed. `now` is the database's time, as are the times of the proposal.
+    """Return the state of an unload, judged by the present owner of its bundle, and the outcome as a text.
+
+    With a destination: VERIFIED if the destination owns the bundle, FAILED if another broker does; while no broker does, APPLIED for
+    PATIENCE_SECONDS and then VERIFIED. Without a destination: FAILED if the source owns the bundle, otherwise VERIFIED. `now` is the
+    database's time, as are the times of the proposal. Raises the errors of the reader.
     """
     first = [name for name in (row.destination, row.broker) if name]
     owner = reader.owner(row.bundle, first=first)
