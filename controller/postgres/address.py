@@ -44,8 +44,8 @@ class DatabaseAddress:
         """Return the address that any `postgresql`, `postgres` or `postgresql+driver` URL gives. A DatabaseAddress is returned
         as it is.
 
-        Raises InvalidInput for another URL, for a parameter that is unknown or repeated, and for malformed hosts or ports. The
-        message quotes no part that may belong to a password.
+        Raises InvalidInput for another URL, for a repeated parameter, for malformed hosts or ports, and, if `url` is a text, for a
+        parameter that libpq does not know. The message quotes no part that may belong to a password.
         """
         if isinstance(url, DatabaseAddress):
             return url

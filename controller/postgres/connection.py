@@ -104,7 +104,8 @@ class WatchedConnection(psycopg2.extensions.connection):
 
     @property
     def is_superseded(self) -> bool:
-        """True if this process has since connected to another server of the same address, as after a fail-over.
+        """True if the last connection that this process opened to the address went to another server, as after a fail-over. False for an
+        address with one server.
 
         The server of this connection may be a primary that was frozen during its own replacement.
         """
@@ -306,8 +307,8 @@ def _begin_session(
     """Set the settings of the session, including settings of the URL that a pooler may have ignored, and turn autocommit off.
     `connect_again` opens another connection as `connection` was opened, for the test of a pooler.
 
-    Raises PoolerUnfit for a pooler that shares sessions, that turns off standard_conforming_strings, or that ignores an option of the URL
-    which is not a setting; psycopg2.Error for a setting that the server refuses, or if the server does not answer within `ANSWER_SECONDS`.
+    Raises PoolerUnfit for a pooler that shares sessions, or that ignores an option of the URL which is not a setting, and if
+    standard_conforming_strings is off in the session; psycopg2.Error for a setting that the server refuses, or if the server does not answer within `ANSWER_SECONDS`.
     """
     if connection.info.parameter_status("standard_conforming_strings") == "off":
         raise PoolerUnfit(  # the driver quotes values for the setting at the start of the connection

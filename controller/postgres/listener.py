@@ -143,8 +143,8 @@ class Listener(Renewed):
             os.close(self._wake_write)
 
     def _poll(self, connection: WatchedConnection, deadline: float) -> list[Notification] | None:
-        """Return the well-formed notifications. After an interrupt the list may be empty. Return None if none arrived before the
-        deadline (`time.monotonic` seconds) or before the next test of the server is due. Raises psycopg2.Error if the connection is
+        """Wait once, at most until the deadline (`time.monotonic` seconds) or the next test of the server, and return the well-formed
+        notifications. None if there is none; after an interrupt an empty list instead. Raises psycopg2.Error if the connection is
         lost or the server does not answer the test.
         """
         if not connection.notifies:

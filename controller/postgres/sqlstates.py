@@ -80,7 +80,8 @@ _OF_RECOVERY = frozenset({"40001", "40P01", "55000"})
 
 
 def condition(state: str | None, *, on_standby: bool = False) -> Condition | None:
-    """Return the condition of the SQLSTATE. None if there is no SQLSTATE, or if the statement itself is wrong.
+    """Return the condition of the SQLSTATE. None if there is no SQLSTATE, or for a SQLSTATE without a condition, as of a wrong
+    statement.
 
     `on_standby` is True if the server of the connection is known to be a standby; a conflict with recovery is
     then READ_ONLY instead of, for example, RACED.

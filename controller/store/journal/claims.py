@@ -165,7 +165,7 @@ def claim(
     this version does not know, are skipped, and so are rows that another transaction has locked.
 
     Operations in the states fencing and fenced come first, because no log accepts writes for their range: up to
-    `fenced_limit` of them. Fresh reshapes (intended, never tried, never claimed) on `sharing_planes`, which share
+    `fenced_limit` of them. Fresh reshapes (intended, without a failed attempt, not claimed by another runner) on `sharing_planes`, which share
     calls, follow. If no fenced operation was claimed, a single operation of any other kind or state is added, and
     fresh reshapes leave room for it if `limit` is at least 2. So neither group starves the other. With
     `operation_id`, only that operation is claimed, whatever its shard.
@@ -204,7 +204,8 @@ def next_due(tx: Connection, shards: Shards | None = None, *, call_timeout_secon
     topics) can be claimed; None if there is no such operation.
 
     Operations of held topics, and of kinds that this version does not know, are ignored. The claim of a runner ends
-    `call_timeout_seconds` after its expiry.
+    `call_timeout_seconds` after its expiry. A reshape on a mirrored topic that waits for an older reshape counts as due
+    `TURN_SECONDS` from now, or later.
     """
     parameters: dict[str, object] = {
         "kinds": _KINDS,

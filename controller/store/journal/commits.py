@@ -271,11 +271,12 @@ def abort(
     """Record the steps that finish the abort of an operation, queue the logs of its reserved children for deletion, and delete their
     gates. Waits for the lock of the topic row.
 
-    A topic whose creation is aborted is deleted, and its name is free. A topic whose deletion or detachment is aborted is live again. A
-    subscription whose deletion is aborted is live again; if its creation is aborted, its deletion is requested. After a seek, the
-    leader is notified to assign the buckets again; if the seek had stopped its readers, the seek is committed with all segments unread.
-    After any other operation, automatic decisions on the topic pause for `pause_seconds`. Raises FencedOut if the claim is lost, and
-    HeldUp if consumers own buckets again at the commit of a seek.
+    A topic still in state creating is deleted, and its name is free. A topic whose deletion or detachment is aborted is live again. A
+    subscription whose deletion is aborted is live again, unless the deletion undoes an aborted creation: then its row is deleted. If a
+    subscription's creation is aborted, its deletion is requested. After a seek, the leader is notified to assign the buckets again; if
+    the seek had begun to stop its readers, the seek is committed with all segments unread. After any other operation, automatic
+    decisions on the topic pause for `pause_seconds`. Raises FencedOut if the claim is lost or the state of the operation has changed,
+    and HeldUp if consumers own buckets again at the commit of a seek.
     """
     operation = record.operation
     topic = topics.get_topic(tx, operation.topic_id, lock=True)
@@ -329,7 +330,8 @@ def _create(tx: Connection, topic: TopicRow, record: StepRecord) -> int:
 
 
 def _adopt(tx: Connection, topic: TopicRow, record: StepRecord) -> int:
-    """Write two epochs, the topic as it existed and the created segments, and make a topic in state creating live.
+    """Write two epochs, the old topics and the created segments, and return the second. A topic in state creating becomes live; a topic in
+    state deleting stays so.
 
     The old logs are terminated already. Raises InvariantViolated unless the topic is creating or deleting, LostRace if its
     subscriptions have changed.
@@ -360,8 +362,8 @@ def _delete(tx: Connection, topic: TopicRow, record: StepRecord) -> int:
 
 def _prune(tx: Connection, topic: TopicRow, record: StepRecord) -> int | None:
     """Prune those segments of the operation that all live subscriptions have drained, delete their gates and load, and queue their logs for
-    deletion. Return the new epoch. The other segments are left out, because a seek since the intent has made them unread; if no segment is
-    left, return None and change nothing. Raises InvariantViolated if a drained segment is not SEALED or was pruned already.
+    deletion. Return the new epoch. The other segments are left out, for example because a seek since the intent has made them unread; if no
+    segment is left, return None and change nothing. Raises InvariantViolated if a drained segment is not SEALED or was pruned already.
     """
     operation = record.operation
     undrained = drains.undrained_subscriptions(tx, topic.topic_id, operation.parent_ids)

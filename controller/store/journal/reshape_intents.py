@@ -357,7 +357,8 @@ def _merge_depth(tx: Connection, draft: ReshapeDraft, hash_range: HashRange) -> 
     deepest parent, plus 1 if the child has two or more parents.
 
     If two or more parents descend from merges, the number of different merges among the parents and their ancestors, which a separate
-    statement counts up to `COUNTED_MERGES`, takes the place of the parent's depth if that number is larger.
+    statement counts up to `COUNTED_MERGES`, takes the place of the parent's depth if that number is larger. Merges are not counted if
+    all parents are children of one segment, and a merge counts only while at least two of its parents are not pruned.
     """
     segments = (draft.view.layout.segment(i) for i in draft.planned.parent_ids)
     parents = [parent for parent in segments if parent.hash_range.overlaps(hash_range)]

@@ -104,8 +104,8 @@ def intend_prune(tx: Connection, topic_id: int, segment_ids: Collection[int], re
     """Write the intent to prune sealed segments that every live subscription has drained, and to delete their logs.
 
     A repeated request key returns the first operation, even if it names other segments. Raises TopicNotFound, TopicNotLive, TopicHeld
-    if the topic is held or not verified, SegmentBusy, InvalidInput for no segments, and Conflict, with the segment, if a segment is
-    active, pruned, unknown or not drained, or if the request key was used for another topic or kind of operation.
+    if the topic is held or not verified, SegmentBusy if a segment is in a live operation, InvalidInput for no segments, and Conflict,
+    with the segment, if a segment is active, pruned, unknown or not drained, or if the request key was used for another topic or kind of operation.
     """
 
     def write_intent() -> Operation:

@@ -144,8 +144,9 @@ def _write_history(
     steps: Sequence[LayoutStep],
     operations: OperationByEpoch,
 ) -> None:
-    """Write a row of history for each step, with the operation that requested the step, if there is one, and a
-    `mirrored` row for each gap up to the epoch of the layout.
+    """Write the history from the epoch of the topic row to the epoch of the layout. A step that an operation requested has a row with
+    this operation. All other steps and gaps are in `mirrored` rows: such a step in one row with the gap before it, any other gap in a
+    row of its own.
     """
     written_epoch = topic.epoch
     for step in steps:

@@ -171,7 +171,7 @@ class Store(Renewed):
 
     def _constraint_comments(self) -> dict[str, str]:
         """Return the comments of constraints by name. The first call loads the comments in a transaction of its own, and later calls
-        return them again; empty if the database reports an error.
+        return them again. Empty if the database reports an error or no connection is free; the next call tries again.
         """
         if not self._comments:
             try:

@@ -100,8 +100,8 @@ def migrate(
     Also creates missing roles, writes the policy defaults and revokes rights of PUBLIC; rights that only a superuser can change are
     logged. Makes up to 8 attempts after races with another run, then raises the error of the last attempt. The login must be a
     superuser, a user who may create roles and owns the database, or (after the roles exist) a member of cleave_owner. Raises Conflict
-    if an applied file has changed or is unknown to this program, or if a rebuild of the views would drop objects of other owners and
-    `drop_dependent_views` is False.
+    if an applied file has changed or is unknown to this program, if a pending migration sorts before an applied one, or if a rebuild of
+    the views would drop objects of other owners and `drop_dependent_views` is False.
     """
     directory = directory or sql_directory()
     store = Store(
@@ -117,9 +117,11 @@ def migrate(
 
 
 def plan(url: str | URL, directory: Path | None = None) -> Plan:
-    """Return the changes that `migrate` would make. Changes nothing and takes no lock; the role of an inspector suffices.
+    """Return the changes that `migrate` would make. Changes nothing and takes no lock; the role of an inspector suffices. `defaults` is
+    empty if this login may not read the stored defaults.
 
-    Raises Conflict if an applied file has changed or is unknown to this program, Terminal if this login may not read the list of
+    Raises Conflict if an applied file has changed or is unknown to this program, or if a pending migration sorts before an applied one;
+    Terminal if this login may not read the list of
     migrations.
     """
     directory = directory or sql_directory()

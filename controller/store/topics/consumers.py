@@ -144,9 +144,10 @@ def register_session(
     """Begin or continue the session of `incarnation`. Return True if no consumer of that name was registered.
 
     Another incarnation of the name is replaced, and recorded as departed. `subject` is the subject of the caller's token; a session
-    without a subject takes it. Raises AccessForbidden if a session of the name belongs to another subject, SessionExpired if the
-    incarnation was disconnected for longer than the grace period, FencedOut if the incarnation has left or was replaced, InvalidInput
-    for an invalid name, TopicNotFound, TopicNotLive, SubscriptionNotFound, and Conflict while the subscription is being deleted.
+    without a subject takes it. Raises AccessForbidden if a session of the name belongs to another subject (never if `subject` is None),
+    SessionExpired if the incarnation was disconnected for longer than the grace period, FencedOut if the incarnation has left or was
+    replaced, InvalidInput for an invalid name, TopicNotFound, TopicNotLive, SubscriptionNotFound, and Conflict while the subscription is
+    being deleted.
     """
     demand_name("consumer", name)
     row = {**_key(topic_id, subscription, name), "incarnation": incarnation, "subject": subject}

@@ -67,8 +67,8 @@ _WRITE = f"""{_OBSERVED}
 
 
 def record(tx: Connection, observations: Iterable[Observation]) -> list[int]:
-    """Store the observations, one per topic, for live topics. Return the ids of the live topics whose observation differs from the stored
-    data, in ascending order. Locks the `evaluation` rows of these topics.
+    """Store the observations, one per topic, for live topics. Return the ids of the live topics whose stored data this changes, in
+    ascending order. Locks the `evaluation` rows of these topics.
 
     A whole observation replaces the subscriptions of its topic. An observation that is not whole adds subscriptions and raises counts,
     but never lowers a count, because a silent broker may have consumers.

@@ -107,7 +107,8 @@ def set_namespace(
 
     An empty override keeps the row, so that its versions never start again. `seen_row_version` 0 requires that no policy was set yet;
     None accepts any version. Raises InvalidPolicy (also if the stored policy of the cluster is not readable), InvalidInput for an invalid
-    name of a namespace, or LostRace if the row has another version. Topics of the namespace are not checked.
+    name of a namespace, or LostRace if the row has another version or another transaction inserts the row at the same time. Topics of
+    the namespace are not checked.
     """
     cluster = _cluster(tx, _FOR_SHARE)
     row = tx.execute(_NAMESPACE[_FOR_UPDATE], {"namespace": namespace}).one_or_none()
@@ -137,8 +138,9 @@ def set_topic(
     actor: str | None = None,
     seen_row_version: int | None = None,
 ) -> TopicPolicy:
-    """Replace the override of the topic (None removes it), which must be valid together with the namespace and the cluster. Return the
-    override with the topic's next row version. Locks the topic row, and the rows of the levels above against changes.
+    """Replace the override of the topic (None removes it, without a check), which must be valid together with the namespace and the
+    cluster. Return the override with the topic's next row version. Locks the topic row and, unless `override` is None, the rows of the
+    levels above against changes.
 
     The policy history records the actor, or the login if `actor` is None. Raises TopicNotFound, TopicNotLive, InvalidPolicy (also if a
     level above is not readable), or LostRace if the topic's row version is not `seen_row_version` (None accepts any).
