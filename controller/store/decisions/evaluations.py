@@ -192,8 +192,8 @@ def defer(tx: Connection, topic_ids: Collection[int], seconds: float) -> None:
 def next_due(tx: Connection, lanes: Collection[Lane], shards: Shards | None = None) -> datetime | None:
     """Return the earliest time at which `lock_due` returns a topic for these lanes; the present time or earlier if one is due.
 
-    None if no topic becomes due without a changed input. A topic with a changed input is due at the end of its pause at the earliest. A
-    topic that is due by time only, and whose pause ends after that time, is ignored until its pause has ended.
+    None if no topic becomes due without a changed input. A paused topic, with a changed input or due by time, is due at the end of its
+    pause at the earliest.
     """
     due = _NEXT_DUE.execute(tx, {**_of_shards(shards), **_of_lanes(lanes)}).scalar_one()
     return cast(datetime | None, due)

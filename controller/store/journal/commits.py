@@ -274,8 +274,8 @@ def abort(
     A topic still in state creating is deleted, and its name is free. A topic whose deletion or detachment is aborted is live again. A
     subscription whose deletion is aborted is live again, unless the deletion undoes an aborted creation: then its row is deleted. If a
     subscription's creation is aborted, its deletion is requested. After a seek, the leader is notified to assign the buckets again; if
-    the seek had begun to stop its readers, the seek is committed with all segments unread. After any other operation, automatic
-    decisions on the topic pause for `pause_seconds`. Raises FencedOut if the claim is lost or the state of the operation has changed,
+    the seek had stopped its readers, the seek is committed with all segments unread. After any other operation, automatic decisions on
+    the topic pause for `pause_seconds`. Raises FencedOut if the claim is lost or the state of the operation has changed,
     and HeldUp if consumers own buckets again at the commit of a seek.
     """
     operation = record.operation

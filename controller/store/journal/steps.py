@@ -187,8 +187,8 @@ def record(
 
     An operation is absent, and not changed, if it fails a check: its claim is lost, its state has changed, an abort was requested in state
     intended (unless the step begins the abort), or, for the step to fencing, its deadline has passed or its topic is being deleted. A
-    final state releases the claim and the parents. With `waits_for_disk` False, a crash of the server may lose the record (see
-    `FORGETTABLE`). `started_at_ms` is the time at which the runner began the first step.
+    final state releases the claim; a final state or `committed` releases the parents. With `waits_for_disk` False, a crash of the server
+    may lose the record (see `FORGETTABLE`). `started_at_ms` is the time at which the runner began the first step.
     """
     parameters = statement_parameters(records, runner, started_at_ms) | {
         "operation_ids": [step_record.operation.operation_id for step_record in records],

@@ -57,7 +57,7 @@ def record(
 ) -> Reader:
     """Record that the collector or broker `name` has read counters by a clock that is `ahead`, and delete other readers that were not
     seen for a day. Return the reader of these samples: the stored reader with its first offset, or another reader with the present offset
-    if the offset has changed by more than `MOST_APART_MS` plus its uncertainty.
+    if none is stored or the offset has changed by more than `MOST_APART_MS` plus its uncertainty.
 
     The views show `clock_ahead_ms`, the offset of the wall clock on that machine, and the remaining parameters.
     """

@@ -135,8 +135,7 @@ def write(tx: Connection, sketches: Sequence[Sketch], *, fresh_seconds: float) -
     """Add the counts to the key histograms of their segments, which decisions then use for `fresh_seconds`. The stored counts are first
     reduced by half for each `HALF_LIFE_SECONDS` since the last sample. Skip segments that are not ACTIVE.
 
-    Also deletes the key histograms of all segments that were last sampled before `KEPT_SECONDS` or `fresh_seconds`, whichever is
-    longer.
+    Also deletes the key histograms of all segments whose last sample is older than `KEPT_SECONDS` and than `fresh_seconds`.
     """
     for sketch in sorted(sketches, key=lambda sketch: (sketch.topic_id, sketch.segment_id)):
         tx.execute(
@@ -154,8 +153,8 @@ def write(tx: Connection, sketches: Sequence[Sketch], *, fresh_seconds: float) -
 
 def merge(tx: Connection, run_id: str, *, fresh_seconds: float) -> int:
     """Add the staged key counts of an aggregation run to the key histograms, for a loader, and store the numbers of
-    producers that count. Return the number of updated segments. Skips segments that are not ACTIVE, and counts whose
-    number of bins does not fit the range of the segment.
+    producers that count. Return the number of updated segments. Skips segments that are not ACTIVE, counts without a
+    message, and counts whose number of bins does not fit the range of the segment.
     """
     segments: int = tx.execute(
         _MERGE, {"run_id": run_id, "fresh_for": fresh_seconds, "half_life": HALF_LIFE_SECONDS}

@@ -95,8 +95,8 @@ def open_bucket(
 
 
 def close_bucket(tx: Connection, ownership: Ownership) -> None:
-    """Record that this incarnation has ended its work in the bucket without a crash, so that its opening does not count. Does nothing
-    if another incarnation has opened the bucket since.
+    """Record that this incarnation has ended its work in the bucket without a crash, which resets the number of openings to 1. Does
+    nothing if another incarnation has opened the bucket since.
     """
     tx.execute(text(_CLOSE), ownership.parameters)
 

@@ -120,7 +120,8 @@ def verify(tx: Connection, topic_ids: Collection[int]) -> list[int]:
 def hold(tx: Connection, topic_id: int, reason: str) -> bool:
     """Hold the topic for this reason, which also makes it unverified and its evaluation due.
 
-    Return True if the topic was not held for the same reason before. Deleted topics are not held.
+    Return True if the topic was not held for the same reason before. False, without a change, if it was, or if the topic is deleted or
+    unknown.
     """
     return tx.execute(_HOLD, {"topic_id": topic_id, "reason": reason}).rowcount == 1
 

@@ -55,9 +55,10 @@ _EXPIRED = text(f"""
 def expired_topics(
     tx: Connection, *, default_minutes: float, limit: int, after: int = 0, shards: Shards | None = None
 ) -> Sequence[ExpiredTopic]:
-    """Return up to `limit` live topics with ids above `after`, by id, each with its expired segments that are in no
-    live operation. A topic that is held or has to be verified first is left out. A topic without a retention time of
-    its own has `default_minutes`. `shards` None: all topics.
+    """Return up to `limit` live topics with ids above `after`, by id, that have expired segments: sealed segments that are not pruned,
+    are in no live operation, and were sealed at least the retention time ago. A topic without a retention time of its own has
+    `default_minutes`; with a negative time, and for a segment whose seal time is not known, nothing expires. A topic that is held or
+    has to be verified first is left out. `shards` None: all topics.
     """
     rows = tx.execute(
         _EXPIRED,
