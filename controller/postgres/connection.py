@@ -308,7 +308,8 @@ def _begin_session(
     `connect_again` opens another connection as `connection` was opened, for the test of a pooler.
 
     Raises PoolerUnfit for a pooler that shares sessions, or that ignores an option of the URL which is not a setting, and if
-    standard_conforming_strings is off in the session; psycopg2.Error for a setting that the server refuses, or if the server does not answer within `ANSWER_SECONDS`.
+    standard_conforming_strings is off in the session; psycopg2.Error for a setting that the server refuses, or if the server does not
+    answer within `ANSWER_SECONDS`.
     """
     if connection.info.parameter_status("standard_conforming_strings") == "off":
         raise PoolerUnfit(  # the driver quotes values for the setting at the start of the connection

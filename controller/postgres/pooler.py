@@ -56,9 +56,9 @@ class Poolers:
         """Raise PoolerUnfit if the pooler shares sessions. `key` identifies the pool. A pool is tested until it was verified once.
         `where` names the pooler in the message.
 
-        `connection` is in autocommit mode, and `connect_again` opens another connection in the same way. If that or a
-        statement of the test fails, for example because the pool is full, the test is inconclusive and nothing is raised. Connections of one process are tested one at a time,
-        because concurrent connections would falsify the result. Raises psycopg2.Error if the test has closed `connection`.
+        `connection` is in autocommit mode, and `connect_again` opens another connection in the same way. If that or a statement of the test
+        fails, for example because the pool is full, the test is inconclusive and nothing is raised. Connections of one process are tested
+        one at a time, because concurrent connections would falsify the result. Raises psycopg2.Error if the test has closed `connection`.
         """
         if key in self._kept:
             return

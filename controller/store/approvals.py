@@ -168,8 +168,8 @@ def last_words(tx: Connection, topic_ids: Collection[int]) -> dict[int, tuple[Ap
     """Return, by topic, the newest approval of each action among the approvals of operations that are pending,
     approved or rejected.
 
-    The kind and the sealed segments identify an action. An action counts only while all segments that it seals are ACTIVE. A topic without an approval to return is
-    absent.
+    The kind and the sealed segments identify an action. An action counts only while all segments that it seals are ACTIVE. A topic without
+    an approval to return is absent.
     """
     approvals_by_topic: dict[int, list[Approval]] = defaultdict(list)
     for row in _LAST_WORDS.execute(tx, {"topic_ids": list(topic_ids)}):

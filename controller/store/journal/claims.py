@@ -164,11 +164,10 @@ def claim(
     increment their claim terms. Return them in the order of their ids. Operations of held topics, and of kinds that
     this version does not know, are skipped, and so are rows that another transaction has locked.
 
-    Operations in the states fencing and fenced come first, because no log accepts writes for their range: up to
-    `fenced_limit` of them. Fresh reshapes (intended, without a failed attempt, not claimed by another runner) on `sharing_planes`, which share
-    calls, follow. If no fenced operation was claimed, a single operation of any other kind or state is added, and
-    fresh reshapes leave room for it if `limit` is at least 2. So neither group starves the other. With
-    `operation_id`, only that operation is claimed, whatever its shard.
+    Operations in the states fencing and fenced come first, because no log accepts writes for their range: up to `fenced_limit` of them.
+    Fresh reshapes (intended, without a failed attempt, not claimed by another runner) on `sharing_planes`, which share calls, follow. If no
+    fenced operation was claimed, a single operation of any other kind or state is added, and fresh reshapes leave room for it if `limit` is
+    at least 2. So neither group starves the other. With `operation_id`, only that operation is claimed, whatever its shard.
 
     If a broker keeps the layout of the topic, a reshape is claimed only after all older reshapes have finished. An
     older reshape that is claimed or deferred has not finished, because its last call may be in progress.

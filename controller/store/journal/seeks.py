@@ -110,11 +110,11 @@ def intend_seek(
     """Write the intent to move the subscription to the target, and notify the leader. The consumers of the subscription have
     `release_seconds` to release their buckets.
 
-    After the transaction commits, no bucket is assigned before the seek is committed or aborted, because this function and the leader
-    lock the row of the subscription. A repeated request key returns the first seek, whatever its target. Raises TopicNotFound,
-    TopicNotLive, SubscriptionNotFound unless the subscription is live, and Unsupported if a broker keeps the layout. Raises Conflict if a checkpoint subscription seeks to another
-    target than `kept`, if another subscription seeks to `kept`, if standard consumers would read a segment before its ancestors, or if
-    the request key was used for another subscription or kind of operation.
+    After the transaction commits, no bucket is assigned before the seek is committed or aborted, because this function and the leader lock
+    the row of the subscription. A repeated request key returns the first seek, whatever its target. Raises TopicNotFound, TopicNotLive,
+    SubscriptionNotFound unless the subscription is live, and Unsupported if a broker keeps the layout. Raises Conflict if a checkpoint
+    subscription seeks to another target than `kept`, if another subscription seeks to `kept`, if standard consumers would read a segment
+    before its ancestors, or if the request key was used for another subscription or kind of operation.
     """
 
     def write_intent() -> Operation:

@@ -103,9 +103,9 @@ def intend_delete(tx: Connection, topic_id: int, request: Request) -> Intent:
 def intend_prune(tx: Connection, topic_id: int, segment_ids: Collection[int], request: Request) -> Intent:
     """Write the intent to prune sealed segments that every live subscription has drained, and to delete their logs.
 
-    A repeated request key returns the first operation, even if it names other segments. Raises TopicNotFound, TopicNotLive, TopicHeld
-    if the topic is held or not verified, SegmentBusy if a segment is in a live operation, InvalidInput for no segments, and Conflict,
-    with the segment, if a segment is active, pruned, unknown or not drained, or if the request key was used for another topic or kind of operation.
+    A repeated request key returns the first operation, even if it names other segments. Raises TopicNotFound, TopicNotLive, TopicHeld if
+    the topic is held or not verified, SegmentBusy if a segment is in a live operation, InvalidInput for no segments, and Conflict, with the
+    segment, if a segment is active, pruned, unknown or not drained, or if the request key was used for another topic or kind of operation.
     """
 
     def write_intent() -> Operation:

@@ -121,8 +121,7 @@ def plan(url: str | URL, directory: Path | None = None) -> Plan:
     empty if this login may not read the stored defaults.
 
     Raises Conflict if an applied file has changed or is unknown to this program, or if a pending migration sorts before an applied one;
-    Terminal if this login may not read the list of
-    migrations.
+    Terminal if this login may not read the list of migrations.
     """
     directory = directory or sql_directory()
     store = Store(url, application_name="cleave-migrate", pool_size=1)

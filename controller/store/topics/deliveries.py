@@ -78,10 +78,9 @@ _NOTE = """
 def open_bucket(
     tx: Connection, ownership: Ownership, position: Sequence[int]
 ) -> tuple[int, list[MessageDelivery]]:
-    """Record that the owner begins to read at this position. Return the number of incarnations, including this one,
-    that in turn began there (`close_bucket` resets the number to 1), and the recorded messages from there on, by position,
-    at most `MOST_TROUBLED`, with errors of at most `LONGEST_ERROR` characters. Raises LostRace if the incarnation does not own the bucket since
-    `generation`.
+    """Record that the owner begins to read at this position. Return the number of incarnations, including this one, that in turn began
+    there (`close_bucket` resets the number to 1), and the recorded messages from there on, by position, at most `MOST_TROUBLED`, with
+    errors of at most `LONGEST_ERROR` characters. Raises LostRace if the incarnation does not own the bucket since `generation`.
 
     Deletes the records of messages before the position. A message that another incarnation began to handle and did
     not end counts one more in `deaths`.

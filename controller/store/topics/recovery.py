@@ -103,8 +103,9 @@ def commit(tx: Connection, topic: TopicRow, recovered: RecoveredLayout, *, actor
 
     Seals and inserts segments with their gates, deletes the load of the sealed segments, closes the deletion entries of recovered logs,
     inserts the recorded subscriptions and replaces drain marks. A live creation, adoption or reshape is done if one of its children is
-    recovered, else aborted if one of its parents is sealed; other operations stay live. A topic in state creating becomes live. Raises InvariantViolated if a rule of the layout would be broken, LostRace if
-    the topic row has changed. The caller holds the lock of the topic row, and has compared the logs with the journal under this lock.
+    recovered, else aborted if one of its parents is sealed; other operations stay live. A topic in state creating becomes live. Raises
+    InvariantViolated if a rule of the layout would be broken, LostRace if the topic row has changed. The caller holds the lock of the topic
+    row, and has compared the logs with the journal under this lock.
     """
     plan, layout = recovered.plan, recovered.plan.layout
     topic_parameters = {"topic_id": topic.topic_id, "epoch": layout.epoch}
