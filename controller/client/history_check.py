@@ -173,7 +173,7 @@ def check(
     """Judge the histories of all producers and of the consumers of one subscription, in any order of files,
     and return the result. Needs pyarrow.
 
-    With `demand_acknowledged`, a message that was delivered and never acknowledged counts as lost. `examples`
+    With `demand_acknowledged`, a sent message that was never acknowledged counts as lost. `examples`
     is the maximum number of examples of each kind. The check takes about 150 bytes of memory per record.
     Raises the errors of iterating over `records`.
     """
@@ -410,8 +410,9 @@ class _Judge:
             handler_of_code[event](message, owner, at)
 
     def find_final_faults(self, demand_acknowledged: bool) -> None:
-        """Record the findings that appear only when all records are known: unconfirmed and lost messages. With
-        `demand_acknowledged`, a message that was never acknowledged counts as lost.
+        """Record the findings that appear only when all records are known: unconfirmed messages (delivered, but not
+        recorded as sent), and lost messages (sent, but never delivered). With `demand_acknowledged`, a sent message
+        that was never acknowledged is lost too.
         """
         for message, (sent, delivered) in enumerate(zip(self._sent, self._delivered, strict=True)):
             if delivered and not sent:
@@ -476,8 +477,8 @@ class _Judge:
         """Record that an attachment (`owner`) received the message of a producer and key (`flow`), at the time `at`.
         An attachment receives rising numbers, or starts again at a lower number.
 
-        Record a gap if the attachment skips messages that no consumer had received, and that the message was
-        overtaken if the attachment receives it again behind a later message without its successors.
+        Record one gap if the attachment skips messages of which no consumer had received at least one. Record that
+        the message was overtaken if the attachment had skipped it, because another attachment had received it.
         """
         progress = self._key.progress_of.get((flow, owner))
         if progress is None or (message <= progress.last and not progress.has_skipped(message)):
@@ -524,7 +525,9 @@ class _Judge:
         self._on_failed(message, owner, at)
 
     def _on_failed(self, message: int, owner: int, _at: int) -> None:
-        """End the processing of the message by its owner. After a failure its successor may not begin."""
+        """End the processing of the message by its owner. The message does not count as ended, so its successor
+        may not begin. No effect if the owner is not processing the message.
+        """
         messages_in_progress = self._key.working.get(owner)
         if messages_in_progress is not None:
             messages_in_progress.discard(message)

@@ -286,7 +286,9 @@ class KeyedWork(OneProcess, ClosesOnExit):
         self._consumer.wake()
 
     def _run_reports(self, wait_seconds: float = 0.0) -> None:
-        """Run the reports of the threads. Waits up to `wait_seconds` for the first report."""
+        """Run the queued reports of the threads, in order. Waits up to `wait_seconds` for the first report.
+        Raises the error of a report; the reports behind it stay queued.
+        """
         with suppress(queue.Empty):
             report = self._reports.get(timeout=wait_seconds) if wait_seconds else self._reports.get_nowait()
             while True:
@@ -411,8 +413,8 @@ class KeyedWork(OneProcess, ClosesOnExit):
             self._send(partial(self._counts.closed, lane.attachment.owned))
 
     def _send(self, call: Callable[[], None]) -> None:
-        """Send a report to a worker in a background thread. A lost report is forgotten when the bucket is
-        reopened.
+        """Run `call`, which sends a report to a worker, in a background thread. A CleaveError of the call is
+        ignored, and the report is not repeated.
         """
 
         def send() -> None:
@@ -431,8 +433,8 @@ class KeyedWork(OneProcess, ClosesOnExit):
     def _begin_messages(self) -> None:
         """Give every free thread a message, taking the buckets in rotation, until no bucket has a message
         that may begin. Skips buckets that are to be released or that may belong to another consumer, and all
-        buckets while the consumer is paused or this object is closed. While a bucket is in trouble, begin one
-        message at a time.
+        buckets while the consumer is paused or this object is closed. While any bucket is in trouble, at most
+        one message of all buckets is processed at a time.
         """
         now, idle_lanes = time.monotonic(), 0
         limit = 1 if any(lane.troubled_messages for lane in self._turns) else self._threads

@@ -109,9 +109,11 @@ class Producer(OneProcess, StoresOnExit):
     ) -> None:
         """Create the producer, and start to follow the layout.
 
-        `batch_*` say when a lane is sent without `flush`: without `batch_delay_seconds` only when it is full.
-        `send` blocks while `max_pending_messages` are pending. `send_timeout_seconds` bounds how long a batch
-        is retried, and how long `send` and `flush` wait for a layout, before they raise.
+        Without `flush`, the messages of a bucket are sent when they are `batch_messages` or `batch_bytes`, or
+        when the oldest has waited for `batch_delay_seconds` (None: no such limit). `send` blocks while
+        `max_pending_messages` are pending, and then smaller batches are sent too. `send_timeout_seconds`
+        bounds how long a batch is retried, and how long `send` and `flush` wait for a layout, before they
+        raise.
 
         With `key_counts_seconds` the producer counts the hashes of its keys, and sends the counts this often,
         so that segments are split where the load is; `source` must then be an HttpSource. `on_stored` is
@@ -178,9 +180,10 @@ class Producer(OneProcess, StoresOnExit):
 
         Messages without a key go to the active segments in rotation. Raises, like `flush`, the error that has
         blocked earlier messages for longer than the timeout, and at once an error that is not retried. After
-        an error every message stays queued, including this one. Only after InvalidInput is this message not
-        queued: a payload or key of a wrong type, a key without a UTF-8 form, or a message that is too long.
-        Raises Terminal after `close`.
+        these errors every message stays queued, including this one. Raises InvalidInput, and does not queue
+        the message, for an argument of a wrong type, a key without a UTF-8 form, or a message that is too
+        long. Raises Terminal, and does not queue the message, after `close`; if another thread closes the
+        producer during the call, Terminal gives the number of dropped messages.
         """
         is_bytes, is_right = isinstance(payload, bytes), isinstance(metadata, _METADATA)
         if not is_bytes or len(payload) > MAX_MESSAGE_BYTES or not is_right or not isinstance(key, _KEYS):
@@ -325,15 +328,18 @@ class Producer(OneProcess, StoresOnExit):
             self._routing.watch.close()
 
     def _refuse_to_send(self) -> None:
-        """Raise Terminal with the reason why no message is accepted, after the batches in flight have ended."""
+        """Raise Terminal, because `close` was called, or because the producer belongs to another process. If
+        `close` no longer stores messages, first end the producer's threads, which waits for the batches in
+        flight; a signal handler does not wait.
+        """
         self._demand_maker()
         if self._is_closing:
             self._end_unless_interrupted()
         raise self._closed()
 
     def _closed(self, error: CleaveError | None = None) -> Terminal:
-        """Return the error of a call during or after `close`, with the number of dropped messages and their
-        cause `error`.
+        """Return the error of a call during or after `close`. Once `close` no longer stores messages, the
+        error gives the number of dropped messages, if there are any, and their cause `error`.
         """
         name = f"the producer of {self._lanes.snapshot.name}"
         if not self._is_closing:
@@ -349,8 +355,8 @@ class Producer(OneProcess, StoresOnExit):
             raise self._closed()
 
     def _work_until(self, is_done: Callable[[], bool], *, sends_all: bool) -> None:
-        """Route and send until `is_done` returns True. If `sends_all`, batches that are not full are sent
-        too; otherwise only when nothing else is in flight.
+        """Route and send until `is_done` returns True. A batch that is not full is sent only if `sends_all`
+        is True, or while no batch is in flight.
 
         If the producer is closed meanwhile, end its threads, and raise Terminal if messages were dropped.
         Raises the errors of `_send_until`.
@@ -372,9 +378,9 @@ class Producer(OneProcess, StoresOnExit):
         the lock. Unless `sends_all`, a lane sends only full batches while another lane is sending. Report segments
         that stay fenced.
 
-        Raises the error of a lane, the errors of `SuccessorRouting.route_all`, and SegmentTerminated if a
-        fenced segment has no successor after `send_timeout_seconds`. Every LOOK_SECONDS without progress, the
-        layout is read again for fenced segments.
+        Raises the error of a lane, and the errors of `SuccessorRouting.route_all`. Raises SegmentTerminated if
+        `send_timeout_seconds` after the call messages wait for the successor of a fenced segment, or for a
+        missing log to be created again. Until then the layout is read again every LOOK_SECONDS without progress.
         """
         deadline = time.monotonic() + self._send_timeout_seconds
         while not self._is_closing:
@@ -418,8 +424,9 @@ class Producer(OneProcess, StoresOnExit):
         """Send each lane whose oldest message has waited for `delay_seconds`, and each batch in doubt. Called
         by the thread of `DelayedSends`; the application's next call raises the errors.
 
-        Return when the next lane is due, in `time.monotonic` seconds, or after RETRY_SECONDS if routing has
-        failed or a fenced segment waits; None if no message waits.
+        Return the time of the next call, in `time.monotonic` seconds: RETRY_SECONDS from now if routing has
+        failed or must wait, if messages of a fenced segment wait, or while a batch is in flight or in doubt;
+        otherwise when the oldest message is due. None if there are no messages.
         """
         with self._lock:
             try:

@@ -83,8 +83,9 @@ class _SegmentBuffer:
     def ask(self, *, may_be_drained: bool) -> bool:
         """Read messages into the buffer if it is empty and the read may block.
 
-        Return True if the log is drained; False also without a query unless `may_be_drained`. Raises the
-        errors of `QueueReader.read`.
+        Return True if the log is drained. Return False, without asking the log, unless `may_be_drained` is
+        True and no message is buffered or unsettled. Raises the errors of `QueueReader.read` and
+        `is_drained`.
         """
         with self._lock:
             if self.may_wait():
@@ -391,8 +392,8 @@ class QueueConsumer(OneProcess, ClosesOnExit):
         return _SegmentBuffer(reader, self._queue_messages)
 
     def _follow(self) -> None:
-        """Read the segments of the newest list; while paused only segments with received messages, whose
-        buffered messages stay. Raises InvalidInput after `close`, and the error of the last request for the
+        """Read the segments of the newest list. While paused, keep only the readers with unsettled messages,
+        whose buffered messages stay. Raises InvalidInput after `close`, and the error of the last request for the
         list unless the error is Retryable.
         """
         self._demand_open()

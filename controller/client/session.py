@@ -270,7 +270,8 @@ class Session:
         self._thread.join(max(0.0, until - time.monotonic()))
 
     def _deregister(self, until: float) -> None:
-        """Deregister at any worker, and retry until `until` (`time.monotonic` seconds); then log a warning.
+        """Deregister at any worker. Retry Retryable errors until `until` (`time.monotonic` seconds), and then
+        log a warning; any other refusal means that the session has ended already.
 
         Each attempt gets a share of the time, because a stopped worker must not use up the time of workers
         that would respond. Raises nothing.
@@ -303,8 +304,9 @@ class Session:
 
     def _run(self) -> None:
         """Keep connected until the session is closed or permanently refused: follow a stream, and reconnect
-        after a delay. After SessionExpired, start over. A permanent refusal is kept for `demand_alive`. Calls
-        `on_lost` while all buckets may belong to others.
+        when it ends, after an error with a delay. After SessionExpired, start over at once. A permanent
+        refusal is kept for `demand_alive`. Calls `on_lost` after each error while all buckets may belong to
+        others.
         """
         backoff = Backoff(_FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS)
         while not self._closing.is_set():

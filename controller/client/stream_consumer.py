@@ -296,8 +296,8 @@ class StreamConsumer(OneProcess, ClosesOnExit):
         """Record in the transaction of `connection` that the transaction contains the results of this batch.
         For a consumer with `positions`. Acknowledge the batch after the commit.
 
-        Each message is then in the results exactly once. Raises FencedOut if the bucket has another owner;
-        AlreadyStored if an earlier transaction with these results did commit; Conflict if messages that were
+        Each message is then in the results exactly once. Raises FencedOut if the ownership of the batch has
+        ended; AlreadyStored if an earlier transaction with these results did commit; Conflict if messages that were
         delivered before these are neither in the results nor acknowledged: process those first, or return
         them; InvalidInput for a consumer without `positions`; the errors of the database driver. After an
         error, roll back the transaction.
@@ -340,9 +340,10 @@ class StreamConsumer(OneProcess, ClosesOnExit):
                 self._lose(attachment)
 
     def let_go(self, batch: Batch) -> None:
-        """Release a bucket that is to be released, and drop its unacknowledged messages, which its next owner
-        receives. Calls `on_release`, and raises its errors. Does nothing for a bucket that is not to be
-        released, or is not owned.
+        """Release the bucket of the batch, and drop its unacknowledged messages, which its next owner
+        receives. Does nothing if the bucket is not to be released, or the ownership of the batch has ended.
+        If the log is being queried, a later call of this consumer releases the bucket. Calls `on_release`,
+        also for other buckets that can be released, and raises its errors.
         """
         attachment = batch.origin
         with self._maintenance.turn:
@@ -404,7 +405,14 @@ class StreamConsumer(OneProcess, ClosesOnExit):
         self._attachments.close()
 
     def _acknowledge(self, batch: Batch, upto: Position | None, patience_seconds: float) -> bool:
-        """Acknowledge as `acknowledge` does. The caller holds the turn of the maintenance thread."""
+        """Acknowledge the messages of the batch, and all before them in the bucket, up to `upto` (None: the
+        whole batch), and release the bucket if it is to be released and no message is unacknowledged. Return
+        False, with no effect on the log, if the ownership has ended, the leader is out of reach, or the log
+        refuses this reader; True after an acknowledgement.
+
+        The caller holds the turn of the maintenance thread. Raises DataPlaneUnavailable after
+        `patience_seconds`, and the errors of `on_release`.
+        """
         attachment = batch.origin
         if (
             not isinstance(attachment, Attachment)
@@ -481,8 +489,8 @@ class StreamConsumer(OneProcess, ClosesOnExit):
         release idle buckets that are to be released, unless `on_release` must be called in the application's
         thread.
 
-        Return the seconds until more work is due. Does nothing, and returns infinity, while the leader is out
-        of reach.
+        Return the seconds until the next log is to be opened, 0 or less if it is due; infinity if no log
+        waits. Does nothing, and returns infinity, while the leader is out of reach.
         """
         if not self._session.is_current:
             return math.inf
@@ -605,9 +613,10 @@ class StreamConsumer(OneProcess, ClosesOnExit):
         return None
 
     def _read_or_query(self, attachment: Attachment, reader: LogReader) -> _ReadResult | None:
-        """Return the next messages of a bucket, or that it is drained; None if none have arrived or a query
-        is in progress. Slow queries of the log run in a background thread, and a later call returns their
-        result. Raises the errors of `LogReader.read` and of the query.
+        """Return the next messages of a bucket. A result without messages says whether the log is drained,
+        which is queried only for a sealed segment without unacknowledged messages. Return None if the call
+        began a slow query of the log in a background thread; the next call returns its result. Raises the
+        errors of `LogReader.read` and of the query.
         """
         result: _ReadResult | None = attachment.take_result()
         if result is not None:
