@@ -437,8 +437,9 @@ class QueueConsumer(OneProcess, ClosesOnExit):
     def _take(
         self, segment_reader: SegmentReader[_SegmentBuffer], segment_buffer: _SegmentBuffer
     ) -> LogMessage | None:
-        """Return the next message of the segment; None if there is none at present. Without a buffered
-        message, begin a query in a background thread; a later call returns its result.
+        """Return the next message of the segment; None if there is none at present. If no message is buffered
+        or can be read without blocking, begin a query in a background thread (`_ask`); a later call returns
+        its result.
 
         If the segment is drained, report that to a worker. A lost attachment (LostRace, NotFound, FencedOut)
         is opened again, and DataPlaneUnavailable is recorded for a later retry; other errors of the log are

@@ -136,8 +136,8 @@ class Servers(Renewed):
 
         Tries each worker in turn while workers do not respond, or respond with a status from 500 on. If all
         do, raises the error of the last response from status 500 on, or StoreUnavailable without a response.
-        Raises the worker's error for a lower status, such as NotFound or Conflict; StoreUnavailable for an
-        incomplete response; InvalidInput for a value without a UTF-8 form and an invalid token; the errors of
+        Raises the worker's error for a lower status, such as NotFound or Conflict; StoreUnavailable for a
+        response that is incomplete or not JSON; InvalidInput for a value without a UTF-8 form and an invalid token; the errors of
         the token function; Terminal after `close`. If no worker was reached, or no response was complete, the
         error's cause is the library's error: the requested action may have happened.
         """
@@ -247,8 +247,9 @@ class Servers(Renewed):
         timeout: httpx.Timeout,
         headers: Mapping[str, str] | None,
     ) -> httpx.Response:
-        """Send the request, follow redirects of status 307, and return the response. Requests the token for
-        each attempt if it is a function. The library would omit the token at another worker.
+        """Send the request, and return the response, whatever its status. Follows redirects of status 307
+        itself, because the library would omit the token at another worker. A function that returns the token
+        is called before each request.
 
         Raises httpx.HTTPError or httpx.InvalidURL if the server does not respond, redirects more than
         `MOST_REDIRECTS` times, or redirects to no valid address; an exception of the token function, and
