@@ -120,7 +120,7 @@ class Client:
         `name` is the beginning of the producer's id; several producers may have the same name. A batch is
         sent when it contains `batch_messages` or `batch_bytes`, or when its first message has waited for
         `batch_delay_seconds`; if that is None, when it is full or at `flush`. `Producer.send` blocks while
-        `max_pending_messages` are not stored. `send_timeout_seconds` bounds how long a batch is retried
+        `max_pending_messages` are not stored, and then smaller batches are sent too. `send_timeout_seconds` bounds how long a batch is retried
         before an error is raised, and how long this call waits for a worker. With `key_counts_seconds` the
         producer counts the hashes of its keys, and reports the counts this often, so that segments are split
         where the load is.
@@ -155,7 +155,7 @@ class Client:
         stream.
 
         `name` belongs to this consumer alone: a second consumer with the same name replaces the first, whose
-        calls then raise FencedOut. With `positions`, `StreamConsumer.transaction` stores results and
+        `receive` then raises FencedOut. With `positions`, `StreamConsumer.transaction` stores results and
         positions together. `batch_messages` is the number of messages that are read at a time.
         `patience_seconds` bounds how long a call is retried while the data plane is out of reach, and this
         call while no worker leads the topic. Raises SubscriptionNotFound; Conflict if the subscription is of

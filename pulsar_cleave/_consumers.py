@@ -51,8 +51,9 @@ class Consumer(ClosesOnExit, Generic[InnerConsumer]):
 
     def receive_many(self, most: int = 500, timeout_seconds: float | None = None) -> tuple[Message, ...]:
         """Return up to `most` messages: wait for the first message as `receive` does, and add further
-        messages that are available without waiting. A stream or checkpoint consumer adds only messages of the
-        same bucket or segment. Empty after the timeout. Raises the errors of `receive`.
+        messages that are available without waiting. A stream or checkpoint consumer adds only the rest of the
+        batch that was read from the bucket or segment, so fewer messages may be returned although more are
+        available. Empty after the timeout. Raises the errors of `receive`.
         """
         self._demand_open()
         while not self._has_waiting():

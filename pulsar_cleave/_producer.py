@@ -108,8 +108,8 @@ def sent_metadata(
 
 
 def _milliseconds(event_time: datetime | None) -> int | None:
-    """Return the event time in milliseconds since the Unix epoch, at least 1. Raises InvalidInput for another
-    time, and for a time without a time zone.
+    """Return the event time in milliseconds since the Unix epoch, at least 1; None for None. Raises InvalidInput
+    for an earlier time, and for a time without a time zone.
     """
     if event_time is None:
         return None

@@ -34,9 +34,9 @@ class SuspectReports:
         self._reported_at: dict[int, float] = {}
 
     def report(self, segment_id: int) -> None:
-        """Report the segment to a worker in a background thread, unless a report is queued or was sent in the
-        last `REPORT_SECONDS`, or `MOST_SEGMENTS` are reported. Errors are ignored; the client reports again
-        when it finds the log missing again.
+        """Report the segment to a worker in a background thread. Does nothing if a report of the segment is
+        queued or was sent in the last `REPORT_SECONDS`, or if that holds for `MOST_SEGMENTS` other segments.
+        Errors are ignored; the client reports again when it finds the log missing again.
         """
         now = time.monotonic()
         with self._lock:

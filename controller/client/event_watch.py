@@ -36,9 +36,10 @@ class EventWatch(OneProcess):
     ) -> None:
         """Start a thread that holds the event stream at `path` open until `close`.
 
-        `on_event` is called with the name and the data of each event except heartbeats; if it raises, the
-        stream is reopened. `query` is called at each opening, and returns the query parameters. `on_refusal`
-        is called when a worker refuses the request with a terminal error; the watch keeps trying.
+        `on_event` is called with the name and the data of each event except heartbeats and the end of the
+        stream; if it raises, the stream is reopened. `query` is called at each opening, and returns the query
+        parameters. `on_refusal` is called when a worker refuses the request with a terminal error, or
+        `on_event` raises one; the watch keeps trying.
         """
         self._servers, self._path = servers, path
         self._on_event, self._query, self._on_refusal = on_event, query, on_refusal

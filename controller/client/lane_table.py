@@ -83,8 +83,8 @@ class LaneTable:
         return route
 
     def _next_place(self) -> tuple[Segment, int]:
-        """Return segment and bucket hash of a message without a key: the segments in rotation, and the
-        buckets of each.
+        """Return the segment and the bucket hash for the next message without a key: the active segments in
+        rotation, and for each segment the first hashes of its buckets in rotation.
         """
         turn, active = next(self._turn), self.snapshot.layout.active
         segment = active[turn % len(active)]

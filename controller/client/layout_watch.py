@@ -39,8 +39,9 @@ class LayoutWatch:
     def refresh_if_changed(self) -> bool:
         """Read the topic again if a change was notified, into `snapshot`. Return True if the topic was read.
 
-        Raises TopicNotFound if the topic was deleted, even if another topic has its name, and the errors of
-        `LayoutSource.topic`; then the next call reads again.
+        Raises the errors of `LayoutSource.topic`, such as TopicNotFound; then the next call reads again. Also
+        raises TopicNotFound if another topic has the name; then the next call reads only after another
+        notification.
         """
         if not self._changed.is_set():
             return False

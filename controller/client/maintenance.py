@@ -22,10 +22,10 @@ class MaintenanceThread:
 
     def __init__(self, maintain: Callable[[], float]) -> None:
         """Run `maintain` when work is due. `maintain` does the due work, and returns the seconds until the next work is
-        due, infinity for none. `notify` makes the thread call `maintain` at once.
+        due, infinity for none. After `start` and after each call, the thread waits for `notify`, for these seconds,
+        or for a minute, whichever is shortest.
 
-        An exception of `maintain` is logged; then `maintain` is called again after the next `notify`, or after a
-        minute.
+        An exception of `maintain` is logged, and counts as a return of infinity.
         """
         self._maintain = maintain
         self.turn = threading.RLock()

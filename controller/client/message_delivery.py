@@ -90,14 +90,14 @@ class Handling:
         self._observer, self._max_deliveries, self._dead_letters = observer, max_deliveries, dead_letters
 
     def run(self, batch: Batch, owned: OwnedBucket, item: WorkItem) -> Outcome:
-        """Deliver the message once, and return the outcome. Raises nothing.
+        """Deliver the message once, and return the outcome: DONE if the handler returned, FAILED if it raised
+        an Exception, BROKEN after any other exception, such as SystemExit. Raises nothing.
 
-        A message whose deliveries have reached the maximum is stored as a dead letter instead; without a
-        dead-letter log, a message is held once its deaths have reached the maximum. The delivery is reported
-        to a worker before and after the handler if the message is in trouble; if the report before the
-        handler fails, the message is put off. The process may have been stopped since the message was chosen,
-        so the bucket may have been lost; then too the message is put off. Any other exception, such as
-        SystemExit in the handler, gives BROKEN.
+        A message whose deliveries have reached the maximum, before or with this delivery, is stored as a dead
+        letter (`_store_dead_letter`). Without a dead-letter log, a message is HELD once its deaths have
+        reached the maximum. If `item.is_noted`, the delivery is reported to a worker before and after the
+        handler. PUT_OFF, without a delivery, if the report before the handler fails, or if the bucket may
+        have been lost since the message was chosen.
         """
         try:
             if self._is_over(item):

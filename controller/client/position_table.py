@@ -117,8 +117,8 @@ class PositionTable:
         the results have reached, None for none.
 
         A position of an earlier origin is dropped. Raises FencedOut if a newer ownership has the row;
-        Terminal if the table does not exist or the login may not use it; StoreUnavailable while the database
-        is unreachable, or while the last owner's transaction continues.
+        Terminal if the table does not exist or the login may not use it; StoreUnavailable while the last
+        owner's transaction continues, and for any other error, such as an unreachable database.
         """
         try:
             with closing(self.connect()) as connection:

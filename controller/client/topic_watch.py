@@ -53,8 +53,8 @@ class TopicWatch(OneProcess):
         token may see.
 
         `on_change` is called with the removed and the added topics in the watch's thread, and must not block.
-        The first set is complete when the constructor returns, and is not reported. An error of `on_change`
-        is logged, and the change is reported again.
+        The first set is complete when the constructor returns, and is not reported. After an error of
+        `on_change`, which is logged unless it is a CleaveError, the change is reported again.
         Raises InvalidInput, AccessDenied, StoreUnavailable.
         """
         tenant, _, name = namespace.partition("/")
