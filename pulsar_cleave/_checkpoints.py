@@ -65,9 +65,9 @@ class CheckpointConsumer(Consumer[AloneConsumer | GroupConsumer]):
 
     def kept(self, checkpoint: Checkpoint) -> None:
         """Inform a group that this member's checkpoint is stored. Until then the member releases no segment
-        of which the checkpoint contains messages that it has received. Raises InvalidInput if this consumer is
-        not a member of a group, and after `close`; Conflict for a checkpoint of another topic; the errors of
-        `on_wanted`, which is called if other members wait for segments that the checkpoint does not cover.
+        of which the checkpoint contains messages that it has received. Raises InvalidInput if this consumer
+        is not a member of a group, and after `close`; Conflict for a checkpoint of another topic; the errors
+        of `on_wanted`, which is called if other members wait for segments that the checkpoint does not cover.
         """
         self._demand_open()
         if isinstance(self._inner, AloneConsumer):

@@ -120,10 +120,10 @@ class Client:
         `name` is the beginning of the producer's id; several producers may have the same name. A batch is
         sent when it contains `batch_messages` or `batch_bytes`, or when its first message has waited for
         `batch_delay_seconds`; if that is None, when it is full or at `flush`. `Producer.send` blocks while
-        `max_pending_messages` are not stored, and then smaller batches are sent too. `send_timeout_seconds` bounds how long a batch is retried
-        before an error is raised, and how long this call waits for a worker. With `key_counts_seconds` the
-        producer counts the hashes of its keys, and reports the counts this often, so that segments are split
-        where the load is.
+        `max_pending_messages` are not stored, and then smaller batches are sent too. `send_timeout_seconds`
+        bounds how long a batch is retried before an error is raised, and how long this call waits for a
+        worker. With `key_counts_seconds` the producer counts the hashes of its keys, and reports the counts
+        this often, so that segments are split where the load is.
         """
         topic = _full(topic)
         make = partial(

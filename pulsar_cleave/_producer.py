@@ -56,8 +56,9 @@ class Producer(OneProcess, StoresOnExit):
         properties must not begin with `cleave.`.
 
         Raises InvalidInput for a wrong argument; the message is then not sent. Raises, like `flush`, the
-        error that has blocked earlier messages for longer than `send_timeout_seconds`; every message is then
-        kept, including this one. Raises Terminal after `close`.
+        error that has blocked earlier messages for longer than `send_timeout_seconds`, and at once an error
+        that is not retried, such as a refusal of an earlier message; every message is then kept, including
+        this one. Raises Terminal after `close`.
         """
         payload = encoded(self._schema, value)
         metadata = None
@@ -108,8 +109,8 @@ def sent_metadata(
 
 
 def _milliseconds(event_time: datetime | None) -> int | None:
-    """Return the event time in milliseconds since the Unix epoch, at least 1; None for None. Raises InvalidInput
-    for an earlier time, and for a time without a time zone.
+    """Return the event time in milliseconds since the Unix epoch, at least 1; None for None. Raises
+    InvalidInput for an earlier time, and for a time without a time zone.
     """
     if event_time is None:
         return None

@@ -67,10 +67,10 @@ class StreamConsumer(Consumer[InnerConsumer]):
         rolled back without an error: in either case the results are stored once. An error in the block rolls
         back and is raised, and the messages are delivered again.
 
-        Needs `positions` of `Client.stream_consumer`; otherwise raises InvalidInput. Raises StoreUnavailable if the connection cannot be
-        made or was lost: messages whose results are not stored are delivered again, so continue to receive.
-        Raises Conflict if earlier messages of a bucket are neither stored nor acknowledged;
-        DataPlaneUnavailable if the results are stored but the acknowledgement failed.
+        Needs `positions` of `Client.stream_consumer`; otherwise raises InvalidInput. Raises StoreUnavailable
+        if the connection cannot be made or was lost: messages whose results are not stored are delivered
+        again, so continue to receive. Raises Conflict if earlier messages of a bucket are neither stored nor
+        acknowledged; DataPlaneUnavailable if the results are stored but the acknowledgement failed.
         """
         self._demand_open()
         if self._connect is None:

@@ -95,10 +95,10 @@ class KeyedWork(ClosesOnExit):
         return self._consumer.lag()
 
     def close(self, timeout_seconds: float | None = None, *, leave: bool = True) -> None:
-        """Wait for running handlers and acknowledge processed messages, within `timeout_seconds` (default: 30);
-        then close the consumer, within that time again. Messages whose handlers run for longer are delivered
-        again. With `leave=False`, or while handlers still run, the consumer keeps its buckets for the grace
-        period.
+        """Wait for running handlers and acknowledge processed messages, within `timeout_seconds` (default:
+        30); then close the consumer, within that time again. Messages whose handlers run for longer are
+        delivered again. With `leave=False`, or while handlers still run, the consumer keeps its buckets for
+        the grace period.
 
         Later calls of `run`, `turn`, `pause` and `resume` raise InvalidInput. Idempotent. Raises the
         exception of a handler that is not an `Exception`.

@@ -229,7 +229,8 @@ class Attachments:
         owned, update the other attachments, and create attachments for added buckets, which `open_due` opens.
 
         Return the owned buckets without an attachment that the leader wants released or that `release` has
-        released. The caller reports these buckets as released, repeatedly. A bucket that is still being closed is returned by a later call, once it is closed.
+        released. The caller reports these buckets as released, repeatedly. A bucket that is still being
+        closed is returned by a later call, once it is closed.
         """
         owned = {bucket.identity: bucket for bucket in assignment.buckets} if assignment else {}
         origin = assignment.origin if assignment else 0

@@ -189,8 +189,8 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
 
         Releases segments that other members wait for if the checkpoint covers them, and reports segments as
         drained that the checkpoint has read to their ends. Calls `on_wanted`, at most once for each
-        ownership, if other members wait for segments that the checkpoint does not cover. Raises Conflict for a checkpoint of another topic, which
-        changes nothing, and the errors of `on_wanted`.
+        ownership, if other members wait for segments that the checkpoint does not cover. Raises Conflict for
+        a checkpoint of another topic, which changes nothing, and the errors of `on_wanted`.
         """
         self._note(checkpoint)  # a refused checkpoint marks no segment as stored
         for segment_id, segment in self._segments.items():
@@ -333,8 +333,8 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
     def _place(self, segments: dict[int, _Segment]) -> None:
         """Set the starting position of each segment from the stored values of all members, which the
         application returns. A segment that a value contains as read to its end is marked so. The first
-        position of a segment that no value names is the start of its log; with a start time, `_open` looks the
-        position up.
+        position of a segment that no value names is the start of its log; with a start time, `_open` looks
+        the position up.
 
         Requests the leader's segments. Raises Conflict if the stored values are older than segments read to
         their ends: to go back, the application must run a seek. Also raises the errors of `kept_values`,
@@ -432,9 +432,9 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
 
     def _open(self, segment_reader: SegmentReader[PositionReader]) -> PositionReader:
         """Open the reader of a segment. Runs in a background thread. For a segment that no stored value
-        names, first looks up the position of the start time, and sets the segment's position to it. Raises DataPlaneUnavailable, to be
-        retried at once, if the segment is no longer assigned to this member, and the errors of
-        `LogClient.locate` and `open_at`.
+        names, first looks up the position of the start time, and sets the segment's position to it. Raises
+        DataPlaneUnavailable, to be retried at once, if the segment is no longer assigned to this member, and
+        the errors of `LogClient.locate` and `open_at`.
         """
         segment = self._segments.get(segment_reader.segment_id)
         if segment is None:

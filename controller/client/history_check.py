@@ -410,9 +410,9 @@ class _Judge:
             handler_of_code[event](message, owner, at)
 
     def find_final_faults(self, demand_acknowledged: bool) -> None:
-        """Record the findings that appear only when all records are known: unconfirmed messages (delivered, but not
-        recorded as sent), and lost messages (sent, but never delivered). With `demand_acknowledged`, a sent message
-        that was never acknowledged is lost too.
+        """Record the findings that appear only when all records are known: unconfirmed messages (delivered,
+        but not recorded as sent), and lost messages (sent, but never delivered). With `demand_acknowledged`,
+        a sent message that was never acknowledged is lost too.
         """
         for message, (sent, delivered) in enumerate(zip(self._sent, self._delivered, strict=True)):
             if delivered and not sent:
@@ -477,8 +477,9 @@ class _Judge:
         """Record that an attachment (`owner`) received the message of a producer and key (`flow`), at the time `at`.
         An attachment receives rising numbers, or starts again at a lower number.
 
-        Record one gap if the attachment skips messages of which no consumer had received at least one. Record that
-        the message was overtaken if the attachment had skipped it, because another attachment had received it.
+        Record one gap if the attachment skips messages of which no consumer had received at least one. Record
+        that the message was overtaken if the attachment had skipped it and it was delivered before, to
+        another attachment.
         """
         progress = self._key.progress_of.get((flow, owner))
         if progress is None or (message <= progress.last and not progress.has_skipped(message)):
@@ -525,8 +526,8 @@ class _Judge:
         self._on_failed(message, owner, at)
 
     def _on_failed(self, message: int, owner: int, _at: int) -> None:
-        """End the processing of the message by its owner. The message does not count as ended, so its successor
-        may not begin. No effect if the owner is not processing the message.
+        """End the processing of the message by its owner. The message does not count as ended, so its
+        successor may not begin. No effect if the owner is not processing the message.
         """
         messages_in_progress = self._key.working.get(owner)
         if messages_in_progress is not None:

@@ -21,9 +21,9 @@ class MaintenanceThread:
     """The background thread of one consumer, running from `start` to `stop`. Any thread may call `notify`."""
 
     def __init__(self, maintain: Callable[[], float]) -> None:
-        """Run `maintain` when work is due. `maintain` does the due work, and returns the seconds until the next work is
-        due, infinity for none. After `start` and after each call, the thread waits for `notify`, for these seconds,
-        or for a minute, whichever is shortest.
+        """Run `maintain` when work is due. `maintain` does the due work, and returns the seconds until the
+        next work is due, infinity for none. After `start` and after each call, the thread waits for `notify`,
+        for these seconds, or for a minute, whichever is shortest.
 
         An exception of `maintain` is logged, and counts as a return of infinity.
         """

@@ -180,9 +180,10 @@ class Producer(OneProcess, StoresOnExit):
 
         Messages without a key go to the active segments in rotation. Raises, like `flush`, the error that has
         blocked earlier messages for longer than the timeout, and at once an error that is not retried. After
-        these errors every message stays queued, including this one. Raises InvalidInput, and does not queue
-        the message, for an argument of a wrong type, a key without a UTF-8 form, or a message that is too
-        long. Raises Terminal, and does not queue the message, after `close`; if another thread closes the
+        these errors every message stays queued, including this one, also after an InvalidInput with which the
+        data plane refused an earlier message. Raises InvalidInput, and does not queue the message, for an
+        argument of a wrong type, a key without a UTF-8 form, or a payload of more than MAX_MESSAGE_BYTES.
+        Raises Terminal, and does not queue the message, after `close`; if another thread closes the
         producer during the call, Terminal gives the number of dropped messages.
         """
         is_bytes, is_right = isinstance(payload, bytes), isinstance(metadata, _METADATA)
@@ -378,9 +379,10 @@ class Producer(OneProcess, StoresOnExit):
         the lock. Unless `sends_all`, a lane sends only full batches while another lane is sending. Report segments
         that stay fenced.
 
-        Raises the error of a lane, and the errors of `SuccessorRouting.route_all`. Raises SegmentTerminated if
-        `send_timeout_seconds` after the call messages wait for the successor of a fenced segment, or for a
-        missing log to be created again. Until then the layout is read again every LOOK_SECONDS without progress.
+        Raises the error of a lane, and the errors of `SuccessorRouting.route_all`. Raises SegmentTerminated
+        if `send_timeout_seconds` after the call messages wait for the successor of a fenced segment, or for a
+        missing log to be created again. Until then the layout is read again every LOOK_SECONDS without
+        progress.
         """
         deadline = time.monotonic() + self._send_timeout_seconds
         while not self._is_closing:

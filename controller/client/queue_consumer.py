@@ -393,8 +393,8 @@ class QueueConsumer(OneProcess, ClosesOnExit):
 
     def _follow(self) -> None:
         """Read the segments of the newest list. While paused, keep only the readers with unsettled messages,
-        whose buffered messages stay. Raises InvalidInput after `close`, and the error of the last request for the
-        list unless the error is Retryable.
+        whose buffered messages stay. Raises InvalidInput after `close`, and the error of the last request for
+        the list unless the error is Retryable.
         """
         self._demand_open()
         is_new = self._watch.take()

@@ -97,7 +97,8 @@ class SegmentWatch:
         """Set `current` to the newest list.
 
         Return True if a list was received since the last call, even if its segments are the same. Raises the
-        error of the last request unless the error is Retryable. The thread repeats the request in either case.
+        error of the last request unless the error is Retryable. The thread repeats the request in either
+        case.
         """
         if self._failure is not None:
             raise self._failure

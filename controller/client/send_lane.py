@@ -68,8 +68,8 @@ class SendLane:
         self._backoff = Backoff(_FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS)
 
     def put(self, payload: bytes, key: bytes | None, bucket_hash: int, metadata: Metadata | None) -> None:
-        """Append a message. `bucket_hash` is a hash of the lane's entry bucket: the low half of the key's hash,
-        or for a message without a key the first hash of the bucket.
+        """Append a message. `bucket_hash` is a hash of the lane's entry bucket: the low half of the key's
+        hash, or for a message without a key the first hash of the bucket.
         """
         if not self.waiting:
             self.since = time.monotonic()

@@ -137,9 +137,10 @@ class Servers(Renewed):
         Tries each worker in turn while workers do not respond, or respond with a status from 500 on. If all
         do, raises the error of the last response from status 500 on, or StoreUnavailable without a response.
         Raises the worker's error for a lower status, such as NotFound or Conflict; StoreUnavailable for a
-        response that is incomplete or not JSON; InvalidInput for a value without a UTF-8 form and an invalid token; the errors of
-        the token function; Terminal after `close`. If no worker was reached, or no response was complete, the
-        error's cause is the library's error: the requested action may have happened.
+        response that is incomplete or not JSON; InvalidInput for a value without a UTF-8 form and an invalid
+        token; the errors of the token function; Terminal after `close`. If no worker was reached, or no
+        response was complete, the error's cause is the library's error: the requested action may have
+        happened.
         """
         timeout = self._timeout if timeout_seconds is None else httpx.Timeout(timeout_seconds)
         with self._response_of(self._http, method, path, document, query, timeout, headers) as answer:

@@ -297,10 +297,10 @@ class StreamConsumer(OneProcess, ClosesOnExit):
         For a consumer with `positions`. Acknowledge the batch after the commit.
 
         Each message is then in the results exactly once. Raises FencedOut if the ownership of the batch has
-        ended; AlreadyStored if an earlier transaction with these results did commit; Conflict if messages that were
-        delivered before these are neither in the results nor acknowledged: process those first, or return
-        them; InvalidInput for a consumer without `positions`; the errors of the database driver. After an
-        error, roll back the transaction.
+        ended; AlreadyStored if an earlier transaction with these results did commit; Conflict if messages
+        that were delivered before these are neither in the results nor acknowledged: process those first, or
+        return them; InvalidInput for a consumer without `positions`; the errors of the database driver. After
+        an error, roll back the transaction.
         """
         if self._positions is None:
             raise InvalidInput(
@@ -407,8 +407,8 @@ class StreamConsumer(OneProcess, ClosesOnExit):
     def _acknowledge(self, batch: Batch, upto: Position | None, patience_seconds: float) -> bool:
         """Acknowledge the messages of the batch, and all before them in the bucket, up to `upto` (None: the
         whole batch), and release the bucket if it is to be released and no message is unacknowledged. Return
-        False, with no effect on the log, if the ownership has ended, the leader is out of reach, or the log
-        refuses this reader; True after an acknowledgement.
+        False if the ownership has ended, the leader is out of reach, or the log refuses this reader; True
+        after an acknowledgement.
 
         The caller holds the turn of the maintenance thread. Raises DataPlaneUnavailable after
         `patience_seconds`, and the errors of `on_release`.
