@@ -69,8 +69,10 @@ class Producer(OneProcess, StoresOnExit):
     def flush(self) -> None:
         """Return when every message is stored.
 
-        Raises DataPlaneUnavailable or StoreUnavailable after `send_timeout_seconds`, and Terminal for a
-        refusal of the data plane. The messages are kept: call `flush` again to continue.
+        Raises DataPlaneUnavailable, StoreUnavailable, or SegmentTerminated (no successor of a terminated or
+        missing log is known) after `send_timeout_seconds`, and Terminal for a refusal. The messages are kept:
+        call `flush` again to continue. Also raises Terminal if the producer was closed and messages were
+        dropped.
         """
         self._inner.flush()
 
