@@ -95,7 +95,7 @@ def _sweep(
     the result for each, in the database and in `report`.
 
     If the logs cannot be described, all entries are tried again later. After an unexpected error each entry
-    is processed by itself. `apart_seconds` is the time between the two absences that close an entry.
+    is processed by itself. `apart_seconds` is the shortest time between the two absences that close an entry.
     """
     try:
         reports = _reports(plane, due_entries)
@@ -130,7 +130,7 @@ def _deletable(
 ) -> list[DeletionEntry]:
     """Return the entries whose logs may be deleted. The other logs are kept, or recorded as failed and tried
     again later, in the database and in `report`. An existing log of an aborted operation is kept too if another log
-    of the operation is kept because it was used. `plane` None (the data plane is not configured here): all entries fail.
+    of the operation is kept because it was used, unless its entry discards unread messages. `plane` None (the data plane is not configured here): all entries fail.
 
     The check may change a log that this journal created: it terminates an open log that was never used, and repeats
     acknowledgements that the broker lost. Raises StoreUnavailable.
@@ -168,7 +168,9 @@ def _deletable(
 
 
 def _with_used_siblings(store: Store, never_active: Sequence[DeletionEntry]) -> list[DeletionEntry]:
-    """Return the entries of aborted operations of which another log is kept because it was used.
+    """Return those entries of `never_active` of whose operation another log is kept, for any reason but that this
+    journal did not create that log. `never_active` are entries of logs whose segment was never ACTIVE, as
+    an aborted operation leaves them.
 
     Clients append to a child only after the reshape was committed. So the database lost the commit, and the
     recovery needs all children of the operation.
@@ -213,7 +215,7 @@ def _delete(plane: DataPlane, deletion_entry: DeletionEntry) -> str | None:
 
 
 def _reports(plane: DataPlane | None, due_entries: Sequence[DeletionEntry]) -> Mapping[str, LogReport]:
-    """Return the reports of the logs by name, read in one call. Raises CleaveError if the data plane is not
+    """Return the reports of the logs by name, read in one call, without logs that did not answer. Raises CleaveError if the data plane is not
     configured here, or creates no logs for Cleave, and the errors of the data plane.
     """
     if plane is None:
@@ -301,9 +303,10 @@ def _record(
     existed: bool,
     report: SweepReport,
 ) -> None:
-    """Record the absence of a deleted log, which may close the entry, or its failure, in the database and in
-    `report`. `existed` says that the log was there before this deletion, so an earlier absence does not
-    count. Does nothing if another sweeper closed the entry.
+    """Record the result of a deletion in the database and in `report`: with `failure` (an error message) the
+    failure, without one the absence of the log, which may close the entry. `existed` says that the log was
+    there before this deletion, so an earlier absence does not count. An absence is neither recorded nor
+    reported if another sweeper closed the entry.
     """
     if failure is not None:
         _fail(store, deletion_entry, failure, report)
@@ -325,7 +328,9 @@ def _record(
 
 
 def _fail(store: Store, deletion_entry: DeletionEntry, reason: str, report: SweepReport) -> None:
-    """Log the failure, add it to `report`, and defer the entry. The delay doubles with each attempt."""
+    """Log the failure, add it to `report`, and defer the entry. The delay doubles with each attempt, up to
+    `LONGEST_DELAY_SECONDS`.
+    """
     log.warning("log not deleted", backing_topic=deletion_entry.backing_topic, error=reason)
     report.failed[deletion_entry.backing_topic] = reason
     delay_seconds = min(FIRST_DELAY_SECONDS * 2 ** min(deletion_entry.attempts, 10), LONGEST_DELAY_SECONDS)

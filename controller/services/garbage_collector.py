@@ -76,8 +76,8 @@ def collect(
 ) -> CollectionReport:
     """Run one round over up to `limit` live topics with an id above `after` that have segments past their retention and
     are neither held nor unverified, and intend an operation for each topic with segments to prune. Return the ids of
-    the operations and of the segments that they prune, and the segments that are kept with the reasons. A dry run
-    writes nothing. `shards` restricts the topics; None: all.
+    the operations and of the segments that they prune, the segments that are kept with the reasons, and the id
+    after which to continue. A dry run writes nothing and has no operations. `shards` restricts the topics; None: all.
 
     `retention_minutes` applies to topics without a property of that name; a negative value keeps segments for
     ever. Raises StoreUnavailable only; any other error keeps the topic's segments until the next round, and
@@ -285,7 +285,8 @@ def _confirm(
     errors of the data plane, after the new marks were removed.
 
     A seek is either visible in the second reading, or removes the mark. A segment that was marked before is
-    not marked again: a seek that removed its mark in the meantime keeps the segment.
+    not marked again: if a seek removes its mark in the meantime, the id is returned, and the prune operation
+    keeps the segment.
     """
     logs = sorted(
         (log for log in view.metadata.logs if log.segment_id in chosen), key=lambda log: log.segment_id

@@ -125,10 +125,12 @@ class PolicyBacktest:
         after simulations on `here`, with the completed and the total number.
 
         A repeated call with the same key returns the stored results of a finished run, whatever its question; a run
-        that failed or did not finish is computed again. If the backtest fails, the run is stored as failed. Raises
-        InvalidInput if no load can be simulated, a trace cannot be read or more than `most_days` days would be
-        simulated, NotFound if a named topic is not live, there is no topic or no load was recorded, Unsupported without
-        NumPy, and the errors of the engine.
+        that failed or did not finish is computed again. If the backtest fails, the run is stored as failed.
+
+        Raises InvalidInput if no load has a result and the simulation of at least one failed, if the only load does
+        not fit a candidate, a trace cannot be read or more than `most_days` days would be simulated. Raises NotFound
+        if a named topic is not live, there is no topic, or no load has a result for another reason, such as no
+        recorded rates. Raises Unsupported without NumPy or PyArrow, and the errors of the engine.
         """
         _demand_numpy()
         started, request = self._begin(question, loads, asked_by, request_key)
@@ -169,10 +171,11 @@ class PolicyBacktest:
         most_days: float,
     ) -> BacktestAnswer:
         """Collect the loads, compute the costs with the engine (None: the one that fits the amount of work,
-        which is logged), store the results, and return them. A load that cannot be simulated is left out with
-        a reason. Raises InvalidInput if no load can be simulated, a trace cannot be read or more than `most_days`
-        days would be simulated, NotFound if a named topic is not live or no load was recorded, and the errors of the
-        engine.
+        which is logged), store the results, and return them. A load without a result is left out with a
+        reason. Raises InvalidInput if no load has a result and the simulation of at least one failed, if the only
+        load does not fit a candidate, a trace cannot be read or more than `most_days` days would be simulated.
+        Raises NotFound if a named topic is not live, there is no topic, or no load has a result for another reason,
+        and the errors of the engine.
         """
         recordings, left_out, rates = self._collect(question, loads)
         days = _days_of(question, recordings)
@@ -321,7 +324,7 @@ class PolicyBacktest:
         rates: pa.Table | None,
     ) -> pa.Table:
         """Return the costs computed on Spark, of traces (`rates`) or of topics (`rates` is None). If no day
-        of the history has files, they are computed without Spark.
+        of the history in the period has files, the costs of topics are computed without Spark.
         """
         from spark_jobs.policy_backtest import compute, rates_of_history
         from spark_jobs.session import frame_of, with_session

@@ -185,8 +185,8 @@ class Batch:
         )
 
     def _record_decisions(self) -> None:
-        """Reserve the decision ids, and write the intents and then the decision log's rows. A topic whose
-        intents were refused has no row.
+        """Reserve the decision ids of the new topics (`new_topics`), and write their intents and then their rows of
+        the decision log. A topic whose inputs cannot be stored or whose intents were refused has no row.
         """
         new_topics = self.new_topics()
         for topic, decision_id in zip(
@@ -229,8 +229,8 @@ class Batch:
 
     def _intend_one_each(self, acting: Sequence[BatchTopic]) -> None:
         """Write the intents of these topics, each with one action, and store their ids in the topics. One statement
-        reads the topics and one writes. If the second statement violates a constraint, log this and write each
-        intent separately. A refused topic is dropped.
+        reads the topics and one writes. If the second statement violates a constraint, log this. Intents that the
+        statement did not write are written separately. A refused topic is dropped.
         """
         requests = [topic.request(0) for topic in acting]
         views = reshape_intents.look_at_many(
@@ -268,7 +268,7 @@ class Batch:
     def _draft(
         self, topic: BatchTopic, view: TopicView | None, request: Request, ordinal: int
     ) -> ReshapeDraft:
-        """Return the action number `ordinal` as a plan on the present layout, which `view` holds (None: the topic is
+        """Return the action number `ordinal` (from 0) as a plan on the present layout, which `view` holds (None: the topic is
         gone). Raises TopicNotFound if the topic is gone, TopicNotLive, TopicHeld, LostRace if the epoch or input
         version is not the one that was decided on, SegmentBusy if a live operation has one of the segments, and
         InvalidLayoutChange if the action does not fit the layout.

@@ -87,7 +87,8 @@ class SessionLeader:
         clock: Clock,
     ) -> None:
         """`store`, and `listener`, which listens on `CHANNELS`, belong to this leader alone, and the end of `run`
-        closes them. The leader ignores notifications from its own connections, whose changes it already knows.
+        closes them. The leader ignores notifications that the connection of its last settlement sent, because it
+        knows their changes.
         """
         self._store, self._listener, self._leases = store, listener, leases
         self._shard_count, self.timing, self._clock = shard_count, timing, clock
@@ -150,7 +151,9 @@ class SessionLeader:
                 )
 
     def _round(self) -> float:
-        """Wait, then process what is due. Return 0: the next round begins at once."""
+        """Wait for work, then follow the leases, process the requests, end expired sessions, and settle the
+        subscriptions that changed. Return 0: the next round begins at once.
+        """
         self._wait()
         self._follow_leases()
         self._take_requests()
@@ -184,7 +187,7 @@ class SessionLeader:
                     sessions.is_settled = False
 
     def _leave_shards(self) -> None:
-        """Remove the subscriptions that another worker, or this worker in another term, leads, and end their
+        """Remove the subscriptions of shards whose lease this worker lost or holds in another term, and end their
         streams. This makes no calls, so it works while PostgreSQL is unavailable.
         """
         terms = self._leases.terms
@@ -193,8 +196,9 @@ class SessionLeader:
             self._subscriptions.pop(key).end_all("moved")
 
     def _follow_leases(self) -> None:
-        """Remove subscriptions that this worker does not lead, and end their streams. Read the sessions of
-        new shards from the database, with all their consumers disconnected.
+        """Remove the subscriptions of shards whose lease this worker lost or holds in another term, and end their
+        streams. Read the sessions of shards with a new lease from the database, with all their consumers
+        disconnected.
         """
         self._leave_shards()
         terms = dict(self._leases.terms)
@@ -242,7 +246,7 @@ class SessionLeader:
 
     def _is_foreign(self, request: Request) -> bool:
         """Refuse the request if another subject's token began the consumer's session. Return True if the
-        request was refused.
+        request was refused; False also if the consumer has no session.
         """
         sessions = self._subscriptions.get(request.key)
         try:
@@ -313,8 +317,9 @@ class SessionLeader:
     def _log_overdue(
         self, key: SubscriptionKey, sessions: SubscriptionSessions, settlement: Settlement
     ) -> None:
-        """Log a warning and count an alarm, once for each ownership of a bucket, if for `gap_seconds` the owner
-        has not released the bucket, or was disconnected. Remember the overdue buckets in `sessions.alarmed`.
+        """Log a warning and count an alarm for each bucket whose owner, for more than `gap_seconds`, has not released
+        the bucket as requested or has been disconnected. A bucket that the last call found overdue in the same
+        ownership is not reported again. Remember the overdue buckets in `sessions.alarmed`.
         """
         overdue = {
             (owner_row.bucket, owner_row.generation): owner_row
@@ -471,7 +476,7 @@ class SessionLeader:
         settlement: Settlement,
     ) -> None:
         """Apply the committed changes to memory and metrics, log sessions that began or ended, and answer or
-        refuse each request. Sessions then follow the consumer rows.
+        refuse each request. Then create and end sessions so that each consumer row has one.
         """
         now = self._clock.monotonic_seconds()
         sessions.settled = settlement

@@ -78,8 +78,8 @@ class ObservedOperation:
             )
 
     def unmanaged_log(self, child_logs: Mapping[str, CreatedLog]) -> str | None:
-        """Return the first child's log that another operation created; None if there is none. `child_logs`
-        has the log of each child by name.
+        """Return the name of the first child log that another operation created; None if there is none.
+        `child_logs` must have the log of each child, by name.
 
         A log without an origin passes: a client may have created the log by opening a reserved child early.
         """
@@ -247,8 +247,9 @@ class LogSteps:
         return {"positions": positions, "found missing": list(unterminated)}
 
     def _complete_children(self, subjects: Sequence[ObservedOperation]) -> StepResults:
-        """Create on the children each subscription that an application made on a parent during its termination, and return these
-        subscriptions. Operations that replace no logs are skipped.
+        """Create on the children each subscription that an application made on a parent during its termination. The details name these
+        subscriptions and the children's logs that do not exist. They are empty without such subscriptions, and for operations that
+        replace no logs.
 
         Then check that the parents are terminated, because a broker may have left a parent fenced. Raises HeldUp if a parent was not, so
         that the step is repeated.
@@ -277,7 +278,7 @@ class LogSteps:
 
     def _create_cursors(self, operation: Operation) -> Detail:
         """Create the cursors on every log that held data at or after the subscription's first epoch, sealed logs included. Return the
-        number of logs, and the logs that do not exist.
+        number of logs, and which of the logs without a gate do not exist.
 
         If the operation requests it, the cursors begin after the last message. Cursors of standard consumers are created together with
         their gates. Raises SubscriptionNotFound.
@@ -298,7 +299,7 @@ class LogSteps:
 
     def _delete_cursors(self, operation: Operation) -> Detail:
         """Delete the subscription's cursors from every log of the topic, and its gates. Return the number of
-        logs.
+        the topic's logs, with or without a cursor.
         """
         name = str(operation.parameters["subscription"])
         with self._store.single_statement() as tx:
@@ -316,8 +317,8 @@ class LogSteps:
         """End the ownership of all buckets of the subscription, which their owners have not released in time. Return the number of these
         owners. Raises HeldUp, and ends no ownership, if a gate of the subscription is being opened.
 
-        Every cursor is read first: while a cursor is unreachable, none must be moved, and the seek can still
-        be cancelled.
+        Every cursor is read first, and the errors of the data plane are raised: while a cursor is unreachable,
+        none must be moved, and the seek can still be cancelled. A missing log or cursor is no error.
         """
         name = str(operation.parameters[SUBSCRIPTION])
 
@@ -332,10 +333,11 @@ class LogSteps:
             return {"not let go of": ended_owners}
 
     def _move_cursors(self, operation: Operation) -> Detail:
-        """Move each cursor, and return the sealed segments that then have nothing to read, and the segments
-        whose log or cursor does not exist. The target is an instant in milliseconds since the Unix epoch,
-        None for the end of each log; otherwise the cursors stay, as those of a checkpoint group do, because
-        they keep messages. The cursors of standard consumers are moved by `_move_gated_cursors`.
+        """Move each cursor to the target of the seek. Return the number of logs, the sealed segments that then have
+        nothing to read, and the segments whose log or cursor does not exist. An integer target is an instant in
+        milliseconds since the Unix epoch, and None the end of each log. Any other target is that of a checkpoint
+        group, whose cursors stay, because they keep messages. The cursors of standard consumers are moved by
+        `_move_gated_cursors`.
 
         A segment that is created in the meantime starts at the right position: all its messages are younger
         than the request.

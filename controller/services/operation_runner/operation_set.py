@@ -118,8 +118,9 @@ class OperationSet:
     """
 
     def __init__(self, context: RunnerContext, claimed: Sequence[Claim], claimed_until: float) -> None:
-        """`claimed_until` is a monotonic time, counted from before the claim was requested. Observes as a
-        metric the time from the intent of each operation to its first claim.
+        """`claimed_until` is the monotonic time at which the claims end, counted from before they were
+        requested. For each operation that is claimed for the first time, observes as a metric the time since
+        its intent.
         """
         self._context = context
         self._members = [_Member(claim.operation, claim.observed) for claim in claimed]
@@ -133,8 +134,8 @@ class OperationSet:
     def drive(self) -> list[Outcome]:
         """Perform steps until every operation has an outcome. Return the outcomes in the order of the claims.
 
-        If the runner should stop, release the claims of the other operations, whose outcome is STOPPED. The
-        thread sleeps while all operations wait for their next try. Raises StoreUnavailable: nothing can be
+        If the runner should stop, release the claims of the operations without an outcome, which end as
+        STOPPED. The thread sleeps while all operations wait for their next try. Raises StoreUnavailable: nothing can be
         recorded then, and the rows have the state of each operation.
         """
         self._defer_late_calls()
@@ -216,7 +217,7 @@ class OperationSet:
         StoreUnavailable, which is raised.
 
         After a terminal error of several operations, each half is tried, because one operation may be the
-        cause. Operations with a recorded step or an outcome are left out.
+        cause. Operations that had an outcome before, or whose step was recorded before the error, are left out.
         """
         before = {member: member.operation for member in members if member.outcome is None}
         try:
@@ -260,9 +261,9 @@ class OperationSet:
                 self._handle_error(member, results.errors[member.operation_id])
 
     def _act(self, step: Step, members: Sequence[_Member]) -> StepResults:
-        """Perform the step for these operations, and return details or errors of each. A mirrored operation,
-        which has its set to itself, makes its calls at the broker. Other operations make no call for an abort
-        or a commit, or if they finish without their last action.
+        """Perform the step for these operations, and return details or errors of each. No operation makes a call
+        for `ABORT`, or if it finishes without its last action. Otherwise a mirrored operation, which has its set
+        to itself, makes its calls at the broker; other operations make no call for `COMMIT` and `FINISH_ABORT`.
         """
         if step is Step.ABORT:
             return StepResults(
@@ -580,7 +581,8 @@ class OperationSet:
         Before each group of calls, the claims are renewed if they might end before the calls.
 
         `seconds` is the longest time of one call; None: the time-out of an ordinary call. Raises the first
-        error; HeldUp if a claim is lost, or if renewing the claims took as long as they last.
+        error in the order of the calls, after which no further group is called; HeldUp if a claim is lost, or if
+        a call might outlive the renewed claims.
         """
         results: list[Result] = []
         longest_seconds = self._context.call_timeout_seconds if seconds is None else seconds

@@ -69,8 +69,8 @@ def reconcile_topics(
     shards: Shards | None = None,
     dry_run: bool = False,
 ) -> tuple[list[Finding], int | None]:
-    """Compare up to `limit` topics with an id above `after`, also topics that were deleted in the last 24
-    hours, and repair their differences; a dry run only lists them. Return the findings, and the id after
+    """Compare the logs and gates of up to `limit` topics with an id above `after`, also topics that were deleted
+    in the last 24 hours, and repair their differences; a dry run only lists them. Return the findings, and the id after
     which to continue (None: there are no more topics). `shards` restricts the topics; None: all.
 
     All topics are first described together without a lock. Topics with a difference are then reconciled one
@@ -192,8 +192,8 @@ def _differing_topics(store: Store, plane: SetWiseDataPlane, names: Mapping[int,
 
 
 def _must_reconcile(topic: str, plane_view: PlaneView, metadata: ExpectedLogs) -> bool:
-    """Return True if the topic is held or differs, or if the common view is not sufficient: an unverified
-    topic has logs that are no logs of its segments, and the view does not describe these.
+    """Return True if the topic is held or differs. Also True if an unverified topic has a log that belongs to
+    none of its recorded segments, because the common view does not describe such a log.
     """
     if metadata.held_reason is not None or compare(topic, plane_view, metadata, {}):
         return True
@@ -233,7 +233,8 @@ def _reconcile_logs(
     lists them. Return the findings, none if a broker keeps the layout. Idempotent.
 
     If the logs are ahead of the journal, the layout is rebuilt from the logs, with `actor` as the actor of
-    the change. If the logs' records are not sufficient, the topic is held. Raises TopicNotFound, Unsupported
+    the change. If the logs' records are not sufficient, or a runner may still work on the topic, the topic
+    is held. Raises TopicNotFound, Unsupported
     (the topic's data plane is not configured here, or cannot describe logs), and DataPlaneUnavailable if a
     log does not answer.
     """
@@ -274,7 +275,8 @@ def _reconcile_view(
     Rows change in one transaction, under the topic's lock; logs are repaired after its commit. If the logs
     are ahead, only the recovery is made. If no difference has an error, the topic is recorded as verified and
     is no longer held; otherwise an unverified topic is held. The list of the topic's unmanaged logs is
-    replaced. Raises TopicNotFound; a log that cannot be repaired has an error in its finding.
+    replaced. Raises TopicNotFound, and TopicHeld, SegmentBusy or LostRace if the repair of a terminated log
+    cannot be intended. A log on which the data plane fails has an error in its finding.
     """
     with store.transaction() as tx:
         # The lock keeps others from reserving ids or committing. A dry run takes no lock and reads the
@@ -478,10 +480,11 @@ def _repair_logs(
     finding: Finding,
 ) -> Finding:
     """Apply the remedies that call the data plane: create a missing log or cursor, or terminate an open log
-    of a sealed segment. Return the finding. A failure is noted in the finding, and a later run finds the
-    difference again.
+    of a sealed segment. Other kinds are returned unchanged. A CleaveError becomes the `error` of the returned
+    finding, and a later run finds the difference again.
 
-    `closed` holds pairs of log and subscription with closed gates, whose cursors are created after the gate.
+    `origins` has the creation records of missing logs by name. `closed` holds pairs of log and subscription
+    with closed gates, whose cursors are created together with the gate.
     """
     remedies: Mapping[FindingKind, Callable[[], object]] = {
         FindingKind.ACTIVE_MISSING: lambda: _create_again(
