@@ -129,8 +129,9 @@ class Simulation:
     looks: int
 
     def shares(self, stretch: Stretch, ticks: slice) -> Floats:
-        """Return `[tick, segment]`, or one row for all ticks: the part of the topic's load on each segment at the
-        ends of the ticks from `ticks.start` to before `ticks.stop`; neither may be None.
+        """Return `[tick, segment]`: the part (0..1) of the topic's load on each segment of the stretch at the ends of the
+        ticks from `ticks.start` to before `ticks.stop`; neither may be None. If the series distributes its keys in the
+        same way at all steps, there is one row for all ticks.
         """
         per_tick = self.conditions.tick_seconds // self.series.step_seconds
         ends = np.arange(ticks.start, ticks.stop) * per_tick + per_tick - 1
@@ -309,7 +310,7 @@ class _Run:
 
     def _consumers_at(self, tick: int) -> tuple[dict[str, int], int | None]:
         """Return the number of consumers by subscription at this tick, and the instant since which the number is the
-        same (milliseconds since the Unix epoch). Empty and None if the topic has no such subscription.
+        same (milliseconds since the Unix epoch). Empty and None if the conditions give no consumers.
         """
         if self.consumers is None:
             return {}, None

@@ -166,8 +166,8 @@ class ReportArea:
         """Return the brokers that reported in at least one of the cluster's last `ticks` ticks of the span.
 
         None if the span (milliseconds since the Unix epoch, inclusive) has fewer ticks. Files of one instant are one tick, whichever
-        collectors wrote them. A tick in which no broker of the cluster answered does not count. Raises OSError if the storage does not
-        answer or a file has damaged contents.
+        collectors wrote them. A tick in which no broker of the cluster answered does not count. A file that cannot be read as Parquet
+        is logged and left out. Raises OSError if the storage does not answer.
         """
         of_tick: defaultdict[int, list[str]] = defaultdict(list)
         for path, file in self._list("brokers", from_ms, to_ms):

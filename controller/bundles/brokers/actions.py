@@ -209,10 +209,11 @@ class BundleActions:
         self, bundle: NamespaceBundle, cuts: Sequence[int], reply: Reply | DataPlaneTimeout
     ) -> SplitResult:
         """Return the result of a split, by the boundaries that are read after the broker's answer `reply`. If the split may have
-        happened, wait for its result. NOTHING_CHANGED: the broker answered with success, but the bundle is whole.
+        happened, wait for its result. DONE: the bundle is cut at all of `cuts`, even if the broker refused because another client cut
+        it. NOTHING_CHANGED: the broker answered with success, but the bundle is whole.
 
-        Raises BundleNotFound if another client split the bundle elsewhere; DataPlaneTimeout if the bundle is whole and the outcome
-        unknown; NotFound, Conflict, InvalidInput or the error of `error_of` if the broker refused; and the errors of reading the
+        Raises BundleNotFound if another client split the bundle elsewhere. If the bundle is whole, raises DataPlaneTimeout for an unknown
+        outcome, and NotFound, Conflict, InvalidInput or the error of `error_of` for a refusal. Raises the errors of reading the
         boundaries.
         """
         # The list may come from a broker whose cache is behind. A split that succeeded will show.
@@ -242,7 +243,8 @@ class BundleActions:
         reply: Reply | DataPlaneTimeout,
     ) -> UnloadResult:
         """Return the result of an unload, by the owner that is read after the broker's answer `reply`. Wait until the owner is no longer
-        `before`, for at most `settle_seconds`; if `before` is None, read the owner once.
+        `before`, for at most `settle_seconds`; if `before` is None, read the owner once. DONE: the owner is another broker or None, or
+        `before` is None. NOTHING_CHANGED: the broker answered with success, but `before` owns the bundle.
 
         If the broker refused, raises BundleNotFound for a bundle that was split, otherwise NotFound, Conflict, InvalidInput or the error of
         `error_of`. Raises DataPlaneTimeout if `before` still owns the bundle and the outcome is unknown. Raises the errors of reading the
@@ -304,7 +306,7 @@ def _demand_present(bundles: NamespaceBundles, bundle: NamespaceBundle) -> None:
 
 
 def _split_by_others(bundle: NamespaceBundle, bundles: NamespaceBundles) -> BundleNotFound:
-    """Return the error for a bundle that another client has split; the message names the parts."""
+    """Return the error for a bundle that another client has split; the message names the present bundles inside it, if there are any."""
     inside = _children(bundles, bundle)
     now = ", ".join(child.range_text for child in inside) if inside else "other bundles"
     return BundleNotFound(

@@ -210,9 +210,11 @@ def _is_empty(bundle: Bundle, cluster: Cluster) -> bool:
 
 
 def plan_merges(look: MergeInputs, settings: MergeSettings | None = None) -> MergeVerdict:
-    """Return the merges that would be safe now in one namespace, and a refusal for each other cold or silent bundle. Pure.
+    """Return the merges that would be safe now in one namespace, a refusal for each other cold or silent bundle, and the counts of cold
+    cycles for the next call. Pure.
 
-    A bundle that is warm has neither. `settings` None: the defaults. Raises InvalidInput for a bundle that is reported twice.
+    A bundle that is warm has none of these, and a silent bundle has no count; both start again at 0. `settings` None: the defaults.
+    Reports of bundles outside the present boundaries are ignored. Raises InvalidInput if a present bundle is reported twice.
     """
     settings = settings or MergeSettings()
     reports = _by_bundle(look)
@@ -260,7 +262,7 @@ class _Run:
 
 
 def _by_bundle(look: MergeInputs) -> dict[NamespaceBundle, BundleReport]:
-    """Return the reports of present bundles, by bundle. Raises InvalidInput for a bundle that is reported twice."""
+    """Return the reports of present bundles, by bundle; other reports are ignored. Raises InvalidInput if a present bundle is reported twice."""
     current = set(look.bundles.bundles)
     by_bundle: dict[NamespaceBundle, BundleReport] = {}
     for report in look.reports:
@@ -315,14 +317,16 @@ def _joined(runs: list[_Run], settings: MergeSettings) -> list[_Run]:
 
 
 def _share(low: _Run, high: _Run, settings: MergeSettings) -> float:
-    """Return the load of both bundles as a share of the low-water mark; infinite if they must not be joined."""
+    """Return the load of both runs together as a share of the low-water mark; infinite if it is above the mark or a run is not free."""
     both = low.joined_to(high)
     warmest = settings.warmest(both.latest, both.long_term)
     return warmest.share if both.is_free and not warmest.is_hot else math.inf
 
 
 def _refused_by_neighbours(runs: list[_Run], index: int, settings: MergeSettings) -> MergeRefusal:
-    """Return the reason for which the bundle of the run at `index`, which may be merged, was joined to neither neighbour."""
+    """Return the reason for which the bundle of the free run at `index` was joined to neither neighbour: no neighbour is free, each pair
+    is above the low-water mark, or the namespace would have fewer than `min_bundles`.
+    """
     bundle = runs[index].members[0]
     pairs = [
         low.joined_to(high)

@@ -135,8 +135,9 @@ def _demand_options_of(algorithm: str, request: ManualSplit) -> None:
 def _parts_now(
     listed: NamespaceBundles, bundle: NamespaceBundle, cuts: set[int]
 ) -> tuple[NamespaceBundle, ...]:
-    """Return the bundle, or its parts if it was already cut at exactly these positions, so that the split is a repetition. Raises
-    BundleNotFound if the namespace has neither.
+    """Return the bundle, or its parts between the cuts if the namespace has all cuts and the bundle's ends as boundaries, so that the
+    split is a repetition. A part that was cut further is not in the namespace. Raises BundleNotFound if the namespace has neither the
+    bundle nor these boundaries.
     """
     is_inside = cuts and all(bundle.lower < cut < bundle.upper for cut in cuts)
     if is_inside and {bundle.lower, *cuts, bundle.upper} <= set(listed.boundaries):

@@ -179,7 +179,8 @@ def decide_splits(
     """Return the splits of this cycle, the refusals of the other hot bundles, and the counts for the next cycle. Pure if `find_cuts` is.
     `settings` None: the defaults, with the rules of the modular manager.
 
-    Raises InvalidInput for a bundle reported twice and for a namespace that is missing in `bundle_counts`.
+    A bundle that is not hot, is split, or is refused for another reason before its hot cycles are counted has no count for the next cycle.
+    Raises InvalidInput for a bundle reported twice, and if `bundle_counts` lacks the namespace of a hot bundle whose limit is checked.
     """
     decision = _Decision(inputs, find_cuts, settings or TriggerSettings())
     for hot in _hottest_first(inputs, decision.settings):
@@ -306,7 +307,9 @@ class _Decision:
         return None
 
     def _limit_gate(self, hot: _HotBundle) -> SplitRefusal | None:
-        """Refuse a bundle if the cycle has its maximum of splits, or the namespace its maximum of bundles."""
+        """Refuse a bundle if the cycle has its maximum of splits, or the namespace its maximum of bundles. Raises InvalidInput if the
+        inputs lack the number of bundles of the namespace.
+        """
         max_splits = self.settings.rules.max_splits_per_cycle
         if max_splits is not None and len(self.chosen) >= max_splits:
             return hot.refusal(SplitRefusalReason.CYCLE_LIMIT, "splits", len(self.chosen), max_splits)

@@ -46,8 +46,8 @@ _TICKS_WITHIN_MS = 86_400_000  # older ticks do not show which brokers are silen
 class Snapshot:
     """Inputs of a cycle, the state on which they are based (after the new reports were added), and the mode of each namespace.
 
-    `state_version`: version of the stored state, for compare-and-set. `is_new` is True if reports were aggregated since the previous
-    cycle. `unreadable` holds, by namespace, the reason for which split settings cannot be read; such a namespace is not split.
+    `state_version`: version of the stored state, for compare-and-set. `is_new` is True in the first cycle, and if reports were aggregated
+    since the previous cycle. `unreadable` holds, by namespace, the reason for which split settings cannot be read; such a namespace is not split.
     """
 
     inputs: CycleInputs
@@ -179,7 +179,9 @@ def _broker(row: Mapping[str, Any]) -> Broker:
 
 
 def _without_dry_run(settings: BalanceSettings, modes: Mapping[str, BalancingMode]) -> BalanceSettings:
-    """Return settings that exclude namespaces in dry run from moves. If all are in dry run, none is excluded, so that moves are shown."""
+    """Return settings that also exclude the namespaces in dry run from moves. If all are in dry run, the settings are returned unchanged,
+    so that moves are shown.
+    """
     resting = {name for name, mode in modes.items() if mode is BalancingMode.DRY_RUN}
     if len(resting) == len(modes):
         return settings
@@ -188,7 +190,9 @@ def _without_dry_run(settings: BalanceSettings, modes: Mapping[str, BalancingMod
 
 
 def _after_acts(state: BalanceState, unloads: list[ProposalRow]) -> BalanceState:
-    """Return the state after the applied unloads. Unloads without a source or a time of application are ignored. Idempotent."""
+    """Return the state with the instants at which these unloads moved their bundles and brokers, and without the plans for their bundles.
+    Unloads without a source or a time of application are ignored. Idempotent.
+    """
     for row in unloads:
         if row.broker is not None and row.applied_at is not None:
             move = Move(str(row.bundle), row.broker, row.destination, 0.0, "byte_rate", MoveReason.OVERLOADED)
@@ -227,7 +231,9 @@ def _awaited(under_way: list[ProposalRow], namespaces: list[NamespaceRow]) -> di
 
 
 def _policies(namespaces: list[NamespaceRow]) -> tuple[dict[str, SplitPolicy], dict[str, str]]:
-    """Return the split policies, and the reasons for which settings cannot be read. Only the namespaces with a policy are split."""
+    """Return the split policies by namespace, and by namespace the reasons for which its settings cannot be read. Each namespace is in
+    one of them. Only the namespaces with a policy are split.
+    """
     policies, unreadable = {}, {}
     for row in namespaces:
         policy, why = read_stored(row.split_settings)

@@ -47,7 +47,7 @@ class _Pair:
 
 def avg(cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_ms: int) -> Shedding:
     """Return the moves from the higher to the lower broker of each pair that has differed for the number of cycles in the settings, and a
-    refusal for each other pair.
+    refusal for each pair of two brokers without moves. With fewer than two brokers, return one refusal and leave the state unchanged.
 
     If no pair differs enough, all counts are cleared. The state holds the counts, and the destinations as plans.
 

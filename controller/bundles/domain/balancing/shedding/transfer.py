@@ -45,7 +45,8 @@ def transfer(cluster: Cluster, settings: BalanceSettings, state: BalanceState, n
     """Return the exchanges of the cycle as moves with destinations, and the refusals. The state counts the cycles for which the condition
     held; moves and a load within the target reset the count.
 
-    Returns no moves while a report is missing or settling, the load is within the target, or the condition has not held long enough.
+    Returns no moves while a report is missing or settling, fewer than two reports are fresh, the load is within the target, or the
+    condition has not held for more than `transfer_hits` cycles with a new report.
     """
     refusals, loads = _loads(cluster, settings, state, now_ms)
     if loads is None:
@@ -73,8 +74,8 @@ def transfer(cluster: Cluster, settings: BalanceSettings, state: BalanceState, n
 def _loads(
     cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_ms: int
 ) -> tuple[tuple[MoveRefusal, ...], dict[str, BrokerAverages] | None]:
-    """Return refusals, and the averages of the brokers with a fresh report. The averages are None if the cycle must wait or fewer than
-    two brokers remain.
+    """Return refusals, and the averages of the brokers with a fresh report. The averages are None if a broker has no report or no average,
+    if a fresh report was made less than `transfer_delay_seconds` after its broker's last unload, or if fewer than two brokers remain.
     """
     few = too_few_brokers(cluster)
     if few is not None:
@@ -167,7 +168,7 @@ def _exchange_all(
     levels: Levels, cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_ms: int
 ) -> tuple[list[Move], list[MoveRefusal]]:
     """Return the moves from the fullest brokers to the emptiest, and a refusal for each source that gives nothing. Ends when
-    `transfer_max_sources` brokers have given, no figure is beyond its bound, or every broker was tried. Changes `levels`.
+    `transfer_max_sources` brokers have given, no figure is beyond its bound, or no two untried brokers are left. Changes `levels`.
     """
     moves: list[Move] = []
     refusals: list[MoveRefusal] = []
