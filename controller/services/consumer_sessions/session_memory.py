@@ -219,8 +219,8 @@ class SubscriptionSessions:
         ]
 
     def push(self, term: int) -> None:
-        """Push to every connected consumer its assignment under the lease `term`, unless the same buckets were
-        pushed to its stream before. Does nothing before the first settlement.
+        """Push to every connected consumer its assignment under the lease `term`, unless the last push to its
+        stream had the same buckets. Does nothing before the first settlement.
         """
         settlement = self.settled
         for consumer, session in self.sessions.items():

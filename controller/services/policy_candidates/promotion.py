@@ -145,7 +145,8 @@ def weigh(store: Store, trials: Trials, topic: str, *, days: int, actor: str, re
     The backtest is stored; the candidate stays as it is.
 
     Raises TopicNotFound, NotFound without a candidate, Conflict if fewer than `DAYS_NEEDED` days were recorded, the
-    candidate has ended, or the backtest has no result for both. Also raises the other errors of `trials`.
+    candidate has ended, or the backtest lacks the result of the candidate or of the policy in force, also because
+    `trials` raised NotFound. Also raises the other errors of `trials`.
     """
     candidate = _newest(store, topic)
     if candidate.state is not CandidateState.SHADOW:
@@ -179,8 +180,8 @@ def weigh(store: Store, trials: Trials, topic: str, *, days: int, actor: str, re
 def promote_on(
     tx: Connection, topic: str, run_id: int, *, actor: str, with_approval: bool = False
 ) -> Promotion:
-    """Promote or refuse the topic's candidate on the evidence of the finished backtest `run_id`, or request an approval
-    to promote it if `with_approval`. The topic stays locked until the transaction ends. A promotion sets the topic's
+    """Promote or refuse the topic's candidate on the evidence of the finished backtest `run_id`. With `with_approval`, a
+    candidate that would have cost less awaits approval instead of being promoted. The topic stays locked until the transaction ends. A promotion sets the topic's
     override. A candidate that was promoted or refused stays as it is.
 
     Raises TopicNotFound, TopicNotLive, NotFound without a candidate or a finished run of this id; Conflict for a run

@@ -122,9 +122,9 @@ class TopicFeed:
                     self._due[topic_filter] = min(due_at, self._due.get(topic_filter, math.inf))
 
     def notify(self) -> None:
-        """Read each due set of names once, and push it to the filter's watchers, changed or not. An
-        unexpected error is logged, and the next sweep reads the names again. Raises other errors, and then
-        reads all sets in the next call.
+        """Read each due set of names once, and push it to the filter's watchers, changed or not. A
+        CleaveError is raised, and the next call then reads all sets. Any other error is logged, and the next
+        sweep reads the names again.
         """
         for topic_filter in self._take_due():
             try:
@@ -176,7 +176,8 @@ class TopicChanges:
 
     def document(self, names: Names) -> Mapping[str, object] | None:
         """Return the message as JSON, and count it as sent. The first message has all allowed names, each
-        later one the removed and added names. None if there is nothing to send.
+        later one the removed and added names. None if no allowed name changed since the last call, or, instead of
+        the first message, if the client has these names already.
         """
         allowed_names = frozenset(filter(self._is_allowed, names))
         sent_names, self._sent = self._sent, allowed_names
