@@ -81,8 +81,8 @@ def follow(store: Store, planes: Mapping[str, DataPlane], topic_id: int) -> Mirr
     log. The logs are checked once for each epoch, unless Cleave is paused on the topic. Return the changes and
     the reason of a pause. Idempotent.
 
-    Changes nothing, and returns no changes, while the topic is being attached or detached, or if the topic is not
-    mirrored. A topic that its broker lacks is paused. Logs a change of the pause. Raises TopicNotFound if no
+    Changes nothing, and returns no changes and no reason, if the topic is not live (for example being attached,
+    detached or deleted) or has no mirror. A topic that its broker lacks is paused. Logs a change of the pause. Raises TopicNotFound if no
     topic has the id, Unsupported (the topic's data plane is not configured here or keeps no layouts),
     DataPlaneUnavailable, LostRace if another transaction changed the topic's rows.
     """

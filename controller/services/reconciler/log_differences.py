@@ -107,9 +107,11 @@ def compare(
     ownership: Mapping[str, Ownership],
 ) -> list[Finding]:
     """Return all differences between the data plane and the metadata. The caller has read `metadata` under
-    the topic's lock, after everything in `plane_view`.
+    the topic's lock, after everything in `plane_view`. `ownership` is that of the listed logs that the metadata
+    does not expect, by name; a log without an entry was not reserved.
 
-    If the data plane seems to be another cluster, each difference has an error, so that none is repaired.
+    If the data plane seems to be another cluster, each difference of an expected log has an error, so that none of
+    these is repaired. Findings about unexpected logs have no error.
     """
     differences = _differences(topic, plane_view, metadata)
     if _is_elsewhere(plane_view, differences):
@@ -198,7 +200,8 @@ def _kind_of_difference(log: BackingLog, state: LogState) -> FindingKind | None:
 
 def _cursor_differences(log_finding: Finding, plane_view: PlaneView, metadata: ExpectedLogs) -> list[Finding]:
     """Return a finding for each recorded subscription without a cursor, and for each cursor without a
-    recorded subscription. Empty if the log is not open.
+    recorded subscription; a subscription that is being deleted counts as recorded for its cursors, and needs
+    none. Empty if the log is not open.
     """
     report = plane_view.reports.get(log_finding.backing_topic)
     if report is None or report.state is not LogState.OPEN:
