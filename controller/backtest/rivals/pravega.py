@@ -52,10 +52,10 @@ def rule(scale_factor: int = 2, policy: AutoScalePolicy | None = None) -> Rule:
 
 
 def decide(situation: EvaluationInput, scale_factor: int) -> Evaluation:
-    """Return splits, each of a single segment, then merges of the cold segments. A hot segment that is too young, of
-    one hash, or beyond the limit of segments is refused. A segment without averages or in a running reshape is left
-    unchanged, and so is a cold segment that is too young. The result is valid until a segment is old enough for an
-    action.
+    """Return splits, each of a single segment into at most `scale_factor` parts (at least 2), then merges of the cold
+    segments. A hot segment that is too young, of one hash, or beyond the limit of segments is refused. A segment without
+    averages or in a running reshape is left unchanged, and so is a cold segment that is too young. The result is valid
+    until a hot or cold segment is old enough for an action; without a time limit if none is too young.
     """
     capacity = situation.policy.thresholds.split
     busy_segments, room = common.busy(situation), common.Room(situation)

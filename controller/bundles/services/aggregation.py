@@ -76,8 +76,8 @@ def aggregate(
 ) -> BundleAggregation:
     """Aggregate one window on the Spark session for `master`, and merge the result. `store` logs in as the loader.
 
-    Files that cannot be read are moved into quarantine, even if nothing is aggregated. Nothing is aggregated (`applied` is False) if this
-    window or a later one was merged, or if no broker reported. After a merge, the topics of hot bundles are stored in the area.
+    Files that cannot be read are moved into quarantine, even if nothing is aggregated. Nothing is merged (`applied` is False) if this
+    run, this window or a later one was merged before, or if no broker reported. After a merge, the topics of hot bundles are stored in the area.
     Intermediate files are always deleted. All clusters of a database share one area and one watermark.
 
     Raises StoreUnavailable, the errors of the Spark session, and OSError if the storage does not answer.

@@ -27,7 +27,7 @@ def as_if_made(cluster: Cluster, pending: Iterable[PendingMove]) -> Cluster:
     """Return the cluster with these moves made: the owners, and the resources and totals in the reports of both brokers.
 
     A bundle that is unknown, or whose owner is no longer its source, stays as it is. If the source has no report, only the owner
-    changes.
+    changes; if the destination has none, only the source's report changes with it.
     """
     bundles = cluster.bundle_by_id
     made = [

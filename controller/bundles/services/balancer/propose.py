@@ -66,8 +66,8 @@ def propose(
 
     Reads the placement rules from the cluster and the reports from `area`; changes no broker. Raises InvalidPolicy, StoreUnavailable,
     LostRace after four attempts that other cycles interrupted, Conflict if another call with `request_key` records its cycle at the same
-    time, OSError if the storage of the reports does not answer, Retryable while no broker answers, and Terminal if a broker refuses to
-    answer.
+    time, OSError or pyarrow's ArrowException if the storage of the reports does not answer or a file cannot be read, Retryable while no
+    broker answers, and Terminal if a broker refuses to answer.
     """
     validate(settings)
     attempts = tenacity.Retrying(

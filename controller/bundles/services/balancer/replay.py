@@ -27,7 +27,8 @@ class Replay:
 
 
 def replay(cycle: StoredCycle) -> Replay:
-    """Decide the cycle again from its stored inputs, and return the result of the comparison with its stored outcome. Writes nothing.
+    """Decide the cycle again from its stored inputs. Compare the inputs, written again, and the outcome with the stored texts, and return
+    the result with the first difference, None if both are equal byte for byte. Writes nothing.
     Raises NotFound if the texts were deleted, and InvalidInput for inputs that cannot be read.
     """
     if cycle.inputs is None or cycle.outcome is None:

@@ -44,8 +44,9 @@ def verify(store: Store, reader: BundleReader, *, claimant: str) -> list[ActRepo
 
 
 def _one(store: Store, reader: BundleReader, row: ProposalRow, claimant: str, now: datetime) -> ActReport:
-    """Verify the proposal, which was claimed at `now`, and return the report. Record the new state, or end the claim after 20 s so that the
-    proposal is read again; errors of reading are recorded too. Raises LostRace if another process has changed the proposal.
+    """Verify the proposal, which was claimed at `now`, and return the report. If an unload cannot be judged yet or a broker does not
+    answer, the proposal stays applied, and its claim ends after 20 s so that it is read again. Otherwise record the new state, which is
+    failed after any other error of reading. Raises LostRace if another process has changed the proposal.
     """
     try:
         state, outcome = _look(reader, row, now)

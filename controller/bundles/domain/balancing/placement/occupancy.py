@@ -64,9 +64,9 @@ class Occupancy:
         return broker in self._apart(bundle, self._with_room(self.allowed(bundle)))
 
     def candidates(self, bundle: Bundle) -> tuple[str, ...]:
-        """Return the brokers to choose from, by name, after all filters. Empty if the isolation policy allows none.
+        """Return the brokers to choose from, by name, after all filters. Empty if the isolation policy allows no broker with a report.
 
-        If the filters leave none, all allowed brokers are candidates, except for a bundle of an anti-affinity group.
+        If the filters leave none, all allowed brokers are candidates; for a bundle of an anti-affinity group the result is empty.
         """
         allowed = self.allowed(bundle)
         candidates = self._apart(bundle, self._with_room(allowed))
@@ -82,10 +82,11 @@ class Occupancy:
         return tuple(name for name in names if self._topics[name] <= max_topics)
 
     def _apart(self, bundle: Bundle, names: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the brokers with the fewest of the anti-affinity group's namespaces: in their failure domain, then on the broker itself.
+        """Return those of the brokers `names` with the fewest of the anti-affinity group's namespaces: in their failure domain, then on the
+        broker itself. For a namespace without a group, return all `names`.
 
-        Of these, brokers with more of the group's *other* namespaces than the present owner are left out. Pulsar makes this check before
-        it unloads a bundle. A namespace without a group gets all `names`.
+        Of these, brokers with more of the group's *other* namespaces than the present owner are left out, even if none remains. Pulsar
+        makes this check before it unloads a bundle. Without an owner, none is left out.
         """
         group = self.cluster.policy_of(bundle.namespace).anti_affinity_group
         if group is None:

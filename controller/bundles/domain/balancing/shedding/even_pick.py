@@ -16,8 +16,8 @@ _ROUNDING: Final = 1e-9  # a gain of exactly the gap counts, whatever the last b
 def pick_for(
     levels: EvenLevels, source: str, destinations: Sequence[str], needed: float, reason: MoveReason
 ) -> Move | MoveRefusal:
-    """Return the best move off `source` that relieves it of about `needed` usage, to the first destination that may take it, or the
-    refusal.
+    """Return the best move off `source` that relieves it of about `needed` usage, to the first destination that may take it. Return the
+    refusal if the source has fewer than two bundles, none that may leave it, or none that fits and that a destination may take.
 
     First comes the heaviest bundle within `needed` and the destination's room. While the broker to be relieved or filled (`reason` says
     which) is still outside its band, heavier bundles follow: the lightest with which both brokers stay on their side of the mean, then

@@ -32,7 +32,8 @@ _LOWER_SHARE: Final = 0.5  # of the margin, given up at the lower boundary
 def threshold(cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_ms: int) -> Shedding:
     """Return moves without a destination off brokers whose average usage is at or above the mean plus `threshold_margin`, and the refusals.
     If there are no such moves and `threshold_lower_boundary` is set, return moves off the busiest broker if some broker is more than the
-    margin below the mean. The state holds the advanced averages.
+    margin below the mean. The state holds the advanced averages; with `strict_pulsar`, the lower boundary advances them a second time. With
+    fewer than two reporting brokers, return one refusal and the unchanged state.
     """
     few = too_few_brokers(cluster)
     if few is not None:

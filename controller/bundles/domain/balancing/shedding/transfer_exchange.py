@@ -149,8 +149,8 @@ class Exchange:
         return None
 
     def _give(self, bundle: Bundle, swapped: list[Bundle]) -> None:
-        """Add to `moves` the returns of the bundles in `swapped`, then the move of the bundle, and count their rates. Without
-        `transfer_enabled` the move of the bundle has no destination.
+        """Add to `moves` the returns of the bundles in `swapped`, then the move of the bundle, and count their rates; under
+        `strict_pulsar` only the rate of the bundle counts. Without `transfer_enabled` the move of the bundle has no destination.
         """
         transfer = self.settings.transfer_enabled
         for returning in swapped:

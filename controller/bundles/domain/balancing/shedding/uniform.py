@@ -57,9 +57,10 @@ class _Spread:
 
 
 def uniform(cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_ms: int) -> Shedding:
-    """Return moves without a destination off the broker with the highest message rate if that exceeds the lowest by more than
-    `uniform_msg_rate_difference`, otherwise off the broker with the highest byte rate if that is more than `uniform_byte_rate_ratio`
-    times the lowest; otherwise the refusals. A setting of 0 turns its rule off. The state does not change.
+    """Return moves without a destination off the broker with the highest message rate if that exceeds the lowest by more than the share
+    `uniform_msg_rate_difference` of the lowest, otherwise off the broker with the highest byte rate if that is more than
+    `uniform_byte_rate_ratio` times the lowest. If neither holds, or no bundle of the broker can be moved, return refusals and no moves.
+    A setting of 0 turns its rule off. The state does not change.
     """
     few = too_few_brokers(cluster)
     if few is not None:
@@ -94,7 +95,8 @@ def _shed(
     now_ms: int,
 ) -> Shedding:
     """Return moves without a destination off the highest broker of up to `unload_fraction` of the difference to the lowest, or the refusal,
-    with the unchanged state. `bound`: the rate that the highest exceeds. `floor`: the least amount worth moving. One bundle stays.
+    with the unchanged state. `bound`: the rate that the highest exceeds. `floor`: the least amount worth moving. At most
+    `max_unload_bundles` bundles are moved (negative: any number), and one bundle stays.
     """
     owned = cluster.bundles_of(spread.source)
     needed = int((spread.highest - spread.lowest) * settings.unload_fraction)

@@ -30,11 +30,11 @@ from controller.bundles.domain.splitting.algorithms.refusal import CutRefusal, C
 
 
 def flow_or_qps_equally(request: SplitRequest) -> CutPoints | CutRefusal:
-    """Return the cuts that keep each part under the limits, from the low end on. Topics that no cut can separate (a `Place`) and that
+    """Return the cuts that keep each part at or under the limits, from the low end on. Topics that no cut can separate (a `Place`) and that
     exceed a limit together get a part of their own and a refusal.
 
-    Refused if the bundle is below the limits plus `difference_percent`, or if no cut can separate two topics with load. With a budget
-    the lowest cuts are kept, with a refusal, and the last part holds the rest.
+    Refused if the bundle is below the limits plus `difference_percent`, if a single part may hold all of it, or if no cut can separate
+    two topics with load. If the budget has fewer cuts, the lowest cuts are kept, with a refusal, and the last part holds the rest.
     """
     bundle, options = request.bundle, request.options
     loaded = loaded_places(request)
