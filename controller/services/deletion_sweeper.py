@@ -129,11 +129,12 @@ def _deletable(
     report: SweepReport,
 ) -> list[DeletionEntry]:
     """Return the entries whose logs may be deleted. The other logs are kept, or recorded as failed and tried
-    again later, in the database and in `report`. An existing log of an aborted operation is kept too if another log
-    of the operation is kept because it was used, unless its entry discards unread messages. `plane` None (the data plane is not configured here): all entries fail.
+    again later, in the database and in `report`. An existing log of an aborted operation is kept too if
+    another log of the operation is kept because it was used, unless its entry discards unread messages.
+    `plane` None (the data plane is not configured here): all entries fail.
 
-    The check may change a log that this journal created: it terminates an open log that was never used, and repeats
-    acknowledgements that the broker lost. Raises StoreUnavailable.
+    The check may change a log that this journal created: it terminates an open log that was never used, and
+    repeats acknowledgements that the broker lost. Raises StoreUnavailable.
     """
 
     with store.transaction() as tx:
@@ -168,9 +169,9 @@ def _deletable(
 
 
 def _with_used_siblings(store: Store, never_active: Sequence[DeletionEntry]) -> list[DeletionEntry]:
-    """Return those entries of `never_active` of whose operation another log is kept, for any reason but that this
-    journal did not create that log. `never_active` are entries of logs whose segment was never ACTIVE, as
-    an aborted operation leaves them.
+    """Return those entries of `never_active` of whose operation another log is kept, for any reason but that
+    this journal did not create that log. `never_active` are entries of logs whose segment was never ACTIVE,
+    as an aborted operation leaves them.
 
     Clients append to a child only after the reshape was committed. So the database lost the commit, and the
     recovery needs all children of the operation.
@@ -215,8 +216,9 @@ def _delete(plane: DataPlane, deletion_entry: DeletionEntry) -> str | None:
 
 
 def _reports(plane: DataPlane | None, due_entries: Sequence[DeletionEntry]) -> Mapping[str, LogReport]:
-    """Return the reports of the logs by name, read in one call, without logs that did not answer. Raises CleaveError if the data plane is not
-    configured here, or creates no logs for Cleave, and the errors of the data plane.
+    """Return the reports of the logs by name, read in one call, without logs that did not answer. Raises
+    CleaveError if the data plane is not configured here, or creates no logs for Cleave, and the errors of the
+    data plane.
     """
     if plane is None:
         raise CleaveError(

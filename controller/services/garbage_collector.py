@@ -74,10 +74,11 @@ def collect(
     actor: str = "garbage-collector",
     dry_run: bool = False,
 ) -> CollectionReport:
-    """Run one round over up to `limit` live topics with an id above `after` that have segments past their retention and
-    are neither held nor unverified, and intend an operation for each topic with segments to prune. Return the ids of
-    the operations and of the segments that they prune, the segments that are kept with the reasons, and the id
-    after which to continue. A dry run writes nothing and has no operations. `shards` restricts the topics; None: all.
+    """Run one round over up to `limit` live topics with an id above `after` that have segments past their
+    retention and are neither held nor unverified, and intend an operation for each topic with segments to
+    prune. Return the ids of the operations and of the segments that they prune, the segments that are kept
+    with the reasons, and the id after which to continue. A dry run writes nothing and has no operations.
+    `shards` restricts the topics; None: all.
 
     `retention_minutes` applies to topics without a property of that name; a negative value keeps segments for
     ever. Raises StoreUnavailable only; any other error keeps the topic's segments until the next round, and
@@ -279,10 +280,10 @@ def _confirm(
     view: _TopicView,
     kept_segments: list[KeptSegment],
 ) -> tuple[int, ...]:
-    """Mark the segments as drained for each recorded subscription, then read their logs again. Return the ids that may
-    be pruned, and add the other segments with their reasons to `kept_segments`. From the first segment that must be kept
-    on, the new marks are removed, and the segments are kept, because the later ones may be its descendants. Raises the
-    errors of the data plane, after the new marks were removed.
+    """Mark the segments as drained for each recorded subscription, then read their logs again. Return the ids
+    that may be pruned, and add the other segments with their reasons to `kept_segments`. From the first
+    segment that must be kept on, the new marks are removed, and the segments are kept, because the later ones
+    may be its descendants. Raises the errors of the data plane, after the new marks were removed.
 
     A seek is either visible in the second reading, or removes the mark. A segment that was marked before is
     not marked again: if a seek removes its mark in the meantime, the id is returned, and the prune operation

@@ -113,9 +113,10 @@ class GateKeeper(Stoppable):
         return POLL_SECONDS if self.round() else IDLE_SECONDS
 
     def round(self) -> int:
-        """Open, drain and audit the gates of the subscriptions that are due, `PARALLEL_CALLS` subscriptions at a time. Return the number of
-        subscriptions with shut gates, due or not; 0 without shards or without a data plane with gates. An error of one subscription is logged and recorded with its gates,
-        which are tried again later. Raises StoreUnavailable if the gates cannot be read.
+        """Open, drain and audit the gates of the subscriptions that are due, `PARALLEL_CALLS` subscriptions
+        at a time. Return the number of subscriptions with shut gates, due or not; 0 without shards or without
+        a data plane with gates. An error of one subscription is logged and recorded with its gates, which are
+        tried again later. Raises StoreUnavailable if the gates cannot be read.
         """
         shards = self._shards()
         if not (shards.held and self._planes):
@@ -133,8 +134,9 @@ class GateKeeper(Stoppable):
         return len(shut)
 
     def _serve(self, shut: ShutGates) -> None:
-        """Open, drain and audit the gates of one subscription. An error is reported (`_report`) and not raised, and the gates are
-        tried again after a pause, which doubles with each failure in a row. If the subscription was deleted meanwhile, nothing is reported.
+        """Open, drain and audit the gates of one subscription. An error is reported (`_report`) and not
+        raised, and the gates are tried again after a pause, which doubles with each failure in a row. If the
+        subscription was deleted meanwhile, nothing is reported.
         """
         pace = self._paces[shut.key]
         try:
@@ -169,8 +171,8 @@ class GateKeeper(Stoppable):
             return
 
     def _open_what_may_open(self, shut: ShutGates) -> None:
-        """Open gates and drain segments until neither makes progress, all gates of `shut` are open, or the keeper stops. This is
-        repeated because an empty segment is drained as soon as its gate is open.
+        """Open gates and drain segments until neither makes progress, all gates of `shut` are open, or the
+        keeper stops. This is repeated because an empty segment is drained as soon as its gate is open.
         """
         logs = dict(shut.logs)
         while logs and not self._stopping.is_set():
@@ -269,12 +271,13 @@ class GateKeeper(Stoppable):
                 pace.audit_at = min(pace.audit_at, audit_at)
 
     def _audit(self, shut: ShutGates, pace: _Pace) -> None:
-        """Compare the recorded gates of the subscription with the data plane: close gates that are open or spent there, and record
-        barriers that a consumer has acknowledged. Gates that are recorded as open or being opened are skipped. The
-        errors of one gate, except StoreUnavailable, which is raised, are reported and do not stop the others.
+        """Compare the recorded gates of the subscription with the data plane: close gates that are open or
+        spent there, and record barriers that a consumer has acknowledged. Gates that are recorded as open or
+        being opened are skipped. The errors of one gate, except StoreUnavailable, which is raised, are
+        reported and do not stop the others.
 
-        Does nothing before the time of the next audit, which is `AUDIT_SECONDS` after an audit, or if the subscription does not wait for
-        ancestors.
+        Does nothing before the time of the next audit, which is `AUDIT_SECONDS` after an audit, or if the
+        subscription does not wait for ancestors.
         """
         now = self._clock.monotonic_seconds()
         if now < pace.audit_at or not shut.waits_for_ancestors:

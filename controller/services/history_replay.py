@@ -139,8 +139,8 @@ class _Loads:
         return LoadRecord(record.stats, record.modified_at, record.cold_since, observed_at)
 
     def observe(self, window: Window, policy: AutoScalePolicy) -> None:
-        """Apply one run of the aggregation, on `window`: new records, the begin of silence for segments without rates whose source has
-        samples, and the last sample of each source.
+        """Apply one run of the aggregation, on `window`: new records, the begin of silence for segments
+        without rates whose source has samples, and the last sample of each source.
         """
         records_before = {
             segment_id: self.as_decision_input(record) for segment_id, record in self.records.items()
@@ -237,8 +237,9 @@ class _ReplayState:
             self.memory.remember(window.end_ms, measured, policy.load_memory_seconds, heirs)
 
     def start_from(self, situation: EvaluationInput) -> None:
-        """Replace the load records of the segments that have one in `situation`, the inputs of the first decision. Records of other segments,
-        and the load memory, keep what the windows before the decision gave.
+        """Replace the load records of the segments that have one in `situation`, the inputs of the first
+        decision. Records of other segments, and the load memory, keep what the windows before the decision
+        gave.
         """
         for segment_id, record in situation.loads.items():
             source = f"the source of segment {segment_id}"
@@ -268,8 +269,9 @@ class _ReplayState:
 
 
 def _differences(stored: EvaluationInput, replay_inputs: EvaluationInput) -> Iterator[str]:
-    """Yield a message for each load record and each load memory of a segment that differs or is on one side only. Loads are compared exactly. Load memories are compared
-    to nine digits, because PostgreSQL adds them up in an order of its own.
+    """Yield a message for each load record and each load memory of a segment that differs or is on one side
+    only. Loads are compared exactly. Load memories are compared to nine digits, because PostgreSQL adds them
+    up in an order of its own.
     """
     recorded, recomputed = json.loads(stored.to_json()), json.loads(replay_inputs.to_json())
     for name, is_same in (("loads", operator.eq), ("recent_loads", _is_nearly_same)):

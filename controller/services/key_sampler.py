@@ -127,8 +127,8 @@ class KeySampler(Stoppable):
         return self._sample(self._logs_due(self._shards()))
 
     def _logs_due(self, shards: Shards) -> list[LogToSample]:
-        """Return up to `LOGS_A_ROUND` logs to sample, in the held shards. Segments that this process
-        tried to sample, and whose next sample is not due, are left out. Empty without shards.
+        """Return up to `LOGS_A_ROUND` logs to sample, in the held shards. Segments that this process tried to
+        sample, and whose next sample is not due, are left out. Empty without shards.
         """
         now = self._clock.monotonic_seconds()
         self._not_before = {key: due_at for key, due_at in self._not_before.items() if now < due_at}
@@ -169,11 +169,13 @@ class KeySampler(Stoppable):
         return outcome
 
     def _sample_log(self, log_to_sample: LogToSample, give_up_at: float) -> KeySample | None:
-        """Return the sample of one log. None if its data plane cannot sample keys, the log is missing or terminated,
-        another error occurs, which is logged, the round is over at `give_up_at` (monotonic seconds), or the sampler stops.
+        """Return the sample of one log. None if its data plane cannot sample keys, the log is missing or
+        terminated, another error occurs, which is logged, the round is over at `give_up_at` (monotonic
+        seconds), or the sampler stops.
 
         After an attempt, successful or not, the segment is not sampled again for `every_seconds`, or for
-        `FEW_AGAIN_SECONDS` after a sample with fewer than `LEAST_MESSAGES` messages. A data plane that cannot sample keys is not queried again.
+        `FEW_AGAIN_SECONDS` after a sample with fewer than `LEAST_MESSAGES` messages. A data plane that cannot
+        sample keys is not queried again.
         """
         now = self._clock.monotonic_seconds()
         plane = self._planes.get(log_to_sample.data_plane)

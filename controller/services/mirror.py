@@ -78,13 +78,14 @@ def follow_due(
 def follow(store: Store, planes: Mapping[str, DataPlane], topic_id: int) -> MirrorCheck:
     """Check one topic and update its rows: the broker's layout if it is later than the recorded one, the
     reason of a pause, and the result of checking the logs, with an intent to split each segment that lacks a
-    log. The logs are checked once for each epoch, unless Cleave is paused on the topic. Return the changes and
-    the reason of a pause. Idempotent.
+    log. The logs are checked once for each epoch, unless Cleave is paused on the topic. Return the changes
+    and the reason of a pause. Idempotent.
 
-    Changes nothing, and returns no changes and no reason, if the topic is not live (for example being attached,
-    detached or deleted) or has no mirror. A topic that its broker lacks is paused. Logs a change of the pause. Raises TopicNotFound if no
-    topic has the id, Unsupported (the topic's data plane is not configured here or keeps no layouts),
-    DataPlaneUnavailable, LostRace if another transaction changed the topic's rows.
+    Changes nothing, and returns no changes and no reason, if the topic is not live (for example being
+    attached, detached or deleted) or has no mirror. A topic that its broker lacks is paused. Logs a change of
+    the pause. Raises TopicNotFound if no topic has the id, Unsupported (the topic's data plane is not
+    configured here or keeps no layouts), DataPlaneUnavailable, LostRace if another transaction changed the
+    topic's rows.
     """
     with store.transaction() as tx:
         topic, mirror = topics.get_topic(tx, topic_id), mirrors.get_mirror(tx, topic_id)

@@ -120,17 +120,19 @@ class PolicyBacktest:
         progress: Progress = lambda _done, _of: None,
         most_days: float = math.inf,
     ) -> BacktestAnswer:
-        """Run a backtest and store its results. `engine` is `spark` or `here`; None chooses by the amount of work.
-        `most_days` is the maximum number of simulated days, for callers that wait for the result. `progress` is called
-        after simulations on `here`, with the completed and the total number.
+        """Run a backtest and store its results. `engine` is `spark` or `here`; None chooses by the amount of
+        work. `most_days` is the maximum number of simulated days, for callers that wait for the result.
+        `progress` is called after simulations on `here`, with the completed and the total number.
 
-        A repeated call with the same key returns the stored results of a finished run, whatever its question; a run
-        that failed or did not finish is computed again. If the backtest fails, the run is stored as failed.
+        A repeated call with the same key returns the stored results of a finished run, whatever its question;
+        a run that failed or did not finish is computed again. If the backtest fails, the run is stored as
+        failed.
 
-        Raises InvalidInput if no load has a result and the simulation of at least one failed, if the only load does
-        not fit a candidate, a trace cannot be read or more than `most_days` days would be simulated. Raises NotFound
-        if a named topic is not live, there is no topic, or no load has a result for another reason, such as no
-        recorded rates. Raises Unsupported without NumPy or PyArrow, and the errors of the engine.
+        Raises InvalidInput if no load has a result and the simulation of at least one failed, if the only
+        load does not fit a candidate, a trace cannot be read or more than `most_days` days would be
+        simulated. Raises NotFound if a named topic is not live, there is no topic, or no load has a result
+        for another reason, such as no recorded rates. Raises Unsupported without NumPy or PyArrow, and the
+        errors of the engine.
         """
         _demand_numpy()
         started, request = self._begin(question, loads, asked_by, request_key)
@@ -172,10 +174,10 @@ class PolicyBacktest:
     ) -> BacktestAnswer:
         """Collect the loads, compute the costs with the engine (None: the one that fits the amount of work,
         which is logged), store the results, and return them. A load without a result is left out with a
-        reason. Raises InvalidInput if no load has a result and the simulation of at least one failed, if the only
-        load does not fit a candidate, a trace cannot be read or more than `most_days` days would be simulated.
-        Raises NotFound if a named topic is not live, there is no topic, or no load has a result for another reason,
-        and the errors of the engine.
+        reason. Raises InvalidInput if no load has a result and the simulation of at least one failed, if the
+        only load does not fit a candidate, a trace cannot be read or more than `most_days` days would be
+        simulated. Raises NotFound if a named topic is not live, there is no topic, or no load has a result
+        for another reason, and the errors of the engine.
         """
         recordings, left_out, rates = self._collect(question, loads)
         days = _days_of(question, recordings)

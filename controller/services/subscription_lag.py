@@ -56,10 +56,11 @@ segment ids.
 
 
 def lag(store: Store, planes: Mapping[str, DataPlane], topic: str, subscription: str) -> list[BucketLag]:
-    """Return the lag of each bucket of the segments that are not drained, or one entry for a segment whose buckets
-    cannot be counted or whose count failed. The entries are ordered by hash range and bucket. The calls of the data plane run `PARALLEL_CALLS` at a time. A segment that cannot be counted has no number, and an error if
-    the data plane raised one. Raises TopicNotFound, SubscriptionNotFound, Unsupported if the data plane is
-    not configured here.
+    """Return the lag of each bucket of the segments that are not drained, or one entry for a segment whose
+    buckets cannot be counted or whose count failed. The entries are ordered by hash range and bucket. The
+    calls of the data plane run `PARALLEL_CALLS` at a time. A segment that cannot be counted has no number,
+    and an error if the data plane raised one. Raises TopicNotFound, SubscriptionNotFound, Unsupported if the
+    data plane is not configured here.
     """
     with store.transaction() as tx:
         row = topics.find_topic(tx, topic)

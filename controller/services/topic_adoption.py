@@ -58,8 +58,9 @@ def plan(
     with `segments` segments (None: one for each old log). Changes nothing. The name and the maximum number of
     segments are not checked here, but in `adopt`.
 
-    Raises TopicNotFound, InvalidInput, Conflict if a log of the topic is already terminated, Unsupported if
-    the data plane is not configured here or has no topics to adopt, and the errors of the data plane.
+    Raises TopicNotFound, InvalidInput, also for `segments` below 1, Conflict if a log of the topic is already
+    terminated, Unsupported if the data plane is not configured here or has no topics to adopt, and the errors
+    of the data plane.
     """
     plane = planes.get(data_plane)
     if not isinstance(plane, Adoptable):
@@ -91,9 +92,10 @@ def adopt(
     cut_off: bool = False,
     stock_subscriptions: Collection[str] = (),
 ) -> Intent:
-    """Intend the planned adoption. A repeated request key returns its first intent. Standard consumers
-    continue to read the subscriptions in `stock_subscriptions`, behind gates; the caller checks that the data
-    plane has gates. With `cut_off`, the broker notifies all connected clients that the topic has ended.
+    """Intend the planned adoption. A repeated request key returns its first intent, unless `planned` has
+    connected clients or subscriptions that are refused. Standard consumers continue to read the subscriptions
+    in `stock_subscriptions`, behind gates; the caller checks that the data plane has gates. With `cut_off`,
+    the broker notifies all connected clients that the topic has ended.
 
     Raises Conflict with the names of connected clients unless `cut_off`, or if the request key was used for
     another request; TopicExists; LostRace if another topic used the name in the meantime; and InvalidInput,

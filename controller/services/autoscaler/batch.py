@@ -185,8 +185,9 @@ class Batch:
         )
 
     def _record_decisions(self) -> None:
-        """Reserve the decision ids of the new topics (`new_topics`), and write their intents and then their rows of
-        the decision log. A topic whose inputs cannot be stored or whose intents were refused has no row.
+        """Reserve the decision ids of the new topics (`new_topics`), and write their intents and then their
+        rows of the decision log. A topic whose inputs cannot be stored or whose intents were refused has no
+        row.
         """
         new_topics = self.new_topics()
         for topic, decision_id in zip(
@@ -228,9 +229,9 @@ class Batch:
                 topic.operation_ids = tuple(operation.operation_id for operation in written)
 
     def _intend_one_each(self, acting: Sequence[BatchTopic]) -> None:
-        """Write the intents of these topics, each with one action, and store their ids in the topics. One statement
-        reads the topics and one writes. If the second statement violates a constraint, log this. Intents that the
-        statement did not write are written separately. A refused topic is dropped.
+        """Write the intents of these topics, each with one action, and store their ids in the topics. One
+        statement reads the topics and one writes. If the second statement violates a constraint, log this.
+        Intents that the statement did not write are written separately. A refused topic is dropped.
         """
         requests = [topic.request(0) for topic in acting]
         views = reshape_intents.look_at_many(
@@ -268,10 +269,10 @@ class Batch:
     def _draft(
         self, topic: BatchTopic, view: TopicView | None, request: Request, ordinal: int
     ) -> ReshapeDraft:
-        """Return the action number `ordinal` (from 0) as a plan on the present layout, which `view` holds (None: the topic is
-        gone). Raises TopicNotFound if the topic is gone, TopicNotLive, TopicHeld, LostRace if the epoch or input
-        version is not the one that was decided on, SegmentBusy if a live operation has one of the segments, and
-        InvalidLayoutChange if the action does not fit the layout.
+        """Return the action number `ordinal` (from 0) as a plan on the present layout, which `view` holds
+        (None: the topic is gone). Raises TopicNotFound if the topic is gone, TopicNotLive, TopicHeld,
+        LostRace if the epoch or input version is not the one that was decided on, SegmentBusy if a live
+        operation has one of the segments, and InvalidLayoutChange if the action does not fit the layout.
         """
         situation = topic.situation
         if view is None or topic.locked is None:

@@ -168,8 +168,9 @@ class Computation:
         )
 
     def _value_of(self, outcome: tuple[bool, Any]) -> Any:
-        """Return the result of `outcome`, which `_Child.answer` returned, or raise its error. A MemoryError becomes
-        InvalidInput."""
+        """Return the result of `outcome`, which `_Child.answer` returned, or raise its error. A MemoryError
+        becomes InvalidInput.
+        """
         is_done, value = outcome
         if is_done:
             return value

@@ -86,9 +86,9 @@ class SessionLeader:
         timing: ConsumerTiming,
         clock: Clock,
     ) -> None:
-        """`store`, and `listener`, which listens on `CHANNELS`, belong to this leader alone, and the end of `run`
-        closes them. The leader ignores notifications that the connection of its last settlement sent, because it
-        knows their changes.
+        """`store`, and `listener`, which listens on `CHANNELS`, belong to this leader alone, and the end of
+        `run` closes them. The leader ignores notifications that the connection of its last settlement sent,
+        because it knows their changes.
         """
         self._store, self._listener, self._leases = store, listener, leases
         self._shard_count, self.timing, self._clock = shard_count, timing, clock
@@ -187,8 +187,8 @@ class SessionLeader:
                     sessions.is_settled = False
 
     def _leave_shards(self) -> None:
-        """Remove the subscriptions of shards whose lease this worker lost or holds in another term, and end their
-        streams. This makes no calls, so it works while PostgreSQL is unavailable.
+        """Remove the subscriptions of shards whose lease this worker lost or holds in another term, and end
+        their streams. This makes no calls, so it works while PostgreSQL is unavailable.
         """
         terms = self._leases.terms
         self._terms = {shard: term for shard, term in self._terms.items() if terms.get(shard) == term}
@@ -196,9 +196,9 @@ class SessionLeader:
             self._subscriptions.pop(key).end_all("moved")
 
     def _follow_leases(self) -> None:
-        """Remove the subscriptions of shards whose lease this worker lost or holds in another term, and end their
-        streams. Read the sessions of shards with a new lease from the database, with all their consumers
-        disconnected.
+        """Remove the subscriptions of shards whose lease this worker lost or holds in another term, and end
+        their streams. Read the sessions of shards with a new lease from the database, with all their
+        consumers disconnected.
         """
         self._leave_shards()
         terms = dict(self._leases.terms)
@@ -317,9 +317,9 @@ class SessionLeader:
     def _log_overdue(
         self, key: SubscriptionKey, sessions: SubscriptionSessions, settlement: Settlement
     ) -> None:
-        """Log a warning and count an alarm for each bucket whose owner, for more than `gap_seconds`, has not released
-        the bucket as requested or has been disconnected. A bucket that the last call found overdue in the same
-        ownership is not reported again. Remember the overdue buckets in `sessions.alarmed`.
+        """Log a warning and count an alarm for each bucket whose owner, for more than `gap_seconds`, has not
+        released the bucket as requested or has been disconnected. A bucket that the last call found overdue
+        in the same ownership is not reported again. Remember the overdue buckets in `sessions.alarmed`.
         """
         overdue = {
             (owner_row.bucket, owner_row.generation): owner_row

@@ -271,9 +271,10 @@ def _mark_drained(
     incarnations: Mapping[str, str],
     batch: _Batch,
 ) -> None:
-    """Mark the segments that an owner has read to their end. A report counts only if the consumer has owned a bucket of
-    the segment since the generation that the report names: after a seek, earlier reading does not count. Otherwise, or if a segment
-    is not sealed, the request is refused with Conflict; without a session, with LostRace.
+    """Mark the segments that an owner has read to their end. A report counts only if the consumer has owned a
+    bucket of the segment since the generation that the report names: after a seek, earlier reading does not
+    count. Otherwise, or if a segment is not sealed, the request is refused with Conflict; without a session,
+    with LostRace.
     """
     for index, request in enumerate(batch.requests):
         if isinstance(request, Drained):

@@ -92,16 +92,16 @@ def aggregate(
     run_id: str,
     key_counts: KeyCountIntake | None = None,
 ) -> AggregationResult:
-    """Aggregate one window: read the stored records, compute rates with the engine, merge the changed records in one
-    transaction, and publish the rates to the history. First publish the rates of runs that were interrupted after their
-    merge. `store` logs in as the loader. `key_counts` supplies the key counts since the last run, which update the key
-    histograms.
+    """Aggregate one window: read the stored records, compute rates with the engine, merge the changed records
+    in one transaction, and publish the rates to the history. First publish the rates of runs that were
+    interrupted after their merge. `store` logs in as the loader. `key_counts` supplies the key counts since
+    the last run, which update the key histograms.
 
-    Nothing is computed or merged, and the result's `applied` is False, if this window or a later window was merged
-    before, or if the window has no readable files. `applied` is also False if another run merges such a window during the
-    computation. Files that are not sample files are moved to the quarantine. Raises StoreUnavailable, Retryable if the
-    storage cannot read a file and no other file is usable, the errors of the engine, and OSError if the storage does
-    not answer.
+    Nothing is computed or merged, and the result's `applied` is False, if this window or a later window was
+    merged before, or if the window has no readable files. `applied` is also False if another run merges such
+    a window during the computation. Files that are not sample files are moved to the quarantine. Raises
+    StoreUnavailable, Retryable if the storage cannot read a file and no other file is usable, the errors of
+    the engine, and OSError if the storage does not answer.
     """
     publish_left_over(store, history)
     with store.transaction() as tx:
@@ -154,8 +154,8 @@ def _merge_and_publish(
 ) -> MergeResult:
     """Merge the run's records, sources, memory ticks and key histograms (`counted_keys`, None if the run has
     no key counts) in one transaction, record there the samples and segments that were left out, and then
-    publish the run's rates. Nothing is recorded or published if the run was not merged, because this or a newer
-    window was merged before. Return the result of the merge.
+    publish the run's rates. Nothing is recorded or published if the run was not merged, because this or a
+    newer window was merged before. Return the result of the merge.
 
     After an error the scratch directory stays; the next run checks whether the merge was committed. Otherwise
     the directory is deleted.

@@ -17,7 +17,8 @@ from controller.store.shards import Shards
 
 def run_operation(context: RunnerContext, operation_id: int) -> Outcome:
     """Claim one operation and run it as far as possible. Return how the run ended; NOT_CLAIMED if the
-    operation is final, not due, or claimed by another runner. Raises StoreUnavailable only.
+    operation does not exist, is final or not due, if its topic is held, or if another runner or another
+    thread of this runner has claimed it. Raises StoreUnavailable only.
     """
     claims_won, claimed_until = _claim(context, limit=1, operation_id=operation_id)
     if not claims_won:

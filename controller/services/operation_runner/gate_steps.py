@@ -61,11 +61,13 @@ class GateSteps:
         self._call_all([partial(plane.close_gate, log, name) for log, name in unclosed])
 
     def probe_fences(self, logs: Sequence[str]) -> None:
-        """Probe whether consumers can connect to these terminated logs, and whether the logs are still terminated.
-        The data plane reloads a log that refuses consumers; an open log is terminated again unless another log refuses consumers. Raises HeldUp if
-        there was a log of either kind, so that the step probes again. No effect on a data plane without gates.
+        """Probe whether consumers can connect to these terminated logs, and whether the logs are still
+        terminated. The data plane reloads a log that refuses consumers; an open log is terminated again
+        unless another log refuses consumers. Raises HeldUp if there was a log of either kind, so that the
+        step probes again. No effect on a data plane without gates.
 
-        A broker (seen with 4.2.4) forgets a termination that it has confirmed, if it unloads the log at the same time.
+        A broker (seen with 4.2.4) forgets a termination that it has confirmed, if it unloads the log at the
+        same time.
 
         The new layout is committed before this step, so no producer waits for it.
         """
@@ -86,9 +88,10 @@ class GateSteps:
             )
 
     def create_cursors(self, operation: Operation, key: SubscriptionKey, logs: Sequence[str]) -> list[str]:
-        """Create the cursors of a new subscription of standard consumers on those of `logs` that need a gate, and record and close the
-        gates. The data plane sets the dispatch rate before it creates the cursor. A recorded gate that is no longer closed stays as it is.
-        Return the `logs` that need no gate or have such a gate, in their order; their cursors are not created here. Raises SubscriptionNotFound, and
+        """Create the cursors of a new subscription of standard consumers on those of `logs` that need a gate,
+        and record and close the gates. The data plane sets the dispatch rate before it creates the cursor. A
+        recorded gate that is no longer closed stays as it is. Return the `logs` that need no gate or have
+        such a gate, in their order; their cursors are not created here. Raises SubscriptionNotFound, and
         Unsupported on a data plane without gates.
         """
         with self._store.transaction() as tx:
@@ -115,8 +118,9 @@ class GateSteps:
         self._call_all([partial(self._any_plane.open_gate, gate.backing_topic, name) for gate in left])
 
     def close_for_seek(self, operation: Operation, key: SubscriptionKey, instant_ms: int) -> None:
-        """Record and close the gates of the segments with an ancestor that is unread after a seek to `instant_ms`, before a cursor moves. A
-        log or cursor that does not exist is skipped at the data plane. Raises SubscriptionNotFound, and Unsupported on a data plane without gates.
+        """Record and close the gates of the segments with an ancestor that is unread after a seek to
+        `instant_ms`, before a cursor moves. A log or cursor that does not exist is skipped at the data plane.
+        Raises SubscriptionNotFound, and Unsupported on a data plane without gates.
         """
         since = to_datetime(max(instant_ms - CLOCKS_APART_MS, 0))
         with self._store.transaction() as tx:
@@ -133,12 +137,14 @@ class GateSteps:
     def move_cursors(
         self, operation: Operation, key: SubscriptionKey, logs: Sequence[SeekLog], instant_ms: int | None
     ) -> Mapping[str, object]:
-        """Move the cursors to `instant_ms` (epoch milliseconds; None: the end), ancestors first. Return `logs` (the number), `read` (the
-        sealed segments that are read to their end) and `missing` (the segments without a log) for the journal.
+        """Move the cursors to `instant_ms` (epoch milliseconds; None: the end), ancestors first. Return
+        `logs` (the number), `read` (the sealed segments that are read to their end) and `missing` (the
+        segments without a log) for the journal.
 
-        In a move to an instant, the cursor of a segment stays at its barrier while an ancestor is unread. An ancestor counts as read after
-        the data plane has persisted its cursor at the end, and also if it is in `missing`. A missing cursor is created for a move to an
-        instant; for a move to the end, its segment is in `missing`. Raises Unsupported on a data plane without gates.
+        In a move to an instant, the cursor of a segment stays at its barrier while an ancestor is unread. An
+        ancestor counts as read after the data plane has persisted its cursor at the end, and also if it is in
+        `missing`. A missing cursor is created for a move to an instant; for a move to the end, its segment is
+        in `missing`. Raises Unsupported on a data plane without gates.
         """
         with self._store.single_statement() as tx:
             layout = layouts.load_layout(tx, operation.topic_id)
@@ -190,9 +196,10 @@ def _generations(layout: SegmentGraph, logs: Iterable[SeekLog]) -> list[list[See
 def _move(
     plane: GatedDataPlane, name: str, log: SeekLog, instant_ms: int | None, *, is_free: bool
 ) -> bool | None:
-    """Move the cursor of one log to `instant_ms` (None: to the end). An instant is replaced by the begin of the log, so that the cursor
-    stays at the barrier, unless `is_free`. Return True if the log is sealed and the cursor is persisted at its end; None if the log is missing, or, for a move to the
-    end, the cursor; otherwise False.
+    """Move the cursor of one log to `instant_ms` (None: to the end). An instant is replaced by the begin of
+    the log, so that the cursor stays at the barrier, unless `is_free`. Return True if the log is sealed and
+    the cursor is persisted at its end; None if the log is missing, or, for a move to the end, the cursor;
+    otherwise False.
     """
     try:
         if instant_ms is None:

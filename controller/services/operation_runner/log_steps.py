@@ -247,12 +247,12 @@ class LogSteps:
         return {"positions": positions, "found missing": list(unterminated)}
 
     def _complete_children(self, subjects: Sequence[ObservedOperation]) -> StepResults:
-        """Create on the children each subscription that an application made on a parent during its termination. The details name these
-        subscriptions and the children's logs that do not exist. They are empty without such subscriptions, and for operations that
-        replace no logs.
+        """Create on the children each subscription that an application made on a parent during its
+        termination. The details name these subscriptions and the children's logs that do not exist. They are
+        empty without such subscriptions, and for operations that replace no logs.
 
-        Then check that the parents are terminated, because a broker may have left a parent fenced. Raises HeldUp if a parent was not, so
-        that the step is repeated.
+        Then check that the parents are terminated, because a broker may have left a parent fenced. Raises
+        HeldUp if a parent was not, so that the step is repeated.
         """
         results = StepResults({subject.operation_id: {} for subject in subjects})
         succeeding = [subject for subject in subjects if subject.operation.kind.succeeds_logs]
@@ -277,11 +277,11 @@ class LogSteps:
         return results
 
     def _create_cursors(self, operation: Operation) -> Detail:
-        """Create the cursors on every log that held data at or after the subscription's first epoch, sealed logs included. Return the
-        number of logs, and which of the logs without a gate do not exist.
+        """Create the cursors on every log that held data at or after the subscription's first epoch, sealed
+        logs included. Return the number of logs, and which of the logs without a gate do not exist.
 
-        If the operation requests it, the cursors begin after the last message. Cursors of standard consumers are created together with
-        their gates. Raises SubscriptionNotFound.
+        If the operation requests it, the cursors begin after the last message. Cursors of standard consumers
+        are created together with their gates. Raises SubscriptionNotFound.
         """
         name = str(operation.parameters[SUBSCRIPTION])
         with self._store.single_statement() as tx:
@@ -314,11 +314,13 @@ class LogSteps:
         return {"logs": len(logs)}
 
     def _stop_readers(self, operation: Operation) -> Detail:
-        """End the ownership of all buckets of the subscription, which their owners have not released in time. Return the number of these
-        owners. Raises HeldUp, and ends no ownership, if a gate of the subscription is being opened.
+        """End the ownership of all buckets of the subscription, which their owners have not released in time.
+        Return the number of these owners. Raises HeldUp, and ends no ownership, if a gate of the subscription
+        is being opened.
 
-        Every cursor is read first, and the errors of the data plane are raised: while a cursor is unreachable,
-        none must be moved, and the seek can still be cancelled. A missing log or cursor is no error.
+        Every cursor is read first, and the errors of the data plane are raised: while a cursor is
+        unreachable, none must be moved, and the seek can still be cancelled. A missing log or cursor is no
+        error.
         """
         name = str(operation.parameters[SUBSCRIPTION])
 
@@ -333,11 +335,11 @@ class LogSteps:
             return {"not let go of": ended_owners}
 
     def _move_cursors(self, operation: Operation) -> Detail:
-        """Move each cursor to the target of the seek. Return the number of logs, the sealed segments that then have
-        nothing to read, and the segments whose log or cursor does not exist. An integer target is an instant in
-        milliseconds since the Unix epoch, and None the end of each log. Any other target is that of a checkpoint
-        group, whose cursors stay, because they keep messages. The cursors of standard consumers are moved by
-        `_move_gated_cursors`.
+        """Move each cursor to the target of the seek. Return the number of logs, the sealed segments that
+        then have nothing to read, and the segments whose log or cursor does not exist. An integer target is
+        an instant in milliseconds since the Unix epoch, and None the end of each log. Any other target is
+        that of a checkpoint group, whose cursors stay, because they keep messages. The cursors of standard
+        consumers are moved by `_move_gated_cursors`.
 
         A segment that is created in the meantime starts at the right position: all its messages are younger
         than the request.

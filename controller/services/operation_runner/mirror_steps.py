@@ -103,8 +103,9 @@ class MirrorSteps:
         return {"auto_scaler_before": before}
 
     def _must_stay_off(self) -> bool:
-        """Return True if the broker's auto-scaler must still be off: a topic of this name is live or being created,
-        and it is another topic, attached since, or this operation is neither aborted nor being aborted.
+        """Return True if the broker's auto-scaler must still be off: a topic of this name is live or being
+        created, and it is another topic, attached since, or this operation is neither aborted nor being
+        aborted.
 
         A process may sleep between its last check of the claim and the call, and wake after another runner
         has aborted and restored the setting. No other process would restore the setting again, so the late
@@ -137,9 +138,9 @@ class MirrorSteps:
 
     def _reshape(self) -> Detail:
         """Request the reshape unless the broker's layout shows it, and return the logs of parents that had to
-        be created again. If the request times out, or fails with DataPlaneUnavailable or Conflict, the
-        error is raised only if the layout does not show the reshape. Also raises DataPlaneUnavailable if the broker accepts the request but the
-        layout does not show it yet.
+        be created again. If the request times out, or fails with DataPlaneUnavailable or Conflict, the error
+        is raised only if the layout does not show the reshape. Also raises DataPlaneUnavailable if the broker
+        accepts the request but the layout does not show it yet.
 
         A segment can be reshaped once, so a lost call and the call that follows it cannot both take effect.
         If the lost call arrives late, the broker refuses the other.

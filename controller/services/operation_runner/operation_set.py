@@ -135,8 +135,8 @@ class OperationSet:
         """Perform steps until every operation has an outcome. Return the outcomes in the order of the claims.
 
         If the runner should stop, release the claims of the operations without an outcome, which end as
-        STOPPED. The thread sleeps while all operations wait for their next try. Raises StoreUnavailable: nothing can be
-        recorded then, and the rows have the state of each operation.
+        STOPPED. The thread sleeps while all operations wait for their next try. Raises StoreUnavailable:
+        nothing can be recorded then, and the rows have the state of each operation.
         """
         self._defer_late_calls()
         while members := self._under_way():
@@ -213,11 +213,12 @@ class OperationSet:
             self._take(transition, sharing)
 
     def _take(self, transition: Transition, members: Sequence[_Member]) -> None:
-        """Take one step of all these operations. An error repeats, aborts, defers or ends each of them, except
-        StoreUnavailable, which is raised.
+        """Take one step of all these operations. An error repeats, aborts, defers or ends each of them,
+        except StoreUnavailable, which is raised.
 
         After a terminal error of several operations, each half is tried, because one operation may be the
-        cause. Operations that had an outcome before, or whose step was recorded before the error, are left out.
+        cause. Operations that had an outcome before, or whose step was recorded before the error, are left
+        out.
         """
         before = {member: member.operation for member in members if member.outcome is None}
         try:
@@ -261,9 +262,10 @@ class OperationSet:
                 self._handle_error(member, results.errors[member.operation_id])
 
     def _act(self, step: Step, members: Sequence[_Member]) -> StepResults:
-        """Perform the step for these operations, and return details or errors of each. No operation makes a call
-        for `ABORT`, or if it finishes without its last action. Otherwise a mirrored operation, which has its set
-        to itself, makes its calls at the broker; other operations make no call for `COMMIT` and `FINISH_ABORT`.
+        """Perform the step for these operations, and return details or errors of each. No operation makes a
+        call for `ABORT`, or if it finishes without its last action. Otherwise a mirrored operation, which has
+        its set to itself, makes its calls at the broker; other operations make no call for `COMMIT` and
+        `FINISH_ABORT`.
         """
         if step is Step.ABORT:
             return StepResults(
@@ -581,8 +583,8 @@ class OperationSet:
         Before each group of calls, the claims are renewed if they might end before the calls.
 
         `seconds` is the longest time of one call; None: the time-out of an ordinary call. Raises the first
-        error in the order of the calls, after which no further group is called; HeldUp if a claim is lost, or if
-        a call might outlive the renewed claims.
+        error in the order of the calls, after which no further group is called; HeldUp if a claim is lost, or
+        if a call might outlive the renewed claims.
         """
         results: list[Result] = []
         longest_seconds = self._context.call_timeout_seconds if seconds is None else seconds

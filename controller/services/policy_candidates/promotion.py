@@ -141,12 +141,12 @@ def carry_out(tx: Connection, row: ApprovalRow) -> None:
 
 
 def weigh(store: Store, trials: Trials, topic: str, *, days: int, actor: str, request_key: str) -> Weighed:
-    """Compare the topic's candidate in shadow with the policy in force, by a backtest of the last `days` of its past.
-    The backtest is stored; the candidate stays as it is.
+    """Compare the topic's candidate in shadow with the policy in force, by a backtest of the last `days` of
+    its past. The backtest is stored; the candidate stays as it is.
 
-    Raises TopicNotFound, NotFound without a candidate, Conflict if fewer than `DAYS_NEEDED` days were recorded, the
-    candidate has ended, or the backtest lacks the result of the candidate or of the policy in force, also because
-    `trials` raised NotFound. Also raises the other errors of `trials`.
+    Raises TopicNotFound, NotFound without a candidate, Conflict if fewer than `DAYS_NEEDED` days were
+    recorded, the candidate has ended, or the backtest lacks the result of the candidate or of the policy in
+    force, also because `trials` raised NotFound. Also raises the other errors of `trials`.
     """
     candidate = _newest(store, topic)
     if candidate.state is not CandidateState.SHADOW:
@@ -180,13 +180,14 @@ def weigh(store: Store, trials: Trials, topic: str, *, days: int, actor: str, re
 def promote_on(
     tx: Connection, topic: str, run_id: int, *, actor: str, with_approval: bool = False
 ) -> Promotion:
-    """Promote or refuse the topic's candidate on the evidence of the finished backtest `run_id`. With `with_approval`, a
-    candidate that would have cost less awaits approval instead of being promoted. The topic stays locked until the transaction ends. A promotion sets the topic's
-    override. A candidate that was promoted or refused stays as it is.
+    """Promote or refuse the topic's candidate on the evidence of the finished backtest `run_id`. With
+    `with_approval`, a candidate that would have cost less awaits approval instead of being promoted. The
+    topic stays locked until the transaction ends. A promotion sets the topic's override. A candidate that was
+    promoted or refused stays as it is.
 
-    Raises TopicNotFound, TopicNotLive, NotFound without a candidate or a finished run of this id; Conflict for a run
-    that is not about this candidate or has fewer than `DAYS_NEEDED` recorded days, or for a withdrawn candidate;
-    LostRace if the policy in force is not the one that was compared: call `weigh` again.
+    Raises TopicNotFound, TopicNotLive, NotFound without a candidate or a finished run of this id; Conflict
+    for a run that is not about this candidate or has fewer than `DAYS_NEEDED` recorded days, or for a
+    withdrawn candidate; LostRace if the policy in force is not the one that was compared: call `weigh` again.
     """
     row = topics.lock_live_topic(tx, topics.find_topic(tx, topic).topic_id)
     candidate = demand_candidate(candidates.newest(tx, row.topic_id), topic)

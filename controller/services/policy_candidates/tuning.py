@@ -121,8 +121,9 @@ class _SearchResult:
 
 
 def tune(store: Store, trials: Trials, request: TuningRequest) -> list[TunedTopic]:
-    """Search, confirm and propose, each in backtests that are stored. Return one result per requested topic (without
-    requested topics, per live topic), ordered by name. The result of each topic without a candidate says why.
+    """Search, confirm and propose, each in backtests that are stored. Return one result per requested topic
+    (without requested topics, per live topic), ordered by name. The result of each topic without a candidate
+    says why.
 
     The best variant of a topic is proposed into shadow if it is confirmed, unless it was turned down within
     `TURNED_DOWN` or cannot be proposed. Raises NotFound, before any search, if a requested topic is not live,
@@ -228,8 +229,8 @@ class _Search:
 
     def confirm(self, variant: Variant, topics: Sequence[str]) -> Trial | str:
         """Compare the variant with the policy in force on the part of the past that was not searched. Return
-        a message instead if `trials` raises NotFound, for example because no load was recorded. Raises the other
-        errors of `trials`.
+        a message instead if `trials` raises NotFound, for example because no load was recorded. Raises the
+        other errors of `trials`.
         """
         variants = (Variant(IN_FORCE), replace(variant, name=CANDIDATE))
         return self._run_trial(variants, topics, self.middle, self.until, f"confirm {variant.name}")
@@ -249,8 +250,8 @@ class _Search:
         purpose: str,
     ) -> Trial | str:
         """Run the variants on the load between two instants, under a key that names the purpose. Return a
-        message instead if `trials` raises NotFound, for example because no load was recorded. Raises the other
-        errors of `trials`.
+        message instead if `trials` raises NotFound, for example because no load was recorded. Raises the
+        other errors of `trials`.
         """
         request = self.request
         try:

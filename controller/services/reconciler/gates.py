@@ -74,9 +74,10 @@ def reconcile_gates(
 
 
 def _topic(store: Store, planes: Mapping[str, DataPlane], topic_id: int, *, dry_run: bool) -> list[Finding]:
-    """Compare the gates of one topic's subscriptions, each in a transaction of its own, and correct their rows unless `dry_run`. Return the
-    differences; empty if the data plane has no gates. A subscription that is deleted after its gates were read is skipped. Raises
-    TopicNotFound, SubscriptionNotFound for a subscription that is deleted before, and the errors of the data plane.
+    """Compare the gates of one topic's subscriptions, each in a transaction of its own, and correct their
+    rows unless `dry_run`. Return the differences; empty if the data plane has no gates. A subscription that
+    is deleted after its gates were read is skipped. Raises TopicNotFound, SubscriptionNotFound for a
+    subscription that is deleted before, and the errors of the data plane.
     """
     with store.transaction() as tx:
         topic = topics.get_topic(tx, topic_id)
@@ -98,8 +99,9 @@ def _topic(store: Store, planes: Mapping[str, DataPlane], topic_id: int, *, dry_
 
 
 def _states(store: Store, plane: GatedDataPlane, key: SubscriptionKey) -> dict[Gate, GateState | None]:
-    """Return the states, at the data plane, of the gates that are recorded as open on unread segments; None for a gate whose log or cursor
-    does not exist. Calls the data plane, `PARALLEL_CALLS` at a time, and raises its errors. Raises SubscriptionNotFound.
+    """Return the states, at the data plane, of the gates that are recorded as open on unread segments; None
+    for a gate whose log or cursor does not exist. Calls the data plane, `PARALLEL_CALLS` at a time, and
+    raises its errors. Raises SubscriptionNotFound.
     """
     with store.transaction() as tx:
         unread = _waiting(tx, key).unread

@@ -107,11 +107,11 @@ def compare(
     ownership: Mapping[str, Ownership],
 ) -> list[Finding]:
     """Return all differences between the data plane and the metadata. The caller has read `metadata` under
-    the topic's lock, after everything in `plane_view`. `ownership` is that of the listed logs that the metadata
-    does not expect, by name; a log without an entry was not reserved.
+    the topic's lock, after everything in `plane_view`. `ownership` is that of the listed logs that the
+    metadata does not expect, by name; a log without an entry was not reserved.
 
-    If the data plane seems to be another cluster, each difference of an expected log has an error, so that none of
-    these is repaired. Findings about unexpected logs have no error.
+    If the data plane seems to be another cluster, each difference of an expected log has an error, so that
+    none of these is repaired. Findings about unexpected logs have no error.
     """
     differences = _differences(topic, plane_view, metadata)
     if _is_elsewhere(plane_view, differences):

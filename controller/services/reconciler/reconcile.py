@@ -69,9 +69,10 @@ def reconcile_topics(
     shards: Shards | None = None,
     dry_run: bool = False,
 ) -> tuple[list[Finding], int | None]:
-    """Compare the logs and gates of up to `limit` topics with an id above `after`, also topics that were deleted
-    in the last 24 hours, and repair their differences; a dry run only lists them. Return the findings, and the id after
-    which to continue (None: there are no more topics). `shards` restricts the topics; None: all.
+    """Compare the logs and gates of up to `limit` topics with an id above `after`, also topics that were
+    deleted in the last 24 hours, and repair their differences; a dry run only lists them. Return the
+    findings, and the id after which to continue (None: there are no more topics). `shards` restricts the
+    topics; None: all.
 
     All topics are first described together without a lock. Topics with a difference are then reconciled one
     by one. If the data plane of a topic does not answer, the error is logged and the topic is skipped. Raises
@@ -233,10 +234,9 @@ def _reconcile_logs(
     lists them. Return the findings, none if a broker keeps the layout. Idempotent.
 
     If the logs are ahead of the journal, the layout is rebuilt from the logs, with `actor` as the actor of
-    the change. If the logs' records are not sufficient, or a runner may still work on the topic, the topic
-    is held. Raises TopicNotFound, Unsupported
-    (the topic's data plane is not configured here, or cannot describe logs), and DataPlaneUnavailable if a
-    log does not answer.
+    the change. If the logs' records are not sufficient, or a runner may still work on the topic, the topic is
+    held. Raises TopicNotFound, Unsupported (the topic's data plane is not configured here, or cannot describe
+    logs), and DataPlaneUnavailable if a log does not answer.
     """
     with store.transaction() as tx:
         topic = topics.get_topic(tx, topic_id)

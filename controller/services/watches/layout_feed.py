@@ -118,9 +118,9 @@ class LayoutFeed:
 
     def notify(self) -> None:
         """Read each topic with a change once, and send its watchers the layout if its epoch or leader
-        changed; new watchers in any case. The watches of a topic that is gone end. A CleaveError is
-        raised, and the next call then reads all these topics again. Any other error is logged, and the next
-        sweep reads the topic again.
+        changed; new watchers in any case. The watches of a topic that is gone end. A CleaveError is raised,
+        and the next call then reads all these topics again. Any other error is logged, and the next sweep
+        reads the topic again.
         """
         with self._lock:
             dirty_ids, self._dirty = self._dirty & self._watchers.keys(), set()

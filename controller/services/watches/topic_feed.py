@@ -176,8 +176,8 @@ class TopicChanges:
 
     def document(self, names: Names) -> Mapping[str, object] | None:
         """Return the message as JSON, and count it as sent. The first message has all allowed names, each
-        later one the removed and added names. None if no allowed name changed since the last call, or, instead of
-        the first message, if the client has these names already.
+        later one the removed and added names. None if no allowed name changed since the last call, or,
+        instead of the first message, if the client has these names already.
         """
         allowed_names = frozenset(filter(self._is_allowed, names))
         sent_names, self._sent = self._sent, allowed_names
