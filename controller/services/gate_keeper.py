@@ -135,8 +135,8 @@ class GateKeeper(Stoppable):
 
     def _serve(self, shut: ShutGates) -> None:
         """Open, drain and audit the gates of one subscription. An error is reported (`_report`) and not
-        raised, and the gates are tried again after a pause, which doubles with each failure in a row. If the
-        subscription was deleted meanwhile, nothing is reported.
+        raised, and the gates are tried again after a pause, which doubles with each failure in a row up to
+        `LONGEST_PAUSE_SECONDS`. If the subscription was deleted meanwhile, nothing is reported.
         """
         pace = self._paces[shut.key]
         try:

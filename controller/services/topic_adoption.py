@@ -92,10 +92,10 @@ def adopt(
     cut_off: bool = False,
     stock_subscriptions: Collection[str] = (),
 ) -> Intent:
-    """Intend the planned adoption. A repeated request key returns its first intent, unless `planned` has
-    connected clients or subscriptions that are refused. Standard consumers continue to read the subscriptions
-    in `stock_subscriptions`, behind gates; the caller checks that the data plane has gates. With `cut_off`,
-    the broker notifies all connected clients that the topic has ended.
+    """Intend the planned adoption. A repeated request key returns its first intent, unless `planned` is
+    refused for its connected clients or its subscriptions. Standard consumers continue to read the
+    subscriptions in `stock_subscriptions`, behind gates; the caller checks that the data plane has gates.
+    With `cut_off`, the broker notifies all connected clients that the topic has ended.
 
     Raises Conflict with the names of connected clients unless `cut_off`, or if the request key was used for
     another request; TopicExists; LostRace if another topic used the name in the meantime; and InvalidInput,
