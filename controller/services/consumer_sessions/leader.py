@@ -370,7 +370,8 @@ class SessionLeader:
         """Settle the requests of one subscription in one transaction, then update the memory, answer the
         requests and push assignments. After an unexpected error of several requests, each is settled alone.
 
-        An error is logged and refuses the request, and the subscription is settled again later. Raises only
+        An error is logged and refuses the request, and the subscription is settled again later. If the topic
+        or subscription is gone, the requests are refused and the subscription is forgotten. Raises only
         StoreUnavailable, so that other subscriptions are settled in any case.
         """
         try:

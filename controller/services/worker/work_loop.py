@@ -262,7 +262,7 @@ class WorkLoop:
         the agenda, or an interrupt. Return the next round: a sweep if it is due, requested by `rescan`, or if
         notifications were lost.
 
-        An interrupt alone requests no work: the sensors are queried again only when they fire.
+        An interrupt alone requests no work; the next call then queries the sensors.
         """
         queried_at = self._now()
         if self._agenda.must_ask_sensors(queried_at):
