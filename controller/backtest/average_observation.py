@@ -90,7 +90,7 @@ class SteadyAverageObservation(Observation):
 
     def _sides(self, reports: Wholes) -> Mask:
         """Return `[side, average, level, report, segment]`: side 0 is True if the average is above the level of the rule,
-        side 1 if the average is below. Both are False if the average has fewer levels than another average.
+        side 1 if the average is below. Both are False where the average has fewer levels than another average.
         """
         uses = self.averages.uses(reports, self.shares)[:, None]
         levels = self.levels[:, :, None, None]

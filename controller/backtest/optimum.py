@@ -15,8 +15,8 @@ from controller.backtest.score import Prices
 def lower_bound(
     loads: Floats, prices: Prices, *, step_seconds: int, most_segments: int, first: int = 1
 ) -> Floats:
-    """Return the least cost in segment-hours for each topic of `loads[topic, step]` (or of one topic's `[step]`), in
-    capacities. The result has an entry for each topic, also for a single topic.
+    """Return the least cost in segment-hours for each topic of `loads`, which is `[topic, step]`, or `[step]` for one
+    topic, in capacities of a segment. The result has an entry for each topic, also for a single topic.
 
     The number of segments n, from 1 to `most_segments`, may change at every step; before the first step it is
     `first`. If `first` exceeds `most_segments`, n may be as large as `first`; a number below 1 counts as 1. `loads`

@@ -47,10 +47,10 @@ _INSTANTS, _SPANS_MS = ("reported_at",), ("age_ms", "milliseconds")
 
 
 def figure(metric: str | None, value: float | None) -> str | None:
-    """Format a figure: `age_ms` as a duration, `reported_at` (milliseconds since the Unix epoch) as a UTC time, other metrics with four
-    significant digits, or from 10,000 on as a whole number with commas.
+    """Format a figure of `metric`: `age_ms` and `milliseconds` as a duration, `reported_at` (milliseconds since the Unix epoch) as a UTC
+    time, other metrics with four significant digits, or from 10,000 on as a whole number with commas.
 
-    None for no value.
+    Return None if `value` is None.
     """
     if value is None:
         return None

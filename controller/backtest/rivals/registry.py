@@ -28,8 +28,8 @@ def rule_named(name: str, series: LoadSeries, policy: AutoScalePolicy) -> Rule:
 
 
 def merging_at(policy: AutoScalePolicy, part: float) -> AutoScalePolicy:
-    """Return `policy` with the profile `pip483`, without `strict_pulsar`, and with merge thresholds that are this part (0..1) of its split thresholds.
-    The number of merges in an ancestry is practically unlimited.
+    """Return `policy` with the profile `pip483`, without `strict_pulsar`, and with merge thresholds that are this part
+    (0..1) of its split thresholds. The number of merges in an ancestry is practically unlimited.
     """
     return replace(
         policy,

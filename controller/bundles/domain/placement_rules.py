@@ -31,8 +31,9 @@ class PlacementRules:
     anti_affinity_groups: Mapping[str, str] = field(default_factory=dict)
 
     def allowed(self, namespace: str) -> frozenset[str] | None:
-        """Return the active brokers that may own the namespace's bundles; empty if none may, None if there is no isolation policy, so that
-        all may. If `active` is None, no broker counts as active.
+        """Return the active brokers that may own the namespace's bundles: those that the first matching isolation policy allows, or, if no
+        policy names the namespace, those that are primary in no policy. Empty if none may, None if there is no isolation policy at all,
+        so that all may. If `active` is None, no broker counts as active.
         """
         isolation = Isolation(self.isolation, self.active or ())
         own = isolation.allowed(namespace)

@@ -24,7 +24,7 @@ def least_long_term_rate(
     state: BalanceState,
 ) -> Choice:
     """Choose at random among the candidates with the lowest long-term message rate, without overloaded brokers. If all candidates are
-    overloaded, choose at random among all of them.
+    overloaded, choose at random among all of them. Without candidates the broker is None.
     """
     reports = occupancy.cluster.report_of
     scores = {

@@ -30,7 +30,7 @@ def least_usage(
     there is none, among all candidates. Advance the candidates' averages in the state (`placement_averages`), as the modular manager
     does.
 
-    The average of a broker without bundles or messages starts again from its present usage.
+    The average of a broker without bundles or messages starts again from its present usage. Without candidates the broker is None.
     """
     averages = dict(state.placement_averages)
     reports = occupancy.cluster.report_of
