@@ -11,9 +11,10 @@ FOREIGN = "another journal, or another program, created this log"
 
 
 def reason_to_keep(report: LogReport, ownership: Ownership) -> str | None:
-    """Return the reason for which the log must not be deleted: this journal did not create the log, a
-    subscription has unread messages, the log holds messages and is open, or no subscription shows that the
-    messages were read. None if the deletion loses nothing, as for a log that never held a message.
+    """Return the reason for which the log must not be deleted: this journal did not create the log, or the
+    log has held a message and a subscription has unread messages, the log is open, or no subscription shows
+    that the messages were read. None if the deletion loses nothing, as for an own log that never held a
+    message.
 
     A log without a subscription does not show that its messages were read, unless its segment was once part
     of a layout. A MISSING log has no origin, so it usually counts as created by another program.

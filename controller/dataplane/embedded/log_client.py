@@ -97,9 +97,10 @@ class EmbeddedLogClient(OneProcess):
         batch, do nothing and return 0.
 
         `sequence` (0 or more) rises with each batch of the producer in this log; a batch whose number is not
-        above the last stored one counts as stored, and is not stored again. Raises InvalidInput for a message
-        outside the bucket, a batch above `MAX_BATCH_BYTES` or 100,000 messages, or an invalid producer name;
-        Terminal for a producer name of another login; SegmentTerminated; SegmentNotFound.
+        above the last stored one counts as stored, also by a terminated log, and is not stored again. Raises
+        InvalidInput for a message outside the bucket, a batch above `MAX_BATCH_BYTES` (of keys and payloads,
+        or of metadata) or 100,000 messages, or an invalid producer name; Terminal for a producer name of
+        another login; SegmentTerminated; SegmentNotFound.
         """
         checked("producer", producer)
         if not messages:
@@ -218,9 +219,11 @@ class EmbeddedLogClient(OneProcess):
         """Return a reader that shares the subscription's messages with the subscription's other queue
         readers. The first reader starts the thread that listens for notifications, which calls `on_arrival`.
 
-        Disconnects a reader that reads the subscription in order; LostRace is not raised. A thread keeps the
-        queue reader alive until `close`. Raises SegmentNotFound, SubscriptionNotFound, and InvalidInput for
-        an owner's name that is empty, too long or cannot be stored.
+        Disconnects readers that read the subscription in order; LostRace is not raised. If they had divided
+        the cursor, messages behind its lowest position are delivered again, although they may be
+        acknowledged. A thread keeps the queue reader alive until `close`. Raises SegmentNotFound,
+        SubscriptionNotFound, and InvalidInput for an owner's name that is empty, too long or cannot be
+        stored.
         """
         self._listen()
         mark, began_at = uuid.uuid4().hex, boot_seconds()

@@ -143,8 +143,8 @@ class EmbeddedDataPlane:
         return str(row[0])
 
     def delete_segment(self, backing_topic: str) -> None:
-        """Delete the log and its cursors, notify its readers, and delete its messages in chunks for at most
-        half of a call's time.
+        """Delete the log and its cursors, and notify its readers. Then delete the messages of deleted logs in
+        chunks, beginning with the log that was created first, for at most half of a call's time.
 
         A later delete, of any log, removes messages that are left. A missing log is success.
         """
@@ -282,9 +282,9 @@ class EmbeddedDataPlane:
             }
 
     def sample_keys(self, backing_topic: str, *, most: int) -> KeySample:
-        """Return the keys of at most `most` (at least 1) of the latest messages, read by index from the log's
-        end. The sample of a log without messages is empty. Raises SegmentNotFound; SegmentTerminated for a
-        terminated log, whose keys belong to its successors.
+        """Return the segment hashes of the keys of at most `most` (at least 1) of the latest messages, read
+        by index from the log's end. The sample of a log without messages is empty. Raises SegmentNotFound;
+        SegmentTerminated for a terminated log, whose keys belong to its successors.
         """
         with self._calls.statement(f"sample keys of {backing_topic}") as cursor:
             cursor.execute(
@@ -314,8 +314,9 @@ class EmbeddedDataPlane:
             return set_wise.create(cursor, successors, waits_for_disk=not self._shares_journal_server)
 
     def terminate_segments(self, backing_topics: Sequence[str]) -> Mapping[str, str]:
-        """Terminate the logs, and return the last offset of each, by name. Later appends are refused. A log that is
-        missing, or that another session keeps locked for 100 ms, is absent from the result.
+        """Terminate the logs, and return the last offset of each as text, by name; `-1` for a log that never
+        had a message. Later appends are refused. A missing log is absent from the result. If another session
+        keeps a log locked for 100 ms, all logs that are then locked are absent too, and not terminated.
 
         If a log is absent from the result, also ends the long transactions of applications, which may have
         locked the log.
@@ -376,8 +377,8 @@ class EmbeddedDataPlane:
         there are any, has acknowledged: in chunks, each a transaction, for half of a call's time. A log that
         another session has locked is skipped.
 
-        Return the number of deleted messages. If the time ran out (`is_complete` is False), the next call
-        continues where this call stopped.
+        Return the number of deleted messages, and `is_complete`. If the time ran out (`is_complete` is
+        False), the next call continues where this call stopped, and does not check the earlier logs again.
         """
         purpose, deadline = "trim logs", time.monotonic() + self.call_timeout_seconds * _SWEEP_SHARE
         messages = 0
@@ -422,8 +423,8 @@ class EmbeddedDataPlane:
         """Delete up to `TRIM_CHUNK` old and acknowledged messages from the front of the log, and return their
         number. 0 also for a log that another session has locked.
 
-        When fewer are left, also delete the records of producers that have sent nothing for
-        `retention_seconds`, and for a day.
+        If fewer are deleted, but at least one, also delete the records of producers that have sent nothing
+        for `retention_seconds`, and for a day.
         """
         with self._calls.statement(purpose) as cursor:
             cursor.execute(

@@ -85,10 +85,10 @@ _DESCRIBED = """
 def create(
     cursor: psycopg2.extensions.cursor, successors: Sequence[Successor], *, waits_for_disk: bool
 ) -> dict[str, CreatedLog]:
-    """Create the missing logs, and give each log its own and its predecessors' subscriptions that it lacks, except
-    `excepted`. Return the state of each log after the call, by name. Raises InvalidInput for an invalid name of a log
-    or subscription. Without `waits_for_disk` the commit does not wait for the disk, so a crash of the server may lose
-    it.
+    """Create the missing logs, and give each log its own and its predecessors' subscriptions that it lacks,
+    except `excepted`. Return the state, all subscriptions and the origin of each log after the call, by name.
+    Raises InvalidInput for an invalid name of a log or subscription. Without `waits_for_disk` the commit does
+    not wait for the disk, so a crash of the server may lose it.
     """
     documents = [
         {
@@ -116,11 +116,12 @@ def create(
 def terminate(
     cursor: psycopg2.extensions.cursor, backing_topics: Sequence[str], *, waits_for_disk: bool
 ) -> dict[str, str]:
-    """Terminate the logs, notify their readers, and return the last offset of each as text, by name. Without
-    `waits_for_disk` the commit does not wait for the disk, so a crash of the server may lose it.
+    """Terminate the logs, notify their readers, and return the last offset of each as text, by name; `-1` for
+    a log that never had a message. Without `waits_for_disk` the commit does not wait for the disk, so a crash
+    of the server may lose it.
 
-    A log that is missing is absent. A log that another session keeps locked for 100 ms is absent too, and is not
-    terminated.
+    A missing log is absent. If another session keeps a log locked for 100 ms, all logs that are then locked
+    are absent too, and not terminated.
     """
     no_disk_wait, parameters = ("" if waits_for_disk else _LATE), {"logs": list(backing_topics)}
     try:

@@ -136,7 +136,8 @@ class AdminCalls:
     def demand_all(self, asks: Sequence[Ask], deadline: Deadline) -> list[Answer]:
         """Send the requests at the same time, and return the responses, in order.
 
-        Raises the first error of `ask` when all requests have ended or their time is over.
+        When all requests have ended or their time is over, raises the error of `ask` of the first request, in
+        their order, that failed.
         """
         answers = []
         for result in self.ask_all(asks, deadline):
@@ -211,8 +212,9 @@ class AdminCalls:
     def _read(self, ask: Ask, response: requests.Response, deadline: Deadline) -> Answer:
         """Return the response.
 
-        Raises the error of a refusal whose status is not accepted, UnknownAddress for a 404 without a reason,
-        DataPlaneTimeout at the deadline, and DataPlaneUnavailable for a body that is too long or no JSON.
+        Raises the error of a refusal whose status is not accepted; UnknownAddress for a 404 without a reason,
+        even if the status is accepted; DataPlaneTimeout at the deadline; and DataPlaneUnavailable for a body
+        that is too long, or that is no JSON though the request succeeded.
         """
         body = bytearray()
         for chunk in response.iter_content(_CHUNK_BYTES):

@@ -89,8 +89,8 @@ class BatchSender:
 
     def append(self, messages: Sequence[OutgoingMessage], sequence: int, deadline: Deadline) -> int:
         """Send the batch, and return the number of messages, from its front, that are stored. The number is
-        lower than that of the batch only if the topic was terminated meanwhile. A batch that is known to be
-        stored is not sent again.
+        lower than that of the batch only if the topic was terminated meanwhile. A batch whose `sequence` is
+        not above the last one that this sender knows to be stored counts as stored, and is not sent.
 
         Opens the producer if necessary. If the topic was terminated, reads from the topic how many messages
         of the batch are stored. Waits for another append of this sender. Raises InvalidInput for a message
@@ -116,7 +116,7 @@ class BatchSender:
     ) -> Callable[[], int] | None:
         """Send the messages and return a function that waits for the result, with the result and the errors
         of `append`. Return None, and send nothing, if another append is in progress, if no connected producer
-        is open, or if the batch is known to be stored.
+        is open, or if `sequence` is not above the last one that is known to be stored.
 
         The function must be called, in any thread: other appends wait until it has ended. Raises InvalidInput
         for a message outside the bucket, and Unsupported for bucket `0000-0000`.
@@ -272,12 +272,13 @@ class BatchSender:
     def _outcome(
         self, producer: pulsar.Producer, results: _Results, sequence: int, deadline: Deadline
     ) -> int:
-        """Wait for the results, and return the number of messages if all are stored.
+        """Wait for the results, and return the number of messages if all are stored. If the broker does not
+        report where, the end of the topic is read; an error of that request is raised, and the producer stays
+        open.
 
         Otherwise raise the error of the first message that is not stored or whose result is unknown:
-        SegmentTerminated, DataPlaneTimeout or another. Then the batch is in doubt, and the producer is
-        closed. If the check of the topic fails, for instance with SegmentNotFound, its error is raised and
-        the producer stays open.
+        SegmentTerminated, DataPlaneTimeout or another. If the topic is missing meanwhile, raise
+        SegmentNotFound. In these cases the batch is in doubt, and the producer is closed.
         """
         try:
             terminated = self._await(producer, results, deadline)

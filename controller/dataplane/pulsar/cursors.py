@@ -180,7 +180,7 @@ class Cursors:
 
     def persist_end(self, backing_topic: str, subscription: str, deadline: Deadline) -> bool:
         """Make the broker store the cursor of a subscription that has acknowledged all of a terminated topic,
-        and disconnect all holders. Return False, and change nothing, for any other subscription.
+        disconnect all holders, and return True. Return False, and change nothing, for any other subscription.
 
         A cursor that is moved is stored at once, and an acknowledgement up to a minute later. Also False if
         messages were delivered again by the move. A topic without entries needs no move. Raises
@@ -298,8 +298,9 @@ class Cursors:
         return last[1] >= 0 and read[:2] < last and int(internal.get("numberOfEntries", 0)) > 0
 
     def demand_kept(self, backing_topic: str, after: Position, deadline: Deadline) -> None:
-        """Raise DataGone unless the broker still has the position's ledger, and so every entry that follows
-        the position, or no entry follows it. Raises SegmentNotFound.
+        """Raise DataGone unless the broker still has the position's ledger, and so every message that follows
+        the position, or the position is behind the topic's last entry. DataGone is also raised for a position
+        in the last entry if the entry's ledger was deleted. Raises SegmentNotFound.
         """
         internal = self.internal(backing_topic, deadline)
         ledgers = {int(ledger["ledgerId"]) for ledger in internal.get("ledgers") or ()}

@@ -70,11 +70,13 @@ class Gates:
         self._opened: tuple[Connections, FenceProbe] | None = None
 
     def close_gate(self, backing_topic: str, subscription: str, deadline: Deadline) -> None:
-        """Close the gate: set the dispatch rate, ensure that the barrier exists, and put the subscription's cursor before the barrier. A
-        missing cursor is created. A topic with consumers that are connected to the subscription is reloaded.
+        """Close the gate: set the dispatch rate, ensure that the barrier exists, and put the subscription's
+        cursor before the barrier. A missing cursor is created. A topic with consumers that are connected to
+        the subscription is reloaded. An empty terminated topic gets no barrier.
 
-        Other subscriptions without a closed gate skip the barrier. Raises DataGone, and changes nothing, if the topic begins with a message
-        of an application. Raises SegmentNotFound; DataPlaneTimeout if the broker does not apply the changes before the deadline;
+        Other subscriptions without a closed gate skip the barrier. Raises DataGone if the topic begins with a
+        message of an application, and then changes nothing unless the message arrived during the call. Raises
+        SegmentNotFound; DataPlaneTimeout if the broker does not apply the changes before the deadline;
         Unsupported if the brokers have no topic policies, or the client library is missing.
         """
         self._demand_barrier_first(backing_topic, self._cursors.internal(backing_topic, deadline), deadline)
@@ -116,9 +118,13 @@ class Gates:
             self._reload(backing_topic, deadline)
 
     def state(self, backing_topic: str, subscription: str, deadline: Deadline) -> GateState | None:
-        """Return the state of the gate. None if the topic or the subscription does not exist.
+        """Return the state of the gate. None if the topic or the subscription does not exist. OPEN without
+        the gate's dispatch rate, whatever the topic begins with.
 
-        The gate of an empty terminated topic is CLOSED without a barrier, because no message can follow.
+        With the rate: BREACHED if the topic does not begin with a barrier, or the subscription has
+        acknowledged a part of the barrier; SPENT if a consumer is connected and more than `SPARE_ENTRIES`
+        entries of the barrier were sent since the broker loaded the topic; otherwise CLOSED. The gate of an
+        empty terminated topic is CLOSED without a barrier, because no message can follow.
         """
         try:
             internal = self._cursors.internal(backing_topic, deadline)

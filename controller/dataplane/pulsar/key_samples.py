@@ -61,9 +61,9 @@ class KeySamples:
         self._connections = Connections(access, call_timeout_seconds=admin.call_timeout_seconds)
 
     def sample(self, backing_topic: str, most: int) -> KeySample:
-        """Return the keys of at most the latest `most` (at least 1) messages. The sample consists of the
-        messages that arrived before the time limit, and is smaller if messages are large. Empty if the topic
-        has no entries.
+        """Return the segment hashes of the keys of at most the latest `most` (at least 1) messages. The
+        sample consists of the messages that arrived before the time limit, and is smaller if messages are
+        large. Empty if the topic has no entries.
 
         Opens a reader on a separate client, and closes both in a background thread. Raises SegmentNotFound;
         SegmentTerminated; DataPlaneTimeout if the reader does not open within the time limit; other errors of

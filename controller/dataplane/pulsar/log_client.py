@@ -127,9 +127,10 @@ class PulsarLogClient(OneProcess):
         that are stored. The number is lower than that of the batch only if the topic was terminated
         meanwhile. For an empty batch, do nothing and return 0.
 
-        `sequence` rises with each batch of the producer in this topic. A batch that is known to be stored is
-        not sent again. A batch that is repeated under its number is stored once if the namespace has
-        deduplication; otherwise it may be stored twice.
+        `sequence` rises with each batch of the producer in this topic. A batch whose number is not above the
+        last one that this client knows to be stored counts as stored, and is not sent. Any other batch that
+        is repeated under its number is stored once if the namespace has deduplication; otherwise it may be
+        stored twice.
 
         Raises InvalidInput for an empty producer name, a message outside the bucket or the ring, more than
         `MAX_BATCH_MESSAGES` messages, or a message above `MAX_MESSAGE_BYTES`; Unsupported for bucket
@@ -233,8 +234,8 @@ class PulsarLogClient(OneProcess):
         """Return a reader of the messages that follow the position `after`; None: of all messages that are
         stored. The reader calls `on_arrival` from another thread whenever there may be news.
 
-        At the end of a terminated topic the reader does not connect, because the library would close the
-        connection and retry forever (`binary`).
+        If the topic is terminated and no message follows `after`, the reader does not connect, because the
+        library would close the connection and retry forever (`binary`).
 
         Raises SegmentNotFound, and DataGone if the broker has, or may have, deleted messages that follow the
         position. LogShortened is never raised.
@@ -276,8 +277,8 @@ class PulsarLogClient(OneProcess):
         reader, which calls `on_arrival` from another thread whenever there may be news. Raises LostRace while
         a consumer reads the subscription in order; SegmentNotFound; SubscriptionNotFound.
 
-        At the end of a drained topic the reader does not connect, because the library would close the
-        connection and retry forever (`binary`).
+        If the topic is drained, the reader does not connect, because the library would close the connection
+        and retry forever (`binary`).
         """
         deadline, topic = self._admin.deadline(), full_name(backing_topic)
         reader = PulsarQueueReader(
@@ -353,7 +354,7 @@ class PulsarLogClient(OneProcess):
         producer: str,
         bucket: HashRange | None,
     ) -> BatchSender:
-        """Return the sender of the batch; create it if there is none.
+        """Return the sender of the batch, which has at least one message; create the sender if there is none.
 
         Raises InvalidInput for an empty producer name, too many or too long messages, or, without a bucket, a
         bucket hash outside the ring.
@@ -425,8 +426,8 @@ class PulsarLogClient(OneProcess):
     ) -> tuple[pulsar.Client, Any]:
         """Return a separate client, and the object that `build` opens on it.
 
-        ConsumerBusy and ConsumerAssignError are raised unmapped, other errors mapped. After a time-out, a
-        terminated topic is reloaded (`_reload`).
+        ConsumerBusy and ConsumerAssignError are raised unmapped, other errors of the library mapped. At the
+        deadline, a terminated topic is reloaded (`_reload`), and DataPlaneTimeout is raised.
         """
         try:
             return self._connections.open_alone(f"read {topic}", deadline, build)
@@ -562,8 +563,9 @@ class PulsarLogClient(OneProcess):
     def _check(
         self, reader: PulsarReader | PulsarPositionReader | PulsarQueueReader, *, notifies: bool
     ) -> None:
-        """Check one reader. An unexpected error does not keep other readers from their check. It is logged
-        with the notifications only, not at each check.
+        """Check the connection of one reader; with `notifies`, also notify its owner. An unexpected error is
+        not raised, so that the other readers are checked. It is logged only with `notifies`, not at each
+        check.
         """
         try:
             reader.check_connection()

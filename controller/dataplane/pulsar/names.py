@@ -29,7 +29,7 @@ _INFIX = "-segment-"
 
 def segment_topic(topic: str, descriptor: str) -> str:
     """Return `persistent://t/n/x-segment-0000-7fff-12` for a segment of `topic://t/n/x`. Raises InvalidInput
-    if Pulsar allows no such name.
+    for a topic of another form, if Pulsar allows no such name, or if the result exceeds `MAX_NAME_BYTES`.
     """
     match = _SCALABLE.fullmatch(topic)
     if match is None:

@@ -257,9 +257,9 @@ class PulsarDataPlane(OneProcess):
         return self._load.consumers(backing_topics)
 
     def sample_keys(self, backing_topic: str, *, most: int) -> KeySample:
-        """Return the keys of at most `most` (at least 1) of the latest messages, fewer if they are large or
-        the call runs out of time; an empty sample for a topic without entries. Needs the brokers' binary
-        address, the client library, and the right to consume.
+        """Return the segment hashes of the keys of at most `most` (at least 1) of the latest messages, fewer
+        if they are large or the call runs out of time; an empty sample for a topic without entries. Needs the
+        brokers' binary address, the client library, and the right to consume.
 
         Raises Unsupported without the address or the library; SegmentNotFound; SegmentTerminated for a
         terminated topic, whose keys belong to its successors.

@@ -244,10 +244,12 @@ class PulsarQueueReader(OneProcess):
             self._drain.note_acknowledged(1)
 
     def acknowledge(self, positions: Sequence[Position]) -> Sequence[Position]:
-        """Acknowledge the messages at these positions; the broker receives it within 100 ms.
+        """Acknowledge the messages at these positions; the broker receives it within 100 ms. A repeated
+        acknowledgement has no effect.
 
-        Return the positions of messages that this reader neither has nor has acknowledged before; empty if
-        there are none. Raises LostRace if the connection has ended.
+        Return the positions of messages that `read` did not return, that were given back, or that were
+        acknowledged more than `MOST_REMEMBERED` messages ago; empty if there are none. Raises LostRace if the
+        connection has ended.
         """
         self._demand_connected()
         opened, refused = self._opened, []
@@ -295,7 +297,8 @@ class PulsarQueueReader(OneProcess):
 
     def is_drained(self) -> bool:
         """Return True if the topic is terminated and all its messages are acknowledged, permanently. Waits
-        for acknowledgements in flight.
+        for acknowledgements in flight. For `ASK_AGAIN_SECONDS` after a False, may return False without a
+        request (`DrainCheck`).
 
         At the end, the cursor is moved to its present position, so that the broker stores it; this
         disconnects all readers. False if the broker could not do that. Raises LostRace if the reader was

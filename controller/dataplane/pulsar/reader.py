@@ -176,7 +176,7 @@ class PulsarReader(OneProcess):
 
     def interrupt(self) -> None:
         """End this reading: keep the library from reconnecting, and notify the owner, whose next call raises
-        the reason.
+        the reason unless the topic is drained.
         """
         if not self._interrupted.is_set():
             self._interrupted.set()
@@ -187,8 +187,8 @@ class PulsarReader(OneProcess):
             self.notify_owner()
 
     def may_wait(self) -> bool:
-        """Return True if the next `read` would query why the connection ended, or if it is time to check for
-        a stall.
+        """Return True if the next `read` may query why the connection ended, or if it is time to check for a
+        stall.
         """
         self.check_connection()
         if self._interrupted.is_set():
@@ -197,8 +197,8 @@ class PulsarReader(OneProcess):
         return is_idle and self._stall.is_due
 
     def read(self, limit: int) -> Sequence[LogMessage]:
-        """Return the next messages in order, at most `limit`. Empty if none have arrived, or the reading has
-        just ended.
+        """Return the next messages in order, at most `limit`. Empty if none have arrived, if the reading
+        ended during the call, or if the connection has ended because the topic is drained.
 
         Raises InvalidInput for a limit below 1; the reason why the reading has ended (LostRace, FencedOut or
         NotFound), which a request determines; Terminal if the next message is encrypted and no key here can
@@ -235,9 +235,10 @@ class PulsarReader(OneProcess):
         return self._lost
 
     def acknowledge(self, position: Position) -> None:
-        """Acknowledge all messages up to and including `position`. The broker receives it within 100 ms.
-        Raises InvalidInput for a position that was not read. If the reading has ended, raises the reason if
-        it is known, otherwise LostRace.
+        """Acknowledge all messages up to and including `position`. The broker receives it within 100 ms. Does
+        nothing, even after the reading has ended, if they were acknowledged by this reader before. Raises
+        InvalidInput for a position that was not read. If the reading has ended, raises the reason if it is
+        known, otherwise LostRace.
 
         The method makes no call to find out why the reading ended; `read` does.
         """
@@ -269,7 +270,8 @@ class PulsarReader(OneProcess):
 
     def is_drained(self) -> bool:
         """Return True if the topic is terminated and acknowledged to its end, permanently. Waits for
-        acknowledgements in flight.
+        acknowledgements in flight. For `ASK_AGAIN_SECONDS` after a False, may return False without a request
+        (`DrainCheck`).
 
         At the end, the cursor is moved to its present position, so that the broker stores it. The reader has
         then finished: its connection is closed. Raises the errors of `read` if the reading has ended

@@ -127,8 +127,9 @@ def count_unread(
     internal: Mapping[str, Any],
     deadline: Deadline,
 ) -> int:
-    """Return the number of messages in the `entries` entries that a subscription has not acknowledged.
-    `internal` are the topic's internal statistics, and `cursor` the subscription's part of them.
+    """Return the approximate number of messages in the `entries` entries that a subscription has not
+    acknowledged. `internal` are the topic's internal statistics, and `cursor` the subscription's part of
+    them.
 
     Messages are counted in the first `MOST_COUNTED` entries, or in fewer if that takes more than half of the
     remaining time; their mean stands for the rest. Entries deleted meanwhile count as the others do. If no
@@ -204,7 +205,10 @@ def place_before_instant(
 
 
 def _place_of(index: int, ledgers: Sequence[int], entries: Mapping[int, int]) -> tuple[int, int]:
-    """Return the place of the entry with this index; behind the last one, the place that would follow it."""
+    """Return the place of the entry with this index among the entries of all `ledgers`, counted from 0;
+    behind the last one, the place that would follow it. `ledgers` are the ledgers' ids in ascending order, at
+    least one, and `entries` the number of entries of each ledger.
+    """
     for ledger in ledgers[:-1]:
         if index < entries[ledger]:
             return ledger, index

@@ -224,8 +224,9 @@ class PulsarScalableDataPlane(OneProcess, LayoutKeeper):
         raise Unsupported(f"only the broker can delete {backing_topic}; it does so after its own retention")
 
     def segment_state(self, backing_topic: str) -> LogState:
-        """Return the state of the log according to the layout, without a request for the log itself. MISSING
-        if there is no such topic, or no such segment in the layout.
+        """Return the state of the log according to the layout, without a request for the log itself:
+        TERMINATED for a SEALED segment, OPEN for any other. MISSING if there is no such topic, or no such
+        segment in the layout.
         """
         topic, segment_id = topic_of(backing_topic)
         try:
