@@ -85,9 +85,9 @@ class PostgresCalls(Renewed):
         `purpose` begins the messages of errors.
 
         Raises `unavailable_error` and `timeout_error` as the class describes, InvalidInput for a value that
-        PostgreSQL refuses, and Terminal for any other refusal. If no connection is free within half of
-        `call_timeout_seconds`, raises `timeout_error`. An error that makes the connection unusable replaces
-        the pool.
+        PostgreSQL refuses and for any ValueError in the block, and Terminal for any other refusal. If no
+        connection is free within half of `call_timeout_seconds`, raises `timeout_error`. An error that makes
+        the connection unusable replaces the pool.
         """
         due_at = time.monotonic() + self.call_timeout_seconds
         pool = self._pool

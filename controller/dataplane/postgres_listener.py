@@ -79,9 +79,9 @@ class PostgresListener(OneProcess):
         ).run()
 
     def _listen(self) -> float:
-        """Wait once for notifications, for at most an hour, and call back for each. Without a connection,
-        connect and call `on_gap` instead. Return 0, the seconds until the next wait. Raises StoreUnavailable
-        if PostgreSQL is unreachable.
+        """Wait once for notifications, for at most an hour, and call back for each that contains an id.
+        Without a connection, or if the connection is lost, connect and call `on_gap` instead. Return 0, the
+        seconds until the next wait. Raises StoreUnavailable if PostgreSQL is unreachable.
         """
         for notification in self._listener.wait(_WAIT_SECONDS):
             if notification.is_resync:

@@ -331,12 +331,12 @@ class EmbeddedDataPlane:
         return closed
 
     def end_long_transactions(self) -> int:
-        """End sessions of applications that have held locks of logs for longer than a call may take (three
-        times as long while they wait for another lock), and log each. If a quarter of the server's queue of
-        notifications is in use, also end transactions of applications and inspectors that are older than a
-        minute.
+        """End sessions of applications that hold locks of logs in a transaction that is older than
+        `call_timeout_seconds` (three times as old if the session waits for another lock), and log each. If a
+        quarter of the server's queue of notifications is in use, also end sessions of applications and
+        inspectors whose transaction is older than a minute.
 
-        Return the number of sessions. Raises Terminal if the role may not end sessions.
+        Return the number of sessions that were ended. Raises Terminal if the role may not end sessions.
         """
         with self._calls.statement("end long transactions") as cursor:
             cursor.execute(

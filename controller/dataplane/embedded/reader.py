@@ -175,10 +175,11 @@ class EmbeddedReader(OneProcess):
 
     def _scan(self, limit: int, max_bytes: int, lag: int) -> list[LogMessage]:
         """Return this reader's next messages, at most `limit` and `max_bytes`, and advance the place behind
-        the last offset that was checked. One call checks `MAX_SCANNED` offsets, or `limit` if that is more.
+        the last offset that was checked. One call checks at most `MAX_SCANNED` offsets, or `limit` if that is
+        more.
 
-        If there are none and nothing is unsettled, a position that is more than `lag` behind is moved to the
-        place. Raises LogShortened, or the error that says why the cursor is lost.
+        If there are none and nothing is unsettled, a position that is more than `lag` offsets behind is moved
+        to the place. Raises LogShortened, or the error that says why the cursor is lost.
         """
         with self._calls.statement(f"read {self._backing_topic}") as cursor:
             cursor.execute(

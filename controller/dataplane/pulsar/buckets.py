@@ -82,8 +82,8 @@ def _bucket_hashes(messages: Sequence[OutgoingMessage]) -> list[int]:
 
 @lru_cache(_MOST_BUCKETS_KEPT)
 def belongs(bucket: HashRange, marked: str) -> bool:
-    """Return True if the marked hashes of an entry lie in the bucket. Also True for an unreadable mark, which
-    is of another program: the slot decides.
+    """Return True if all marked hashes of an entry, written `0000-0fff`, lie in the bucket. Also True for an
+    unreadable mark, which another program wrote: the broker has delivered the entry by its slot.
     """
     try:
         hashes = HashRange.parse(marked)

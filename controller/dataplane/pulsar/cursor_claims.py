@@ -112,8 +112,8 @@ def evict_holders(
     deadline: Deadline,
 ) -> Holder | None:
     """Disconnect the holders that overlap the claim. Return one of the holders that only the broker can
-    disconnect, while the claim subscribes; None if no holder is left. Nothing is disconnected if one of them
-    may not be.
+    disconnect, while the claim subscribes; None if no holder is left. Nothing is disconnected if
+    `Claim.demand_gone` raises an error for one of them.
 
     Readers of this process are evicted directly; `reader_here` returns the open reader of this process with a
     mark, None if there is none. Otherwise moving the cursor disconnects all consumers. Raises the errors of

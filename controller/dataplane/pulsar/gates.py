@@ -180,7 +180,10 @@ class Gates:
             return self._opened
 
     def _set_rate(self, backing_topic: str, subscription: str, deadline: Deadline) -> None:
-        """Set the rate, and wait until the broker that serves the topic applies it. Raises Unsupported, DataPlaneTimeout."""
+        """Set the subscription's dispatch rate to that of a closed gate, and wait until the broker that
+        serves the topic applies it. Raises Unsupported if the brokers have no topic policies;
+        DataPlaneTimeout.
+        """
         act = f"set the dispatch rate of {subscription!r} on {backing_topic}"
         ask = Ask("POST", _rate_path(backing_topic, subscription), act, body=_RATE, accept=_NO_POLICIES)
         if self._admin.ask(ask, deadline).status in _NO_POLICIES:
@@ -195,9 +198,10 @@ class Gates:
         return answer.status not in _NO_POLICIES and _is_gate_rate(answer.document)
 
     def _ensure_barrier(self, backing_topic: str, deadline: Deadline) -> Barrier | None:
-        """Return the barrier that the topic begins with; append it first if it is missing or incomplete, nothing follows it, and the
-        topic is not terminated. None if the topic is empty and terminated. Raises DataGone if the topic begins with a message of an
-        application.
+        """Return the barrier that the topic begins with; append it first if it is missing or incomplete,
+        nothing follows it, and the topic is not terminated. An incomplete barrier is returned as it is if the
+        topic is terminated or messages follow. None if the topic is empty and terminated. Raises DataGone if
+        the topic begins with a message of an application.
         """
         internal = self._cursors.internal(backing_topic, deadline)
         barrier = self._demand_barrier_first(backing_topic, internal, deadline)
@@ -212,7 +216,8 @@ class Gates:
     def _demand_barrier_first(
         self, backing_topic: str, internal: Mapping[str, Any], deadline: Deadline
     ) -> Barrier | None:
-        """Return the barrier that the topic begins with. None if the topic is empty.
+        """Return the barrier that the topic begins with, from `internal`, the topic's internal statistics.
+        None if no entries are stored.
 
         Raises DataGone if the topic begins with another message.
         """

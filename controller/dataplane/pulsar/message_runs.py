@@ -103,8 +103,8 @@ def runs(messages: Sequence[Any]) -> Iterator[Run]:
 
 
 def _length(messages: Sequence[Any], start: int, entry: Entry, index: int) -> int:
-    """Return the number of messages, from number `start` on, that are consecutive in the entry; the first has
-    the batch index `index`. Tries all of them first, then halves.
+    """Return the number of consecutive messages of `entry` from `messages[start]` on, which has the batch
+    index `index`. Tries all of the messages first, then halves.
     """
 
     def reaches(count: int) -> bool:

@@ -91,7 +91,8 @@ def cursor_name(subscription: str) -> str:
 
 
 def segments_of(topics: Iterable[str], backing_topics: Iterable[str]) -> dict[str, list[str]]:
-    """Return for each topic the names, sorted, that `segment_topic` returns for segments of the topic.
+    """Return for each topic the names among `backing_topics` that `segment_topic` gives to its segments,
+    sorted; an empty list for a topic without such names.
 
     Other names are ignored. Raises InvalidInput for an invalid topic.
     """

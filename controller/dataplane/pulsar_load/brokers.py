@@ -71,8 +71,8 @@ class BrokerList:
 
     def current(self, deadline: float) -> tuple[Broker, ...]:
         """Return the brokers, sorted by name. The list is read again if the last attempt to read it is older
-        than `REFRESH_SECONDS`, or earlier after `refresh_soon`. If no address responds, this is logged, and
-        the older list is returned.
+        than `REFRESH_SECONDS`, earlier after `refresh_soon`, and at each call while there is no list. If no
+        address responds, this is logged, and the older list is returned.
 
         `deadline` is in `time.monotonic` seconds. Calls wait for each other. Raises Retryable if no address
         responds and there is no older list.

@@ -143,9 +143,10 @@ class ConsumerReader:
     def _ask_broker(self, broker: str, path: str, deadline: float) -> Answer:
         """Return the response of the broker at the address `broker`. `deadline` is in `time.monotonic`
         seconds. Raises DataPlaneUnavailable for a failed call. Raises DataPlaneTimeout without a call if the
-        broker did not respond in time within the last `QUIET_SECONDS`; a time-out begins such a period if the
-        broker had half of the time of a call of `consumers` or more. A call that waited for a thread until then
-        proves nothing.
+        broker did not respond in time within the last `QUIET_SECONDS`.
+
+        A time-out begins such a period only if the call had half of the time of `consumers` or more. A
+        shorter call, which first waited for a thread, does not show that the broker is slow.
         """
         if time.monotonic() < self._quiet_until.get(broker, 0.0):
             raise DataPlaneTimeout(f"broker {broker} did not respond recently")
