@@ -144,14 +144,12 @@ class SegmentGraph:
         return depths
 
     def child_merge_depth(self, parent_ids: tuple[int, ...]) -> int:
-        """Return the merge depth to store for a new segment with these parents: the number of merges in its ancestry,
-        where the new segment counts as a merge if it has several parents. Parents that are not present are ignored.
+        """Return the merge depth to store for a new segment with these parents: the larger of the highest stored depth of a
+        parent and the number of different merges among the parents and their ancestors (at most `COUNTED_MERGES`), plus 1
+        if there are several parents.
 
-        The depth is never below the stored depth of any parent (plus one for a merge), nor below Pulsar's count over
-        the present segments, up to `COUNTED_MERGES`. While nothing is pruned the count alone decides: the ancestors
-        of a child include all of each parent's, so the count is at least every parent's count, plus one if the child
-        is a merge. Pruning reduces Pulsar's count but not the stored depth, so up to this limit the depth can only be
-        larger than that of `merge_depths_by_ancestry`.
+        A parent that is not present has no depth and no ancestors, but counts as one of several parents. The stored depth
+        takes part because pruning removes merges that the number would count.
         """
         is_merge = int(len(parent_ids) >= 2)
         stored = max((self.segments[i].merge_depth for i in parent_ids if i in self.segments), default=0)

@@ -104,9 +104,12 @@ class LagAnswer(Answer):
 
 
 def show_lag(context: Context, request: ShowLag) -> LagAnswer:
-    """Return the lag of the subscription by bucket; the data plane counts the messages. A segment that the data plane
-    cannot count has no number, and the error if there was one. Raises TopicNotFound, SubscriptionNotFound, and
-    Unsupported if the topic's data plane is not configured here.
+    """Return the unacknowledged messages of each bucket that the subscription has to read; drained segments are left out.
+    The data plane counts the messages. If it cannot count buckets, or for a queue, there is one row for each segment, with
+    `bucket` None.
+
+    If a segment cannot be counted, `messages` is None and `error` the reason; the reason is None for a missing log or
+    cursor. Raises TopicNotFound, SubscriptionNotFound, and Unsupported if the topic's data plane is not configured here.
     """
     lag = subscription_lag.lag(context.store, context.app.planes, request.topic, request.subscription)
     with context.store.transaction() as tx:

@@ -37,14 +37,14 @@ def create_topic(
     policy: PolicyOverride | None = None,
     properties: Mapping[str, str] | None = None,
 ) -> Intent:
-    """Intend to create a topic (`topic://tenant/namespace/name`) with `segments` equal segments, 1..65536. On a data
-    plane that keeps layouts, intend to create the topic there and to mirror its layout. A repeated request key returns
-    its first intent, unless the checks of data plane, namespace and properties fail.
+    """Write the intent to create a topic (`topic://tenant/namespace/name`) with `segments` equal segments, 1..65536, and return
+    it. On a data plane that keeps layouts, the operation creates the topic there and mirrors its layout.
 
-    The policy's maximum number of segments does not apply: it restricts automatic splits only. Raises InvalidInput
-    (also for an override that does not fit the levels above), TopicExists, NotFound if the data plane lacks the
-    namespace, Unsupported for a data plane that is not configured here, LostRace if another topic used the name in the
-    meantime, and Conflict if the request key was used for another request.
+    A repeated request key returns its first intent, even if segments, policy or properties differ; data plane, namespace
+    and properties are checked before. The policy's maximum number of segments does not apply: it restricts automatic
+    splits only. Raises InvalidInput (also for an override that does not fit the levels above), TopicExists, NotFound if
+    the data plane lacks the namespace, Unsupported for a data plane that is not configured here, LostRace if another topic
+    used the name in the meantime, and Conflict if the request key was used for another topic or kind of operation.
     """
     if data_plane not in planes:
         raise Unsupported(

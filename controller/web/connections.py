@@ -166,8 +166,10 @@ class GuardedProtocol(HttpToolsProtocol):
             self._stop(431, f"the headers are larger than {LARGEST_HEAD_BYTES} bytes; send fewer")
 
     def on_headers_complete(self) -> None:
-        """Refuse a body that is too large or has no length with 413, and a request beyond `MOST_PIPELINED` waiting requests with 429.
-        Otherwise wait for the body.
+        """Start the app, or queue the request behind the request in progress, and allow a limited time for the body to arrive. The app
+        starts before the body is complete.
+
+        Refuse a body that is too large or has no length with 413, and a request beyond `MOST_PIPELINED` waiting requests with 429.
         """
         problem = body_problem(self.headers)
         if problem is not None:

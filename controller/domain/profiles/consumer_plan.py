@@ -137,10 +137,12 @@ def _shares(context: EvaluationContext, places: int) -> list[_Share]:
 def _divide_consumers(
     context: EvaluationContext, chosen: Sequence[_Candidate], other_places: int, segments_to_add: int
 ) -> list[_Share]:
-    """Return the shares of the `chosen` segments, the segments with the lowest limit of children first. They get
-    `segments_to_add` additional children, as far as the rate justifies them. The consumers for which the other
-    segments have no place (`other_places`) are divided equally among the chosen segments, within the limits. A
-    segment keeps at least its present places.
+    """Return a share for each of the `chosen` segments, ordered by the maximum number of children, the lowest first.
+
+    `segments_to_add` additional children go to the segments in the order of `chosen`, to each as many as its rate
+    justifies. The consumers for which the other segments have no place (`other_places` is the number of their places) are
+    divided equally among the chosen segments. A segment whose children would have too few places for its consumers gets
+    further children, which the rate does not justify, as far as the policy's maximum number of segments allows.
     """
     justified = []
     for parts in _most_parts(context, chosen, is_justified=True):

@@ -335,14 +335,14 @@ class LogSteps:
             return {"not let go of": ended_owners}
 
     def _move_cursors(self, operation: Operation) -> Detail:
-        """Move each cursor to the target of the seek. Return the number of logs, the sealed segments that
-        then have nothing to read, and the segments whose log or cursor does not exist. An integer target is
-        an instant in milliseconds since the Unix epoch, and None the end of each log. Any other target is
-        that of a checkpoint group, whose cursors stay, because they keep messages. The cursors of standard
-        consumers are moved by `_move_gated_cursors`.
+        """Move each cursor of the subscription to the target of the seek: an instant in milliseconds since the Unix
+        epoch, or None, the end of each log. Any other target is that of a checkpoint group, which stores its positions
+        itself; then no cursor moves. Return the number of logs, the sealed segments that then have nothing to read, and
+        the segments without a log or cursor.
 
-        A segment that is created in the meantime starts at the right position: all its messages are younger
-        than the request.
+        A missing cursor is created for an instant. The cursors of standard consumers are moved by `_move_gated_cursors`.
+        A segment that is created in the meantime starts at the right position: all its messages are younger than the
+        request.
         """
         name = str(operation.parameters[SUBSCRIPTION])
         target = operation.parameters[SEEK_TARGET]

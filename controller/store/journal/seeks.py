@@ -90,7 +90,7 @@ class SeekUnderWay:
 
 @dataclass(frozen=True, slots=True)
 class SeekLog:
-    """A log with a cursor of the subscription."""
+    """A log that the subscription reads. Its cursor of the subscription may be missing."""
 
     segment_id: int
     backing_topic: str
