@@ -142,10 +142,11 @@ class EmbeddedReader(OneProcess):
     def is_drained(self) -> bool:
         """Return True if the log is terminated and acknowledged to its end, in every part of the cursor.
 
-        If this reader has acknowledged all that it delivered, but a part of the cursor is before the end of a
-        terminated log, the call scans `MAX_SCANNED` offsets of the rest, because none of the rest may belong
-        to this reader. Scanned offsets without a message of this reader count as acknowledged; a message of
-        this reader is left for the next `read`. Raises the errors of the class.
+        The rest of the log may contain only messages of other buckets. So if the log is terminated and this
+        reader has acknowledged all that it delivered, the call scans the next `MAX_SCANNED` offsets of the
+        rest. Scanned offsets without a message of this reader count as acknowledged, and the next call
+        continues behind them; a message of this reader is left for the next `read`. Raises the errors of the
+        class.
         """
         is_terminated, all_settled = self._read_state()
         if not is_terminated or all_settled or not self._is_settled:

@@ -67,7 +67,7 @@ class KeySamples:
 
         Opens a reader on a separate client, and closes both in a background thread. Raises SegmentNotFound;
         SegmentTerminated; DataPlaneTimeout if the reader does not open within the time limit; other errors of
-        the library as Cleave's.
+        opening the reader as Cleave's.
         """
         topic, deadline = full_name(backing_topic), self._admin.deadline()
         read_range = self._range_to_read(topic, most, deadline)
