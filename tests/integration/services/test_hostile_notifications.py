@@ -80,7 +80,10 @@ def test_a_worker_with_its_leader_and_its_feeds_ignores_them_and_still_reacts(
         lambda: session.assignment and all(one.sealed for one in session.assignment.buckets),
         message="the leader tells that the segment is sealed",
     )
-    assert not bench.operation(operation.operation_id).state.is_live
+    # The layout is announced by the commit, which the operation's last step follows.
+    wait_until(
+        lambda: not bench.operation(operation.operation_id).state.is_live, message="the operation ends"
+    )
     assert worker.thread.is_alive()
     assert errors() == failed
     assert ignored("cleave_consumers") >= dropped + len(KNOWN)
