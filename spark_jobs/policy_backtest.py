@@ -208,8 +208,8 @@ def _simulations(
     load: Load, question: Question, done: Done
 ) -> list[tuple[dict[str, Any], tuple[int, ...], Floats]]:
     """Simulate each case of a load's part of the question. Return, for each case, its result row with the least cost 0, the key of the
-    cases with which its least cost can be computed (steps, seconds of a step, maximum and initial number of segments), and the load of
-    each step in segments' capacities. Calls `done(1)` after each simulation.
+    cases with which its least cost can be computed (steps, seconds of a step, greatest maximum number of segments of any candidate of the
+    question, initial number of segments), and the load of each step in segments' capacities. Calls `done(1)` after each simulation.
 
     Raises InvalidInput if a cost is not finite, and the errors of `Candidate.as_rule`.
     """
@@ -250,7 +250,9 @@ def _add_fronts(
     first: int,
 ) -> None:
     """Add the result of `front`, the least costs for several prices of excess, to the picture of each recording's first row
-    with seed 0. `rows` are changed in place. `members`: index of a row, and the load of each step in capacities.
+    with seed 0; rows with other seeds are unchanged. `rows` are changed in place, and their pictures must not be None. `members`: index of a
+    row, and the load of each step in capacities. `step_seconds`, `max_segments` and `first`, the initial number of segments, are those of
+    all members.
     """
     done_keys: set[int] = set()
     for index, load in members:
@@ -267,7 +269,8 @@ def _simulate_case(
     recording: Recording, series: LoadSeries, candidate: Candidate, seed: int, question: Question
 ) -> dict[str, Any]:
     """Simulate a candidate on a load, with the messages that the seed draws. Return the result row, in which the least cost is 0. Load and
-    cost are in capacities of the recording's policy in force, not of the candidate.
+    cost are in capacities of the recording's policy in force, not of the candidate; only the figure `silent_seconds` is not. `picture` is
+    None unless the question requests pictures.
     """
     base = recording.base_policy
     conditions = Conditions(
@@ -301,7 +304,8 @@ def _simulate_case(
 
 def drawn(series: LoadSeries, seed: int) -> LoadSeries:
     """Return the series unchanged for seed 0. For any other seed return a copy in which each step's incoming messages are drawn at random
-    around the recorded number; equal seeds give equal series. The other metrics of a step change in proportion.
+    around the recorded number; equal seeds give equal series. The other metrics of a step change in proportion. A step without recorded
+    incoming messages is unchanged.
     """
     if seed == 0:
         return series

@@ -84,9 +84,11 @@ class Recording:
 
 def series_of(recording: Recording, rows: pa.Table) -> LoadSeries:
     """Return the load series of a recording from its rows of `RATE_COLUMNS`, in any order: in each step the sums over the segments. Rates
-    that are negative or not finite count as 0; a step without a recent window is NaN.
+    that are negative or not finite count as 0. A step has the rates of the last window that ended by the end of the step; it is NaN if that
+    window is not recent (`_windows_of_steps`).
 
-    The series has a distribution over the ring, which is even in steps without a recent window, unless all rates are of the whole ring.
+    The series has the distribution of the load over the ring, which is even in steps without a recent window. It has none if all rates are
+    of the whole ring.
     """
     ends = rows.column("window_end_ms").to_numpy()
     windows, window_of_row = np.unique(ends, return_inverse=True)

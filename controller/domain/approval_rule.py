@@ -87,7 +87,7 @@ def without_approvals(policy: AutoScalePolicy) -> AutoScalePolicy:
 
 def is_marked(policy: AutoScalePolicy, action: Decision) -> bool:
     """Return True if the policy requires an approval for this action: the action leaves fewer segments and
-    `approval_merges` is set, or its size (`size_of`) is at least `approval_min_segments` (0: no limit).
+    `approval_merges` is set, or its size (`size_of`) is at least `approval_min_segments` (0: the size has no effect).
 
     An action of the consumer lane is never marked: a consumer that joins would have nothing to read until a person has
     answered.

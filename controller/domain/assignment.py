@@ -78,9 +78,9 @@ def assign(
     not wait for its ancestors. `drain_consumers` (1 or more): if consumers read whole segments, at most this many
     consumers share the buckets of a sealed segment until it is drained, in addition to their other segments.
 
-    `owners` gives the current owner of each bucket, and the owners of the buckets of the parents of new segments. A
-    new bucket stays with the consumer that owned most of the same bucket hashes in its parents, or with any of
-    several consumers that owned equally many. Owners that are not among `consumers` do not count. With
+    `owners` gives the current owner of each bucket, and the owners of the buckets of the parents of new segments. As
+    far as equal numbers allow, a bucket stays with its owner, and a new bucket goes to the consumer that owned most of
+    its hashes in the parents, or to any of several consumers that owned equally many. Owners that are not among `consumers` do not count. With
     `strict_pulsar` owners and `drain_consumers` are ignored: segments and buckets are assigned as Pulsar 5 assigns
     them, except that children still wait for their parents.
     """

@@ -84,7 +84,7 @@ holds actions again, other segments wait for the next evaluation.
 
 def _with_approvals(situation: EvaluationInput, lanes: Collection[Lane]) -> Evaluation:
     """Return the evaluation under a policy that requires approvals. If actions are held, the profile decides again
-    without their segments, until it chooses no action that must be held, at most `MOST_ROUNDS` times.
+    without their segments, until it chooses no action that must be held, in at most `MOST_ROUNDS` rounds in all.
 
     The decisions are those of the last round without the held actions. Each held action has a refusal. The
     evaluation is valid until the earliest end of validity of any round or approval.

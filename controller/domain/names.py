@@ -177,7 +177,8 @@ def quoted(text: str) -> str:
 def policy_level(text: str) -> str:
     """Return the level of policy that the text names: `cluster`, `tenant/namespace`, or a topic's full name. A topic
     may be given in a form of Pulsar's tools with three parts (`t/n/x` or `persistent://t/n/x`), and its name is not
-    checked. Raises InvalidInput for another form, and for a namespace whose parts are not names.
+    checked; three parts after another domain are returned unchanged. Raises InvalidInput for another form, and for a
+    namespace whose parts are not names.
     """
     if text == CLUSTER:
         return text

@@ -59,7 +59,7 @@ class Reshape:
 def validate(layout: SegmentGraph, parent_ids: Sequence[int], children: Sequence[ChildPlan]) -> None:
     """Raise SegmentNotFound for a parent that is not in the layout. Raise InvalidLayoutChange unless the parents are
     active and adjacent, the children tile exactly the range of the parents, and the children's ids are unused and their
-    bucket boundaries ascend.
+    bucket boundaries ascend. The same error is raised for no parents, a repeated parent, and no children.
 
     An id counts as unused if no present segment has it and it is higher than every parent's id. Ids below
     `next_segment_id` are allowed, since another operation may have reserved and committed later ids in the
@@ -116,8 +116,8 @@ def plan_split(
     """Return the plan of a split 1 → 2 at the midpoint (None) or at one cut point, or 1 → k at several cut points.
 
     A cut point is the first hash of a child; several must ascend. Each child gets `buckets` entry buckets of equal
-    width, which do not follow the parent's boundaries; None: `max(1, N // k)`, as in Pulsar for k = 2. Raises
-    SegmentNotFound, or InvalidLayoutChange for a sealed segment, a range of one hash, an empty list of cut points,
+    width, which do not follow the parent's boundaries; None: `max(1, N // k)` for a parent with N buckets, as in Pulsar
+    for k = 2. Raises SegmentNotFound, or InvalidLayoutChange for a sealed segment, a range of one hash, an empty list of cut points,
     and cut points that do not ascend within the range.
     """
     parent = _active(layout, segment_id)
@@ -208,8 +208,8 @@ def plan_recut(
     the segments are joined into one.
 
     Each child gets `buckets` entry buckets; None: the parents' buckets divided equally, at least 1 and at most
-    `max_buckets` per child. Raises SegmentNotFound, or InvalidLayoutChange for segments that are sealed, repeated
-    or not adjacent, for cut points that do not ascend within the union, and for cut points that leave the ranges
+    `max_buckets` per child. Raises SegmentNotFound, or InvalidLayoutChange for no segments, for segments that are
+    sealed, repeated or not adjacent, for cut points that do not ascend within the union, and for cut points that leave the ranges
     unchanged.
     """
     parents = _active_parents(layout, parent_ids)

@@ -173,8 +173,8 @@ class SegmentGraph:
 
     def check_invariants(self) -> None:
         """Raise InvariantViolated, which names the first violated invariant and its values, unless the ACTIVE
-        ranges tile the ring, parents and children list each other and overlap, and ids, epochs, bucket boundaries
-        and merge depths are consistent. A layout without segments, that of a deleted topic, passes.
+        ranges tile the ring, parents and children that are both present list each other and overlap, and ids, epochs,
+        bucket boundaries and merge depths are consistent. A layout without segments, that of a deleted topic, passes.
         """
         self._check_tiling()
         children = {key: frozenset(segment.child_ids) for key, segment in self.segments.items()}

@@ -216,7 +216,7 @@ def examine_file(
     """Read the footer of a file (`deeply`: all contents). Return the number of rows of a usable file, the defect of an unusable file as
     text (not Parquet, or a column of `schema` is missing or differs), None for a file that no longer exists.
 
-    Raises OSError if the storage does not answer.
+    Raises OSError if the file exists but cannot be opened, or if the storage does not answer.
     """
     try:
         stream = location.open(path)

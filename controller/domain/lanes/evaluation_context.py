@@ -172,7 +172,7 @@ class EvaluationContext:
 
     def refuse_busy(self, lane: Lane, segment_id: int, other_id: int | None = None) -> bool:
         """Refuse the segment and return True if a live operation seals it, or an action that awaits approval or was
-        rejected would seal it. Otherwise return False.
+        rejected would seal it. Otherwise return False. `other_id` is the neighbour of a pair.
         """
         if segment_id not in self.busy:
             return False

@@ -126,7 +126,7 @@ class _Planner:
     ) -> None:
         """Compute the inputs of the plan. Refuse each segment without a fresh load record, each hot segment that is busy,
         and each segment above the target load whose load no cut can divide. `served`: the actions that this evaluation
-        takes for consumers; the plan leaves their segments unchanged.
+        takes for consumers; the plan leaves their segments unchanged, and refuses them only without a load record.
         """
         self._context = context
         self._lanes = lanes
@@ -179,10 +179,13 @@ class _Planner:
 
     def _member(self, i: int, excluded: frozenset[int]) -> Member:
         """Return the segment at index `i` as an input of the plan. The segment is excluded from all runs if it is in
-        `excluded` (segment ids), busy, unsplittable, or has no fresh load record. A missing or stale load record and an
-        unsplittable load are refused; a busy segment is refused if it is hot. The present load is the newest remembered
-        load, or the load record if nothing is remembered. The evaluation is valid at most until the load record becomes
-        stale, or until a person no longer keeps the segment apart.
+        `excluded` (segment ids), busy, above the target load and unsplittable, or has no fresh load record. For the last
+        two reasons it is refused; a busy segment is refused if its load exceeds the capacity. A segment in `excluded` is
+        refused only without a load record; a record in which no rate was measured counts as missing.
+
+        The present load is the newest remembered load, or that of the load record if nothing is remembered or the
+        segment is in `excluded`; 0 without a load record. The evaluation is valid at most until a fresh load record
+        becomes stale, or until a person no longer keeps the segment apart.
         """
         context = self._context
         segment, record = context.active[i], context.records[i]
@@ -229,8 +232,9 @@ class _Planner:
         return min(load, _MOST_LOAD)
 
     def _ticks(self, segment_id: int, load: float) -> list[float]:
-        """Return the remembered loads, newest first, as shares of the capacity; for a segment without memory only
-        `load`. A tick whose load was never measured counts as `load`.
+        """Return the remembered loads, newest first, as shares of the capacity, of at most `TICKS_OF_MEMORY` ticks; for a
+        segment without memory only `load`. A tick counts as `load` if its incoming message rate was never measured, or if
+        its load is `RING_SIZE` or more.
         """
         remembered = self._context.situation.recent_loads.get(segment_id)
         if not remembered:
@@ -273,9 +277,9 @@ class _Planner:
 
     def _is_hot(self, i: int, load: float, width: float, ticks: Sequence[float]) -> bool:
         """Return True if the load exceeds the capacity by more than `overload_tolerance`, if the segment is a child
-        created within `SETTLE_TICKS` ticks, or if the overload has already cost as much as a reshape. For a child
-        created within `SETTLE_TICKS` ticks, the evaluation is valid at most until these ticks are over. The caller
-        has checked that the load exceeds the capacity.
+        created within `SETTLE_TICKS` ticks, or if the overload has already cost as much as a reshape that adds a segment.
+        If only its recent creation makes a child hot, the evaluation is valid at most until these ticks are over. The
+        caller has checked that the load exceeds the capacity.
         """
         context = self._context
         created_at = context.active[i].created_at_ms
@@ -318,10 +322,10 @@ class _Planner:
         return sorted(actions, key=lambda action: (not action.run.is_scale_out, -self._urgency(action)))
 
     def _cuts(self, run: Run, most_parts: int | None = None) -> tuple[int, ...] | None:
-        """Return the cuts of the run. Without a key histogram for all members, they make the planned number of
-        parts of equal width. With histograms they make the fewest parts that carry the load at the target, which
-        may be more or fewer. `most_parts`: maximum number of parts; None: the planned number, with histograms the
-        data plane's maximum.
+        """Return the cuts of the run. If a member has no key histogram, the cuts make the planned number of parts of
+        equal width, at most one for each hash. If all members have one, the cuts make the fewest parts that carry the
+        load at the target, which may be more or fewer. `most_parts`: maximum number of parts; None: the planned number,
+        with histograms the data plane's maximum.
 
         If the key histograms show that a cut would not relieve a segment, or that a scale-in would not make fewer
         parts, refuse the run and return None.
@@ -356,8 +360,9 @@ class _Planner:
         return cuts
 
     def _would_split_again(self, run: Run, cuts: tuple[int, ...]) -> bool:
-        """Refuse the run and return True if its scale-in would create a segment above its capacity, as far as the loads
-        of the members show where the load lies.
+        """Refuse the run and return True if its scale-in into several segments would create a segment above its capacity.
+        The load of each member is assumed to be even over its range. Return False for a scale-out, and for a scale-in
+        into one segment.
         """
         if run.is_scale_out or not cuts:
             return False
@@ -376,7 +381,7 @@ class _Planner:
     def _refuse_ineffective(self, run: Run) -> None:
         """Refuse a run whose cuts by the key histograms would not help. A scale-out, which would not reduce the load of
         any segment, is refused as UNSPLITTABLE for its hottest segment; a scale-in, which would need as many parts
-        again, as WOULD_SPLIT_AGAIN. `_explain` adds no further refusal for these segments.
+        again, as WOULD_SPLIT_AGAIN for all its segments. `_explain` adds no further refusal for these segments.
         """
         members = range(run.first, run.first + run.length)
         hottest = max(members, key=lambda i: self._members[i].load)
@@ -438,7 +443,7 @@ class _Planner:
         """Return the actions after which every consumer that has a place still has one. Children get more entry buckets
         if necessary. If buckets do not suffice, a scale-out gets more children, at cuts of equal width; it is refused if
         it would exceed the maximum number of segments or of children, or the number of hashes. A scale-in is refused.
-        Without shared buckets all actions are returned. The cuts and buckets of the actions are changed in place.
+        Without shared buckets or consumers all actions are returned. The cuts and buckets of the actions are changed in place.
         """
         context = self._context
         if not context.shared_buckets or not context.consumers:

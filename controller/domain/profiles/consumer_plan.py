@@ -56,7 +56,8 @@ def answer(context: EvaluationContext) -> tuple[Decision, ...]:
     consumer lacks a place or a segment that the rate justifies.
 
     While consumers are joining after an earlier action, the result is empty and the topic is refused in `context`. If
-    consumers remain without a place, the topic is refused for the limit, in addition to the actions.
+    consumers remain without a place, the topic is refused for the limit, in addition to the actions, unless only a busy
+    segment is the reason (`_refuse_limits`).
     """
     places = context.count_places()
     if context.consumers <= places and context.segments_net >= segments_wanted(context):
@@ -184,7 +185,8 @@ def _most_parts(context: EvaluationContext, chosen: Sequence[_Candidate], *, is_
     """Return the maximum number of children of each of the `chosen` segments, in their order, at least 1.
 
     The data plane limits each number. The segments that `max_segments` leaves free go to the first chosen segments
-    first. With `is_justified`, a segment gets only the children that its own incoming rate justifies.
+    first. With `is_justified`, a segment gets only the children that its own incoming rate justifies; any number is
+    justified if consumers cannot share segments or `split_vs_rebucket_min_msg_rate_in` is 0.
     """
     split_rate = context.policy.split_vs_rebucket_min_msg_rate_in
     spare = max(0, context.policy.max_segments - context.segments_high)
