@@ -23,8 +23,8 @@ SEGMENTS = 1_000
 
 def ring(run: Simulation, load: Floats) -> dict[str, Any]:
     """Return the segments with their lifetimes, and the highest load of each segment in each cell of time: `segments`
-    has rows of id, first and last hash, begin and end in milliseconds; `loads` has rows of id, number of the cell and
-    load; `cell_ms` is the length of a cell.
+    has rows of id, first and last hash, begin and end in milliseconds since the Unix epoch; `loads` has rows of id,
+    number of the cell and load; `cell_ms` is the length of a cell. Only the first `SEGMENTS` segments are included.
 
     `load[step]` is the topic's load in segments' capacities. Cells are numbered from the Unix epoch.
     """

@@ -208,9 +208,9 @@ def next_step(operation: Operation, observed: Observed) -> tuple[Step, Operation
     Step.SYNC_SUBSCRIPTIONS keep the state.
 
     An abort comes first: the data plane refuses the next step permanently, an abort is requested, or the deadline is
-    over, as far as the state permits. Then the operation waits for older operations and for readers. A commit with
-    children is preceded by Step.SYNC_SUBSCRIPTIONS if the subscriptions changed. Raises KeyError for a final state;
-    pass live operations only.
+    over, as far as kind and state permit. Then the kinds of `WAITS_BEFORE` wait, in the state given there, for older
+    operations, and an operation in the state INTENDED waits for readers. A commit with children is preceded by
+    Step.SYNC_SUBSCRIPTIONS if the subscriptions changed. Raises KeyError for a final state; pass live operations only.
     """
     may_end = observed.is_refused and can_give_up(operation)
     if may_end or (is_abortable(operation) and _must_abort(operation, observed)):
@@ -236,9 +236,10 @@ def is_abortable(operation: Operation) -> bool:
 def can_give_up(operation: Operation) -> bool:
     """Return True if the operation ends when the data plane refuses its next step permanently.
 
-    An operation that has terminated a parent cannot end like this. A seek may, even if it has moved some cursors;
-    the kinds of `NOT_ABORTABLE` may before their first step is done. A reshape of a mirrored topic may until it is
-    committed, because the mirror finds the changes that a broker has made to its layout.
+    Return False for a kind that has no abort, and after the fence is announced or the operation is committed. A seek
+    may end like this even if it has moved some cursors; the kinds of `NOT_ABORTABLE` may before their first step is
+    done. A reshape of a mirrored topic may until it is committed, because the mirror finds the changes that a broker
+    has made to its layout.
     """
     if _S.ABORTING not in moves_of(operation):
         return False

@@ -17,8 +17,9 @@ def answer(context: EvaluationContext) -> tuple[Decision, ...]:
     for splits, merges or rebuckets, and for `bucket_idle_seconds` after the last change of consumers or rebucket. After
     that, a busy segment is refused.
 
-    A segment keeps its share of the topic's `entry_bucket_budget`, rounded up. The topic keeps as many places as the
-    number of its consumers, rounded up to a power of two.
+    A segment keeps its share of the topic's `entry_bucket_budget`, rounded up, but no more than
+    `entry_bucket_max_per_segment`. The topic keeps as many places as the number of its consumers, rounded up to a power
+    of two.
     """
     changed_at = context.situation.consumers_changed_at
     if context.strict or not context.shared_buckets or changed_at is None:
