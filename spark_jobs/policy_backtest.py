@@ -249,10 +249,10 @@ def _add_fronts(
     max_segments: int,
     first: int,
 ) -> None:
-    """Add the result of `front`, the least costs for several prices of excess, to the picture of each recording's first row
-    with seed 0; rows with other seeds are unchanged. `rows` are changed in place, and their pictures must not be None. `members`: index of a
-    row, and the load of each step in capacities. `step_seconds`, `max_segments` and `first`, the initial number of segments, are those of
-    all members.
+    """Add the result of `front`, the least costs for several prices of excess, to the picture of each recording's first row with seed 0;
+    rows with other seeds are unchanged. `rows` are changed in place, and their pictures must not be None. `members`: index of a row, and
+    the load of each step in capacities. `step_seconds`, `max_segments` and `first`, the initial number of segments, are those of all
+    members.
     """
     done_keys: set[int] = set()
     for index, load in members:

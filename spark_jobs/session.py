@@ -68,10 +68,10 @@ def session_id(master: str, number: int = 0) -> UUID:
 def get_session(master: str, conf: Mapping[str, str] | None = None) -> SparkSession:
     """Return the session for `master`, which is created on first use. `conf` adds to or overrides the built-in settings of a new session.
 
-    A classic session sets PYSPARK_PYTHON for a local master, unless it is set, and starts a JVM in this process. Over Connect only settings of the session
-    can be given, not settings of the server, and `conf` has no effect on a session that this process has already. Raises InvalidInput for
-    a wrong master or setting, Retryable if no server answers or Java ended at its start, Terminal if there is no Java for Spark, or the
-    Connect server has ended too many sessions.
+    A classic session sets PYSPARK_PYTHON for a local master, unless it is set, and starts a JVM in this process. Over Connect only settings
+    of the session can be given, not settings of the server, and `conf` has no effect on a session that this process has already. Raises
+    InvalidInput for a wrong master or setting, Retryable if no server answers or Java ended at its start, Terminal if there is no Java for
+    Spark, or the Connect server has ended too many sessions.
     """
     if master.startswith("sc://"):
         return _connect(master, dict(conf or {}))

@@ -80,9 +80,9 @@ def assign(
 
     `owners` gives the current owner of each bucket, and the owners of the buckets of the parents of new segments. As
     far as equal numbers allow, a bucket stays with its owner, and a new bucket goes to the consumer that owned most of
-    its hashes in the parents, or to any of several consumers that owned equally many. Owners that are not among `consumers` do not count. With
-    `strict_pulsar` owners and `drain_consumers` are ignored: segments and buckets are assigned as Pulsar 5 assigns
-    them, except that children still wait for their parents.
+    its hashes in the parents, or to any of several consumers that owned equally many. Owners that are not among
+    `consumers` do not count. With `strict_pulsar` owners and `drain_consumers` are ignored: segments and buckets are
+    assigned as Pulsar 5 assigns them, except that children still wait for their parents.
     """
     names = sorted(set(consumers))
     ready = candidates(layout, drained, parents_block=parents_block)

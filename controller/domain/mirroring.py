@@ -76,8 +76,8 @@ def last_reshape_times(
     layout: SegmentGraph, since: SegmentGraph | None = None, besides: Collection[int] = ()
 ) -> dict[ReshapeKind, int]:
     """Return the time of the last reshape of each kind, in milliseconds since the Unix epoch; a kind without a reshape
-    is left out. There is no entry for RECUT or HEAL: each child counts by its own parents (`_kind_of_origin`), so a recut
-    may count as MERGE and as SPLIT, and a repair counts as REBUCKET.
+    is left out. There is no entry for RECUT or HEAL: each child counts by its own parents (`_kind_of_origin`), so a
+    recut may count as MERGE and as SPLIT, and a repair counts as REBUCKET.
 
     The times are derived from the creation times of segments, as a new leader in Pulsar derives its cooldowns: from
     segments created after the epoch of the layout `since` (None: from all segments), without those whose ids are in

@@ -117,8 +117,8 @@ def plan_split(
 
     A cut point is the first hash of a child; several must ascend. Each child gets `buckets` entry buckets of equal
     width, which do not follow the parent's boundaries; None: `max(1, N // k)` for a parent with N buckets, as in Pulsar
-    for k = 2. Raises SegmentNotFound, or InvalidLayoutChange for a sealed segment, a range of one hash, an empty list of cut points,
-    and cut points that do not ascend within the range.
+    for k = 2. Raises SegmentNotFound, or InvalidLayoutChange for a sealed segment, a range of one hash, an empty list
+    of cut points, and cut points that do not ascend within the range.
     """
     parent = _active(layout, segment_id)
     _demand_divisible(parent, 2)
@@ -209,8 +209,8 @@ def plan_recut(
 
     Each child gets `buckets` entry buckets; None: the parents' buckets divided equally, at least 1 and at most
     `max_buckets` per child. Raises SegmentNotFound, or InvalidLayoutChange for no segments, for segments that are
-    sealed, repeated or not adjacent, for cut points that do not ascend within the union, and for cut points that leave the ranges
-    unchanged.
+    sealed, repeated or not adjacent, for cut points that do not ascend within the union, and for cut points that leave
+    the ranges unchanged.
     """
     parents = _active_parents(layout, parent_ids)
     union = _union(parents)

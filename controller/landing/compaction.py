@@ -61,10 +61,10 @@ def compact(
     grace_ms: int = DEFAULT_GRACE_MS,
     target_bytes: int = DEFAULT_TARGET_BYTES,
 ) -> CompactionReport:
-    """Compact the last `days_back` days and today once: write compacted files for hours that ended at least
-    `settle_ms` ago, quarantine files of these hours without valid samples, and delete files that were replaced at least
-    `grace_ms` ago. Drafts that were last written at least `settle_ms` ago are deleted, too. `area` holds counter samples; `now_ms` is in milliseconds
-    since the Unix epoch.
+    """Compact the last `days_back` days and today once: write compacted files for hours that ended at least `settle_ms`
+    ago, quarantine files of these hours without valid samples, and delete files that were replaced at least `grace_ms`
+    ago. Drafts that were last written at least `settle_ms` ago are deleted, too. `area` holds counter samples; `now_ms`
+    is in milliseconds since the Unix epoch.
 
     Memory is bounded whatever the files contain. Files with an invalid name are ignored. Files that the storage cannot
     read stay in place and are logged; the result is logged if anything changed. Raises OSError if the storage does not
@@ -110,8 +110,8 @@ def _hour_end_ms(file: LandedFile) -> int:
 
 def _groups(files: Sequence[LandedFile], target_bytes: int) -> Iterator[list[LandedFile]]:
     """Yield groups of two or more consecutive files of one hour, each with a total size of at most `target_bytes`. A
-    group ends before the file that would exceed this size; a file that is alone in its group is left out. `files` are in
-    the order of time.
+    group ends before the file that would exceed this size; a file that is alone in its group is left out. `files` are
+    in the order of time.
     """
     for _, hour_files in groupby(files, key=_hour_end_ms):
         group: list[LandedFile] = []

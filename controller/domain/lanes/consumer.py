@@ -23,8 +23,9 @@ def answer(context: EvaluationContext) -> tuple[Decision, ...]:
 
     If consumers can share segments, segments are rebucketed when the topic has its maximum number of segments, or when
     the busiest segment is slow and buckets suffice. Otherwise the busiest segment is split, unless the topic has its
-    maximum number of segments or the split cooldown lasts. If no action is taken, a refusal of the topic or of the segment is added to the context.
-    Each busier segment that cannot be split is refused. A segment without a fresh load record counts with a rate of 0.
+    maximum number of segments or the split cooldown lasts. If no action is taken, a refusal of the topic or of the
+    segment is added to the context. Each busier segment that cannot be split is refused. A segment without a fresh load
+    record counts with a rate of 0.
     """
     if context.consumers <= context.segments_net + context.held_places:
         return ()

@@ -137,9 +137,10 @@ class MergeConditions:
         return busiest
 
     def _would_split_for_consumers(self, i: int) -> bool:
-        """Refuse the pair and return True if the consumer lane would split a segment after the merge: consumers
-        cannot share segments, need more places than the remaining segments can have, or the incoming rate of the
-        busiest segment, which may be the merged one, is at least `split_vs_rebucket_min_msg_rate_in`. Called only if `_consumers_may_want_split`.
+        """Refuse the pair and return True if the consumer lane would split a segment after the merge: consumers cannot
+        share segments, need more places than the remaining segments can have, or the incoming rate of the busiest
+        segment, which may be the merged one, is at least `split_vs_rebucket_min_msg_rate_in`. Called only if
+        `_consumers_may_want_split`.
         """
         context = self._context
         reason = RefusalReason.WOULD_SPLIT_AGAIN

@@ -124,9 +124,10 @@ class _Planner:
     def __init__(
         self, context: EvaluationContext, lanes: Collection[Lane], served: Sequence[Decision]
     ) -> None:
-        """Compute the inputs of the plan. Refuse each segment without a fresh load record, each hot segment that is busy,
-        and each segment above the target load whose load no cut can divide. `served`: the actions that this evaluation
-        takes for consumers; the plan leaves their segments unchanged, and refuses them only without a load record.
+        """Compute the inputs of the plan. Refuse each segment without a fresh load record, each hot segment that is
+        busy, and each segment above the target load whose load no cut can divide. `served`: the actions that this
+        evaluation takes for consumers; the plan leaves their segments unchanged, and refuses them only without a load
+        record.
         """
         self._context = context
         self._lanes = lanes
@@ -179,9 +180,9 @@ class _Planner:
 
     def _member(self, i: int, excluded: frozenset[int]) -> Member:
         """Return the segment at index `i` as an input of the plan. The segment is excluded from all runs if it is in
-        `excluded` (segment ids), busy, above the target load and unsplittable, or has no fresh load record. For the last
-        two reasons it is refused; a busy segment is refused if its load exceeds the capacity. A segment in `excluded` is
-        refused only without a load record; a record in which no rate was measured counts as missing.
+        `excluded` (segment ids), busy, above the target load and unsplittable, or has no fresh load record. For the
+        last two reasons it is refused; a busy segment is refused if its load exceeds the capacity. A segment in
+        `excluded` is refused only without a load record; a record in which no rate was measured counts as missing.
 
         The present load is the newest remembered load, or that of the load record if nothing is remembered or the
         segment is in `excluded`; 0 without a load record. The evaluation is valid at most until a fresh load record
@@ -232,9 +233,9 @@ class _Planner:
         return min(load, _MOST_LOAD)
 
     def _ticks(self, segment_id: int, load: float) -> list[float]:
-        """Return the remembered loads, newest first, as shares of the capacity, of at most `TICKS_OF_MEMORY` ticks; for a
-        segment without memory only `load`. A tick counts as `load` if its incoming message rate was never measured, or if
-        its load is `RING_SIZE` or more.
+        """Return the remembered loads, newest first, as shares of the capacity, of at most `TICKS_OF_MEMORY` ticks; for
+        a segment without memory only `load`. A tick counts as `load` if its incoming message rate was never measured,
+        or if its load is `RING_SIZE` or more.
         """
         remembered = self._context.situation.recent_loads.get(segment_id)
         if not remembered:
@@ -277,9 +278,9 @@ class _Planner:
 
     def _is_hot(self, i: int, load: float, width: float, ticks: Sequence[float]) -> bool:
         """Return True if the load exceeds the capacity by more than `overload_tolerance`, if the segment is a child
-        created within `SETTLE_TICKS` ticks, or if the overload has already cost as much as a reshape that adds a segment.
-        If only its recent creation makes a child hot, the evaluation is valid at most until these ticks are over. The
-        caller has checked that the load exceeds the capacity.
+        created within `SETTLE_TICKS` ticks, or if the overload has already cost as much as a reshape that adds a
+        segment. For such a child whose overload is within the tolerance, the evaluation is valid at most until these
+        ticks are over. The caller has checked that the load exceeds the capacity.
         """
         context = self._context
         created_at = context.active[i].created_at_ms
@@ -360,9 +361,9 @@ class _Planner:
         return cuts
 
     def _would_split_again(self, run: Run, cuts: tuple[int, ...]) -> bool:
-        """Refuse the run and return True if its scale-in into several segments would create a segment above its capacity.
-        The load of each member is assumed to be even over its range. Return False for a scale-out, and for a scale-in
-        into one segment.
+        """Refuse the run and return True if its scale-in into several segments would create a segment above its
+        capacity. The load of each member is assumed to be even over its range. Return False for a scale-out, and for a
+        scale-in into one segment.
         """
         if run.is_scale_out or not cuts:
             return False
@@ -441,9 +442,10 @@ class _Planner:
 
     def _with_places_kept(self, actions: Sequence[_PlannedAction]) -> list[_PlannedAction]:
         """Return the actions after which every consumer that has a place still has one. Children get more entry buckets
-        if necessary. If buckets do not suffice, a scale-out gets more children, at cuts of equal width; it is refused if
-        it would exceed the maximum number of segments or of children, or the number of hashes. A scale-in is refused.
-        Without shared buckets or consumers all actions are returned. The cuts and buckets of the actions are changed in place.
+        if necessary. If buckets do not suffice, a scale-out gets more children, at cuts of equal width; it is refused
+        if it would exceed the maximum number of segments or of children, or the number of hashes. A scale-in is
+        refused. Without shared buckets or consumers all actions are returned. The cuts and buckets of the actions are
+        changed in place.
         """
         context = self._context
         if not context.shared_buckets or not context.consumers:
