@@ -75,7 +75,9 @@ class Audited:
             log.error("audit not written", row=row, error=str(error))
 
     def _is_known(self, row: AuditRow) -> bool:
-        """Return True if an equal denial was recorded within `REPEATS_AFTER_SECONDS`. Otherwise remember the denial as recorded."""
+        """Return True if a denial with the same subject, address, method, route and status was remembered within `REPEATS_AFTER_SECONDS`.
+        Otherwise remember this one. At most `_DENIALS_KNOWN` are remembered; the next one makes this object forget all of them.
+        """
         key = (row.subject, row.address, row.method, row.act, row.status)
         now = time.monotonic()
         before = self._denials.get(key)

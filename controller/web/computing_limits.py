@@ -41,8 +41,8 @@ class ComputingTurns:
     async def take(self, subject: str) -> AsyncIterator[Computation]:
         """Wait until fewer than `AT_ONCE` computations are in progress, and yield a computation. Its turn ends with the block.
 
-        Raises LimitReached if the subject has another computation in progress or in the queue, if the queue is full, or after
-        LONGEST_WAIT_SECONDS in the queue.
+        Raises LimitReached if the subject still has another computation in progress or in the queue after `ENDING_SECONDS`, if the queue
+        is full, or after LONGEST_WAIT_SECONDS in the queue.
         """
         if not await self._is_free(subject):
             raise LimitReached(

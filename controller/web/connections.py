@@ -169,7 +169,8 @@ class GuardedProtocol(HttpToolsProtocol):
         """Start the app, or queue the request behind the request in progress, and allow a limited time for the body to arrive. The app
         starts before the body is complete.
 
-        Refuse a body that is too large or has no length with 413, and a request beyond `MOST_PIPELINED` waiting requests with 429.
+        Refuse a body that is too large or has no length with 413. If requests are queued on the connection, disconnect the client without
+        an answer instead; so a request beyond `MOST_PIPELINED` queued requests is never answered.
         """
         problem = body_problem(self.headers)
         if problem is not None:
@@ -272,7 +273,7 @@ def _network(address: str) -> str:
     """Return the text of the addresses that count as one client: an IPv4 address, or the /64 network of an IPv6 address, since a client
     has many addresses of it.
 
-    A text that is no address is returned unchanged.
+    An IPv6 address that maps an IPv4 address counts as that address. A text that is no address is returned unchanged.
     """
     try:
         parsed = ipaddress.ip_address(address)

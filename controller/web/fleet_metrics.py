@@ -235,7 +235,7 @@ def _families() -> dict[str, CounterMetricFamily | GaugeMetricFamily]:
 
 
 def _samples(figures: FleetFigures) -> Iterator[Sample]:
-    """Yield the sample of each of the figures."""
+    """Yield the sample of each of the figures: the metric's name, the values of its labels, and its value, None if unknown."""
     yield UP[0], (), 1
     for column in HEALTH:
         yield _health_name(column), (), figures.health[column]

@@ -134,7 +134,8 @@ class JsonRequest(HttpRequest):
 
     async def _decoded(self) -> Any:
         """Return the body as Python values, NaN and infinity included. Raises JSONDecodeError or UnicodeDecodeError, which name the
-        position of the error.
+        position of the error; RecursionError for a body that is nested too deeply to be parsed, and ValueError for an integer with
+        too many digits for Python.
         """
         body = await self.body()
         try:

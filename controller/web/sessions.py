@@ -210,7 +210,7 @@ async def _asking(
 ) -> RequestingConsumer:
     """Return the consumer of a request at the leader, if this worker leads the topic. `holder` is the grant of the token. Subscription and
     consumer are not checked here. Raises TopicNotFound, OtherLeader if another worker leads the topic, StoreUnavailable if no worker leads
-    the topic or the leader has no address.
+    the topic, the leader has no address, or the database names this worker before or after it leads the topic.
     """
     served = served_by(request)
     threads: CapacityLimiter = request.app.state.session_threads
