@@ -87,7 +87,7 @@ def _keep(text: str) -> str | None:
 
 def split_words(value: object) -> object:
     """Return the words of a text, or of a list of texts, separated by commas, semicolons, spaces or line breaks;
-    None if there is no word. Any other value is returned unchanged, for the field's type to check.
+    None if there is no word. Any other value, an empty list too, is returned unchanged, for the field's type to check.
     """
     if isinstance(value, list) and value and all(isinstance(part, str) for part in value):
         value = " ".join(value)

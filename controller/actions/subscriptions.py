@@ -331,8 +331,8 @@ def seek(context: Context, request: SeekSubscription) -> SeekResponse:
 
 def cancel_seek(context: Context, request: CancelSeek) -> CancelledSeeks:
     """Request the abort of the subscription's seeks that have not stopped a consumer yet, wait for the end of each
-    operation for at most the wait that the context allows, and return the operations as they are then. Raises
-    TopicNotFound, TopicNotLive, SubscriptionNotFound, and Conflict if there is no such seek.
+    operation for at most the wait that the context allows, and return the operations as they are then. A dry run does
+    not wait. Raises TopicNotFound, TopicNotLive, SubscriptionNotFound, and Conflict if there is no such seek.
     """
     journal_request = context.journal_request(request.reason)
     operations = subscription_admin.give_up_seek(

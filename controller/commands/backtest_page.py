@@ -324,10 +324,10 @@ def _ring(picture: Mapping[str, Any]) -> figures.Figure:
 def _front(
     best: Sequence[Mapping[str, float]], rows: Sequence[Mapping[str, Any]], excess_price: float
 ) -> Any:
-    """Return a figure of excess against all other cost (left), and of the regret at each price of excess (right). `best` are the points
-    of the optimum.
+    """Return a figure of excess against all other cost (left), and of the regret at each price of excess (right). `best` has the least
+    possible cost, with its hours of excess, for each price (`weight`). `rows` has one row for each policy.
 
-    `excess_price` is the price that the costs of `rows` contain.
+    `excess_price` is the price of an hour of excess in the costs of `rows`.
     """
     import plotly.graph_objects as go
     from plotly.subplots import make_subplots

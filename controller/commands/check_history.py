@@ -74,7 +74,9 @@ def check_history(
 
 
 def _page(verdict: Verdict, acknowledged: bool) -> RenderableType:
-    """Return the verdict as tables: the number of messages of each kind of fault, and the examples if there are any."""
+    """Return the verdict as tables: the number of messages of each kind of fault, and the examples if there are any. `acknowledged`: True
+    if messages that were never acknowledged count as lost, which changes the meaning shown for `lost`.
+    """
     document = verdict.document()
     totals = ", ".join(f"{document[name]:,} {name.replace('_', ' ')}" for name in _TOTALS)
     title = f"{_how_many(verdict.faults)}: {totals}"

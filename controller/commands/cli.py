@@ -80,8 +80,8 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def run(arguments: list[str] | None = None) -> int:
-    """Run one command and return its exit code. Each error of Cleave or of the arguments becomes one line on standard error; other errors
-    are raised.
+    """Run one command and return its exit code. Each error of Cleave or of the arguments becomes one line on standard error, and a group
+    without a command prints its help there; other errors are raised.
 
     `arguments` None: the arguments of the process.
     """

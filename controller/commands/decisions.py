@@ -244,7 +244,9 @@ def _title(row: Mapping[str, Any], again: Replay) -> str:
 
 
 def _outcome(again: Replay) -> str:
-    """Return the difference between the stored and the replayed evaluation as text."""
+    """Return the outcome of a replay as text: the same result, inputs that cannot be read with the reason, other actions or refusals, or
+    only another `valid_until` or order.
+    """
     if again.is_same:
         return "the same answer, bit for bit"
     if again.replayed is None:

@@ -164,7 +164,8 @@ class Calls:
 
     def ended(self, operation: Row, wait_seconds: float) -> Row:
         """Wait for the operation to end, `wait_seconds` at most, and return its present values under the keys of `operation`. An operation
-        that has not ended is read at least once. `operation` has `operation_id`, `state` and other fields of `OperationDocument`.
+        that has not ended is read at least once; an operation that has ended is returned unchanged. `operation` has `operation_id`, `state`
+        and other fields of `OperationDocument`.
         """
         if not OperationState(operation["state"]).is_live:
             return operation
@@ -184,9 +185,9 @@ class Calls:
         return {key: present[key] for key in before}
 
     def _ask(self, method: str, path: str, **options: Any) -> Any:
-        """Call the server and return the JSON of its response. A call without a complete answer is repeated for `tried_again_seconds`.
-        Raises StoreUnavailable with the server's address if no attempt succeeds, Terminal if the response is not JSON, and the errors that
-        the server reports.
+        """Call the server and return the JSON of its response. For `tried_again_seconds`, repeat a call without a complete answer (after a
+        lost answer also on any other Retryable error), and a call that was refused with TokenOutOfTime. Raises StoreUnavailable with the
+        server's address if no answer arrives, Terminal if the response is not JSON, and the errors that the server reports.
         """
         try:
             return _repeating(self.tried_again_seconds)(self.servers.ask, method, path, **options)
@@ -253,8 +254,9 @@ def _answer_of(action: AnyAction, answer: Any) -> Answer:
 
 
 def _repeating(seconds: float) -> tenacity.Retrying:
-    """Return a repetition of one call, for `seconds`: after the call was lost, while its lost first attempt is in progress, and if a new
-    token may be accepted.
+    """Return a retry of one call, for `seconds`. It repeats the call if no complete answer arrived, and on TokenOutOfTime. After a lost
+    answer it repeats the call on any Retryable error too, because the lost attempt may still be in progress. Other errors, and the last
+    error after `seconds`, are raised.
     """
     was_lost = False
 

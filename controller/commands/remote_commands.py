@@ -67,7 +67,9 @@ def gated(verb: str, act: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def demand_database(verb: str) -> None:
-    """Raise Unsupported if a server is used, because the verb, or the verb with that option, needs the database."""
+    """Raise Unsupported if a server is used, because the verb, or the verb with that option, needs the database. Does nothing if the
+    server's address or another setting is invalid, which the command itself reports.
+    """
     url = _named()
     if url is not None:
         why = f": {WHY[verb]}" if verb in WHY else ""

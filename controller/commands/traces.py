@@ -86,11 +86,11 @@ class _Sender:
         self._sent: dict[int, datetime] = {}
 
     def round(self) -> int:
-        """Send the operations that have ended since the last round, in pages, and return their number. An operation is sent once per
-        process.
+        """Send the operations that have ended since the last round, in pages, and return their number. The first round begins at `since`.
+        An operation of an accepted page is not sent again by this process.
 
-        If an error ends the round, the next round sends the remaining operations. Raises Retryable if the collector or the database
-        cannot be reached.
+        If an error ends the round, the next round sends the remaining operations, beginning with the whole page that failed. Raises
+        Retryable if the collector does not accept spans, or if the database cannot be reached.
         """
         since, after, sent = self._since, 0, 0
         while page := self._page(since, after):

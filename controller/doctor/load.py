@@ -46,9 +46,9 @@ def collectors(cleave: Application) -> str:
 
 
 def landing(cleave: Application) -> str:
-    """Return the number of sample files of the last hour, and the age of the last sample. Raises Terminal if the last
-    sample is too old (`OLD_AFTER_INTERVALS`, `OLD_AFTER_SECONDS`), otherwise Note if there are no files, or if the name
-    of a file is not that of a sample file; OSError if the storage does not answer.
+    """Return the number of sample files of the last hour, and the age of the last sample. Raises Note if there are no
+    such files, Terminal if their last sample is too old (`OLD_AFTER_INTERVALS`, `OLD_AFTER_SECONDS`), otherwise Note if
+    the name of a file is not that of a sample file; OSError if the storage does not answer.
     """
     from controller.landing.area import LandingArea
 
@@ -86,8 +86,8 @@ def load_runs(cleave: Application) -> str:
 
 
 def java(cleave: Application) -> str:
-    """Return where Java is, or that it is not needed here. Raises Note if no Java of version `OLDEST_JAVA` or newer is
-    installed, because PostgreSQL then aggregates the load.
+    """Return where Java is, or that it is not needed here: if Spark is not used, or runs on a Connect server (`sc://`).
+    Raises Note if no Java of version `OLDEST_JAVA` or newer is installed, because PostgreSQL then aggregates the load.
     """
     master = cleave.settings.spark_label
     if master == NO_SPARK or master.startswith("sc://"):
@@ -101,8 +101,8 @@ def java(cleave: Application) -> str:
 
 
 def spark(cleave: Application) -> str:
-    """Return the version of PySpark and the master, or that Spark is not needed. Raises Note if PySpark is
-    not installed, because PostgreSQL then aggregates the load.
+    """Return the version of PySpark and the master, or that Spark is not needed, if the master is `NO_SPARK`. Raises
+    Note if PySpark is not installed, because PostgreSQL then aggregates the load.
     """
     if cleave.settings.spark_label == NO_SPARK:
         return f"not needed here: SPARK_MASTER is {NO_SPARK}, so PostgreSQL aggregates the load"

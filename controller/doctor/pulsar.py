@@ -41,9 +41,9 @@ def cluster(cleave: Application) -> str:
 
 
 def isolation(cleave: Application) -> str:
-    """Check that every isolation policy of the cluster names an active broker. Raises Note with the policies that name
-    none. Also raises Note if no cluster is configured, or if the cluster refuses to list the policies; Retryable if no
-    broker answers.
+    """Check that every isolation policy of the cluster names an active broker. Return the number of policies as text, or
+    `none` if there are none. Raises Note with the policies that name no active broker, if no cluster is configured, or if
+    the cluster refuses to list the policies; Retryable if no broker answers.
     """
     from controller.bundles.bootstrap import bundles_of
     from controller.bundles.domain.isolation import Isolation
@@ -139,7 +139,7 @@ def _check_namespace(requirements: Namespaces, namespace: str, *, fix: bool) -> 
 
 def _finding(check: str, unmet: Unmet) -> Finding:
     """Return the finding about one requirement that was not met: the setting that has been applied, or what is missing
-    and how to correct it.
+    and why it is needed. The latter names `cleave doctor --fix` if Cleave may apply the setting.
     """
     demand = unmet.demand
     if unmet.set_now:

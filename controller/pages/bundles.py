@@ -20,8 +20,9 @@ _OPEN = [ProposalState.PROPOSED, ProposalState.APPROVED, ProposalState.APPLIED]
 def page(tx: Connection, cluster: str, namespace: str) -> dict[str, Any]:
     """Return all brokers and namespaces, the live proposals, and the bundles of one namespace of a cluster.
 
-    Without names (empty texts), the namespace with the most bytes per second is chosen. Lists have at most MAX_ROWS + 1 rows, so that the
-    page can say that a list is cut; bundles have at most MOST_BUNDLES. Without such a namespace there are no bundles.
+    If `cluster` or `namespace` is an empty text, the listed namespace with the most bytes per second is chosen, among those that match the
+    other name. Lists have at most MAX_ROWS + 1 rows, so that the page can say that a list is cut; bundles have at most MOST_BUNDLES.
+    Without such a namespace there are no bundles.
     """
     by_load = "byte_rate_in + byte_rate_out DESC NULLS LAST, namespace"
     namespaces = read_view(tx, "inspect.bundles_namespaces", order=by_load, limit=MAX_ROWS + 1)

@@ -46,7 +46,8 @@ class PageContext:
         self._guard = threading.Lock()
 
     def application(self) -> Application:
-        """Return the present application. If the arguments have changed, open another one, and close the one replaced before the last.
+        """Return the present application. If the arguments have changed, open another one. The replaced one stays open, and the one
+        replaced by the change before is closed.
 
         Pages read with it in snapshots (`reading`) and perform dry runs of forms. The caller does not close it. Raises CleaveError if the
         connection is missing or invalid.

@@ -57,7 +57,8 @@ def ring_now(segments: Sequence[Row]) -> Figure:
 
 def load_over_time(records: Sequence[Row], threshold: float | None, metric: str, unit: str) -> Figure:
     """Return a figure with a step line of the rate `metric` for each segment in `records`, and a line at the split threshold unless it is
-    None.
+    None. `records` have `segment_id`, `recorded_at` and `rate`, in the order of time for each segment; `unit` is the text of the rate's
+    unit.
     """
     names = list(dict.fromkeys(record["segment_id"] for record in records))
     traces: list[Figure] = []

@@ -34,7 +34,8 @@ _TYPES: Mapping[str, Schema] = MappingProxyType(
 
 def row_schemas(tx: Connection) -> dict[str, Schema]:
     """Return the JSON schema of a row of each view of schema `inspect`, by the view's full name such as
-    `inspect.topics`. Every column may be null; a column whose PostgreSQL type is not in `_TYPES` has no type.
+    `inspect.topics`. Every column may be null; a column has no type if its PostgreSQL type is neither in `_TYPES` nor
+    an array.
     """
     schemas: dict[str, Schema] = {}
     for column in inspection.rows(tx, _COLUMNS):
@@ -45,7 +46,9 @@ def row_schemas(tx: Connection) -> dict[str, Schema]:
 
 
 def _schema_of(type_name: str) -> Schema:
-    """Return the JSON schema of a PostgreSQL type, which allows null; empty for a type that is not in `_TYPES`."""
+    """Return the JSON schema of a PostgreSQL type, which allows null. An array becomes a list of its item type; the schema
+    of any other type that is not in `_TYPES` is empty.
+    """
     if type_name.endswith("[]"):
         return {"type": ["array", "null"], "items": _schema_of(type_name.removesuffix("[]"))}
     schema = _TYPES.get(type_name)

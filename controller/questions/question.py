@@ -371,9 +371,9 @@ def read_statement(tx: Connection, statement: str, **values: object) -> list[Row
 def read_rows(
     tx: Connection, question: Question, request: QuestionRequest, *, limit: int | None
 ) -> Iterator[Row]:
-    """Yield at most `limit` rows (None: all), page by page, so that a long list is not held in memory. Errors are
-    raised by the iteration: NotFound if there is no row and the question has a message for that, TopicNotFound, and
-    InvalidInput for an empty span.
+    """Yield at most `limit` rows (None: all), page by page, so that a long list is not held in memory. The iteration
+    raises the errors of `read_page`, such as NotFound if there is no row and the question has a message for that. With
+    `limit` 0, nothing is read and no error is raised.
     """
     page, remaining_rows = None, limit
     while remaining_rows is None or remaining_rows > 0:

@@ -48,7 +48,9 @@ def answer_question(
 
 
 def _question(row: ApprovalRow) -> dict[str, Any]:
-    """Return the approval as a question in Markdown."""
+    """Return the approval as a question: its id, a subject, a body in Markdown, the default answer, and the time until
+    which a person may answer.
+    """
     subject_text, note = f"{row.subject} {row.subject_id}", ""
     if row.subject is Subject.OPERATION:
         subject_text = f"decision {row.decision_id}"

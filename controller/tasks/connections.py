@@ -20,7 +20,8 @@ from controller.tasks.application_of_connection import Extras, cleave_at
 
 def check_database(*, dsn: str, extras: Extras) -> str:
     """Return a description of the database: server, schema and login, as in `cleave doctor`. Raises
-    CleaveError if Cleave could not work with it.
+    CleaveError if Cleave could not work with it. A Note of a check, for example about a login that may only read,
+    becomes a part of the description.
     """
     descriptions = []
     with cleave_at(dsn, extras) as app:

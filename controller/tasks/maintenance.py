@@ -80,7 +80,7 @@ def reconcile_share(*, dsn: str, extras: Extras, share: Share, dry_run: bool = F
     to `BUDGET_SECONDS` (checked after each `PAGE_TOPICS` topics), and repair the differences; a dry run only
     lists them. If no worker is running, then run due operations. Log and return the first `SHOWN_AT_MOST`
     findings, and return the counts; `complete` is False if the time was over before all topics were compared.
-    Each call begins at a random topic.
+    Each call begins at a random topic, unless the topics fit into one page.
     """
     findings: dict[reconciler.Finding, None] = {}  # each once, even if its topic is compared twice
     with cleave_at(dsn, extras) as app:
@@ -106,7 +106,7 @@ def collect_garbage(*, dsn: str, extras: Extras, share: Share, dry_run: bool = F
     `PAGE_TOPICS` topics); a dry run only lists them. If no worker is running, then run due operations. Log
     the first `SHOWN_AT_MOST` topics with segments to prune and the first `SHOWN_AT_MOST` segments that are
     kept, with the reasons, and return the counts; `complete` is False if the time was over before all topics
-    were examined. Each call begins at a random topic.
+    were examined. Each call begins at a random topic, unless the topics fit into one page.
     """
     segments: dict[str, tuple[int, ...]] = {}
     kept: dict[garbage_collector.KeptSegment, None] = {}  # each once, even if its topic is examined twice
@@ -146,8 +146,9 @@ def collect_garbage(*, dsn: str, extras: Extras, share: Share, dry_run: bool = F
 def sweep_deletion_entries(*, dsn: str, extras: Extras, dry_run: bool = False) -> dict[str, Any]:
     """Delete the logs of deletion entries that are due, up to the limit of `deletion_sweeper.sweep`, and
     then, for up to `BUDGET_SECONDS`, the messages of logs that all subscriptions have read and that are older
-    than `embedded_retention_seconds`. Return and log the counts. An error of one log is counted as failed, or
-    logged, and not raised. A dry run only lists and counts the first `SHOWN_AT_MOST` open deletion entries,
+    than `embedded_retention_seconds`. Log and return the numbers of logs that are gone (`absent`), of entries that
+    were closed and of deleted messages, and the errors by log (`failed`, the first `SHOWN_AT_MOST`). An error of one
+    log is not raised. A dry run only lists and counts the first `SHOWN_AT_MOST` open deletion entries,
     due or not.
     """
     with cleave_at(dsn, extras) as app:

@@ -64,7 +64,7 @@ class SparkConnection:
 
     def _master(self) -> str:
         """Return the master: the host if it is a complete master, as forms have it; otherwise the host with
-        the scheme that a URI's type keeps.
+        the connection's type as its scheme. The port, if there is one, follows.
         """
         host = self.host or ""
         is_whole = self.conn_type in ("spark", GENERIC_TYPE) and host and ("://" in host or not self.port)
