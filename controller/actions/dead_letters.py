@@ -76,8 +76,8 @@ def redrive(context: Context, request: RedriveDeadLetters) -> RedriveResponse:
     Acknowledge them in their log. Return the numbers of messages put back and left. A dry run puts none back, and
     returns the number for all calls together.
 
-    Raises TopicNotFound, SubscriptionNotFound, NotFound if the subscription never had a dead letter, and the errors
-    of the data plane.
+    Raises TopicNotFound, SubscriptionNotFound, NotFound if the subscription never had a dead letter, Unsupported if the
+    topic's data plane is not configured here or has no dead-letter logs, and the errors of the data plane.
     """
     logs = DeadLetterLogs(context.store, context.app.planes)
     log = logs.find(request.topic, request.subscription)

@@ -84,8 +84,8 @@ class LayoutRecord(_Recorded, Document):
 
 
 def show_layout(context: Context, request: ShowLayout) -> LayoutRecord:
-    """Return the layout at the requested epoch or time, or the present one. Raises TopicNotFound, and NotFound if
-    the topic had no layout at that epoch or time.
+    """Return the layout at the requested epoch or time, or the present one, which is empty while the topic is being
+    created. Raises TopicNotFound, and NotFound if the topic had no layout at that epoch or time.
     """
     with snapshot(context.store) as tx:
         topic = inspected.find_topic(tx, request.topic)
