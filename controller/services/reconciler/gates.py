@@ -17,13 +17,12 @@ from controller import telemetry
 from controller.dataplane.base import DataPlane
 from controller.dataplane.gates import GatedDataPlane
 from controller.domain import drain_barrier
-from controller.domain.errors import CleaveError, StoreUnavailable, SubscriptionNotFound
+from controller.domain.errors import SubscriptionNotFound
 from controller.domain.gates import GateState
 from controller.services.reconciler.log_differences import Finding, FindingKind
-from controller.store import set_aside
+from controller.services.reconciler.topic_by_topic import compare_each
 from controller.store.journal import seeks
 from controller.store.postgres.engine import Store
-from controller.store.set_aside import SetAside
 from controller.store.topics import bucket_owners, gates, readable_segments, topics
 from controller.store.topics.bucket_owners import SubscriptionKey
 from controller.store.topics.gates import Gate, GateRecord
@@ -53,24 +52,13 @@ def reconcile_gates(
     """
     with store.single_statement() as tx:
         with_gates = gates.topics_with_gates(tx, topic_ids)
-    findings: list[Finding] = []
-    set_aside_topics: list[SetAside] = []
-    for topic_id in with_gates:
-        try:
-            findings += _topic(store, planes, topic_id, dry_run=dry_run)
-        except StoreUnavailable:
-            raise
-        except CleaveError as error:
-            log.warning("gates not compared", topic_id=topic_id, error=str(error))
-        except Exception as error:
-            # An error of one topic must not keep the gates of other topics from being compared.
-            log.exception("gates not compared", topic_id=topic_id)
-            reason = f"its gates cannot be compared: {type(error).__name__}: {error}"
-            set_aside_topics.append(SetAside(f"topic {topic_id}", reason, topic_id))
-    if set_aside_topics and not dry_run:
-        with store.transaction() as tx:
-            set_aside.note(tx, set_aside.Batch.MAINTENANCE, set_aside_topics)
-    return findings
+    return compare_each(
+        store,
+        with_gates,
+        lambda topic_id: _topic(store, planes, topic_id, dry_run=dry_run),
+        failure="gates not compared",
+        dry_run=dry_run,
+    )
 
 
 def _topic(store: Store, planes: Mapping[str, DataPlane], topic_id: int, *, dry_run: bool) -> list[Finding]:

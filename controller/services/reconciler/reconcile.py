@@ -23,13 +23,12 @@ from controller.domain.reshape import plan_heal
 from controller.services.reconciler import logs_ahead
 from controller.services.reconciler.gates import reconcile_gates
 from controller.services.reconciler.log_differences import Finding, FindingKind, PlaneView, compare
-from controller.store import set_aside
+from controller.services.reconciler.topic_by_topic import compare_each
 from controller.store.journal import deletion_entries, reshape_intents
 from controller.store.journal.operations import Request
 from controller.store.journal.reshape_intents import ReshapeDraft
 from controller.store.postgres.clock import database_now
 from controller.store.postgres.engine import Store
-from controller.store.set_aside import SetAside
 from controller.store.shards import Shards
 from controller.store.topics import (
     backing_logs,
@@ -112,27 +111,13 @@ def _compare_all(
     comparison fails is logged and skipped. After an unexpected error it is also recorded in the view
     `inspect.set_aside`. Raises StoreUnavailable only.
     """
-    findings: list[Finding] = []
-    set_aside_topics: list[SetAside] = []
-    for topic_id in _topics_to_reconcile(store, planes, topic_ids, dry_run=dry_run):
-        try:
-            findings += _reconcile_logs(store, planes, topic_id, dry_run=dry_run)
-        except StoreUnavailable:
-            raise
-        except CleaveError as error:
-            log.warning("topic not reconciled", topic_id=topic_id, error=str(error))
-        except Exception as error:
-            # An error of one topic must not keep the other topics from being compared.
-            log.exception("topic not reconciled", topic_id=topic_id)
-            set_aside_topics.append(
-                SetAside(
-                    f"topic {topic_id}", f"it cannot be compared: {type(error).__name__}: {error}", topic_id
-                )
-            )
-    if set_aside_topics and not dry_run:
-        with store.transaction() as tx:
-            set_aside.note(tx, set_aside.Batch.MAINTENANCE, set_aside_topics)
-    return findings
+    return compare_each(
+        store,
+        _topics_to_reconcile(store, planes, topic_ids, dry_run=dry_run),
+        lambda topic_id: _reconcile_logs(store, planes, topic_id, dry_run=dry_run),
+        failure="topic not reconciled",
+        dry_run=dry_run,
+    )
 
 
 def _topics_to_reconcile(

@@ -167,7 +167,7 @@ def test_the_reconciler_repairs_the_healthy(bench: Bench, poisoned: int) -> None
     assert set_aside(bench) == [("maintenance", POISONED, 1)]
 
 
-def test_the_gates_of_the_healthy_are_compared(database: str) -> None:
+def test_the_gates_of_the_healthy_are_compared(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The poisoned topic comes first."""
     bench = GatedBench(database)
     try:
@@ -179,7 +179,7 @@ def test_the_gates_of_the_healthy_are_compared(database: str) -> None:
                 raise ArithmeticError("a bug")
             return GateState.CLOSED
 
-        bench.gated.gate_state = trouble  # type: ignore[method-assign]
+        monkeypatch.setattr(bench.gated, "gate_state", trouble)
         findings, _ = reconciler.reconcile_topics(bench.store, bench.planes)
         alone = reconciler.reconcile(bench.store, bench.planes, poisoned)
 
