@@ -17,7 +17,7 @@ from sqlalchemy import Connection, text
 from controller.clock import to_datetime
 from controller.domain.decision import Lane
 from controller.store.postgres.prepared_statements import Prepared
-from controller.store.shards import Shards
+from controller.store.shards import Shards, filter_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ def lock_due(
     Locked rows, and topics paused by `not_before`, are skipped. `skip` lists further topics to skip, for example topics whose evaluation
     failed in this pass. `shards` and `topic_ids` limit the topics; None: all.
     """
-    parameters: dict[str, object] = {**_of_shards(shards), "skip": list(skip), "limit": limit}
+    parameters: dict[str, object] = {**filter_of(shards), "skip": list(skip), "limit": limit}
     if topic_ids is not None:
         parameters |= {"topic_ids": sorted(topic_ids), **_of_lanes(lanes)}
         return [PendingEvaluation(*row) for row in _LOCK_NAMED.execute(tx, parameters)]
@@ -195,14 +195,10 @@ def next_due(tx: Connection, lanes: Collection[Lane], shards: Shards | None = No
     None if no topic becomes due without a changed input. A paused topic, with a changed input or due by time, is due at the end of its
     pause at the earliest.
     """
-    due = _NEXT_DUE.execute(tx, {**_of_shards(shards), **_of_lanes(lanes)}).scalar_one()
+    due = _NEXT_DUE.execute(tx, {**filter_of(shards), **_of_lanes(lanes)}).scalar_one()
     return cast(datetime | None, due)
 
 
 def _of_lanes(lanes: Collection[Lane]) -> dict[str, object]:
     """Return the parameters that say for each lane whether it is among the lanes."""
     return {lane: lane in lanes for lane in Lane}
-
-
-def _of_shards(shards: Shards | None) -> dict[str, object]:
-    return {"shards": None, "shard_count": 1} if shards is None else shards.parameters

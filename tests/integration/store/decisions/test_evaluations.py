@@ -237,6 +237,10 @@ def test_finishing_and_draining_a_batch_is_a_fixed_number_of_statements_on_index
         drain_plans = plans_of(
             tx, lambda: dirty.extend(evaluations.lock_due(tx, lanes={Lane.LOAD}, limit=100))
         )
+        named = [topic.topic_id for topic in dirty[:3]]
+        named_plans = plans_of(
+            tx, lambda: evaluations.lock_due(tx, lanes={Lane.LOAD}, limit=100, topic_ids=named)
+        )
         finish_plans = plans_of(
             tx,
             lambda: evaluations.finish(
@@ -248,6 +252,8 @@ def test_finishing_and_draining_a_batch_is_a_fixed_number_of_statements_on_index
     assert len(dirty) == 10
     assert ["evaluation_load_dirty" in plan for plan in drain_plans] == [True, False]
     assert "evaluation_load_due" in drain_plans[1]
+    [named_plan] = named_plans
+    assert "evaluation_pkey" in named_plan
     [finish_plan] = finish_plans
     assert "evaluation_pkey" in finish_plan
     [due_plan] = due_plans
@@ -255,5 +261,7 @@ def test_finishing_and_draining_a_batch_is_a_fixed_number_of_statements_on_index
     assert "evaluation_paused" in due_plan
     assert "evaluation_load_due" in due_plan
     assert not [
-        plan for plan in (*drain_plans, *finish_plans, *due_plans) if "Seq Scan on evaluation" in plan
+        plan
+        for plan in (*drain_plans, *named_plans, *finish_plans, *due_plans)
+        if "Seq Scan on evaluation" in plan
     ]
