@@ -260,6 +260,21 @@ def decided() -> tuple[float, float]:
     return count or 0.0, seconds or 0.0
 
 
+def test_what_an_evaluation_of_one_topic_makes_due_is_done_without_another_notification(bench: Bench) -> None:
+    due, evaluated = TimedSensor(Lane.LOAD, None), list[frozenset[Lane]]()
+
+    def evaluate(lanes: Collection[Lane], topic_ids: Collection[int] | None, _shards: Shards) -> int:
+        due.at = None if topic_ids is None else OVERDUE
+        evaluated.append(frozenset(lanes))
+        return 0
+
+    with running(bench, CONSUMERS, due, evaluate=evaluate) as one:
+        one.rings()
+        evaluated.clear()
+        notify(bench, 1)
+        wait_until(lambda: evaluated[-1:] == [{Lane.LOAD}], message="the due topics are evaluated")
+
+
 def test_it_is_measured_how_long_consumers_wait_for_a_decision(bench: Bench) -> None:
     before = decided()
     with running(bench, CONSUMERS, TimedSensor(Lane.LOAD, None)) as one:
