@@ -317,8 +317,6 @@ def _serving(app: Application, leases: ShardLeases, served: ConsumerServer) -> t
     """
     from controller.postgres.listener import Listener
     from controller.services import subscription_lag
-    from controller.services.consumer_sessions import leader as sessions
-    from controller.services.consumer_sessions.timing import ConsumerTiming
     from controller.services.dead_letters import DeadLetterLogs
     from controller.services.delivery_counts import DeliveryCounts
     from controller.services.key_count_landing import KeyCountLanding
@@ -327,23 +325,7 @@ def _serving(app: Application, leases: ShardLeases, served: ConsumerServer) -> t
     from controller.services.watches import feeds, layout_feed, topic_feed
 
     settings = app.settings
-    leader = sessions.SessionLeader(
-        Store(
-            app.store.address,
-            application_name="cleave-leader",
-            pool_size=1,
-            statement_seconds=settings.worker_statement_seconds,
-        ),
-        Listener(app.store.address, sessions.CHANNELS, application_name="cleave-sessions"),
-        leases,
-        shard_count=settings.worker_shards,
-        timing=ConsumerTiming(
-            settings.consumer_grace_seconds,
-            settings.consumer_release_seconds or math.inf,
-            settings.bucket_gap_seconds,
-        ),
-        clock=SystemClock(),
-    )
+    leader = _session_leader(app, leases)
     watch_listener = Listener(
         app.store.address, (*layout_feed.CHANNELS, topic_feed.CHANNEL), application_name="cleave-watches"
     )
@@ -372,6 +354,34 @@ def _serving(app: Application, leases: ShardLeases, served: ConsumerServer) -> t
         ),
     )
     return leader, feed_loop, key_counts, suspects, served.serve(services)
+
+
+def _session_leader(app: Application, leases: ShardLeases) -> SessionLeader:
+    """Return the leader of the topics in the shards that `leases` hold, with connections of its own. Raises InvalidInput for settings that
+    contradict each other.
+    """
+    from controller.postgres.listener import Listener
+    from controller.services.consumer_sessions import leader as sessions
+    from controller.services.consumer_sessions.timing import ConsumerTiming
+
+    settings = app.settings
+    return sessions.SessionLeader(
+        Store(
+            app.store.address,
+            application_name="cleave-leader",
+            pool_size=1,
+            statement_seconds=settings.worker_statement_seconds,
+        ),
+        Listener(app.store.address, sessions.CHANNELS, application_name="cleave-sessions"),
+        leases,
+        shard_count=settings.worker_shards,
+        timing=ConsumerTiming(
+            settings.consumer_grace_seconds,
+            settings.consumer_release_seconds or math.inf,
+            settings.bucket_gap_seconds,
+        ),
+        clock=SystemClock(),
+    )
 
 
 def key_count_area(settings: Settings) -> LandingArea:

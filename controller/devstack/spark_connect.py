@@ -78,8 +78,9 @@ class SparkConnectServer(ChildServer):
 
     def stop(self) -> None:
         """End the server and all its sessions; do nothing if it is not running."""
-        super().stop()
-        release_port(self._port)
+        if self._child is not None:
+            super().stop()
+            release_port(self._port)
 
     def _command(self, home: Path) -> list[str | Path]:
         conf = {

@@ -100,9 +100,10 @@ def question(
         raise InvalidInput(f"seeds must be between 1 and {MOST_SEEDS}, not {seeds}")
     if not 0 <= actuation_seconds <= 86_400:
         raise InvalidInput(f"actuation must be between 0 and 86400 s, not {actuation_seconds:g} s")
-    texts = policies_in(policies) if isinstance(policies, str) else policies
-    candidates = tuple(candidate(text) if isinstance(text, str) else text for text in texts)
-    candidates = candidates or tuple(map(candidate, DEFAULT_POLICIES))
+    given = policies_in(policies) if isinstance(policies, str) else tuple(policies)
+    candidates = tuple(
+        candidate(policy) if isinstance(policy, str) else policy for policy in given or DEFAULT_POLICIES
+    )
     names = [policy.name for policy in candidates]
     repeated_names = {name for name in names if names.count(name) > 1}
     if repeated_names:
