@@ -19,7 +19,7 @@ from controller.commands.command_list import CommandList
 from controller.commands.exit_codes import EXIT_BAD_INPUT, EXIT_FAILED, exit_code
 from controller.commands.server_choice import name_server
 from controller.domain.errors import CleaveError
-from controller.domain.formatting import printable
+from controller.domain.formatting import printable, shown
 
 try:
     from typer.exceptions import TyperException
@@ -93,7 +93,7 @@ def run(arguments: list[str] | None = None) -> int:
     except Abort:
         return _say("stopped", EXIT_FAILED)
     except TyperException as error:  # an unknown option, a missing argument, a value of the wrong type
-        message = error.format_message() if isinstance(error, typer.BadParameter) else str(error)
+        message = _message_of(error)
         if "\n" in message:  # the help of a noun without a verb
             typer.echo(printable(message, lines=True), err=True)
             return EXIT_BAD_INPUT
@@ -101,6 +101,20 @@ def run(arguments: list[str] | None = None) -> int:
         return _say(f"{message.rstrip('.')}; `{where} --help` lists the possible ones", EXIT_BAD_INPUT)
     except CleaveError as error:
         return _say(str(error), exit_code(type(error)))
+
+
+def _message_of(error: TyperException) -> str:
+    """Return the message of the error. A refused value of an option or argument is named in it."""
+    from pydantic import ValidationError
+
+    if not isinstance(error, typer.BadParameter):
+        return str(error)
+    message = error.format_message()
+    if isinstance(error.__cause__, ValidationError):
+        value = shown(str(error.__cause__.errors()[0]["input"]))
+        if value not in message:
+            message = message.replace("Invalid value for", f"Invalid value {value} for", 1)
+    return message
 
 
 def _say(message: str, code: int) -> int:
