@@ -40,8 +40,13 @@ _SOURCES = text("""
 
 
 def insert_fleet(tx: Connection, topics: int, segments: int, rate: float = WARM) -> None:
-    """Insert `topics` live topics of `segments` equal segments, each with a fresh load record of that rate."""
+    """Insert `topics` live topics of `segments` equal segments, each with a fresh load record of that rate. The transaction then has no
+    statement timeout.
+    """
+    tx.execute(text("SET LOCAL statement_timeout = 0"))
     tx.execute(_TOPICS, {"topics": topics, "segments": segments})
+    # Without statistics each check of the foreign key may read the whole table of topics.
+    tx.execute(text("ANALYZE cleave.topic"))
     tx.execute(_SEGMENTS, {"segments": segments})
     tx.execute(_SOURCES)
     tx.execute(_LOADS, {"rate": rate})
