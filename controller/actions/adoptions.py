@@ -18,6 +18,7 @@ from controller.dataplane.layout_keeper import LayoutKeeper
 from controller.dataplane.registry import PLANE_NAMES
 from controller.domain.errors import InvalidInput
 from controller.domain.names import LONGEST_TOPIC, topic_name
+from controller.domain.operation import OperationKind
 from controller.services import subscription_consumers, topic_admin, topic_adoption
 
 PLANES = ", ".join(PLANE_NAMES)
@@ -227,11 +228,31 @@ def detach(context: Context, request: DetachTopic) -> OperationResponse:
 
 
 ACTIONS = (
-    Action("topics adopt", "/topics/{topic}/adopt", Right.ADMINISTER, AdoptTopic, AdoptionResponse, adopt),
     Action(
-        "topics attach", "/topics/{topic}/attach", Right.ADMINISTER, AttachTopic, AttachmentResponse, attach
+        "topics adopt",
+        "/topics/{topic}/adopt",
+        Right.ADMINISTER,
+        AdoptTopic,
+        AdoptionResponse,
+        adopt,
+        operation_kinds=(OperationKind.ADOPT,),
     ),
     Action(
-        "topics detach", "/topics/{topic}/detach", Right.ADMINISTER, DetachTopic, OperationResponse, detach
+        "topics attach",
+        "/topics/{topic}/attach",
+        Right.ADMINISTER,
+        AttachTopic,
+        AttachmentResponse,
+        attach,
+        operation_kinds=(OperationKind.ATTACH,),
+    ),
+    Action(
+        "topics detach",
+        "/topics/{topic}/detach",
+        Right.ADMINISTER,
+        DetachTopic,
+        OperationResponse,
+        detach,
+        operation_kinds=(OperationKind.DETACH,),
     ),
 )

@@ -54,12 +54,7 @@ def intend_attach(
         )
         return write_operation(tx, topic, new_operation, request)
 
-    return once(
-        tx,
-        request,
-        write_intent,
-        lambda first: first.topic_name == name and first.kind is OperationKind.ATTACH,
-    )
+    return once(tx, request, write_intent, lambda first: is_same(first, name, OperationKind.ATTACH))
 
 
 def intend_detach(tx: Connection, topic_id: int, request: Request) -> Intent:
