@@ -90,13 +90,22 @@ def attach_topic(
     another topic used the name in the meantime, and Conflict if the request key was used for another request. The
     operation detects a topic that the broker lacks.
     """
-    if not isinstance(planes.get(data_plane), LayoutKeeper):
+    layout_keeper(planes, data_plane)
+    with store.transaction() as tx:
+        return mirror_intents.intend_attach(tx, name, data_plane=data_plane, request=request)
+
+
+def layout_keeper(planes: Mapping[str, DataPlane], data_plane: str) -> LayoutKeeper:
+    """Return the data plane of this name, whose topics can be attached. Raises Unsupported for a data plane that keeps no
+    layouts or is not configured here.
+    """
+    keeper = planes.get(data_plane)
+    if not isinstance(keeper, LayoutKeeper):
         raise Unsupported(
             f"data plane {data_plane!r} has no topics to attach; set CLEAVE_PULSAR_ADMIN_URL and choose "
             "pulsar_scalable, or create the topic"
         )
-    with store.transaction() as tx:
-        return mirror_intents.intend_attach(tx, name, data_plane=data_plane, request=request)
+    return keeper
 
 
 def detach_topic(store: Store, name: str, request: Request) -> Intent:
