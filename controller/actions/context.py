@@ -75,16 +75,18 @@ class Context:
         return self.options.dry_run
 
     def journal_request(self, reason: str | None) -> Request:
-        """Return the caller's request for the journal, with the deadline of the settings. Without a `reason`, the caller's default reason
-        is recorded.
-        """
+        """Return the caller's request for the journal, with the deadline of the settings."""
         return Request(
             request_key=self.caller.request_key,
             origin=self.caller.origin,
             actor=self.caller.actor,
-            reason=reason or self.caller.default_reason,
+            reason=self.reason_of(reason),
             deadline_seconds=self.app.settings.operation_deadline_seconds,
         )
+
+    def reason_of(self, reason: str | None) -> str:
+        """Return the reason to record: the given one, otherwise the caller's default reason."""
+        return reason or self.caller.default_reason
 
     def operation_response(self, intent: Intent) -> OperationResponse:
         """Return the response about the intended operation, after the wait that the options allow (none in a dry run). An

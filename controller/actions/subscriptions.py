@@ -338,13 +338,12 @@ def cancel_seek(context: Context, request: CancelSeek) -> CancelledSeeks:
     operation for at most the wait that the context allows, and return the operations as they are then. A dry run does
     not wait. Raises TopicNotFound, TopicNotLive, SubscriptionNotFound, and Conflict if there is no such seek.
     """
-    journal_request = context.journal_request(request.reason)
     operations = subscription_admin.give_up_seek(
         context.store,
         request.topic,
         request.subscription,
-        actor=journal_request.actor,
-        reason=journal_request.reason,
+        actor=context.caller.actor,
+        reason=context.reason_of(request.reason),
     )
     if not context.dry_run:
         operations = [context.wait_for(operation) for operation in operations]
