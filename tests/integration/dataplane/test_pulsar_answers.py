@@ -10,6 +10,7 @@ import pytest
 
 from controller.dataplane.base import LogState, Successor
 from controller.dataplane.pulsar.admin import Deadline
+from controller.dataplane.pulsar.barrier import BARRIER
 from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.dataplane.pulsar.plane import PulsarDataPlane
 from controller.dataplane.pulsar.requirements import Namespaces, Severity
@@ -21,7 +22,7 @@ from controller.domain.errors import (
     SegmentNotFound,
     Terminal,
 )
-from tests.support.scripted_broker import ScriptedBroker, scripted_broker
+from tests.support.scripted_broker import Behaviour, ScriptedBroker, scripted_broker
 
 LOG = "persistent://t/n/x-segment-0000-ffff-0"
 PATH = "/admin/v2/persistent/t/n/x-segment-0000-ffff-0"
@@ -328,6 +329,34 @@ class TestRepeats:
         plane.delete_segment(LOG)
         plane.delete_subscription(LOG, "s")
         assert plane.segment_state(LOG) is LogState.MISSING
+
+    def test_a_barrier_that_a_subscription_has_not_skipped_is_skipped_by_the_repeated_call(
+        self, broker: ScriptedBroker, plane: PulsarDataPlane
+    ) -> None:
+        """No client acknowledges the barrier, so the subscription would never have read the log to its end."""
+
+        def internal(mark: str) -> Behaviour:
+            statistics = {"ledgers": [{"ledgerId": 7, "entries": 0}], "lastConfirmedEntry": "7:0"}
+            return broker.says(200, {**statistics, "cursors": {"s": {"markDeletePosition": mark}}})
+
+        stats = {"subscriptions": {"s": {"msgBacklog": 1}}}
+        entry = broker.says(200, X_Pulsar_producer_name=BARRIER, X_Pulsar_Is_Encrypted="true")
+        broker.behaves(
+            *(broker.says(200, {"subscriptions": {}}), broker.says(204), broker.refuses(503, "busy"))
+        )
+        with pytest.raises(DataPlaneUnavailable):
+            plane.create_subscription(LOG, "s")
+
+        no_rate = broker.says(200)
+        broker.behaves(
+            *(broker.says(200, stats), internal("7:-1"), entry, no_rate),
+            *(internal("7:-1"), broker.says(204), internal("7:0")),
+        )
+        plane.create_subscription(LOG, "s")
+
+        [skip] = [received for received in broker.received if received.method == "POST"]
+        assert skip.path == f"{PATH}/subscription/s/expireMessages"
+        assert json.loads(skip.body) == {"ledgerId": 7, "entryId": 0, "partitionIndex": -1}
 
     def test_a_subscription_is_not_made_on_what_is_missing(
         self, broker: ScriptedBroker, plane: PulsarDataPlane
