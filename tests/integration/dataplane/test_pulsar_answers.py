@@ -12,9 +12,11 @@ from controller.dataplane.base import LogState, Successor
 from controller.dataplane.pulsar.admin import Deadline
 from controller.dataplane.pulsar.barrier import BARRIER
 from controller.dataplane.pulsar.cluster_access import PulsarAccess
+from controller.dataplane.pulsar.cursors import WHOLE_ENTRY
 from controller.dataplane.pulsar.plane import PulsarDataPlane
 from controller.dataplane.pulsar.requirements import Namespaces, Severity
 from controller.domain.errors import (
+    DataGone,
     DataPlaneTimeout,
     DataPlaneUnavailable,
     InvalidInput,
@@ -307,6 +309,26 @@ class TestAnswers:
         broker.behaves(broker.says(200, wrong))
         with pytest.raises(DataPlaneUnavailable, match="lacks the requested data"):
             plane.sample([LOG])
+
+
+class TestPositions:
+    """A topic whose last ledger was deleted, because the topic was idle."""
+
+    def test_who_is_behind_the_last_entry_misses_nothing(
+        self, broker: ScriptedBroker, plane: PulsarDataPlane
+    ) -> None:
+        trimmed = {"lastConfirmedEntry": "5:9", "ledgers": [{"ledgerId": 6, "entries": 0}]}
+        broker.behaves(broker.says(200, trimmed))
+        cursors, deadline = plane._cursors, Deadline(30.0)
+
+        cursors.demand_kept(LOG, (5, 9, WHOLE_ENTRY), deadline)
+        for missed in ((5, 8, WHOLE_ENTRY), (5, 9, 0)):  # a batch may have had more messages
+            with pytest.raises(DataGone):
+                cursors.demand_kept(LOG, missed, deadline)
+
+        broker.behaves(broker.says(200, {**trimmed, **TERMINATED}), broker.refuses(404, "Ledger not found"))
+        assert cursors.is_at_end(LOG, (5, 9, WHOLE_ENTRY), deadline)
+        assert len(broker.received) == 4
 
 
 class TestRepeats:
