@@ -30,6 +30,8 @@ from controller.store.postgres.migrations import migrate
 SEGMENTS = 4
 PERIOD_SECONDS = 900
 GOAL_TOPICS = 100_000
+_AT_ONCE = 500
+"""Topics whose operations are requested before they are run, so that all run before their deadline."""
 
 
 def make_topics(app: Application, first: int, last: int) -> None:
@@ -40,17 +42,20 @@ def make_topics(app: Application, first: int, last: int) -> None:
         while run_due(runner):
             pass
 
-    for number in range(first, last):
-        name = _name(number)
-        topic_admin.create_topic(app.store, app.planes, name, _request(f"c{number}"), segments=SEGMENTS)
-    finish()
-    for number in range(first, last):
-        subscription_admin.create_subscription(app.store, _name(number), "s", _request(f"s{number}"))
-    finish()
-    for number in range(first, last, 10):
-        planner = segment_admin.splitting(0)
-        segment_admin.submit(app.store, app.planes, _name(number), planner, _request(f"r{number}"))
-    finish()
+    for start in range(first, last, _AT_ONCE):
+        part = range(start, min(start + _AT_ONCE, last))
+        for number in part:
+            topic_admin.create_topic(
+                app.store, app.planes, _name(number), _request(f"c{number}"), segments=SEGMENTS
+            )
+        finish()
+        for number in part:
+            subscription_admin.create_subscription(app.store, _name(number), "s", _request(f"s{number}"))
+        finish()
+        for number in part[::10]:
+            planner = segment_admin.splitting(0)
+            segment_admin.submit(app.store, app.planes, _name(number), planner, _request(f"r{number}"))
+        finish()
 
 
 def _name(number: int) -> str:
