@@ -391,11 +391,9 @@ class LogSteps:
             return name in gates.stock_subscriptions(tx, operation.topic_id)
 
     def _create_after_last(self, log: str, name: str) -> None:
-        """Create the cursor after the last message. A cursor that already exists stays where it is, and a
-        missing log is skipped.
+        """Create the cursor after the last message, and move a cursor that already exists there, because an
+        earlier attempt may have died between the two calls. A missing log is skipped.
         """
-        if name in self._plane.list_subscriptions(log):
-            return
         with suppress(SegmentNotFound):
             self._plane.create_subscription(log, name)
             self._plane.skip_all(log, name)
