@@ -144,6 +144,12 @@ def test_a_figure_of_a_metrics_page_that_is_no_number_is_unknown_alone(value: st
     assert (resources.cpu, resources.memory) == (ResourceUsage(), ResourceUsage(5.0, 100.0))
 
 
+def test_a_version_that_is_no_utf_8_does_not_hide_the_usage() -> None:
+    page = b'pulsar_version_info{version="4.\xff"} 1.0\npulsar_lb_cpu_usage{cluster="c"} 5.0\n'
+    report = documents.metrics_report(page)
+    assert (report.version, report.resources.cpu) == ("4.\ufffd", ResourceUsage(5.0, 100.0))
+
+
 @pytest.mark.parametrize(
     "read",
     [
