@@ -1,8 +1,9 @@
 """Exponentially moving averages of loads, for rules that decide on averages, as Pravega computes them.
 
-A segment's averages begin with the segment, at its first load above 0. All segments of a topic whose spread is steady
-have the same loads except for a factor, so their averages differ by this factor and by the report at which they
-began. One pass over the topic's load yields all of them: an average that began at report b has at report t the value
+A segment's averages begin with the segment, at its first observed load above 0. All segments of a topic whose spread
+is steady have the same loads except for a factor, so their averages differ by this factor and by the report at which
+they began. One pass over the topic's load yields all of them: an average that began at report b has at report t the
+value
 
     A(t) + (load(b) - A(b)) · (1 - weight) ^ (observed reports after b up to t)
 
@@ -85,7 +86,7 @@ class SteadyAverages:
         self.metrics = metrics
         self.capacities = capacities[list(metrics)]
         self.observed = ~any_along(is_nan(measured), 1)
-        self.load = np.nan_to_num(measured[:, list(metrics)])
+        self.load = np.where(self.observed[:, None], measured[:, list(metrics)], 0.0)
         self.count = np.cumsum(self.observed)
         self.decays = np.exp(-report_ms / (np.asarray(minutes, dtype=np.float64) * 60_000))
         self.running = np.stack([self._running(decay) for decay in self.decays.tolist()])
@@ -105,8 +106,8 @@ class SteadyAverages:
         return averages
 
     def _next_load(self, row: int) -> Wholes:
-        """Return, for each report and for one past the last, the first report from there on with a load above 0;
-        one past the last if there is none. `row` is an index into `metrics`.
+        """Return, for each report and for one past the last, the first observed report from there on with a load above
+        0; one past the last if there is none. `row` is an index into `metrics`.
         """
         end = len(self.load)
         indexes = np.where(self.load[:, row] > 0, np.arange(end), end)
@@ -114,7 +115,7 @@ class SteadyAverages:
 
     def move(self, new: Sequence[int], old: Sequence[int], count: int, first_report: int) -> None:
         """Continue with `count` segments, of which those at the indexes `new` were at the indexes `old`; the
-        averages of the others begin at the first report from `first_report` on with a load above 0.
+        averages of the others begin at the first observed report from `first_report` on with a load above 0.
         """
         end = len(self.load)
         begins = np.repeat([[after[min(first_report, end)]] for after in self.next_load], count, axis=1)

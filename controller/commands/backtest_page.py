@@ -6,6 +6,7 @@ refusals), the ring over time with each policy, and the front: the excess load o
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from html import escape
@@ -206,10 +207,11 @@ def _labels(policies: Iterable[str]) -> dict[str, str]:
     so on.
     """
     labels: dict[str, str] = {}
+    counts: Counter[str] = Counter()
     for policy in policies:
         short = policy if len(policy) <= LABEL_LETTERS else f"{policy[: LABEL_LETTERS - 1]}…"
-        same = sum(label.partition(" #")[0] == short for label in labels.values())
-        labels[policy] = f"{short} #{same + 1}" if same else short
+        counts[short] += 1
+        labels[policy] = f"{short} #{counts[short]}" if counts[short] > 1 else short
     return labels
 
 

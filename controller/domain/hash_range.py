@@ -37,7 +37,7 @@ def parse_hash(text: str) -> int:
     if _POINT.fullmatch(text) is None:
         raise InvalidInput(f"{shown(text)} is not a hash: write decimal (32768) or hexadecimal (0x8000)")
     value = int(text, 0)
-    if not 0 <= value <= 0xFFFF:
+    if text.startswith("-") or value > MAX_HASH:
         raise InvalidInput(f"hash {shown(text)} is not on the ring: the ring goes from 0 to 65535 (0xffff)")
     return value
 

@@ -177,12 +177,11 @@ def quoted(text: str) -> str:
 def policy_level(text: str) -> str:
     """Return the level of policy that the text names: `cluster`, `tenant/namespace`, or a topic's full name. A topic
     may be given in a form of Pulsar's tools with three parts (`t/n/x` or `persistent://t/n/x`), and its name is not
-    checked; three parts after another domain are returned unchanged. Raises InvalidInput for another form, and for a
-    namespace whose parts are not names.
+    checked. Raises InvalidInput for another form or domain, and for a namespace whose parts are not names.
     """
     if text == CLUSTER:
         return text
-    parts = text.rsplit("://", maxsplit=1)[-1].split("/")
+    parts = text.removeprefix("persistent://").removeprefix("topic://").split("/")
     if all(parts) and len(parts) == 2 and "://" not in text:
         return demand_namespace(text)
     if all(parts) and len(parts) == 3:

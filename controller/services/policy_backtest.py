@@ -128,7 +128,7 @@ class PolicyBacktest:
         a run that failed or did not finish is computed again. If the backtest fails, the run is stored as
         failed.
 
-        Raises InvalidInput if no load has a result and the simulation of at least one failed, if the only
+        Raises InvalidInput if no load has a result and the simulation of at least one failed, if each
         load does not fit a candidate, a trace cannot be read or more than `most_days` days would be
         simulated. Raises NotFound if a named topic is not live, there is no topic, or no load has a result
         for another reason, such as no recorded rates. Raises Unsupported without NumPy or PyArrow, and the
@@ -174,8 +174,8 @@ class PolicyBacktest:
     ) -> BacktestAnswer:
         """Collect the loads, compute the costs with the engine (None: the one that fits the amount of work,
         which is logged), store the results, and return them. A load without a result is left out with a
-        reason. Raises InvalidInput if no load has a result and the simulation of at least one failed, if the
-        only load does not fit a candidate, a trace cannot be read or more than `most_days` days would be
+        reason. Raises InvalidInput if no load has a result and the simulation of at least one failed, if each
+        load does not fit a candidate, a trace cannot be read or more than `most_days` days would be
         simulated. Raises NotFound if a named topic is not live, there is no topic, or no load has a result
         for another reason, and the errors of the engine.
         """
@@ -220,8 +220,8 @@ class PolicyBacktest:
     ) -> tuple[list[Recording], dict[str, str], pa.Table | None]:
         """Return the recordings to simulate, the loads left out with their reasons, and the rates of traces
         (None for topics). A recording is left out if a candidate is not valid for its policy. Raises InvalidPolicy
-        if it is the only recording, InvalidInput for a trace that cannot be read, and NotFound if a named topic is
-        not live or there is no topic.
+        if every recording is left out, InvalidInput for a trace that cannot be read, and NotFound if a named topic
+        is not live or there is no topic.
         """
         if loads.traces:
             recordings, rates = _recordings_of_traces(loads.traces)
@@ -229,17 +229,18 @@ class PolicyBacktest:
         else:
             recordings, left_out = self._recordings_of_topics(loads)
             rates = None
-        valid_recordings = []
+        valid_recordings, errors = [], []
         for recording in recordings:
             try:
                 for candidate in question.candidates:
                     candidate.check(recording.base_policy)
             except InvalidPolicy as error:
-                if len(recordings) == 1:
-                    raise
+                errors.append(error)
                 left_out[recording.name] = error.message
             else:
                 valid_recordings.append(recording)
+        if errors and not valid_recordings:
+            raise errors[0]
         return valid_recordings, left_out, rates
 
     def _recordings_of_topics(self, loads: Loads) -> tuple[list[Recording], dict[str, str]]:

@@ -73,6 +73,8 @@ class StagedCluster:
         self.groups: dict[str, str] = {}
         """Anti-affinity groups by namespace."""
         self.is_extensible = False
+        self.page_status = 200
+        """Of the metrics page."""
         self.trouble: ActionFailure | None = None
         self.silent: set[str] = set()
         self.acts: list[tuple[str, str, Any]] = []
@@ -251,7 +253,7 @@ class _Handler(BaseHTTPRequestHandler):
             for s, v in signals.items()
         )
         text = f'{rest}pulsar_version_info{{cluster="c",version="4.2.4",commit="x"}} 1.0\n{lines}'
-        self._answer(200, text.encode())
+        self._answer(self._cluster.page_status, text.encode())
 
     def _topics(self) -> dict[str, Any]:
         by_namespace: dict[str, Any] = {f"pulsar/{self._name}": {"0x00000000_0xffffffff": {"persistent": {}}}}

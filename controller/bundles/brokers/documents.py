@@ -157,7 +157,7 @@ def metrics_report(page: bytes) -> SystemReport:
         if signal:
             usages[_SIGNALS.get(signal, signal.decode())] = _usage(value.decode(errors="replace"), 100.0)
         elif match := _VERSION.search(labels):
-            version = match[1].decode()
+            version = match[1].decode(errors="replace")
     if "cpu" not in usages:
         raise DataPlaneUnavailable(
             "the metrics page of the broker has no usage: pulsar_lb_cpu_usage is missing"

@@ -19,7 +19,7 @@ from controller.bundles.domain.ring.boundaries import NamespaceBundles
 from controller.bundles.domain.ring.bundle import NamespaceBundle
 from controller.dataplane.pulsar_load.brokers import Broker, BrokerList
 from controller.dataplane.pulsar_load.http import blocks, origin
-from controller.domain.errors import DataPlaneUnavailable, NotFound
+from controller.domain.errors import CleaveError, DataPlaneUnavailable, NotFound
 
 _WATCHED = (b"\npulsar_lb_", b"\npulsar_version_info")
 
@@ -180,11 +180,15 @@ class BundleReader:
 
     def _system_lines(self, url: str) -> bytes:
         """Read a metrics page block by block, and return only the lines of load and version. Raises DataPlaneUnavailable for an
-        incomplete page.
+        incomplete page, and the error of `error_of` for a refusal.
         """
+
+        def refusal(where: str, status: int) -> CleaveError:
+            return error_of(Reply(status, b"", where))
+
         lines: list[bytes] = []
         unread = b"\n"
-        for block in blocks(self._session, url, self.deadline()):
+        for block in blocks(self._session, url, self.deadline(), refusal):
             text = unread + block
             end = text.rfind(b"\n")
             for mark in _WATCHED:

@@ -34,7 +34,7 @@ from controller.bundles.domain.splitting.triggers import (
     decide_splits,
 )
 
-CODE_VERSION = "4"
+CODE_VERSION = "5"
 """Version of the rules. Every change that would answer a stored cycle differently must raise the version."""
 
 

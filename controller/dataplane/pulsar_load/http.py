@@ -18,7 +18,7 @@ from urllib.parse import urljoin, urlsplit
 
 import requests
 
-from controller.domain.errors import DataPlaneTimeout, DataPlaneUnavailable
+from controller.domain.errors import CleaveError, DataPlaneTimeout, DataPlaneUnavailable
 
 BLOCK_BYTES = 1 << 20
 """Largest part of a body that is in memory at once."""
@@ -78,17 +78,20 @@ def origin(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc}"
 
 
-def blocks(session: HttpSession, url: str, deadline: float) -> Iterator[bytes]:
+def blocks(
+    session: HttpSession, url: str, deadline: float, refusal: Callable[[str, int], CleaveError] | None = None
+) -> Iterator[bytes]:
     """Yield the body of the response to a GET of `url` in blocks of up to BLOCK_BYTES, complete by `deadline`
     (`time.monotonic` seconds).
 
-    Raises DataPlaneTimeout at the deadline, and DataPlaneUnavailable for another status than 200, for a body
-    without a recognizable end, and for a broken connection. Earlier blocks are then an incomplete body.
+    Raises DataPlaneTimeout at the deadline, and DataPlaneUnavailable for a body without a recognizable end, and for
+    a broken connection. Earlier blocks are then an incomplete body. For another status than 200, raises the error
+    that `refusal` returns for the URL and the status (None: DataPlaneUnavailable).
     """
     response = _open(session, url, deadline)
     with response, cut_off(response, deadline) as timer:
         if response.status_code != 200:
-            raise _refused(url, response.status_code)
+            raise (refusal or _refused)(url, response.status_code)
         if "Content-Length" not in response.headers and not response.raw.chunked:
             raise DataPlaneUnavailable(f"broker {origin(url)} sent a body without a recognizable end")
         try:

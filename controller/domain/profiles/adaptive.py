@@ -51,7 +51,7 @@ from controller.domain.profiles.ring_plan import Member, RingPlan, plan_ring
 from controller.domain.profiles.run_prices import MAX_RUN, OVERLOAD_WEIGHT, Candidate, Prices, Run
 from controller.domain.split_points.fewest import fewest_cuts
 
-CODE_VERSION = "adaptive-6"
+CODE_VERSION = "adaptive-7"
 
 SETTLE_TICKS = 1
 """Ticks after its creation in which a segment above its capacity was made too large: it is scaled out without tolerance.

@@ -124,11 +124,9 @@ def _shares(context: EvaluationContext, places: int) -> list[_Share]:
         for count in range(1, len(candidates) + 1):
             chosen = candidates[:count]
             other_places = places - sum(candidate.places for candidate in chosen)
-            parts = sum(_most_parts(context, chosen, is_justified=is_justified))
-            if (
-                parts - count >= segments_to_add
-                and other_places + parts * context.most_places >= context.consumers
-            ):
+            parts = _most_parts(context, chosen, is_justified=is_justified)
+            capacity = sum(_capacity(context, *pair) for pair in zip(chosen, parts, strict=True))
+            if sum(parts) - count >= segments_to_add and other_places + capacity >= context.consumers:
                 return _divide_consumers(context, chosen, other_places, segments_to_add)
     return _divide_consumers(
         context, candidates, places - sum(candidate.places for candidate in candidates), segments_to_add
@@ -150,21 +148,36 @@ def _divide_consumers(
         justified.append(1 + min(parts - 1, segments_to_add))
         segments_to_add -= justified[-1] - 1
     spare = context.policy.max_segments - context.segments_high - sum(justified) + len(justified)
-    consumers_left, places_per_part, shares = context.consumers - other_places, context.most_places, []
+    consumers_left, shares = context.consumers - other_places, []
     bounds = [_bound(context, candidate) for candidate in chosen]
     for served_segments, i in enumerate(sorted(range(len(chosen)), key=lambda i: bounds[i])):
         share = max(
             chosen[i].places, justified[i], math.ceil(consumers_left / (len(chosen) - served_segments))
         )
-        unjustified = (
-            min(math.ceil(share / places_per_part), bounds[i], justified[i] + max(0, spare)) - justified[i]
-        )
-        parts = justified[i] + max(0, unjustified)
+        most = max(justified[i], min(bounds[i], justified[i] + max(0, spare)))
+        parts = _fewest_parts(context, chosen[i], share, justified[i], most)
         spare -= parts - justified[i]
-        per_part = min(math.ceil(share / parts), places_per_part)
+        per_part = min(math.ceil(share / parts), _capacity(context, chosen[i], parts) // parts)
         consumers_left -= parts * per_part
         shares.append(_Share(chosen[i].segment, chosen[i].places, parts, per_part))
     return shares
+
+
+def _fewest_parts(
+    context: EvaluationContext, candidate: _Candidate, consumers: int, least: int, most: int
+) -> int:
+    """Return the smallest number of children, from `least` to `most`, that can serve the consumers; `most` if none can."""
+    enough = (parts for parts in range(least, most) if _capacity(context, candidate, parts) >= consumers)
+    return next(enough, most)
+
+
+def _capacity(context: EvaluationContext, candidate: _Candidate, parts: int) -> int:
+    """Return the number of consumers that `parts` children of the segment can serve; for one part, the segment itself
+    counts if it serves more than a child. A child has the buckets that the policy allows, or those that it inherits if
+    they are more: the limit may have been lowered after the segment was created.
+    """
+    inherited = entry_buckets.inherited_on_split(candidate.segment.bucket_count, parts)
+    return parts * max(context.most_places, context.places_of(inherited))
 
 
 def _bound(context: EvaluationContext, candidate: _Candidate) -> int:

@@ -221,6 +221,15 @@ class _Search:
             if isinstance(trial := self._run_search((variant,), names, variant.name), Trial)
         }
         for subject in subjects:
+            if not single_parameters.of(subject.name):
+                yield TunedTopic(
+                    subject.name,
+                    single_parameters.left_out.get(
+                        subject.name, "the backtest of the variants has no result for it"
+                    ),
+                    run_ids=(live.run_id, single_parameters.run_id),
+                )
+                continue
             variant = combinations[subject.name]
             combined_trial = combined.get(variant.name) if variant else None
             yield self._best(

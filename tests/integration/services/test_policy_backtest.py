@@ -199,6 +199,18 @@ def test_what_cannot_be_asked_is_refused(
         ask(backtest, key="c", topics=(TOPIC, "topic://acme/shop/none"))
 
 
+def test_a_candidate_that_is_valid_for_none_of_several_topics_is_refused(
+    bench: Bench, history: RateHistory, backtest: PolicyBacktest
+) -> None:
+    bench.create(2)
+    record(bench, history)
+    bench.topic_name = TOPIC + "-other"
+    bench.create(1)
+
+    with pytest.raises(InvalidPolicy, match="max_segments"):
+        ask(backtest, Question((Candidate("x", "pip483", {"max_segments": 0}),)))
+
+
 def test_a_trace_needs_no_topic(backtest: PolicyBacktest, tmp_path: Path) -> None:
     path = tmp_path / "load.csv"
     lines = [

@@ -14,7 +14,7 @@ from controller.bootstrap import Application, build_trials
 from controller.domain.errors import NotFound
 from controller.domain.policy import PolicyOverride
 from controller.services import policy_candidates
-from controller.services.policy_candidates import Trials, TunedTopic, TuningRequest, tuning
+from controller.services.policy_candidates import Trial, Trials, TunedTopic, TuningRequest, tuning
 from controller.settings import load_settings
 from controller.store.topics import policies
 from tests.support.bench import TOPIC, Bench
@@ -146,6 +146,24 @@ def test_what_was_better_only_where_it_was_searched_is_not_proposed(
     assert answer.searched["in-force"] > min(answer.searched.values())
     assert answer.why.startswith("not confirmed: regret ")
     assert bench.rows("SELECT count(*) FROM cleave.policy_candidate") == [(0,)]
+
+
+@pytest.mark.usefixtures("short_past")
+def test_a_topic_that_only_the_policy_in_force_can_simulate_gets_the_reason(
+    bench: Bench, url: Path, trials: Trials
+) -> None:
+    def fails_alone(variants: Any, topics: Any, *period: Any, request_key: str, **options: Any) -> Trial:
+        if request_key.endswith("search alone"):
+            return Trial(1_000, (), {TOPIC: "InvalidInput: the cost under adaptive is inf"})
+        return trials(variants, topics, *period, request_key=request_key, **options)
+
+    topic(bench)
+    record(bench, url, still)
+
+    answer = tune(bench, fails_alone)
+
+    assert answer.why == "InvalidInput: the cost under adaptive is inf"
+    assert (answer.candidate_id, answer.run_ids[-1]) == (None, 1_000)
 
 
 def test_too_short_a_past_says_so(bench: Bench, url: Path, trials: Trials) -> None:

@@ -132,6 +132,16 @@ def test_averages_are_what_following_them_report_by_report_gives(series: LoadSer
         assert found.tolist() == [pytest.approx(row, rel=1e-9, abs=1e-6) for row in followed]
 
 
+def test_averages_begin_at_a_report_with_all_rates() -> None:
+    """The first report lacks a rate, so it counts as not observed."""
+    measured = np.array([[100.0, np.nan, 0.0, 0.0], [10.0, 5.0, 0.0, 0.0]])
+    averages = SteadyAverages([2.0], 60_000, measured, np.ones(4), [0, 1])
+
+    averages.move([], [], 1, 0)
+
+    assert averages.at(np.array([0, 1]), np.ones(1))[0, :, :, 0].tolist() == [[0.0, 10.0], [0.0, 5.0]]
+
+
 @given(worlds.series(), st.sampled_from(RULES[:2]))
 def test_averages_followed_report_by_report_lead_to_the_same_acts(series: LoadSeries, rule: Rule) -> None:
     series = steady(series)

@@ -69,3 +69,11 @@ def test_long_names_are_short_beside_the_rows_and_whole_in_the_legend() -> None:
     assert len(beside) == len(_pictures()) == 3
     assert all(len(label) <= LABEL_LETTERS + 3 for label in beside)
     assert {LONG, "pip483", "load"} <= {trace.name for trace in figure.data if trace.showlegend}
+
+
+def test_long_names_with_a_number_sign_get_different_labels() -> None:
+    names = [f"nightly #{one} of a long series, part {two}" for one in (1, 2) for two in "abc"]
+
+    labels = backtest_page._labels([*names, "nightly #1"])
+
+    assert len(set(labels.values())) == len(names) + 1

@@ -171,7 +171,7 @@ def test_a_hash_that_is_written_otherwise_is_refused(text: str) -> None:
         parse_hash(text)
 
 
-@pytest.mark.parametrize("text", ["-1", "65536", "0x10000"])
+@pytest.mark.parametrize("text", ["-1", "-0", "-0x0", "65536", "0x10000"])
 def test_a_hash_outside_the_ring_is_refused(text: str) -> None:
     with pytest.raises(InvalidInput, match="is not on the ring"):
         parse_hash(text)

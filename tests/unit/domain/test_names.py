@@ -23,6 +23,7 @@ from controller.domain.names import (
     demand_namespace,
     demand_reason,
     demand_topic,
+    policy_level,
 )
 from controller.domain.segment import Segment, backing_topic_name, segment_descriptor
 from tests.support.terminal_attacks import ATTACKS, is_safe
@@ -99,6 +100,38 @@ def test_a_namespace_is_two_names() -> None:
     for namespace in ("acme", "a/b/c", "acme/", "/shop", "acme/..", f"{'売' * 200}/{'売' * 200}"):
         with pytest.raises(InvalidInput):
             demand_namespace(namespace)
+
+
+@pytest.mark.parametrize(
+    ("text", "level"),
+    [
+        ("cluster", "cluster"),
+        ("t/n", "t/n"),
+        ("t/n/x", "topic://t/n/x"),
+        ("persistent://t/n/x", "topic://t/n/x"),
+        ("topic://t/n/x", "topic://t/n/x"),
+    ],
+)
+def test_a_level_of_policy_is_the_cluster_a_namespace_or_a_topic(text: str, level: str) -> None:
+    assert policy_level(text) == level
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "x",
+        "t/n/x/y",
+        "topic://t/n",
+        "foo://t/n/x",
+        "non-persistent://t/n/x",
+        "topic://foo://t/n/x",
+        "://t/n/x",
+    ],
+)
+def test_another_text_is_no_level_of_policy(text: str) -> None:
+    with pytest.raises(InvalidInput, match="is not a level of policy; write cluster"):
+        policy_level(text)
 
 
 @given(ANY_TEXT)

@@ -26,7 +26,7 @@ class MoveRefusalReason(StrEnum):
     HIT_COUNT = "hit-count"  # cycles in a row that required a move; the number needed
     SETTLING = "settling"  # when the report was made (ms); from when on a report counts again
     WITHIN_TARGET = "within-target"  # the figure; what it must be above to act
-    MOVE_LIMIT = "move-limit"  # moves wanted; moves allowed
+    MOVE_LIMIT = "move-limit"  # moves wanted (`even` counts up to one beyond the limit); moves allowed
     # One broker.
     NO_REPORT = "no-report"  # None; None
     UNKNOWN_USAGE = "unknown-usage"  # None; None: a resource that counts has no usage or limit in its report

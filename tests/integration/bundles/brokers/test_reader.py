@@ -8,7 +8,7 @@ from controller.bundles.brokers import documents
 from controller.bundles.domain.load.broker_usage import ResourceUsage
 from controller.bundles.domain.ring.bundle import NamespaceBundle
 from controller.bundles.domain.ring.hashes import topic_hash
-from controller.domain.errors import BundleNotFound, DataPlaneUnavailable, NotFound
+from controller.domain.errors import BundleNotFound, CleaveError, DataPlaneUnavailable, NotFound, Terminal
 from tests.support.bundle_brokers import Bench
 
 HALF = 0x80000000
@@ -36,6 +36,24 @@ def test_where_there_is_no_load_report_the_metrics_page_tells(bench: Bench) -> N
     assert report.resources.cpu == ResourceUsage(99.5, 100.0)
     assert report.resources.memory == ResourceUsage(20.0, 100.0)
     assert report.resources.bandwidth_out == ResourceUsage()  # NaN is unknown
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "said"),
+    [
+        (401, Terminal, "/metrics/ with 401; check that the token is valid"),
+        (403, Terminal, "/metrics/ with 403; check that the token is valid"),
+        (404, Terminal, "/metrics/ with 404"),
+        (503, DataPlaneUnavailable, "/metrics/ with 503"),
+    ],
+)
+def test_a_metrics_page_that_is_refused_is_an_error_like_any_other_refusal(
+    bench: Bench, status: int, kind: type[CleaveError], said: str
+) -> None:
+    bench.cluster.is_extensible, bench.cluster.page_status = True, status
+
+    with pytest.raises(kind, match=said):
+        bench.reader.system(bench.reader.brokers()[0])
 
 
 def test_topics_are_told_by_their_owner_with_rates_and_sessions(bench: Bench) -> None:
@@ -142,6 +160,12 @@ def test_a_figure_of_a_metrics_page_that_is_no_number_is_unknown_alone(value: st
     page = f'pulsar_lb_cpu_usage{{cluster="c"}} {value}\npulsar_lb_memory_usage{{cluster="c"}} 5.0\n'
     resources = documents.metrics_report(page.encode()).resources
     assert (resources.cpu, resources.memory) == (ResourceUsage(), ResourceUsage(5.0, 100.0))
+
+
+def test_a_version_that_is_no_utf_8_does_not_hide_the_usage() -> None:
+    page = b'pulsar_version_info{version="4.\xff"} 1.0\npulsar_lb_cpu_usage{cluster="c"} 5.0\n'
+    report = documents.metrics_report(page)
+    assert (report.version, report.resources.cpu) == ("4.\ufffd", ResourceUsage(5.0, 100.0))
 
 
 @pytest.mark.parametrize(

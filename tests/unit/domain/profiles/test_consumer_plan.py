@@ -181,6 +181,27 @@ def test_what_no_cap_allows_is_said() -> None:
     ]
 
 
+@pytest.mark.parametrize("max_segments", [2, 3])
+def test_more_buckets_than_are_allowed_now_serve_as_many_consumers(max_segments: int) -> None:
+    """The busiest segment has 8 buckets, and the limit was lowered to 4 later: the other segment serves the rest."""
+    layout = SegmentLayout.initial(2, bucket_budget=2, now=0).rebucket(0, 8, now=0)
+    policy = {"max_segments": max_segments, "entry_bucket_max_per_segment": 4}
+
+    evaluation = decide(evaluation_input(100, 0, layout=layout, consumers=10, policy=policy), CONSUMERS)
+
+    assert evaluation.decisions == (Rebucket(1, 2, "consumer-count"),)
+    assert evaluation.refusals == ()
+
+
+def test_the_refusal_counts_the_places_of_buckets_that_children_inherit_above_the_limit() -> None:
+    few = {"max_segments": 2, "entry_bucket_max_per_segment": 4}
+    evaluation = decide(evaluation_input(0, consumers=65, buckets=64, policy=few), CONSUMERS)
+
+    assert [(one.reason, one.value, one.needed) for one in evaluation.refusals] == [
+        (RefusalReason.AT_MAX_BUCKETS, 64, 65)
+    ]
+
+
 @dataclass
 class SimulatedTopic:
     """A topic with constant load and constant consumers, whose acts are carried out at once."""

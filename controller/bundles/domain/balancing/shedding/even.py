@@ -114,15 +114,16 @@ def _level(
     settings: BalanceSettings,
 ) -> tuple[list[Move], list[MoveRefusal]]:
     """Relieve the hot brokers, fullest first, then fill the cold ones, emptiest first, up to `max_moves_per_cycle` moves (0: no limit).
-    Return the moves, and a refusal for each hot broker that could give nothing, and one if the limit of moves was reached. `ready`:
+    Return the moves, and a refusal for each hot broker that could give nothing, and one if the limit keeps back a move. `ready`:
     brokers that may be the other side of a move. Changes `levels`.
     """
     moves: list[Move] = []
     refusals: list[MoveRefusal] = []
     max_moves = settings.max_moves_per_cycle or len(levels.cluster.bundles)
+    # One move more is planned than is returned: only that shows that the limit keeps a move back.
     for source in sorted(hot, key=lambda name: (-levels.load[name], name)):
         gave = 0
-        while levels.load[source] > levels.hot_goal and len(moves) < max_moves:
+        while levels.load[source] > levels.hot_goal and len(moves) <= max_moves:
             needed = levels.load[source] - levels.hot_goal
             move = pick_for(levels, source, levels.emptiest(ready - {source}), needed, MoveReason.OVERLOADED)
             if isinstance(move, MoveRefusal):
@@ -131,12 +132,12 @@ def _level(
             moves.append(levels.perform(move))
             gave += 1
     for destination in sorted(cold, key=lambda name: (levels.load[name], name)):
-        moves += _fill(levels, destination, ready - {destination}, max_moves - len(moves))
-    if len(moves) >= max_moves:
+        moves += _fill(levels, destination, ready - {destination}, max_moves + 1 - len(moves))
+    if len(moves) > max_moves:
         refusals.append(
             MoveRefusal(MoveRefusalReason.MOVE_LIMIT, metric="moves", value=len(moves), needed=max_moves)
         )
-    return moves, refusals
+    return moves[:max_moves], refusals
 
 
 def _fill(levels: EvenLevels, destination: str, sources: frozenset[str], max_moves: int) -> list[Move]:

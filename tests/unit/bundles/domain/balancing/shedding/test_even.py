@@ -146,6 +146,25 @@ def test_moves_stop_at_the_limit_and_say_so() -> None:
     assert len(ask(cluster, replace(AT_ONCE, max_moves_per_cycle=0)).moves) > 3
 
 
+@settings(max_examples=cases(100, 1_000))
+@given(make.clusters())
+def test_the_limit_is_a_reason_only_if_it_keeps_a_move_back(cluster: Cluster) -> None:
+    wanted = ask(cluster, replace(AT_ONCE, max_moves_per_cycle=0))
+
+    assert MoveRefusalReason.MOVE_LIMIT not in {refusal.reason for refusal in wanted.refusals}
+    for limit in range(1, len(wanted.moves) + 1):
+        shed = ask(cluster, replace(AT_ONCE, max_moves_per_cycle=limit))
+        said = [(r.value, r.needed) for r in shed.refusals if r.reason is MoveRefusalReason.MOVE_LIMIT]
+        assert shed.moves == wanted.moves[:limit]
+        assert said == ([(limit + 1, limit)] if limit < len(wanted.moves) else [])
+
+
+def test_a_cluster_without_bundles_has_no_limit_to_reach() -> None:
+    shed = ask(make.cluster({"a": 90, "b": 10}, {}), replace(AT_ONCE, max_moves_per_cycle=0))
+
+    assert [refusal.reason for refusal in shed.refusals] == [MoveRefusalReason.SOLE_BUNDLE]
+
+
 def test_a_broker_above_its_limit_gives_and_never_takes() -> None:
     """A processor at 150 % beside a quiet network: the broker is the fullest of all, not one that carries 10 %."""
     bundles = [make.bundle(i, owner, 5) for i, owner in enumerate("aaaaaabbbb")]
