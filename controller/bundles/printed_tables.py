@@ -58,7 +58,8 @@ def figure(metric: str | None, value: float | None) -> str | None:
         return duration(value / 1000)
     if metric in _INSTANTS:
         return to_datetime(int(value)).strftime("%Y-%m-%d %H:%M:%S")
-    return f"{value:.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
+    # From 9999.5 on, four significant digits would be written as 1e+04.
+    return f"{value:.4g}" if abs(value) < 9999.5 else f"{value:,.0f}"
 
 
 def broker_table(

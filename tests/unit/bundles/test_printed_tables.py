@@ -24,6 +24,7 @@ def test_an_age_is_in_the_largest_unit_that_fits(seconds: float, text: str) -> N
         ("reported_at", 0.0, "1970-01-01 00:00:00"),
         ("usage", 0.0512345, "0.05123"),
         ("byte_rate", 10_485_760.0, "10,485,760"),
+        ("msg_rate", 9_999.6, "10,000"),
         (None, None, None),
     ],
 )
