@@ -223,7 +223,9 @@ def run_backtest(context: Context, request: RunBacktest) -> BacktestResponse:
 
 
 def show_backtest(context: Context, request: ShowBacktest) -> BacktestDocument:
-    """Return the backtest and its summary, as of one snapshot. Raises NotFound."""
+    """Return the backtest, in any state, and its summary, which is empty unless the backtest is done. Both are read from
+    one snapshot. Raises NotFound.
+    """
     with snapshot(context.store) as tx:
         row, results = read_backtest(tx, request.run_id)
     summary = backtest_rows.summary(backtest_rows.result_rows(results))
@@ -231,8 +233,8 @@ def show_backtest(context: Context, request: ShowBacktest) -> BacktestDocument:
 
 
 def read_backtest(tx: Connection, run_id: int) -> tuple[Row, list[BacktestResult]]:
-    """Return the row of a backtest in any state, and its results by load, policy and seed; no results unless the
-    backtest is done. Raises NotFound.
+    """Return the row of `inspect.backtest_runs` of a backtest in any state, and its results, ordered by load, policy and
+    seed; no results unless the backtest is done. Raises NotFound.
     """
     rows = read_view(tx, LIST_BACKTESTS.view, "run_id = :run_id", run_id=run_id)
     if not rows:
