@@ -109,7 +109,8 @@ def _answer(context: Context, request: AnswerRequest, *, approve: bool) -> Answe
 
     Raises NotFound for an approval that does not exist or that the requested level does not cover, because rights apply
     to a level; Conflict if an approval has another answer or has expired, or if its subject is gone; and the errors of
-    carrying out the answer, which for an operation is left to the next evaluation. The cluster covers every approval, a namespace covers approvals of the namespace and of its
+    carrying out the answer (an approved operation is not carried out here, but begins when the next evaluation still
+    decides on it). The cluster covers every approval, a namespace covers approvals of the namespace and of its
     topics, and a topic its own; a request without a level covers all approvals except approvals of the cluster.
     """
     for approval_id in request.approvals:
