@@ -68,7 +68,9 @@ class AdoptTopic(TopicRequest):
     @model_validator(mode="before")
     @classmethod
     def _named_after_old(cls, values: Any) -> Any:
-        """Use the name of the old topic if the request has no `topic`."""
+        """Use the name of the old topic if the request has no `topic` or an empty one. Other values than a dict with `old` as a text are
+        returned unchanged.
+        """
         if isinstance(values, dict) and not values.get("topic") and isinstance(values.get("old"), str):
             return {**values, "topic": topic_name(values["old"])}
         return values
@@ -195,9 +197,10 @@ def adopt(context: Context, request: AdoptTopic) -> AdoptionResponse:
 
 def attach(context: Context, request: AttachTopic) -> AttachmentResponse:
     """Write the intent to attach the topic, and return its operation after the wait that the context allows. A dry run
-    also reads the active segments from the broker, with the errors of the data plane. Raises InvalidInput for an
-    invalid name, TopicExists, Unsupported for a data plane that keeps no layouts, LostRace, and Conflict if the request
-    key was used for another request.
+    also reads the active segments from the broker, with the errors of the data plane and TopicNotFound. Raises
+    InvalidInput for an invalid name, TopicExists, Unsupported for a data plane that keeps no layouts or is not configured
+    here, LostRace if another topic used the name in the meantime, and Conflict if the request key was used for another
+    topic or kind of operation.
     """
     intent = topic_admin.attach_topic(
         context.store,

@@ -105,8 +105,8 @@ class SteadyAverages:
         return averages
 
     def _next_load(self, row: int) -> Wholes:
-        """Return, for each report and for one past the last, the first report from there on with a load above 0;
-        one past the last if there is none. `row` is an index into `metrics`.
+        """Return, for each report and for one past the last, the first report from there on in which the metric
+        `metrics[row]` is above 0, observed or not; one past the last if there is none.
         """
         end = len(self.load)
         indexes = np.where(self.load[:, row] > 0, np.arange(end), end)

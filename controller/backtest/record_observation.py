@@ -144,6 +144,7 @@ class RewriteObservation(RecordObservation):
         return self._last_before(self.reports.next_resumption(report))
 
     def _changes(self, reports: Wholes) -> Mask:
+        """Return `[report]`: True if the report would rewrite a record, or a rate crosses a threshold."""
         rates = self._rates(reports)
         return any_along(self.arrays.rewrites(rates) | self.arrays.crossings(rates), 1)
 
@@ -175,6 +176,7 @@ class CrossingObservation(RewriteObservation):
         return selected & beyond
 
     def _changes(self, reports: Wholes) -> Mask:
+        """Return `[report]`: True if a rate crosses a threshold; True for all reports if a segment has no record."""
         unknown = is_nan(self.arrays.written[0])
         return any_along(self.arrays.crossings(self._rates(reports)) | unknown, 1)
 

@@ -115,8 +115,8 @@ def question(
 
 
 def what_if(parameters: Mapping[str, Any]) -> tuple[Candidate, Candidate]:
-    """Return the policy in force, and the same policy with these parameters added, which are checked when the backtest runs. Raises
-    Unsupported without NumPy.
+    """Return two candidates: the policy in force (named `in force`), and the same policy with these parameters (`what if`), which are
+    checked when the backtest runs. Raises Unsupported if NumPy or another library is not installed.
     """
     _demand_libraries()
     from spark_jobs.policy_backtest import IN_FORCE, Candidate
@@ -137,7 +137,7 @@ def _demand_libraries() -> None:
 
 def policies_in(text: str) -> list[str]:
     """Return the texts of the policies in a text, which commas, semicolons, spaces or line breaks separate. They
-    are not checked.
+    are not checked, and may be repeated; empty if the text has none.
 
     Names of some rules contain spaces or a comma, and commas separate parameters, so the longest matching name is
     used.

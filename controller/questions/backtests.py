@@ -197,12 +197,12 @@ class BacktestDocument(Document):
 
 def run_backtest(context: Context, request: RunBacktest) -> BacktestResponse:
     """Run the backtest without Spark, by the context's `computation` or in this process, store its results, and
-    return them; a dry run computes, but stores nothing. A repeated request key returns the stored results of the
-    first request.
+    return them; a dry run computes, but stores nothing. If a backtest with the request key is done, its stored results
+    are returned, whatever it was about, and `left_out` is empty; a backtest that failed is run again.
 
     Raises InvalidInput for fields that contradict each other or cannot be read, if no load can be simulated, and for
     more than `MOST_DAYS_OVER_HTTP` simulated days; NotFound for a topic that is not live, and if there is no topic or
-    no recorded load; and Unsupported without NumPy.
+    no recorded load; and Unsupported if NumPy or another library is not installed.
     """
     backtest = request.to_backtest_request(datetime.now(UTC))
     answer = build_backtest(replace(context.app, store=context.store), context.computation).run(

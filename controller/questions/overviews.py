@@ -116,8 +116,8 @@ def show_fleet(context: Context, request: ShowFleet) -> FleetAnswer:
 
 
 def read_fleet(tx: Connection, request: ShowFleet) -> FleetAnswer:
-    """Return the health of the fleet and at most `limit` topics that match the request, the most urgent first, as of
-    the snapshot of `tx`.
+    """Return the health of the fleet, and the topics of `fleet_topics`: at most `limit` topics that match the request, the
+    most urgent first, as of the snapshot of `tx`.
     """
     [health] = read_view(tx, "inspect.health")
     _, topics = fleet_topics(tx, request)
@@ -148,8 +148,9 @@ def show_overview(context: Context, request: ShowOverview) -> OverviewAnswer:
 
 
 def read_overview(tx: Connection, request: ShowOverview) -> OverviewAnswer:
-    """Return the overview of the topic, as of the snapshot of `tx`, with its first operations (operations in progress,
-    then the newest), refusals and subscriptions. Raises TopicNotFound.
+    """Return the overview of the topic, which may be in any state except deleted, as of the snapshot of `tx`: with at most
+    `_NEWEST_OPERATIONS` operations (those in progress, then the others, each the newest first), `_REFUSALS` refusals and
+    `_SUBSCRIPTIONS` subscriptions, in the order of their lists. Raises TopicNotFound.
     """
     topic = inspected.find_topic(tx, request.topic)
     operations = read_answers(
