@@ -281,8 +281,9 @@ def set_sharing(context: Context, request: SetSharing) -> SharingResponse:
     Raises InvalidInput if there is nothing to set, TopicNotFound, SubscriptionNotFound, and Conflict if standard
     consumers read the subscription and `parents_block` is False. If the given consumers differ from the present kind,
     also raises TopicNotLive, Conflict while a consumer reads or a seek is in progress, and the errors of the data plane;
-    for standard consumers, also Conflict unless the kind is STREAM or while a sealed segment without a closed gate behind
-    it is not read to its end, and Unsupported if the data plane has no gates or consumers of another type are attached.
+    for standard consumers, also Conflict unless the kind is STREAM, or while a sealed segment is not read to its end
+    (unless the gates of all segments with a sealed ancestor are closed already), and Unsupported if the data plane has no
+    gates or consumers of another type are attached.
     """
     if request.parents_block is None and request.drain_consumers is None and request.consumers is None:
         raise InvalidInput("nothing to set; give parents_block, drain_consumers or consumers")
