@@ -6,8 +6,12 @@ call when it starts to read a bucket, with the position of the first message. A 
 `TROUBLED_OPENINGS` consecutive processes started at the same message, without progress and without closing
 the bucket. Then each message is reported before its processing begins, for as many messages as can have been
 unacknowledged, and the process runs nothing else meanwhile. If the process dies, only one report is open, so
-the death is charged to that message. A message whose processing failed is reported too, and again before each
-further delivery.
+the death is charged to that message. A message that was charged with a death is reported and processed in
+the same way until it is done.
+
+A failure is reported too. A retry is reported before it begins only if the process runs nothing else: if
+several messages run and the process dies, each death would count for all of them, and messages would become
+dead letters because of another message.
 
 Workers store the reports as rows for the bucket's present owner only (sql/schema/26_deliveries.sql), by the
 first hash of the owned range. If the range has since changed from one bucket to several, the reports still

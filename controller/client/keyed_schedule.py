@@ -2,9 +2,9 @@
 in parallel.
 
 Pure: no threads, no clock, no I/O. Messages are offered in the order of their positions. `next` returns the
-earliest message that is due and whose key is not being processed; `done` and `failed` record its result. A
-failed message holds its key until it is done. Messages before `lowest_unsettled` may be acknowledged, and no
-others.
+earliest message that is due and whose key is not being processed; `done` and `failed` record its result, and
+`withdraw` undoes `next`. A failed message holds its key until it is done. Messages before `lowest_unsettled` may
+be acknowledged, and no others.
 
 Invariants (tests/unit/client/test_keyed_schedule_laws.py): a message begins only when its predecessor of the
 same key is done; no position is settled before all earlier positions are; the limit is kept if nothing is
@@ -43,7 +43,13 @@ class WorkItem:
     deaths: int = 0
     """Number of processes that died during a delivery."""
     is_noted: bool = False
-    """True if the deliveries of the message are reported to a worker before they begin."""
+    """True if the ends of the message's deliveries are reported to a worker; with `is_alone`, also their
+    beginnings.
+    """
+    is_alone: bool = False
+    """True if the process handles no other message during the present delivery, so that a death of the process
+    is due to this message.
+    """
     is_tried: bool = False
     """True once the message was begun after it was offered."""
     error: str | None = None
@@ -155,6 +161,12 @@ class KeyedSchedule:
         for head in busy_heads:
             heapq.heappush(self._heads, head)
         return candidate
+
+    def withdraw(self, position: Position) -> None:
+        """Undo `next` for the message at `position`, whose processing was not begun. `next` may return it again."""
+        item = self._end(position)
+        item.state, item.is_tried = WorkState.WAITING, False
+        heapq.heappush(self._heads, (position, item))
 
     def done(self, position: Position) -> Iterable[LogMessage]:
         """Mark the running message at `position` as done, so that the next message of its key may begin.

@@ -16,8 +16,9 @@ The pool's threads report to it (`message_delivery`). If a bucket is to be relea
 message of it is begun; messages in progress are finished and acknowledged, and then the bucket is released.
 Unsettled messages of a lost bucket are dropped: they are neither begun nor acknowledged here.
 
-Deliveries are counted across crashes (`delivery_counts`): the first read of a bucket makes one call to a
-worker. While a bucket is in trouble the process handles one message at a time.
+Deliveries are counted across crashes (`delivery_reports`): the first read of a bucket makes one call to a
+worker. While a bucket is in trouble the process handles one message at a time. A message that may have ended
+an earlier process is handled alone.
 """
 
 from __future__ import annotations
@@ -126,8 +127,8 @@ class _Lane:
         return 0.0 if is_last else self.acknowledged_at + ACKNOWLEDGE_SECONDS
 
     def offer(self, message: LogMessage) -> None:
-        """Add the message to the schedule, with its stored counts. A worker is notified before the message
-        begins if the message has counts or the bucket is in trouble.
+        """Add the message to the schedule, with its stored counts. The deliveries of the message are reported to a
+        worker if the message has counts or the bucket is in trouble.
         """
         counts = self.stored_counts.pop(message.position, None)
         item = WorkItem(message, is_noted=counts is not None or self.troubled_messages > 0)
@@ -189,6 +190,8 @@ class KeyedWork(OneProcess, ClosesOnExit):
         self._turns: deque[_Lane] = deque()
         self._busy: set[bytes] = set()
         self._running = 0
+        self._is_exclusive = False
+        """True while a message runs alone (`WorkItem.is_alone`)."""
         self._reports: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="cleave-work")
         self._futures: set[Future[None]] = set()
@@ -331,6 +334,7 @@ class KeyedWork(OneProcess, ClosesOnExit):
         A handler's exception that is not an Exception is raised after the message was scheduled. The bucket may have been lost.
         """
         self._running -= 1
+        self._is_exclusive = False
         if outcome.end in (End.DONE, End.PARKED):
             if outcome.end is End.PARKED:
                 lane.parked.append(item)
@@ -434,10 +438,12 @@ class KeyedWork(OneProcess, ClosesOnExit):
         """Give every free thread a message, taking the buckets in rotation, until no bucket has a message
         that may begin. Skips buckets that are to be released or that may belong to another consumer, and all
         buckets while the consumer is paused or this object is closed. While any bucket is in trouble, at most
-        one message of all buckets is processed at a time.
+        one message of all buckets is processed at a time. A suspect (`_is_suspect`) waits until no message is
+        processed, and no other message begins before the suspect ends.
         """
         now, idle_lanes = time.monotonic(), 0
-        limit = 1 if any(lane.troubled_messages for lane in self._turns) else self._threads
+        is_troubled = self._is_exclusive or any(lane.troubled_messages for lane in self._turns)
+        limit = 1 if is_troubled else self._threads
         while not self._is_closed and self._running < limit and idle_lanes < len(self._turns):
             lane = self._turns[0]
             self._turns.rotate(-1)
@@ -447,10 +453,21 @@ class KeyedWork(OneProcess, ClosesOnExit):
                 idle_lanes += 1
                 continue
             idle_lanes = 0
+            if self._is_suspect(item):
+                limit = 1
+                if self._running:
+                    lane.schedule.withdraw(item.position)
+                    self._turns.rotate(1)
+                    return
+            item.is_alone = self._is_exclusive = limit == 1
             self._running += 1
             future = self._pool.submit(self._work, lane, lane.batch, lane.attachment.owned, item)
             self._futures.add(future)
             future.add_done_callback(self._futures.discard)
+
+    def _is_suspect(self, item: WorkItem) -> bool:
+        """Return True if processes died while they handled the message, and the message may be begun again."""
+        return item.deaths > 0 and not self._handling.is_over(item)
 
     def _work(self, lane: _Lane, batch: Batch, owned: OwnedBucket, item: WorkItem) -> None:
         """Process a message on a thread of the pool, and report the outcome."""

@@ -2,8 +2,9 @@
 processing.
 
 The first delivery of a message in a healthy bucket is not reported. A message that failed before, or whose
-bucket is in trouble, is reported before its processing begins, so that a death of the process is charged to
-it (`delivery_counts`).
+bucket is in trouble, is reported after its processing. It is also reported before its processing begins if
+the process handles nothing else meanwhile, so that a death of the process is charged to it
+(`delivery_reports`).
 
 With a dead-letter log, a message that was delivered `max_deliveries` times without success is stored there,
 and its key continues. Without a dead-letter log, a failing message is retried forever, and a message during
@@ -95,14 +96,14 @@ class Handling:
 
         A message whose deliveries have reached the maximum, before or with this delivery, is stored as a dead
         letter (`_store_dead_letter`). Without a dead-letter log, a message is HELD once its deaths have
-        reached the maximum. If `item.is_noted`, the delivery is reported to a worker before and after the
-        handler. PUT_OFF, without a delivery, if the report before the handler fails, or if the bucket may
-        have been lost since the message was chosen.
+        reached the maximum. If `item.is_noted`, the delivery is reported to a worker after the handler, and
+        with `item.is_alone` also before the handler. PUT_OFF, without a delivery, if the report before the
+        handler fails, or if the bucket may have been lost since the message was chosen.
         """
         try:
-            if self._is_over(item):
+            if self.is_over(item):
                 return self._store_dead_letter(batch, item)
-            if item.is_noted:
+            if item.is_noted and item.is_alone:
                 self._counts.note(owned, item.position, DeliveryEvent.BEGUN, item.deliveries + 1)
             if not self._consumer.may_begin(batch):
                 return Outcome(End.PUT_OFF, "the bucket may belong to another consumer")
@@ -116,7 +117,7 @@ class Handling:
         """Count the delivery in `item`, call the handler, notify the observer, and return the outcome.
 
         After an Exception of the handler, report the failure to a worker, and store the message as a dead
-        letter if this was its last delivery (`_is_over`); without a dead-letter log such a message is held.
+        letter if this was its last delivery (`is_over`); without a dead-letter log such a message is held.
         Raises any other exception of the handler.
         """
         item.deliveries += 1
@@ -130,7 +131,7 @@ class Handling:
             item.error = one_line(error)
             return (
                 self._store_dead_letter(batch, item)
-                if self._is_over(item)
+                if self.is_over(item)
                 else Outcome(End.FAILED, item.error)
             )
         self._observer.ended(batch, item.message)
@@ -138,7 +139,7 @@ class Handling:
             self._note_end(owned, item, DeliveryEvent.ENDED)
         return Outcome(End.DONE)
 
-    def _is_over(self, item: WorkItem) -> bool:
+    def is_over(self, item: WorkItem) -> bool:
         """Return True if the message must not be begun again, because its deliveries, or without a
         dead-letter log its deaths, have reached the maximum.
         """

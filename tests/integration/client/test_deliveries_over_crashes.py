@@ -100,6 +100,16 @@ def send(producer: Producer, *messages: tuple[str, int]) -> None:
     producer.flush()
 
 
+def pretend_openings(bench: Bench) -> None:
+    """Let the bucket be in trouble when it is opened next."""
+    bench.execute(
+        "INSERT INTO cleave.bucket_opening (topic_id, subscription, segment_id, bucket_start, position, openings, opened_by) "
+        "SELECT :topic, 'billing', 0, 0, ARRAY[timeline, 0], :openings, 'another' FROM embedded.timeline",
+        topic=bench.topic_id,
+        openings=TROUBLED_OPENINGS - 1,
+    )
+
+
 def openings(bench: Bench) -> int:
     return int(bench.scalar("SELECT coalesce(max(openings), 0) FROM cleave.bucket_opening"))
 
@@ -136,6 +146,59 @@ def test_a_message_that_kills_is_charged_and_no_other_and_then_not_begun_again(
     assert bench.unread("billing") == len(KEYS) + 2
 
 
+def test_a_message_that_is_retried_beside_a_killer_is_not_charged(
+    bench: Bench, producer: Producer, begin: Begin
+) -> None:
+    """However often the process dies during a retry, and though the bucket is never in trouble."""
+    send(producer, ("retried", 0))
+    before = begin()
+
+    def fail(_message: LogMessage) -> None:
+        raise ValueError("no such account")
+
+    before.act = fail
+    before.until(lambda: len(bench.scalar(ROWS)) == 1)
+    before.work.close()
+    [known] = bench.scalar(ROWS)
+
+    send(producer, (KILLER, 0))
+    for _ in range(TROUBLED_OPENINGS - 1):
+        bench.execute("UPDATE cleave.bucket_opening SET openings = 1")  # as if it had moved forward
+        life, retrying, goes_on = begin(), threading.Event(), threading.Event()
+
+        def never_ends(
+            _: LogMessage, began: threading.Event = retrying, end: threading.Event = goes_on
+        ) -> None:
+            began.set()
+            end.wait(100)
+            raise AssertionError("a dead process does nothing more")
+
+        life.act = never_ends
+        life.until(lambda life=life, retrying=retrying: life.dies.is_set() and retrying.is_set())  # type: ignore[misc]
+    survivor = begin()
+    assert bench.scalar(ROWS) == [known]
+    assert survivor.done == []
+
+
+def test_a_message_that_was_charged_runs_alone_though_its_bucket_moved_forward(
+    bench: Bench, producer: Producer, begin: Begin
+) -> None:
+    send(producer, ("ahead", 0), (KILLER, 0), *((key, 0) for key in KEYS))
+    pretend_openings(bench)
+    first = begin()
+    first.until(lambda: first.dies.is_set() and bench.unread("billing") == len(KEYS) + 1)
+    assert first.done == [("ahead", 0)]
+
+    for deaths in (1, 2):
+        bench.execute("UPDATE cleave.bucket_opening SET openings = 1")  # as if it had moved forward again
+        life = begin()
+        life.until(life.dies.is_set)
+        assert [row[:2] for row in bench.scalar(ROWS)] == [[deaths + 1, deaths]]
+        for _ in range(10):
+            life.work.turn(0.02)
+        assert life.done == []
+
+
 def test_a_failure_is_kept_over_a_death_and_forgotten_with_success(
     bench: Bench, producer: Producer, begin: Begin
 ) -> None:
@@ -152,7 +215,7 @@ def test_a_failure_is_kept_over_a_death_and_forgotten_with_success(
     [[failed, _, _]] = bench.scalar(ROWS)
 
     heir, seen = begin(), []
-    heir.act = lambda _message: seen.append(bench.scalar(ROWS)[0][0])
+    heir.act = lambda message: seen.append(message.deliveries)
     heir.until(lambda: bench.unread("billing") == 0)
     assert heir.done == [("k", 0)]
     assert seen == [failed + 1]
@@ -236,12 +299,7 @@ def test_a_bucket_is_in_trouble_no_more_when_nothing_was_left_to_begin(
     """A key that is held does not keep the process at one message at a time."""
     monkeypatch.setattr(keyed_work, "CALM_SECONDS", 0.1)
     send(producer, ("held", 0), ("held", 1))
-    bench.execute(
-        "INSERT INTO cleave.bucket_opening (topic_id, subscription, segment_id, bucket_start, position, openings, opened_by) "
-        "SELECT :topic, 'billing', 0, 0, ARRAY[timeline, 0], :openings, 'another' FROM embedded.timeline",
-        topic=bench.topic_id,
-        openings=TROUBLED_OPENINGS - 1,
-    )
+    pretend_openings(bench)
     life, meeting = begin(), threading.Barrier(4)
 
     def act(message: LogMessage) -> None:

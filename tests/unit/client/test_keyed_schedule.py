@@ -64,6 +64,14 @@ def test_a_key_that_another_bucket_s_work_has_is_waited_for() -> None:
     assert begun(after) == [0]
 
 
+def test_a_message_that_is_withdrawn_is_returned_again_and_its_key_is_free_until_then() -> None:
+    found = schedule("a", "a", "b")
+    assert begun(found) == [0, 2]
+    found.withdraw((0,))
+    assert (found.running, found.has_untried) == (1, True)
+    assert begun(found) == [0]
+
+
 def test_what_waits_behind_a_failing_message_is_nothing_left_to_begin() -> None:
     found = schedule("a", "a", "b")
     assert found.has_untried

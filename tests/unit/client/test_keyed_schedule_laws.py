@@ -69,6 +69,13 @@ class LawsOfKeyedWork(RuleBasedStateMachine):
         one.item.why = "failed"
         self.schedules[bucket].failed(one.item.position, one.due_at)
 
+    @precondition(lambda self: self.running())
+    @rule(data=st.data())
+    def withdraw(self, data: st.DataObject) -> None:
+        bucket, one = data.draw(st.sampled_from(self.running()))
+        one.is_running = False
+        self.schedules[bucket].withdraw(one.item.position)
+
     @rule(seconds=st.floats(0, 2))
     def pass_time(self, seconds: float) -> None:
         self.now += seconds
