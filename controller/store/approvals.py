@@ -296,7 +296,9 @@ def _key(action: Decision) -> dict[str, Any]:
 
 
 def _document(approval: NewApproval) -> dict[str, Any]:
-    """Return the approval as JSON values. An action adds its key, its number of parts and its size."""
+    """Return the approval as JSON values, by the names of its fields except `act`. An action adds `kind` and `segment_ids` (ids of the
+    sealed segments), `parts` and `segments` (its size).
+    """
     document = {field.name: getattr(approval, field.name) for field in fields(NewApproval)}
     action = document.pop("act")
     if action is None:

@@ -254,9 +254,10 @@ def load_evaluation_inputs(
     policies that require approvals. `recent_loads`, `strikes`, `clients`, `producers` and `reconnections_left` are read only for the
     profile `adaptive`, and `sketches` only if the data plane can also split at any hash.
 
-    A subscription without registered consumers has the number of consumers that brokers list, except for a queue. Such consumers turn
-    `shared_buckets` off for their topic. The inputs of a topic are consistent only if the caller has locked its `evaluation` row
-    (`evaluations.lock_due`). A policy that cannot be read is an `UnreadablePolicy`.
+    A subscription without registered consumers, a subscription of standard consumers, and a subscription that only brokers know have the
+    number of consumers that brokers list, except for a queue. Such consumers turn `shared_buckets` off for their topic. The inputs of a
+    topic are consistent only if the caller has locked its `evaluation` row (`evaluations.lock_due`). A policy that cannot be read is an
+    `UnreadablePolicy`.
     """
     parameters: dict[str, object] = {"topic_ids": list(topic_ids)}
     topics = [row for row in _TOPICS.execute(tx, parameters) if row.data_plane in capabilities]
@@ -386,7 +387,9 @@ Rows = defaultdict[int, list[Row[Any]]]
 
 
 def _grouped(tx: Connection, parameters: Mapping[str, object], statement: Prepared) -> Rows:
-    """Return the rows of the statement by topic id. If `topic_ids` in the parameters is empty, the statement is not executed."""
+    """Return the rows of the statement by topic id; a topic without rows has an empty list. If `topic_ids` in the parameters is empty, the
+    statement is not executed.
+    """
     rows: Rows = defaultdict(list)
     for row in statement.execute(tx, parameters) if parameters["topic_ids"] else ():
         rows[row.topic_id].append(row)
@@ -433,9 +436,10 @@ _NO_CLIENTS = _Clients(clients=0, producers=0, reconnections_left=None)
 def _clients(
     row: Row[Any], policy: AutoScalePolicy, segments: Rows, consumers: Rows, queues: Rows, producers: Rows
 ) -> _Clients:
-    """Return the number of consumers that read an average segment (of each stream subscription the consumers divided by the segments,
-    rounded up, and all consumers of queues), the number of producers, and the reconnection budget: the smaller of the topic's and the
-    cluster's. Both numbers are 0 and the budget is None if no client is connected or the profile is not `adaptive`.
+    """Return the figures of the topic of `row` (a row of `_TOPICS`): the number of consumers that read an average segment (of each stream
+    subscription the consumers divided by the segments, rounded up, and all consumers of queues), the largest number of producers of any
+    ACTIVE segment, and the present reconnection budget: the smaller of the topic's and the cluster's. Both numbers are 0 and the budget is
+    None if no client is connected or the profile is not `adaptive`.
     """
     if policy.profile != "adaptive":
         return _NO_CLIENTS
