@@ -480,14 +480,12 @@ def _load(row: Row[Any]) -> LoadRecord:
 
 
 def _expected(rows: Iterable[Row[Any]]) -> dict[int, LoadRecord]:
-    """Return expected load records of segments that are completely covered by ancestors with load, by segment id.
-    Other segments are absent. `rows` are the rows of `_EXPECTED` for one topic, ordered by segment; each is one ancestor
-    of one segment.
+    """Return expected load records of segments that are completely covered by ancestors with load, by segment id. Other segments are
+    absent. `rows` are the rows of `_EXPECTED` for one topic, ordered by segment; each is one ancestor of one segment.
 
-    A segment gets from each ancestor the load of its part of the ancestor's key histogram, or without a histogram of the
-    ancestor's width. A record has the age of the oldest load record of the ancestors, and no `cold_since`. A segment within one bin of
-    a key histogram gets no expected record, because the distribution within the bin is not known. The segment waits for its own load
-    record.
+    A segment gets from each ancestor the load of its part of the ancestor's key histogram, or without a histogram of the ancestor's width.
+    A record has the age of the oldest load record of the ancestors, and no `cold_since`. A segment whose share of one ancestor is not known
+    (`_share`) gets no expected record and waits for its own load record.
     """
     records: dict[int, LoadRecord] = {}
     for segment_id, group in groupby(rows, key=lambda row: int(row.segment_id)):
@@ -511,8 +509,9 @@ def _expected(rows: Iterable[Row[Any]]) -> dict[int, LoadRecord]:
 
 
 def _share(row: Row[Any]) -> float | None:
-    """Return the share (0 to 1) of an ancestor's load that the segment is expected to have: from the ancestor's key histogram, or without
-    a histogram from the widths. None if the segment lies within one bin of several hashes, so that the share is not known.
+    """Return the share (0 to 1) of an ancestor's load that the segment is expected to have: from the ancestor's key histogram, or without a
+    histogram from the widths. None if the hashes that both ranges have in common lie within one bin of several hashes, so that the share is
+    not known.
     """
     if row.bins is None:
         return float(row.share)
