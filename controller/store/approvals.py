@@ -165,8 +165,8 @@ _FORGET = text("""
 
 
 def last_words(tx: Connection, topic_ids: Collection[int]) -> dict[int, tuple[Approval, ...]]:
-    """Return, by topic, the newest approval of each action among the approvals of operations that are pending,
-    approved or rejected.
+    """Return, by topic id, the newest approval of each action among the approvals of operations that are pending, approved or rejected, by
+    kind and sealed segments.
 
     The kind and the sealed segments identify an action. An action counts only while all segments that it seals are ACTIVE. A topic without
     an approval to return is absent.

@@ -50,9 +50,9 @@ class _Script:
 
 
 def sql_directory() -> Path:
-    """Return the directory of the SQL files: next to the package in a checkout, `share/cleave/sql` in an installation.
+    """Return the directory of the SQL files: next to the package in a checkout, otherwise `share/cleave/sql` of the installation.
 
-    Raises Terminal if neither exists.
+    Raises Terminal if neither directory has `bootstrap.sql`.
     """
     checkout = Path(__file__).resolve().parents[3] / "sql"
     installed = Path(sysconfig.get_path("data")) / "share" / "cleave" / "sql"
