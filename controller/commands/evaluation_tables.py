@@ -65,8 +65,7 @@ def _refusal_row(refusal: Document, now: int) -> dict[str, Any]:
 
 
 def _target(act: Document) -> dict[str, Any]:
-    """Return the column `figures` of an action: its number of entry buckets, or its cut points. An action with neither has no such column.
-    """
+    """Return the column `figures` of an action: its number of entry buckets, or its cut points. An action with neither has no such column."""
     if "bucket_count" in act:
         return {"figures": f"{act['bucket_count']} buckets"}
     return {"figures": f"cut at {', '.join(f'{cut:#06x}' for cut in act['at'])}"} if act.get("at") else {}

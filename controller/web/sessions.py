@@ -239,8 +239,10 @@ async def why(request: HttpRequest, topic: Topic, subscription: Name) -> Respons
 
 
 def _why(served: ConsumerServices, topic: str, subscription: str) -> list[dict[str, object]]:
-    """Return the rows of `WhyNothingComes`, one for each bucket that the subscription has to read; none for an unknown subscription. Raises
-    TopicNotFound, and the errors of `subscription_lag.unread` if a bucket waits for segments.
+    """Return a document of `WhyNothingComes` for each row that `inspect.buckets` has for the subscription, by hash range, then by segment
+    id, then by bucket. The list is empty for an unknown subscription, a queue subscription, a checkpoint subscription without consumers,
+    and if nothing remains to be read. `backlog` is None if the bucket waits for no segment, or if one of these segments was not counted.
+    Raises TopicNotFound, and the errors of `subscription_lag.unread` if a bucket waits for segments.
     """
     rows = served.layouts.why(topic, subscription)
     waited_for = {segment_id for row in rows for segment_id in row["waits_for"]}
