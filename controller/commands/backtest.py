@@ -90,8 +90,8 @@ def backtest(
 ) -> None:
     """Compute the cost of policies on recorded load, and compare it with the least possible cost.
 
-    Each policy decides on the recorded load, with a simulated layout. Costs are in segment-hours; the regret is the cost divided by the
-    least cost that any policy can reach. The command changes only the list of backtests.
+    Each policy decides on the recorded load, with a simulated layout. Costs are in segment-hours; the regret is the cost divided by the least
+    cost that any policy can reach. The command changes only the list of backtests.
     """
     _demand_possible(engine, {"--trace": trace, "--engine": engine, "--html": html})
     request = BacktestRequest(

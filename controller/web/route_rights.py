@@ -113,8 +113,8 @@ class JsonRequest(HttpRequest):
             raise HTTPException(400, "the body has not arrived; send it again") from None
 
     async def json(self) -> Any:
-        """Return the body as Python values. Raises HTTPException (400) for a body that is not text, is nested too deeply or contains a
-        string without a UTF-8 form; raises JSONDecodeError, as FastAPI expects, for text that is not JSON.
+        """Return the body as Python values. Raises HTTPException (400) for a body that is not text, is nested too deeply or contains a string
+        without a UTF-8 form; raises JSONDecodeError, as FastAPI expects, for text that is not JSON.
         """
         try:
             document = await self._decoded()
@@ -198,9 +198,7 @@ def rights_of(route: APIRoute) -> list[Right]:
 
 
 def demand_rights(app: FastAPI) -> None:
-    """Check that each route demands exactly one right before it reads a body, and that no two routes answer one call. Raises
-    InvariantViolated.
-    """
+    """Check that each route demands exactly one right before it reads a body, and that no two routes answer one call. Raises InvariantViolated."""
     routes = [route for route in app.routes if isinstance(route, APIRoute)]
     calls = Counter(
         (method, _PARAMETER.sub("{}", route.path)) for route in routes for method in route.methods

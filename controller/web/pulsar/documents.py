@@ -80,8 +80,8 @@ _Messages = Annotated[
 
 
 class AutoScalePolicy(_Camel):
-    """The policy parameters that a namespace or a topic overrides; a field that is null or absent is inherited (PIP-483). A threshold that
-    is never reached is `"Infinity"`; for bytes it is the largest number of 64 bits.
+    """The policy parameters that a namespace or a topic overrides; a field that is null or absent is inherited (PIP-483). A threshold that is
+    never reached is `"Infinity"`; for bytes it is the largest number of 64 bits.
     """
 
     model_config = ConfigDict(
@@ -207,8 +207,8 @@ class SegmentLoad(_Camel):
 
 
 class SegmentStats(_Camel):
-    """Statistics of a segment. `name` and `state` are Pulsar's fields, the others are additions. `load` is null without a load record, as
-    for a sealed segment.
+    """Statistics of a segment. `name` and `state` are Pulsar's fields, the others are additions. `load` is null without a load record, as for a
+    sealed segment.
     """
 
     name: str = Field(examples=["segment://acme/shop/orders/0000-7fff-0"])
