@@ -21,8 +21,9 @@ class LayoutWatch:
     def __init__(
         self, source: LayoutSource, topic: str, *, on_change: Callable[[], None] = lambda: None
     ) -> None:
-        """Read the topic at once. `on_change` is called in the source's thread after each notification of a
-        change, and must not block. Raises the errors of `LayoutSource.topic`: TopicNotFound, TopicNotLive,
+        """Read the topic at once. The first `refresh_if_changed` reads it again, because a change may have
+        come in between. `on_change` is called in the source's thread after each notification, and must not
+        block. Raises the errors of `LayoutSource.topic`, such as TopicNotFound, TopicNotLive,
         StoreUnavailable.
         """
         self._source, self._on_change = source, on_change
@@ -37,11 +38,12 @@ class LayoutWatch:
         return self._changed.is_set()
 
     def refresh_if_changed(self) -> bool:
-        """Read the topic again if a change was notified, into `snapshot`. Return True if the topic was read.
+        """Read the topic into `snapshot` if a change was notified or `look_again` was called since the last
+        read, and at the first call. Return True if the topic was read, even if its layout is the same.
 
         Raises the errors of `LayoutSource.topic`, such as TopicNotFound; then the next call reads again. Also
         raises TopicNotFound if another topic has the name; then the next call reads only after another
-        notification.
+        notification or `look_again`. `snapshot` is unchanged after an error.
         """
         if not self._changed.is_set():
             return False
