@@ -195,7 +195,7 @@ class RequestingConsumer:
 
     async def ask(self, kind: type[Asked], **more: Any) -> None:
         """Send a request of class `kind`, with the fields `more`, to the leader's mailbox and wait for the answer. Raises the error that
-        the leader answers with, StoreUnavailable after `ANSWER_SECONDS` or if the leader cancels the request.
+        the leader answers with, and StoreUnavailable after `ANSWER_SECONDS`, after which the leader may still perform the request.
         """
         request = kind(key=self.key, consumer=self.consumer, subject=self.subject, **more)
         self.served.leader.submit(request)
