@@ -81,8 +81,8 @@ def _refuse_lone(context: EvaluationContext, cold: list[LoadRecord | None], touc
     """Add to the context a refusal of each cold segment without a cold neighbour. The refusal names the neighbour that
     is closest to cold as `segment_id` and the cold segment as `other_id`, with the neighbour's worst metric, its rate
     (None if never measured) and the threshold; NO_LOAD_RECORD if this neighbour has no record. A segment without a
-    neighbour has no refusal. `cold` is the result of `_cold`; `touching[i]`: True if no gap separates segments i and i
-    + 1.
+    neighbour has no refusal. `cold` is the result of `_cold`; `touching[i]`: True if no gap separates segment i from the next
+    one.
     """
     limits = context.thresholds.merge.rates
     touches_left = [False, *touching, False]
