@@ -292,10 +292,12 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
         self._wakeup.set()
 
     def _follow(self) -> None:
-        """Acquire and release segments as the leader's assignment says.
+        """Acquire and release segments as the leader's assignment says; without an assignment all are
+        forgotten.
 
         Set the starting position of acquired segments (`_place`), report released ownerships, and read the
-        segments. Raises the errors of `_place` and `on_wanted`; the next poll repeats the work.
+        segments. Only whole segments are acquired (`_whole_segments`), and none that is to be released.
+        Raises the errors of `_place` and `on_wanted`; the next poll repeats the work.
         """
         assignment = self._session.assignment
         owned = _whole_segments(assignment)
@@ -331,14 +333,15 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
         self._release_stored()
 
     def _place(self, segments: dict[int, _Segment]) -> None:
-        """Set the starting position of each segment from the stored values of all members, which the
-        application returns. A segment that a value contains as read to its end is marked so. The first
-        position of a segment that no value names is the start of its log; with a start time, `_open` looks
-        the position up.
+        """Set the starting position of each segment, given by segment id, from the stored values of all
+        members, which the application returns. A segment that a value contains as read to its end is marked
+        so. The first position of a segment that no value names is the start of its log; with a start time,
+        `_open` looks the position up.
 
-        Requests the leader's segments. Raises Conflict if the stored values are older than segments read to
-        their ends: to go back, the application must run a seek. Also raises the errors of `kept_values`,
-        `Checkpoint.from_bytes`, `_note` and `Session.why`.
+        Requests the leader's segments. Raises Conflict if the stored values have a position of a segment that
+        the group has read to its end: to go back, the application must run a seek. Also raises the errors of
+        `kept_values`, `Checkpoint.from_bytes`, `_note` and `Session.why`. After an error no segment is
+        changed.
         """
         to_read = {
             row["segment_id"] for row in self._session.why()
@@ -462,9 +465,9 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
         return batch
 
     def _poll(self) -> CheckpointBatch | None:
-        """Run one poll: follow the leader, open the readers that are due, and read from the next segment that
-        has messages. Return None while paused or the leader is unreachable; drop all segments if the session
-        is lost. Raises DataGone, and the errors of `_follow`.
+        """Run one poll: follow the leader, open the readers that are due, and read from the next segment, in
+        rotation, that has messages. Return None if none has messages, while paused, and while the leader is
+        unreachable; drop all segments if the session is lost. Raises DataGone, and the errors of `_follow`.
         """
         if self._readers.signal_all_if_due():
             self._has_changed.set()
@@ -503,7 +506,9 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
 
         If the segment belongs to another member by then, drop it and return None. Also return None if there
         are no messages at present, while a query of the log is in progress, and if the log is out of reach.
-        Raises DataGone. A segment without any message is reported as read to its end at once.
+        Raises DataGone. The reader of a segment that is read to its end is dropped. Its end is reported at
+        once if the segment has no position (no message, no stored position, no start time), otherwise when a
+        checkpoint with the end is stored.
         """
         segment = self._segments[segment_reader.segment_id]
         is_sealed = all(bucket.sealed for bucket in segment.buckets)
@@ -535,7 +540,10 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
         )
 
     def _reason(self, segment_id: int) -> str:
-        """Return the reason why no message of a held segment is delivered at present."""
+        """Return the reason why no message of a held segment is delivered at present, the first that applies:
+        an unreachable leader, a release that waits for a stored checkpoint, the end of the segment, or the
+        reason of its reader. `segment_id` must be held.
+        """
         segment = self._segments[segment_id]
         if not self._session.is_current:
             return "the leader is out of reach: the segment may belong to another member"

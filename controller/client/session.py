@@ -122,15 +122,16 @@ class Session:
         patience_seconds: float = 0.0,
     ) -> None:
         """Register, retrying for `patience_seconds`, because a topic may be between two leaders, and start
-        the session's thread.
+        the session's thread. `patience_seconds` is also the time after which tokens outside their validity
+        end the session.
 
         `reads` is the kind that the subscription must have: STREAM or CHECKPOINT. `on_change` is called in
         the session's thread after each assignment, when the session starts over without buckets, and when it
-        has ended for good; it must not block. `on_lost` is called in the same thread, repeatedly, while all
-        assigned buckets may permanently belong to other consumers. `lasting_reasons` is called at each
-        heartbeat, in any thread, and a changed result is reported to the leader. Raises NotFound,
-        TopicNotLive, StoreUnavailable; Conflict for a subscription of another kind; InvalidInput for an
-        invalid name.
+        has ended for good; it must not block. `on_lost` is called in the same thread, after each failed
+        attempt to connect, while all assigned buckets may permanently belong to other consumers.
+        `lasting_reasons` is called after each accepted heartbeat, in a background thread, and a changed
+        result is reported to the leader. Raises NotFound, TopicNotLive, StoreUnavailable; Conflict for a
+        subscription of another kind; InvalidInput for an invalid name.
         """
         self._servers, self._on_change, self._on_lost = servers, on_change, on_lost
         self._reads, self._lasting_reasons = reads, lasting_reasons
@@ -250,8 +251,9 @@ class Session:
 
     def close(self, timeout_seconds: float = _DEREGISTER_SECONDS, *, leave: bool = True) -> None:
         """End the session, and wait for its thread until `timeout_seconds` are over. If `leave` is True, the
-        consumer's buckets are assigned to others at once; if False, they are kept for the grace period.
-        Idempotent.
+        consumer's buckets are assigned to others at once; if False, they are kept for the grace period. A
+        session that the leader or an error has ended is not deregistered. Idempotent: a later call has no
+        effect, whatever its `leave`.
 
         The deregistration is retried until a worker has received it, or `timeout_seconds` are over, which is
         logged. Queued reports are dropped.
@@ -445,10 +447,11 @@ class Session:
             self._is_heartbeat_pending = False
 
     def _report_reasons(self, incarnation: str) -> None:
-        """Report why owned buckets deliver no messages, if the reasons have changed since the last report.
+        """Report why owned buckets deliver no messages, if the result of `lasting_reasons` differs from the
+        last report. `incarnation` is that of the heartbeat.
 
         After a Retryable error the report is repeated at the next heartbeat; a refusal of a worker is
-        ignored.
+        ignored, and the report counts as sent.
         """
         reasons = tuple(self._lasting_reasons())
         if reasons == self._reported:
@@ -473,8 +476,8 @@ class Session:
         self._reported = reasons
 
     def _start_over(self) -> None:
-        """Start over without buckets, under another incarnation, because other consumers own the earlier
-        buckets. Notifies the consumer.
+        """Forget the assignment and take another incarnation, because other consumers own the earlier
+        buckets. Notifies the consumer with `on_change`; the caller registers next.
         """
         self._incarnation = uuid.uuid4().hex
         with self._lock:
@@ -484,10 +487,11 @@ class Session:
         self._on_change()
 
     def _adopt(self, assignment: Assignment) -> None:
-        """Adopt the assignment.
+        """Adopt the assignment, also if its version is that of the known assignment.
 
         Raises StoreUnavailable if it is older than the known assignment, because a replaced leader may still
-        send assignments; after the grace period SessionExpired, because the leader's counter was reset.
+        send assignments; once older assignments were the only ones for longer than the grace period,
+        SessionExpired, because the leader's counter was reset.
         """
         with self._lock:
             if self._assignment is not None and assignment.version < self._assignment.version:

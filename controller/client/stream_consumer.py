@@ -408,10 +408,11 @@ class StreamConsumer(OneProcess, ClosesOnExit):
         """Acknowledge the messages of the batch, and all before them in the bucket, up to `upto` (None: the
         whole batch), and release the bucket if it is to be released and no message is unacknowledged. Return
         False if the ownership has ended, the leader is out of reach, or the log refuses this reader; True
-        after an acknowledgement.
+        after an acknowledgement. After False in the last two cases the bucket is closed, and opened again if
+        this consumer still owns it.
 
         The caller holds the turn of the maintenance thread. Raises DataPlaneUnavailable after
-        `patience_seconds`, and the errors of `on_release`.
+        `patience_seconds`, and the errors of `on_release`, after which the messages are acknowledged.
         """
         attachment = batch.origin
         if (
@@ -511,8 +512,9 @@ class StreamConsumer(OneProcess, ClosesOnExit):
         return min(self._poll_at, self._attachments.next_try_at) if self._session.is_current else math.inf
 
     def _poll_or_raise(self) -> Batch | None:
-        """Return the next batch, None if there is none at present. If there is none, raise the error of a log that
-        was out of reach at the last attempt, or that can never be read.
+        """Return the next batch, None if there is none at present. If there is none, also while paused, raise
+        the error of a log that was out of reach at the last attempt, or that can never be read
+        (`Attachments.demand_reached`).
         """
         batch = self._poll()
         if batch is None:
@@ -587,8 +589,8 @@ class StreamConsumer(OneProcess, ClosesOnExit):
         settle_each(self._attachments.to_release(), release)
 
     def _read(self, attachment: Attachment, reader: LogReader) -> Batch | None:
-        """Return the next batch of the bucket; None if there is none at present, if the stored results
-        contain all its messages, or after an error.
+        """Return the next batch of the bucket; None if there is none at present, while a query of the log is
+        in progress, if the stored results contain all its messages, or after an error.
 
         If the segment is drained, report that to the leader. A lost bucket (LostRace, NotFound, FencedOut) is
         opened again; DataPlaneUnavailable or Terminal is recorded, and the bucket is retried later.
@@ -640,7 +642,8 @@ class StreamConsumer(OneProcess, ClosesOnExit):
     def _batch(
         self, attachment: Attachment, reader: LogReader, unfiltered: Sequence[LogMessage]
     ) -> Batch | None:
-        """Return the batch of the messages that the stored results do not contain.
+        """Return the batch of the messages of `unfiltered`, at least one and in order, that the stored
+        results do not contain.
 
         None if they contain all; then the messages are acknowledged. Raises the errors of
         `LogReader.acknowledge`.
@@ -684,7 +687,9 @@ class StreamConsumer(OneProcess, ClosesOnExit):
 
 
 def _elsewhere(row: Mapping[str, Any]) -> BucketStatus:
-    """Return the leader's status of a bucket that belongs to another consumer, or to none."""
+    """Return the leader's status of a bucket that belongs to another consumer, or to none. `row` is an object
+    of `Session.why`.
+    """
     owner = row["owner"]
     reason = f"owned by {owner}" if row["reason"] == "owned" else row["reason"]
     holders = tuple(row["held_by"] or (() if owner is None else (owner,)))
@@ -722,10 +727,11 @@ def _position(message: LogMessage) -> Position:
 
 
 def _beyond(stored: Position | None, messages: Sequence[LogMessage]) -> Sequence[LogMessage]:
-    """Return the messages that are behind the stored position.
+    """Return the messages that are behind the stored position. `messages` has at least one, in order. A
+    stored position that is an offset alone is compared with the offsets.
 
-    Without a stored position the same sequence is returned, because the log may create each message only when
-    it is accessed.
+    Without a stored position, or if all messages are behind it, the same sequence is returned, because the
+    log may create each message only when it is accessed.
     """
     if stored is None:
         return messages
