@@ -76,7 +76,7 @@ class Logs(Renewed):
             return self._clients[key]
 
     def close(self) -> None:
-        """Close every log client."""
+        """Close every log client. A later `of` creates others."""
         with self._lock:
             clients, self._clients = list(self._clients.values()), {}
         for client in clients:

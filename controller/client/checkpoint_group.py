@@ -166,7 +166,8 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
         application has processed them.
 
         The checkpoint also contains the last known positions of the other members, so that one value replaces
-        the previous one and no position is lost.
+        the previous one and no position is lost. A segment whose starting position is not known yet is left
+        out, as are all before the first `receive`.
         """
         assignment = self._session.assignment
         group = self._group_position
@@ -402,11 +403,11 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
 
     def _release_stored(self) -> None:
         """Release the segments that other members wait for and whose position is stored, and report the
-        stored segments that are read to their ends. Call `on_wanted` if other members wait for segments whose
-        position is not stored; once for each ownership.
+        stored segments that are read to their ends. Call `on_wanted`, once, if other members wait for
+        segments whose position is not stored and for which it was not called before.
 
-        Released and drained segments are reported until the leader has received the reports. Raises the
-        errors of `on_wanted`.
+        Released and drained segments are reported again by later polls until the leader has acted on the
+        reports. Raises the errors of `on_wanted`.
         """
         released: list[OwnedBucket] = []
         for segment_id, segment in list(self._segments.items()):

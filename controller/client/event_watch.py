@@ -50,7 +50,9 @@ class EventWatch(OneProcess):
         self._thread.start()
 
     def close(self) -> None:
-        """End the watch, and wait up to `LEAVES_WITHIN_SECONDS` for the thread. Idempotent."""
+        """End the watch, and wait up to `LEAVES_WITHIN_SECONDS` for the thread. Idempotent. Not for the
+        watch's own thread, such as `on_event`.
+        """
         self._closed.set()
         if self._feed is not None:
             self._feed.hang_up()

@@ -270,8 +270,8 @@ class KeyedWork(OneProcess, ClosesOnExit):
             _log.warning("%d message(s) still in progress; they are delivered again", self._running)
 
     def _take(self, batch: Batch) -> None:
-        """Notify the observer of a received batch, and add the batch to the schedule of its bucket, or to the
-        messages that wait for the stored counts.
+        """Notify the observer of a received batch, and add the batch to the schedule of its bucket, created
+        if necessary, or to the messages that wait for the stored counts of the bucket.
         """
         attachment = cast(Attachment, batch.origin)
         lane = self._lanes.get(attachment)
@@ -479,8 +479,8 @@ class KeyedWork(OneProcess, ClosesOnExit):
         self._report(partial(self._conclude, lane, item, self._handling.run(batch, owned, item)))
 
     def _due_at(self) -> float:
-        """Return the time of the next work without a signal, in `time.monotonic` seconds; infinity if there
-        is none.
+        """Return the time of the next acknowledgement, request for stored counts, or retry if a thread is
+        free, in `time.monotonic` seconds; infinity if there is none.
         """
         times = [lane.acknowledge_at() for lane in self._turns]
         times += [lane.ask_at for lane in self._turns if lane.ask_at is not None]

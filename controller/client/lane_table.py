@@ -96,8 +96,8 @@ class LaneTable:
         return segment, starts[turn // len(active) % len(starts)]
 
     def _lane(self, segment: Segment, bucket_hash: int) -> SendLane:
-        """Return the lane of a bucket, created if necessary. A segment with one bucket accepts batches with
-        any bucket hash.
+        """Return the lane of the segment's bucket that contains `bucket_hash`, created if necessary. A
+        segment with one bucket accepts batches with any bucket hash.
         """
         bucket = bucket_of(segment.bucket_splits, bucket_hash)
         lane = self._lanes.get((segment.segment_id, bucket))

@@ -468,8 +468,8 @@ class Producer(OneProcess, StoresOnExit):
 
     def _start(self, lane: SendLane) -> None:
         """Begin to send the next batch, and await the response in a background thread: the batch in doubt, or
-        otherwise a waiting batch if its segment is not fenced. Without an eager log client, the background
-        thread sends too.
+        otherwise a waiting batch, which is then in doubt, if its segment is not fenced. Without an eager log
+        client, the background thread sends too. The caller holds the producer's lock.
 
         Does nothing while the lane is sending, waits for its next try or has no message, or the producer
         closes.

@@ -40,8 +40,8 @@ class ReaderSlot(Generic[Reader]):
         """Create the slot without opening the log. `wakeup` wakes the consumer when there is something to do.
 
         `delay_seconds` is the delay before the first opening, for a log that was lost before. The log is not
-        opened before `after` is set: the preceding reader is closed then. `on_missing` is called, in any
-        thread, each time the log is found missing.
+        opened before `after` is set, if it is given: the preceding reader is closed then. `on_missing` is
+        called, in any thread, each time the log is found missing.
         """
         self._on_missing = on_missing
         self.backing_topic, self._wakeup, self._after = backing_topic, wakeup, after

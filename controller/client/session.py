@@ -307,8 +307,9 @@ class Session:
     def _run(self) -> None:
         """Keep connected until the session is closed or permanently refused: follow a stream, and reconnect
         when it ends, after an error with a delay. After SessionExpired, start over at once. A permanent
-        refusal is kept for `demand_alive`. Calls `on_lost` after each error while all buckets may belong to
-        others.
+        refusal (a CleaveError that is not Retryable, or `_is_permanently_refused`) is kept for
+        `demand_alive`; an exception that is no CleaveError is logged. Calls `on_lost` after each Retryable
+        error while all buckets may belong to others.
         """
         backoff = Backoff(_FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS)
         while not self._closing.is_set():
@@ -333,8 +334,9 @@ class Session:
                 self._closing.wait(_LONGEST_RETRY_SECONDS)
 
     def _is_permanently_refused(self, error: Retryable) -> bool:
-        """Return True if each fresh token was outside its validity for as long as this consumer tolerates an
-        outage. An error of another kind than TokenOutOfTime ends that time.
+        """Return True if tokens were outside their validity (TokenOutOfTime) at every error for longer than
+        this consumer tolerates an outage, counted from the first of these errors. An error of another kind
+        ends that time.
         """
         if not isinstance(error, TokenOutOfTime):
             self._token_outage.end()
