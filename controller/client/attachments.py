@@ -197,7 +197,8 @@ class Attachments:
         on_free: Callable[[], None] = lambda: None,
         suspects: SuspectReports | None = None,
     ) -> None:
-        """Create the set without attachments.
+        """Create the set without attachments. `owner` is the consumer's name, and `wakeup` is set when there
+        may be work for the consumer's thread.
 
         `claim` is called in the opening thread with each attachment that was opened, before messages are
         read. `on_opened` is called in the same thread when an opening has ended. `on_free` is called in any

@@ -103,11 +103,12 @@ class CheckpointConsumer(OneProcess, ClosesOnExit):
         compared with `published_at_ms` of the messages.
 
         For a start without a checkpoint, the constructor looks up the position in every segment, so a
-        checkpoint that is taken at once contains the positions. `patience_seconds` bounds how long the
-        constructor and `receive` wait for a segment out of reach.
-        Raises DataPlaneUnavailable or StoreUnavailable after that time; NotFound; DataGone, Conflict or
-        InvalidInput for a checkpoint from which the consumer cannot continue; TopicNotLive; InvalidInput for
-        an instant without a time zone or an invalid topic name.
+        checkpoint that is taken at once contains the positions. A batch has at most `batch_messages`.
+        `patience_seconds` bounds how long the constructor waits for a worker and for each segment out of
+        reach, and how long `receive` waits for a segment. Raises DataPlaneUnavailable or StoreUnavailable
+        after that time; NotFound; DataGone, Conflict or InvalidInput for a checkpoint from which the consumer
+        cannot continue; TopicNotLive; InvalidInput for an instant without a time zone or an invalid topic
+        name.
         """
         self._logs, self._batch_messages, self._patience_seconds = logs, batch_messages, patience_seconds
         self._wakeup = threading.Event()
@@ -283,8 +284,8 @@ class CheckpointConsumer(OneProcess, ClosesOnExit):
         self._follow()
 
     def _follow(self) -> None:
-        """Read the segments whose ancestors are all read to their ends. Parents have lower ids than their
-        children.
+        """Make the readers follow exactly the segments that are not done and whose ancestors are all read to
+        their ends. Parents have lower ids than their children.
         """
         waits: dict[int, bool] = {}
         for segment_id in sorted(self._segments):

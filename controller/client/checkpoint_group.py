@@ -110,17 +110,18 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
         patience_seconds: float = 30.0,
         on_wanted: Callable[[], None] = lambda: None,
     ) -> None:
-        """Register under `name`. A second member with the same name replaces this one.
+        """Register under `name` in the group, the subscription `group` of kind checkpoint. A second member
+        with the same name replaces this one.
 
         `kept_values` is called in the thread that calls `receive`, whenever segments are assigned to this
         member. If it raises, `receive` raises the error, and the next `receive` calls it again. `start` is
         the position of segments that no stored value names: an instant with its time zone, compared with
-        `published_at_ms`, or None for all stored messages. All members must give the same `start`.
-        `on_wanted` is called in the same thread when other members wait for a segment whose position is not
-        stored. `patience_seconds` bounds how long `receive` waits for a log out of reach, and how long the
-        constructor waits for a worker that leads the topic. Raises NotFound, TopicNotLive, StoreUnavailable;
-        Conflict if the subscription is not of kind checkpoint; InvalidInput for an invalid name or a start
-        without a time zone.
+        `published_at_ms`, or None for all stored messages. All members must give the same `start`. A batch
+        has at most `batch_messages`. `on_wanted` is called in the same thread, or in that of `kept`, when
+        other members wait for a segment whose position is not stored. `patience_seconds` bounds how long
+        `receive` waits for a log out of reach, and how long the constructor waits for a worker that leads the
+        topic. Raises NotFound, TopicNotLive, StoreUnavailable; Conflict if the subscription is not of kind
+        checkpoint; InvalidInput for an invalid name or a start without a time zone.
         """
         self._start_ms = None if start is None else instant_of(start)
         self._logs, self._kept_values, self._on_wanted = logs, kept_values, on_wanted
@@ -259,9 +260,10 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
 
         If `leave` is True, other members take over at once. If False, a process that restarts under this name
         within the grace period keeps its segments, and no other member is affected. The call takes at most
-        `timeout_seconds` (default: 30); readers that are not closed by then are closed in the background. A
-        fifth of the time, and at least a second, is reserved for deregistration, which also happens after an
-        interruption.
+        `timeout_seconds` (default: 30), but up to two seconds if that is shorter; readers that are not closed
+        by then are closed in the background. A fifth of the time, and at least a second, is reserved for
+        deregistration, which also happens after an interruption. Raises InvalidInput for a time below 0 or
+        above a day.
         """
         timing = self._begin_close(timeout_seconds)
         self._wakeup.set()  # ends a `receive` that waits
@@ -457,8 +459,8 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
         return self._readers.due_at if self._session.is_current and not self._is_paused else math.inf
 
     def _poll_or_raise(self) -> CheckpointBatch | None:
-        """Return the next batch, None if there is none at present. If there is none, raise the error of a log that
-        was out of reach at the last attempt, or that can never be read.
+        """Return the next batch, None if there is none at present. If there is none, also while paused, raise
+        the error of a log that was out of reach at the last attempt, is missing, or can never be read.
         """
         batch = self._poll()
         if batch is None:

@@ -315,7 +315,9 @@ def _shared(values: array[int], kind: pa.DataType) -> pa.Array:
 
 
 def _values(column: pa.ChunkedArray) -> memoryview:
-    """Return the numbers of a column, which must not contain nulls."""
+    """Return the numbers of a column of 8, 32 or 64 bits, which must not contain nulls, in the order of its
+    rows.
+    """
     combined = column.combine_chunks()
     code = _CODES[combined.type.bit_width]
     buffer = combined.buffers()[1]

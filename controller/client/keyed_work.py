@@ -237,10 +237,11 @@ class KeyedWork(OneProcess, ClosesOnExit):
         """Begin no more messages, wait for those in progress, and acknowledge those that are done. Close the
         consumer next, which does not leave while messages are being processed.
 
-        The call takes at most `timeout_seconds` (default: 30). Messages that are still being processed then
-        are not acknowledged, which is logged; they are delivered again. Raises the exception of a handler
-        that is not an Exception. A fifth of the time, and at least a second, is reserved for acknowledging,
-        which also happens after an interruption.
+        The call takes at most `timeout_seconds` (default: 30), but up to two seconds if that is shorter.
+        Messages that are still being processed then are not acknowledged, which is logged; they are delivered
+        again. Raises the exception of a handler that is not an Exception, and InvalidInput for a time below 0
+        or above a day. A fifth of the time, and at least a second, is reserved for acknowledging, which also
+        happens after an interruption.
         """
         timing = self._begin_close(timeout_seconds)
         try:

@@ -202,8 +202,8 @@ class Handling:
 
 
 def _demand_handled(result: object) -> None:
-    """Raise InvalidInput if the handler returned unfinished work, such as a coroutine, so that the message is
-    not processed.
+    """Raise InvalidInput if `result`, which the handler returned, is unfinished work: an awaitable object, a
+    generator or an asynchronous generator. The delivery then counts as failed. A coroutine is closed.
     """
     if not (isawaitable(result) or isgenerator(result) or isasyncgen(result)):
         return

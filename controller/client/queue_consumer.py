@@ -341,7 +341,7 @@ class QueueConsumer(OneProcess, ClosesOnExit):
 
     def close(self, timeout_seconds: float | None = None, *, leave: bool = True) -> None:  # noqa: ARG002
         """Leave the queue, within `timeout_seconds` (default: 30). Readers that are not closed by then are
-        closed in the background, which is logged.
+        closed in the background, which is logged. Raises InvalidInput for a time below 0 or above a day.
 
         Other threads have four fifths of `timeout_seconds` to settle received messages, or no time if it is
         not given; unsettled messages are then delivered again. The rest, at least a second, is for returning

@@ -54,7 +54,9 @@ class EventFeed(OneProcess):
         self._answer, self._through = answer, through
 
     def __iter__(self) -> Iterator[httpx_sse.ServerSentEvent]:
-        """Yield the events as they arrive. Raises StoreUnavailable when the stream breaks or ends."""
+        """Yield the events as they arrive, heartbeats too. Raises StoreUnavailable when the stream breaks or
+        ends, or is silent for too long (`Servers.events`); never ends without an error.
+        """
         origin = f"{_origin(self._answer.url)}{self._through}"
         try:
             yield from httpx_sse.EventSource(self._answer).iter_sse()

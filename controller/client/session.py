@@ -387,8 +387,9 @@ class Session:
                     self._on_change()
 
     def _handle_end(self, end: ServerSentEvent) -> None:
-        """Handle the end of the stream by its reason. If the token expired, the consumer continues to read.
-        Otherwise it stops until it has registered again, and after the reason `left` it closes.
+        """Handle the event with which the leader ended the stream, by its reason. If the token expired, the
+        consumer continues to read. Otherwise messages are not delivered until the session is registered
+        again, and after the reason `left` the session is closed.
         """
         if is_for_the_token(end):
             # this consumer keeps its buckets, so it continues to read while it registers with a fresh token

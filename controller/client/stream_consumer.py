@@ -121,10 +121,11 @@ class StreamConsumer(OneProcess, ClosesOnExit):
     ) -> None:
         """Register under `name`. A second consumer with the same name replaces this one.
 
-        `patience_seconds` bounds how long a call is retried while the data plane is out of reach, and the
-        constructor while no worker leads the topic. `on_release` is called, in the thread that calls
-        `receive`, before a bucket is released to another consumer. All delivered messages of the bucket are
-        then acknowledged, and the other consumer waits for the call. Without `on_release` idle buckets are
+        A batch has at most `batch_messages`. `patience_seconds` bounds how long a call is retried while the
+        data plane is out of reach, and the constructor while no worker leads the topic. `on_release` is
+        called with the segment id and the range of a bucket, in the thread that calls this consumer, before
+        the bucket is released to another consumer. All delivered messages of the bucket are then
+        acknowledged, and the other consumer waits for the call. Without `on_release` idle buckets are
         released while the application is busy. With `positions` messages that `commit` has stored are not
         delivered again. Raises NotFound, TopicNotLive, StoreUnavailable; Conflict for a subscription of
         another kind; InvalidInput for an invalid name.
@@ -370,8 +371,9 @@ class StreamConsumer(OneProcess, ClosesOnExit):
         restarts under this name within the grace period keeps its buckets, and no other consumer is affected.
         The consumer also stays, and logs that, while messages are being processed that `KeyedWork.close` did
         not wait for: otherwise a key would have two owners. The call takes at most `timeout_seconds`
-        (default: 30); readers that are not closed by then are closed in the background. A fifth of the time,
-        and at least a second, is reserved for deregistration, which also happens after an interruption.
+        (default: 30), but up to two seconds if that is shorter; readers that are not closed by then are
+        closed in the background. A fifth of the time, and at least a second, is reserved for deregistration,
+        which also happens after an interruption. Raises InvalidInput for a time below 0 or above a day.
         """
         timing = self._begin_close(timeout_seconds)
         self._wakeup.set()  # ends a `receive` that waits
