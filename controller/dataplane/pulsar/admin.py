@@ -119,10 +119,11 @@ class AdminCalls:
         return self._result(self._threads.submit(self._perform, ask, deadline), ask, deadline)
 
     def ask_all(self, asks: Sequence[Ask], deadline: Deadline) -> list[Answer | CleaveError]:
-        """Send the requests at the same time, up to `PARALLEL_REQUESTS`, and wait for all of them.
+        """Send the requests, up to `PARALLEL_REQUESTS` at the same time, and wait for each until it has ended or
+        the deadline has passed.
 
-        Return the responses in order; an error of `ask` takes the place of its response instead of being
-        raised.
+        Return the responses in the order of the requests; an error that `ask` would raise, DataPlaneTimeout
+        among them, takes the place of its response.
         """
         running = [self._threads.submit(self._perform, ask, deadline) for ask in asks]
         results: list[Answer | CleaveError] = []
@@ -134,7 +135,8 @@ class AdminCalls:
         return results
 
     def demand_all(self, asks: Sequence[Ask], deadline: Deadline) -> list[Answer]:
-        """Send the requests at the same time, and return the responses, in order.
+        """Send the requests, up to `PARALLEL_REQUESTS` at the same time, and return the responses, in the order of
+        the requests.
 
         When all requests have ended or their time is over, raises the error of `ask` of the first request, in
         their order, that failed.
@@ -186,9 +188,9 @@ class AdminCalls:
         """Send the request to `url`, follow at most `MAX_REDIRECTS` redirects between brokers, and return the
         last response.
 
-        Raises DataPlaneTimeout at the deadline, DataPlaneUnavailable after more redirects, Terminal for a
-        redirect without TLS that would show the token, and the errors of `_headers` and `_read`. Errors of
-        `requests` are raised unmapped.
+        Raises DataPlaneTimeout at the deadline; DataPlaneUnavailable after more redirects, or for a redirect to
+        another scheme than HTTP; Terminal for a redirect without TLS that would show the token; and the errors
+        of `_headers` and `_read`. Errors of `requests` are raised unmapped.
         """
         data = None if ask.body is None else json.dumps(ask.body)
         for _ in range(MAX_REDIRECTS + 1):
@@ -210,11 +212,13 @@ class AdminCalls:
         raise refusal(ask.purpose, 307, f"redirected {MAX_REDIRECTS} times, last to {url}")
 
     def _read(self, ask: Ask, response: requests.Response, deadline: Deadline) -> Answer:
-        """Return the response.
+        """Return the response, whose body has at most `MAX_ANSWER_BYTES`. The `document` of an accepted refusal
+        is the JSON; a value without meaning if the body is no JSON.
 
-        Raises the error of a refusal whose status is not accepted; UnknownAddress for a 404 without a reason,
-        even if the status is accepted; DataPlaneTimeout at the deadline; and DataPlaneUnavailable for a body
-        that is too long, or that is no JSON though the request succeeded.
+        Raises the error of a refusal (status 300 or more) that is not in `ask.accept`; UnknownAddress for a 404
+        without a JSON object that has a reason, even if the status is accepted; DataPlaneTimeout at the
+        deadline; and DataPlaneUnavailable for a body that is too long, or that is no JSON though the request
+        succeeded and is not `is_text`.
         """
         body = bytearray()
         for chunk in response.iter_content(_CHUNK_BYTES):

@@ -34,11 +34,12 @@ class FenceProbe:
 
     def probe(self, backing_topic: str, deadline: Deadline) -> FenceState:
         """Return whether clients can learn that the topic has ended: TERMINATED if they can, OPEN for a topic that is not terminated
-        or accepts a producer, MISSING for a missing topic. FENCED: the broker did not answer a producer within `PROBE_SECONDS`, and
-        the topic was reloaded.
+        or accepts a producer, MISSING for a missing topic. FENCED: the topic is terminated, the broker did not answer a producer
+        within `PROBE_SECONDS`, and the topic was reloaded.
 
-        Needs the right to produce, and an administrator's rights to reload. Raises DataPlaneUnavailable if the broker does not
-        answer admin requests either. Other errors of the library are raised as Cleave's.
+        Needs the right to produce, and an administrator's rights to reload. Raises DataPlaneTimeout at the deadline, and
+        DataPlaneUnavailable if the broker does not answer admin requests either. Other errors of the library are raised as
+        Cleave's.
         """
         try:
             # A request for a producer may create a missing topic, so the topic is checked first.
