@@ -86,7 +86,9 @@ class Answer:
 
 
 class AdminCalls:
-    """The connection pool of one cluster. Safe to share between threads. Connects at the first call."""
+    """The connection pool of one cluster. Safe to share between threads. Connects at the first call.
+    `call_timeout_seconds` is the time limit of a `deadline` without one of its own.
+    """
 
     def __init__(self, access: PulsarAccess, *, call_timeout_seconds: float) -> None:
         self.call_timeout_seconds = call_timeout_seconds
@@ -253,8 +255,9 @@ class AdminCalls:
         return headers if token is None else {**headers, "Authorization": f"Bearer {token}"}
 
     def _checked_redirect(self, ask: Ask, url: str, location: str) -> str:
-        """Return the URL to which `location` in the response of `url` leads. Raises DataPlaneUnavailable for
-        another scheme than HTTP, Terminal for a redirect without TLS that would show the token.
+        """Return the URL to which `location` in the response of `url` leads; `location` may be relative. Raises
+        DataPlaneUnavailable for a scheme other than HTTP and HTTPS, and Terminal for a redirect from HTTPS to
+        HTTP while calls carry a token.
         """
         target = urljoin(url, location)
         if urlsplit(target).scheme not in ("http", "https"):
@@ -293,7 +296,8 @@ def _may_not_have_arrived(error: requests.RequestException) -> bool:
 def may_be_under_way(error: CleaveError) -> bool:
     """Return True if the request that ended with the error may have reached a broker that still processes it,
     because the connection broke before the response. False if the broker responded or refused the connection.
-    Not for a DataPlaneTimeout of `AdminCalls`, which says so itself: the result may be False for it.
+    Meant for a DataPlaneUnavailable: for a DataPlaneTimeout of `AdminCalls`, which says so itself, the result may
+    be False, and for an invalid certificate or address True.
     """
     cause = error.__cause__
     if not isinstance(cause, requests.RequestException):

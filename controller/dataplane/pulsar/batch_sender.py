@@ -116,8 +116,8 @@ class BatchSender:
         self, messages: Sequence[OutgoingMessage], sequence: int, deadline: Deadline
     ) -> Callable[[], int] | None:
         """Send the messages, at least one, and return a function that waits for the result, with the result and
-        the errors of `append`. Return None, and send nothing, if another append is in progress, if no connected producer
-        is open, or if `sequence` is not above the last one that is known to be stored.
+        the errors of `append`. Return None, and send nothing, if another append is in progress, if no connected
+        producer is open, or if `sequence` is not above the last one that is known to be stored.
 
         The function must be called, in any thread: other appends wait until it has ended. Raises InvalidInput
         for a message outside the bucket, and Unsupported for bucket `0000-0000`.
@@ -197,7 +197,9 @@ class BatchSender:
         self._lock.acquire(timeout=within_seconds)
 
     def _drop_producer(self) -> None:
-        """Close the producer, so that the library does not send messages of a lost batch later."""
+        """Close the producer, if there is one, and wait for it, so that the library does not send messages of a
+        lost batch later. Errors of the library are ignored; the next append opens another producer.
+        """
         producer, self._producer = self._producer, None
         if producer is not None:
             with contextlib.suppress(pulsar.PulsarException):
@@ -280,8 +282,8 @@ class BatchSender:
         open.
 
         Otherwise raise the error of the first message that is not stored or whose result is unknown:
-        SegmentTerminated, DataPlaneTimeout or another. If the topic is missing meanwhile, raise
-        SegmentNotFound. In these cases the batch is in doubt, and the producer is closed.
+        SegmentTerminated, DataPlaneTimeout or another. If the topic is missing meanwhile, or its state is
+        refused, raise SegmentNotFound or that refusal. In these cases the batch is in doubt, and the producer is closed.
         """
         try:
             terminated = self._await(producer, results, deadline)
@@ -307,7 +309,8 @@ class BatchSender:
         self, producer: pulsar.Producer, results: _Results, deadline: Deadline
     ) -> SegmentTerminated | None:
         """Wait for the results until the deadline. Return SegmentTerminated if the producer has lost its
-        connection and the topic is terminated; otherwise None, also at the deadline. Raises SegmentNotFound.
+        connection and the topic is terminated; otherwise None, also at the deadline. Raises SegmentNotFound and
+        other lasting refusals of the check.
 
         The library would keep trying to connect to a terminated topic, so this method checks the topic
         itself.
@@ -327,8 +330,8 @@ class BatchSender:
         return None
 
     def _is_terminated(self, deadline: Deadline) -> bool:
-        """Return True if the topic is known to be terminated. False also if no broker responds within
-        `LOOK_ANSWER_SECONDS`. Raises SegmentNotFound.
+        """Return True if the topic is known to be terminated. False also if the request fails temporarily, or no
+        broker responds within `LOOK_ANSWER_SECONDS`. Raises SegmentNotFound and other lasting refusals.
         """
         check_deadline = Deadline(min(LOOK_ANSWER_SECONDS, deadline.left_seconds))
         try:

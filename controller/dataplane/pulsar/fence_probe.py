@@ -54,7 +54,7 @@ class FenceProbe:
     def _open_producer(self, backing_topic: str, deadline: Deadline) -> FenceState:
         """Try to open a producer on a terminated topic. Return OPEN if it opens. If the broker does not answer within
         `PROBE_SECONDS`, reload the topic and return the result of `_reload`. Raises SegmentTerminated if the broker reports the end,
-        and other errors of the library as Cleave's.
+        DataPlaneTimeout at the deadline, and other errors of the library as Cleave's.
         """
         act, topic = f"probe {backing_topic}", full_name(backing_topic)
         try:

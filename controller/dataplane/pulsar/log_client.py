@@ -444,7 +444,8 @@ class PulsarLogClient(OneProcess):
             raise
 
     def _late(self, claim: Claim, holder: Holder | None, error: DataPlaneTimeout) -> CleaveError:
-        """Return the error for a broker that did not respond in time.
+        """Return the error for a broker that did not respond in time. `holder` is the holder that only the broker
+        can disconnect, from `evict_holders`.
 
         If a holder is known, the broker may be checking the holder's connection, and the error is LostRace.
         Otherwise it is `error` itself, and a terminated topic is reloaded (`_reload`).
@@ -461,9 +462,9 @@ class PulsarLogClient(OneProcess):
         return f"{self._mark}-{next(self._numbers)}"
 
     def _reload(self, backing_topic: str) -> None:
-        """Reload a terminated topic to which no consumer can subscribe, at most once in `RELOAD_SECONDS`, so
-        that the next attempt succeeds. Does nothing if the topic is not terminated. Errors are logged, not
-        raised.
+        """Reload a terminated topic to which no consumer can subscribe, so that the next attempt succeeds. Does
+        nothing if the topic is not terminated, or if this method was called for the topic in the last
+        `RELOAD_SECONDS`, with whatever result. Errors are logged, not raised.
         """
         now = time.monotonic()
         with self._lock:
@@ -593,8 +594,8 @@ def _end_all() -> None:
 
 
 def _marks(claim: Claim, mark: str) -> dict[str, str]:
-    """Return the properties of a consumer by which other readers identify its owner, its `mark` and its
-    ownership, if it has one.
+    """Return the properties of a consumer by which other readers identify its owner (`OWNER`), its `mark`
+    (`READER`) and its ownership (`OWNERSHIP`; absent if the claim has none).
     """
     marks = {OWNER: claim.owner, READER: mark}
     if claim.ownership is not None:
@@ -603,7 +604,9 @@ def _marks(claim: Claim, mark: str) -> dict[str, str]:
 
 
 def _kind(bucket: HashRange | None) -> dict[str, Any]:
-    """Return the arguments of `subscribe` for the whole subscription, or for the slots of a bucket."""
+    """Return the arguments of `subscribe` that choose the type: Exclusive for the whole subscription (None), or
+    Key_Shared with the slots of the bucket as the only sticky range.
+    """
     if bucket is None:
         return {"consumer_type": pulsar.ConsumerType.Exclusive}
     policy = pulsar.ConsumerKeySharedPolicy(

@@ -220,9 +220,10 @@ class PulsarDataPlane(OneProcess):
 
     def sample(self, backing_topics: Sequence[str]) -> Mapping[str, Counters]:
         """Return the counters of the topics, by name: from each topic's statistics, or for many topics from
-        the brokers' metrics pages. A topic that is missing, or whose statistics cannot be read, is absent.
+        the brokers' metrics pages. A topic that is missing, did not respond, or whose statistics cannot be
+        read, is absent.
 
-        A topic that did not respond is absent too. Raises an error if no topic's broker responded, or if some
+        Raises an error if no topic's broker responded, or if some
         topics exist but none of their responses can be read.
         """
         if self._load.reads_pages_for(backing_topics):
@@ -363,7 +364,7 @@ class PulsarDataPlane(OneProcess):
         return self._gates.probe_fence(backing_topic, self._admin.deadline())
 
     def close(self) -> None:
-        """Close the connections."""
+        """Close the connections, all of them even if closing one raises an error."""
         with ExitStack() as closing:  # closes all of them even if one raises
             closing.callback(self._admin.close)
             closing.callback(self._load.close)

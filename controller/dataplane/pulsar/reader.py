@@ -51,8 +51,8 @@ _POLL_SECONDS = 0.02
 
 class PulsarReader(OneProcess):
     """A `LogReader`: the only reader of a topic, or of one bucket of it, for a subscription, as long as its
-    connection lasts. Created by `PulsarLogClient.open_reader`. For one thread; the library's thread calls
-    `on_arrival`.
+    connection lasts. Created by `PulsarLogClient.open_reader`. For one thread; `on_arrival` may be called from
+    any thread.
     """
 
     def __init__(
@@ -202,8 +202,9 @@ class PulsarReader(OneProcess):
         ended during the call, or if the connection has ended because the topic is drained.
 
         Raises InvalidInput for a limit below 1; the reason why the reading has ended (LostRace, FencedOut or
-        NotFound), which a request determines, or the error of that request; Terminal if the next message is encrypted and no key here can
-        decrypt it; LostRace if the broker has stopped delivering (`reader_stall`).
+        NotFound), which a request determines, or the error of that request; Terminal if the next message is
+        encrypted and no key here can decrypt it; LostRace if the broker has stopped delivering
+        (`reader_stall`), which ends the reading.
         """
         if limit < 1:
             raise InvalidInput(f"read limit {limit}: ask for 1 message or more")

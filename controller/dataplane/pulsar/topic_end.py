@@ -66,8 +66,8 @@ class TopicEnd:
 
         The producer's last entry behind the place decides: all messages of the batch up to its end count. The
         number is 0 if there is no such entry, or if an entry between it and the end of the topic was deleted,
-        for instance by retention. Concurrent calls wait for each other. Raises
-        DataPlaneTimeout at the deadline, and SegmentNotFound if there is no such topic.
+        for instance by retention. Concurrent calls wait for each other. Raises DataPlaneTimeout at the deadline,
+        and SegmentNotFound if there is no such topic.
         """
         with self._locked(deadline):
             internal = self._final
