@@ -293,6 +293,7 @@ def _result(state: tenacity.RetryCallState) -> object:
 
 
 def _is_present(bundles: NamespaceBundles, bundle: NamespaceBundle) -> bool:
+    """Return True if the bundle, with exactly these ends, is in the list. Raises InvalidInput for a bundle of another namespace."""
     try:
         bundles.require(bundle)
     except BundleNotFound:

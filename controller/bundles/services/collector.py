@@ -253,7 +253,7 @@ def _answers(
 
 def _add(rows: Mapping[str, list[dict[str, Any]]], cluster: str, report: _Report) -> None:
     """Add the report of a broker to `rows`, by kind, as rows with the columns of REPORT_SCHEMAS: one for each topic, one for each owned
-    bundle, and one for the broker. The broker's time of the reads is in each.
+    bundle, and one for the broker. Each has the time `instant_ms` of the report.
     """
     where = {"cluster": cluster, "broker": report.broker.name, "instant_ms": report.instant_ms}
     rows["topics"].extend(

@@ -181,7 +181,7 @@ def decide_splits(
 
     A hot bundle has the first refusal of: splits disabled, too few brokers, fewer than two topics, not owned, too narrow, too few hot
     cycles, a split of its range in progress or in the cool-down, too many splits in the cycle, too many bundles, no cut. A bundle that is
-    not hot, is split, or has one of the first five refusals has no count for the next cycle.
+    not hot, is split, or has one of the first five refusals has no count for the next cycle; no bundle has one if the rules do not count.
 
     Raises InvalidInput for a bundle reported twice, and if `bundle_counts` lacks the namespace of a hot bundle whose limit is checked.
     """

@@ -127,7 +127,7 @@ class _Stored:
 
 
 def _read(tx: Connection, cluster: str, settings: BalanceSettings) -> _Stored:
-    """Read the stored inputs of the cluster in the transaction."""
+    """Read the stored inputs of the cluster in the transaction. `settings` say how long an applied unload is remembered."""
     watermark = bundle_loads.watermark(tx)
     namespaces = bundle_namespaces.list_namespaces(tx, cluster)
     remembered = max(settings.grace_seconds, settings.transfer_delay_seconds, settings.even_settle_seconds)

@@ -23,6 +23,7 @@ class Occupancy:
     """
 
     def __init__(self, cluster: Cluster, settings: BalanceSettings) -> None:
+        """Count the topics, bundles and long-term rates of each broker by the owners in the cluster."""
         self.cluster = cluster
         self._settings = settings
         self._active = tuple(name for name, _ in cluster.reporting)

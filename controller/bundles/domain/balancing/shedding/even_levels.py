@@ -34,6 +34,9 @@ class EvenLevels:
         now_ms: int,
         without: frozenset[str],
     ) -> None:
+        """Compute the usage and the mean from the reports of the brokers that are not in `without`. `state` and `now_ms` (milliseconds
+        since the Unix epoch) decide which bundles may move.
+        """
         self.cluster = cluster
         self.settings = settings
         self._state = state

@@ -31,8 +31,8 @@ _LOWER_SHARE: Final = 0.5  # of the margin, given up at the lower boundary
 
 def threshold(cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_ms: int) -> Shedding:
     """Return moves without a destination off brokers whose average usage is at or above the mean plus `threshold_margin`, and the refusals.
-    If there are no such moves and `threshold_lower_boundary` is set, return moves off the busiest broker with two bundles if some broker is
-    more than the margin below the mean. An amount below `threshold_min_byte_rate` is a refusal in either case.
+    If there are no such moves and `threshold_lower_boundary` is set, return moves off the busiest broker with at least two bundles if some
+    broker is more than the margin below the mean. An amount below `threshold_min_byte_rate` is a refusal in either case.
 
     The state holds the advanced averages; with `strict_pulsar`, the lower boundary advances them a second time. With fewer than two
     reporting brokers, return one refusal and the unchanged state; with a mean of 0, one refusal and the advanced averages.

@@ -168,7 +168,7 @@ def _condition(levels: Levels, settings: BalanceSettings) -> tuple[MoveReason, B
 def _exchange_all(
     levels: Levels, cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_ms: int
 ) -> tuple[list[Move], list[MoveRefusal]]:
-    """Return the moves from the fullest brokers to the emptiest, each source's after the bundles that return for them, and a refusal for
+    """Return the moves from the fullest brokers to the emptiest, each after the moves of the bundles that return for it, and a refusal for
     each source that gives nothing. Ends when `transfer_max_sources` brokers have given, no figure is beyond its bound, or no two untried
     brokers are left. Changes `levels`.
     """
