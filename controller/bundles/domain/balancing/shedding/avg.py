@@ -47,8 +47,9 @@ class _Pair:
 
 def avg(cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_ms: int) -> Shedding:
     """Return the moves from the higher to the lower broker of each pair (lowest with highest, and so on inward) in which a broker has had
-    enough hits, and a refusal for each pair of two brokers without moves. A broker has a hit in each cycle in which it differs enough from
-    its partner, whichever this is. With fewer than two reporting brokers, return one refusal and leave the state unchanged.
+    enough hits, and a refusal for each pair of two brokers without moves. A broker with a new report has a hit in each cycle in which it
+    differs enough from its partner, whichever this is. With fewer than two reporting brokers, return one refusal and leave the state
+    unchanged.
 
     The state holds the hits, and the destinations as plans. If no pair differs enough, all hits are cleared. A pair with enough hits loses
     them, even if no bundle of it may move.
