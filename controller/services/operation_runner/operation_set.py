@@ -328,7 +328,9 @@ class OperationSet:
             self._context.checkpoint(f"{step}:after")
 
     def _record_steps(self, records: dict[_Member, StepRecord]) -> None:
-        """Record the steps in one statement, and apply them to the members whose rows were written."""
+        """Record the steps in one statement, and apply them to the members whose rows were written. For a member whose
+        row was not written, the lost race or lost claim is handled.
+        """
         leads_to = next(iter(records.values())).leads_to
         with self._context.store.single_statement() as tx:
             recorded_at_ms = steps.record(
@@ -397,8 +399,9 @@ class OperationSet:
             self._apply_record(member, record, layout_commit.now_ms, epoch=layout_commit.epoch)
 
     def _end(self, member: _Member, record: StepRecord) -> None:
-        """Commit one operation that is no reshape of Cleave's own logs, or end the abort of any operation, in
-        a transaction of its own. Apply the record to the member. Raises FencedOut, LostRace.
+        """Commit one operation that is no reshape of Cleave's own logs, or end the abort of any operation, in a
+        transaction of its own. Apply the record to the member. Raises the error of the refused commit, such as
+        FencedOut or LostRace; then nothing is written.
         """
         runner, started_at_ms = self._context.claimant, member.observation().now_ms
         with self._context.store.transaction() as tx:
@@ -547,7 +550,9 @@ class OperationSet:
         self._end_member(member, Outcome.FENCED_OUT)
 
     def _release_claims(self, members: Sequence[_Member]) -> None:
-        """Release the claims in the journal, and end the operations here as STOPPED."""
+        """Release the claims in the journal, and end the operations here as STOPPED, also an operation whose claim is
+        lost.
+        """
         with self._context.store.single_statement() as tx:
             claims.release(tx, [member.operation for member in members], self._context.claimant)
         for member in members:
