@@ -89,10 +89,10 @@ class GateSteps:
 
     def create_cursors(self, operation: Operation, key: SubscriptionKey, logs: Sequence[str]) -> list[str]:
         """Create the cursors of a new subscription of standard consumers on those of `logs` that need a gate because
-        they have an undrained ancestor, and record and close the gates. The data plane sets the dispatch rate before it
-        creates the cursor. A recorded gate that is no longer closed stays as it is. Return the `logs` that need no gate
-        or have such a gate, in their order; their cursors are not created here. Raises SubscriptionNotFound, and
-        Unsupported on a data plane without gates.
+        they descend from a sealed segment which the subscription reads, and record and close the gates. The data plane
+        sets the dispatch rate before it creates the cursor. A recorded gate that is no longer closed stays as it is.
+        Return the `logs` that need no gate or have such a gate, in their order; their cursors are not created here.
+        Raises SubscriptionNotFound, and Unsupported on a data plane without gates.
         """
         with self._store.transaction() as tx:
             known = {gate.segment_id: gate for gate in gates.gates_of(tx, key)}
