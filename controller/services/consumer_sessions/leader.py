@@ -224,7 +224,7 @@ class SessionLeader:
         """Process the requests in the mailbox. Heartbeats and detachments, which change memory only, are answered at
         once; the others are settled by subscription. A request about a topic that this worker does not lead is refused
         with StoreUnavailable, and a request of another subject with AccessForbidden. Raises StoreUnavailable if a
-        settlement does; the subscriptions after it are then not settled.
+        settlement does; the requests of the subscriptions after it are then not settled, and get no answer.
         """
         by_subscription: dict[SubscriptionKey, list[Request]] = {}
         for _ in range(len(self._mailbox)):

@@ -182,7 +182,9 @@ class GateSteps:
 
 
 def _generations(layout: SegmentGraph, logs: Iterable[SeekLog]) -> list[list[SeekLog]]:
-    """Return the logs in groups, so that the ancestors of a log are in earlier groups."""
+    """Return the logs in groups, so that the ancestors of a log are in earlier groups. Within a group the logs keep
+    their order; a log of a segment that is not in the layout is in the first group.
+    """
     depth: dict[int, int] = {}
     for segment_id in sorted(layout.segments):
         parents = [i for i in layout.segments[segment_id].parent_ids if i in depth]

@@ -57,10 +57,11 @@ class MirrorSteps:
         self._call_all = call_all
 
     def perform(self, step: Step) -> Detail:
-        """Perform the step on the broker, and return the details to store in the journal. A step that needs no action
-        returns empty details. Raises Unsupported if the data plane keeps no layouts, TopicNotFound if the broker lacks
-        the topic, and the errors of the data plane. Giving the topic back, deleting it and checking its logs succeed
-        without the topic.
+        """Perform the step on the broker, and return the details to store in the journal. A commit returns the broker's
+        layout as `layout`, except for a topic that is detached or deleted. A step that needs no action returns empty
+        details. Raises Unsupported if the data plane keeps no layouts, TopicNotFound if the broker lacks the topic, and
+        the errors of the data plane. Giving the topic back, deleting it and checking its logs succeed without the
+        topic.
         """
         match step:
             case Step.TAKE_OVER:

@@ -175,12 +175,13 @@ class OperationSet:
                 self._end_as_taken_over(member, steps.fenced_out(member.operation, self._context.claimant))
 
     def _take_next(self, members: Sequence[_Member]) -> None:
-        """Take the most urgent next step of the operations that are ready, together for all operations with
-        this step. If no operation is ready, sleep until the first one is.
+        """Take the most urgent next step (by `_urgency`) of the operations that are ready, which are those whose
+        `ready_at` has passed, together for all operations with this step. If no operation is ready, sleep until the
+        first one is.
 
-        Of the operations with this step, those that finish without their last action are taken first. Those
-        that lost a race are taken last, one at a time unless the step needs no call. An operation whose next
-        step is WAIT is deferred.
+        Of the operations with this step, those that finish without their last action are taken first. Those that lost a
+        race are taken last, one at a time unless the step needs no call. An operation whose next step is WAIT is
+        deferred.
         """
         now = self._context.clock.monotonic_seconds()
         transitions = {

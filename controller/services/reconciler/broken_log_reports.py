@@ -42,6 +42,7 @@ class Suspects(Stoppable):
     """
 
     def __init__(self, store: Store, planes: Mapping[str, DataPlane], clock: Clock) -> None:
+        """`planes` are the data planes of this process, by name."""
         super().__init__()
         self._store, self._planes, self._clock = store, planes, clock
         self._lock = threading.Lock()
