@@ -134,7 +134,8 @@ class PostgresCalls(Renewed):
 
     def _connect(self) -> WatchedConnection:
         """Return a connection in autocommit mode, which limits each statement and each pause within a
-        transaction to `call_timeout_seconds`. Raises psycopg2.Error.
+        transaction to `call_timeout_seconds`. Raises psycopg2.Error if the server does not
+        respond in time or refuses the connection.
         """
         connection = connect(
             self._address,

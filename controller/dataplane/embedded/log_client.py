@@ -182,7 +182,8 @@ class EmbeddedLogClient(OneProcess):
     def locate(self, backing_topic: str, instant_ms: int | None) -> Position:
         """Return the position after which `open_reader_at` begins with the first stored message published at
         or after the instant (milliseconds since the Unix epoch); the position of the last message if there is
-        no such message, or `instant_ms` is None. Raises SegmentNotFound.
+        no such message, or `instant_ms` is None. (0, -1) is the position before the first message of a log.
+        Raises SegmentNotFound.
         """
         position: Position = self._row(_LOCATE, backing_topic, instant_ms)
         return position
@@ -282,7 +283,9 @@ class EmbeddedLogClient(OneProcess):
         return row
 
     def _watch(self, reader: _Reader, log_id: int, on_arrival: Callable[[], None]) -> None:
-        """Call `on_arrival` at each notification of the reader's log, until `_forget`."""
+        """Call `on_arrival`, in the listening thread, at each notification of the reader's log and after each
+        connection of the listener, until `_forget`.
+        """
         with self._lock:
             self._callbacks[reader] = (log_id, on_arrival)
 

@@ -70,6 +70,9 @@ class EmbeddedDataPlane:
         pool_size: int = 5,
         shares_journal_server: bool = False,
     ) -> None:
+        """Create the data plane without connecting. `pool_size` is the largest number of connections, and so
+        of calls at once. Raises InvalidInput for an invalid `url`.
+        """
         self._calls = PostgresCalls(url, call_timeout_seconds=call_timeout_seconds, pool_size=pool_size)
         self._shares_journal_server = shares_journal_server
         self._trimmed_to = 0  # the last log that a trim completed before it ran out of time
@@ -95,7 +98,8 @@ class EmbeddedDataPlane:
         """Return the log's name in Pulsar 5's form, `segment://tenant/namespace/name/0000-7fff-12`, without a
         call.
 
-        Raises InvalidInput for a topic's name without `topic://`, or a name that is too long.
+        Raises InvalidInput for a topic's name without `topic://`, or a name that is too long or that
+        PostgreSQL cannot store. `descriptor` is not checked.
         """
         if not topic.startswith(_TOPIC):
             raise InvalidInput(f"{topic!r} is not a scalable topic; name it as topic://tenant/namespace/name")
@@ -444,9 +448,9 @@ class EmbeddedDataPlane:
             return int(trimmed)
 
     def _move(self, backing_topic: str, subscription: str, instant: str, *values: object) -> None:
-        """Move the cursor to the first message at or after the time that the SQL expression `instant` yields,
-        or to the end for `NULL`, and disconnect its readers. `values` are the parameters of the expression.
-        Raises SubscriptionNotFound if there is no log or cursor.
+        """Move the cursor to the first stored message at or after the time that the SQL expression `instant`
+        yields, or to the end if there is none, or for `NULL`, and disconnect its readers. `values` are the
+        parameters of the expression. Raises SubscriptionNotFound if there is no log or cursor.
         """
         row = self._row(
             f"move {subscription!r} on {backing_topic}",

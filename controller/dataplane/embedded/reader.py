@@ -253,7 +253,9 @@ class EmbeddedReader(OneProcess):
 def message(
     position: Position, when: datetime, key: Any, payload: Any, metadata: object, deliveries: int = 1
 ) -> LogMessage:
-    """Return the message that the columns of a row contain."""
+    """Return the message at `position`, with the columns of a row: `published_at`, `key`, `payload` and
+    `metadata` of `embedded.message`, and the number of deliveries.
+    """
     read_key = None if key is None else bytes(key)
     return LogMessage(
         position, milliseconds(when), read_key, bytes(payload), deliveries, metadata_of(metadata)

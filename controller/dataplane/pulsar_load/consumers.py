@@ -137,8 +137,8 @@ class ConsumerReader:
     def _first_broker(self, topic: str, brokers: Sequence[str]) -> str:
         """Return the remembered owner of the topic if it is among `brokers` (addresses, at least one), even
         if it did not respond in time recently. Otherwise return one of `brokers` that the topic's name
-        determines, among those that responded in time within the last `QUIET_SECONDS`; among all if there is
-        none.
+        determines, among those without a call that timed out within the last `QUIET_SECONDS`; among all if
+        there is none.
         """
         owner = self._owner(topic)
         if owner is not None and owner in brokers:
@@ -169,7 +169,9 @@ class ConsumerReader:
 
 
 def _path(topic: str) -> str:
-    """Return the path of the statistics of a topic, `persistent://t/n/x`, each part percent-encoded."""
+    """Return the path of the statistics of a topic, `persistent://t/n/x`, each part percent-encoded. Raises
+    ValueError for a name with fewer parts.
+    """
     domain, _, path = topic.partition("://")
     tenant, namespace, name = path.split("/", 2)
     return f"/admin/v2/{domain}/{quoted(tenant)}/{quoted(namespace)}/{quoted(name)}/stats"

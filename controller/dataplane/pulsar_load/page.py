@@ -97,7 +97,9 @@ class Page:
             raise DataPlaneUnavailable(f"a line exceeds {LINE_BYTES} bytes: the body is not a metrics page")
 
     def finish(self) -> None:
-        """End the body. Raises DataPlaneUnavailable if it ended in the middle of a line."""
+        """End the body. Raises DataPlaneUnavailable if it ended in the middle of a line. An empty body is
+        accepted.
+        """
         if self._rest != b"\n":
             raise DataPlaneUnavailable("the page ends in the middle of a line")
 

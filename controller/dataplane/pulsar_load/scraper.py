@@ -50,7 +50,9 @@ class CounterScraper:
     def __init__(
         self, session: HttpSession, brokers: BrokerList, *, deadline_seconds: float, clock: Clock
     ) -> None:
-        """Use the brokers. `deadline_seconds` is the time limit of one broker's whole page."""
+        """Use the brokers. `deadline_seconds` is the time limit of one broker's whole page; `clock` gives the
+        times of the samples.
+        """
         self._session, self._brokers = session, brokers
         self._deadline_seconds, self._clock = deadline_seconds, clock
         self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="broker-page")
@@ -109,7 +111,7 @@ class CounterScraper:
     def _read(self, broker: Broker, watched: Mapping[bytes, str], deadline: float) -> _Read:
         """Read the broker's whole metrics page. The source is the broker's name, with the start of its
         process if the page contains it. `deadline` is in `time.monotonic` seconds. Raises Retryable if the
-        page is not complete at the deadline, ends within a line, or has a line longer than `LINE_BYTES`.
+        page is not complete at the deadline, ends within a line, or is refused by `Page.feed`.
         """
         page, instant_ms = Page(watched), None
         for block in blocks(self._session, f"{broker.url}/metrics/", deadline):

@@ -28,9 +28,10 @@ class Series:
     def next(self, latest: TopicCounters, instant_ms: int) -> Series:
         """Return the series after reading `latest` at `instant_ms` (milliseconds since the Unix epoch).
 
-        If a subscription is missing or one of its two counts fell, because it was deleted or created again,
-        its previous counts are added to the carried counts, and `since_ms` becomes `instant_ms`. But if an
-        incoming counter fell (None counts as 0), the log was reloaded, and nothing is carried.
+        If one of a subscription's two counts fell (a missing subscription has 0), the subscription was
+        deleted or created again: its previous counts are added to the carried counts, and `since_ms` becomes
+        `instant_ms`. But if an incoming counter fell (None counts as 0), the log was reloaded, and nothing is
+        carried.
         """
         previous = self.counters
         if (latest.msg_in or 0) < (previous.msg_in or 0) or (latest.byte_in or 0) < (previous.byte_in or 0):

@@ -164,15 +164,16 @@ class PulsarScalableDataPlane(OneProcess, LayoutKeeper):
         return LogCheck(int(stats["epoch"]), tuple(sorted(missing)))
 
     def auto_scaler(self, topic: str) -> Mapping[str, Any] | None:
-        """Return the topic's own setting of the broker's auto-scaler, None if it has none. Raises
-        TopicNotFound.
+        """Return the topic's own setting of the broker's auto-scaler, the broker's document
+        `autoScalePolicy`. None if the topic has none. Raises TopicNotFound, and DataPlaneUnavailable if the
+        answer contains no layout.
         """
         setting = self._metadata(topic).get("autoScalePolicy")
         return dict(setting) if isinstance(setting, Mapping) else None
 
     def set_auto_scaler(self, topic: str, setting: Mapping[str, Any] | None) -> None:
-        """Replace the topic's own setting of the broker's auto-scaler with `setting`. None removes it. Raises
-        TopicNotFound.
+        """Replace the topic's own setting of the broker's auto-scaler with `setting`, the broker's document
+        as `auto_scaler` returns it. None removes the topic's own setting. Raises TopicNotFound.
         """
         path, purpose = f"{topic_path(topic)}/autoScalePolicy", f"set the auto-scaler of {topic}"
         verb = "DELETE" if setting is None else "POST"
@@ -365,7 +366,9 @@ class PulsarScalableDataPlane(OneProcess, LayoutKeeper):
 
 
 def _ask_stats(topic: str) -> Ask:
-    """Return the request for the broker's statistics of the topic."""
+    """Return the request for the broker's statistics of the topic. A 404 and a 500 are results, which
+    `_read_stats` interprets.
+    """
     purpose = f"read the statistics of {topic}"
     return Ask("GET", f"{topic_path(topic)}/stats", purpose, accept=_GONE | _FAILED)
 
@@ -387,7 +390,9 @@ def _read_stats(topic: str, answer: Answer | CleaveError) -> Mapping[str, Any]:
 
 
 def _stream_consumers(stats: Mapping[str, Any]) -> Iterator[ObservedConsumer]:
-    """Yield a consumer with a generated name for each stream consumer that the statistics count."""
+    """Yield for each subscription in the statistics, of any kind, as many consumers as its `consumerCount`:
+    of type `Exclusive`, named by the subscription and a number from 0, without connection and broker.
+    """
     for name, subscription in (stats.get("subscriptions") or {}).items():
         for number in range(int(subscription.get("consumerCount") or 0)):
             yield ObservedConsumer(name, "Exclusive", f"{name} {number}", "", "")
