@@ -347,8 +347,9 @@ class Client:
     def _stream(
         self, topic: str, subscription: str, name: str, *, patience_seconds: float, **options: Any
     ) -> InnerStreamConsumer:
-        """Return an inner stream consumer, and retry its creation for `patience_seconds`. `topic` is a full
-        name.
+        """Return an inner stream consumer, and retry its creation on DataPlaneUnavailable and
+        StoreUnavailable for `patience_seconds`, which is also the patience of the consumer. `topic` is a full
+        name, and `options` are further arguments of the inner consumer.
         """
 
         def make() -> InnerStreamConsumer:

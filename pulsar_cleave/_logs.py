@@ -61,10 +61,10 @@ class Logs(Renewed):
         self._clients: dict[tuple[str | None, ...], LogClient] = {}
 
     def of(self, topic: str) -> LogClient:
-        """Query a worker for the data plane of the topic, and return the log client of that data plane, which
-        topics of the same data plane share. Raises Unsupported if this client has no credentials for the data
-        plane, if a library for it is missing, or if the data plane keeps layouts itself; and the errors of
-        `Servers.ask`.
+        """Query a worker for the data plane of the topic, a full name, and return the log client of that data
+        plane, which topics of the same data plane share. Raises Unsupported if this client has no login for
+        embedded logs, if the workers do not know the addresses of the data plane, if a library for it is
+        missing, or if the data plane keeps layouts itself; and the errors of `Servers.ask`.
         """
         location = self._servers.ask("GET", f"{topic_path(topic)}/data-plane")
         plane = str(location["data_plane"])
@@ -76,7 +76,7 @@ class Logs(Renewed):
             return self._clients[key]
 
     def close(self) -> None:
-        """Close every log client."""
+        """Close every log client. A later `of` creates others."""
         with self._lock:
             clients, self._clients = list(self._clients.values()), {}
         for client in clients:
@@ -93,8 +93,9 @@ class Logs(Renewed):
         return _SETTINGS[plane](self, topic, location)
 
     def _on_pulsar(self, topic: str, location: Mapping[str, str | None]) -> PlaneSettings:
-        """Return the settings for brokers, with the application's credentials. Raises Unsupported if the
-        workers do not know the addresses of the brokers.
+        """Return the settings for brokers, with the application's credentials, or without any if the
+        application gave none. `location` has the brokers' addresses in `admin_url` and `service_url`. Raises
+        Unsupported if the workers do not know the addresses.
         """
         auth = self._pulsar or PulsarAuth()
         admin_url, service_url = location.get("admin_url"), location.get("service_url")
@@ -108,8 +109,9 @@ class Logs(Renewed):
         return PlaneSettings(pulsar=access, call_timeout_seconds=self._call_timeout_seconds)
 
     def _on_embedded(self, topic: str, location: Mapping[str, str | None]) -> PlaneSettings:
-        """Return the settings for embedded logs, with the application's login. Raises Unsupported if the
-        client has no login or the worker sends no address.
+        """Return the settings for embedded logs, with the application's login. `location` has the database's
+        address in `database_url`. Raises Unsupported if the client has no login or the worker sends no
+        address. With a CA file the server must prove its name.
         """
         auth, url = self._embedded, location.get("database_url")
         if auth is None or url is None:

@@ -123,8 +123,8 @@ class Message:
 
 
 def origins(messages: Message | Sequence[Message], kind: type[Origin]) -> list[Origin]:
-    """Return the origins by which the messages are acknowledged. Raises InvalidInput for a message of a
-    consumer of another kind, or of none.
+    """Return for each message, in their order, the origin by which it is acknowledged. Raises InvalidInput
+    for a message of a consumer of another kind, or of none.
     """
     delivered = [messages] if isinstance(messages, Message) else messages
     for message in delivered:

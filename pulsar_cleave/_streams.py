@@ -162,8 +162,9 @@ def _unreachable(error: BaseException) -> StoreUnavailable:
 
 
 def _batches(messages: Message | Sequence[Message]) -> list[Batch]:
-    """Return the messages grouped by the ownership that they came from, each group as a batch in order.
-    Raises InvalidInput for a message that no stream consumer delivered.
+    """Return a batch for each ownership that the messages came from, in the order of the first message of
+    each. The messages of a batch are in the order of their positions, and `after` is the position that was
+    delivered before the first. Raises InvalidInput for a message that no stream consumer delivered.
     """
     groups: dict[int, list[tuple[Batch, Message]]] = {}
     delivered = [messages] if isinstance(messages, Message) else messages

@@ -27,8 +27,12 @@ SPANS = 400
 
 
 def picture(run: Simulation, capacity: LoadStats) -> dict[str, Any]:
-    """Return the data of one simulation's chart: lines of load and segments with up to POINTS points, up to ACTS actions, the spans of
-    the refusals by reason, and the ring over time. `capacity`: the rates that one segment can carry, in which loads are counted.
+    """Return the data of one simulation's chart: the lines `load` (of the topic), `segments` and `max_load` (of a segment), each with up
+    to POINTS points every `step_ms` from `start_ms` on; `acts`, the first ACTS actions as `_act` describes them, and `more_acts`, the
+    number of actions left out; `refusals` (see `_refusals`), and `ring` (see `ring`).
+
+    `capacity`: the rates that one segment can carry, in which `load` is counted. `max_load` is counted as in `run`, which must have the
+    same capacity. The rule must have been evaluated at least once.
     """
     step_ms = run.series.step_seconds * 1000
     every = -(-run.series.steps // POINTS)
@@ -67,8 +71,10 @@ def _act(run: Simulation, act: Act) -> dict[str, Any]:
 
 
 def _refusals(run: Simulation) -> dict[str, list[tuple[int, int]]]:
-    """Return, by reason, the spans (begin and end in milliseconds) in which the reason refused an action; of each reason at most SPANS,
-    the longest.
+    """Return, by reason, the spans in which consecutive evaluations had a refusal with this reason, whatever its segment: pairs of begin
+    and end in milliseconds since the Unix epoch, in the order of time. A span lasts from the step of its first evaluation to the step of
+    the first evaluation without the reason, or to the end of the series. Of each reason the SPANS longest are kept, of equal ones the
+    earliest. The rule must have been evaluated at least once.
     """
     step_ms = run.series.step_seconds * 1000
     ends = [verdict.step for verdict in run.verdicts[1:]] + [run.series.steps]
@@ -93,7 +99,7 @@ def _reasons(verdict: Verdict) -> list[str]:
 
 
 def _longest(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the SPANS longest spans, in the order of time."""
+    """Return the SPANS longest spans, of equal ones the earliest, in the order of time. `spans` must be in the order of time."""
     longest = sorted(spans, key=lambda span: span[0] - span[1])[:SPANS]
     return sorted(longest)
 

@@ -16,7 +16,7 @@ from controller.domain.hash_range import HashRange
 COLUMNS = 96
 """Maximum number of cells of a segment that lives from the first step to the last one."""
 CELLS = 1_000
-"""Maximum number of cells of all segments, as long as that is possible with cells that are shorter than the series."""
+"""Approximate maximum number of cells of all segments, if that is possible with cells that are shorter than the series."""
 SEGMENTS = 1_000
 """Maximum number of segments; the first ones are kept."""
 
@@ -24,7 +24,8 @@ SEGMENTS = 1_000
 def ring(run: Simulation, load: Floats) -> dict[str, Any]:
     """Return the segments with their lifetimes, and the highest load of each segment in each cell of time: `segments`
     has rows of id, first and last hash, begin and end in milliseconds since the Unix epoch; `loads` has rows of id,
-    number of the cell and load; `cell_ms` is the length of a cell. Only the first `SEGMENTS` segments are included.
+    number of the cell and load, sorted by id and cell; `cell_ms` is the length of a cell. Only the first `SEGMENTS`
+    segments are included, in the order of creation; the end of a segment that is still active is the end of the series.
 
     `load[step]` is the topic's load in segments' capacities. Cells are numbered from the Unix epoch.
     """
@@ -58,8 +59,8 @@ def _stretches(run: Simulation) -> Iterator[tuple[Stretch, int]]:
 
 
 def _lives(run: Simulation) -> dict[int, tuple[HashRange, int, int]]:
-    """Return the range of each segment, and the steps at which its life begins and ends (exclusive), by id in the
-    order of creation.
+    """Return the range of each segment, and the steps at which its life begins and ends (exclusive), by id, in the order in
+    which the segments became active, then of their ranges. A segment that was replaced within a step is left out.
     """
     lives: dict[int, tuple[HashRange, int, int]] = {}
     for stretch, end in _stretches(run):
@@ -71,8 +72,8 @@ def _lives(run: Simulation) -> dict[int, tuple[HashRange, int, int]]:
 
 def _cell_ms(run: Simulation, lives: dict[int, tuple[HashRange, int, int]]) -> int:
     """Return the length of a cell in milliseconds, a multiple of a step: no segment has more than about `COLUMNS` cells, and
-    all segments together have at most `CELLS`, unless a cell is already as long as the series. `lives` is the result of
-    `_lives`.
+    all segments together have at most about `CELLS`, unless a cell is already as long as the series. `lives` is the result
+    of `_lives`, or a part of it.
     """
     every = -(-run.series.steps // COLUMNS)
     while every < run.series.steps and sum((e - b) // every + 1 for _, b, e in lives.values()) > CELLS:

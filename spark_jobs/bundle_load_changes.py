@@ -157,10 +157,12 @@ def build_judged(
     window: ReportWindow,
 ) -> DataFrame:
     """Return every bundle, present or stored, of the clusters in `reports`, as it is after the run: the columns of the store's
-    BUNDLE_CHANGE_SCHEMA, and is_changed, true if the row is to be written.
+    BUNDLE_CHANGE_SCHEMA, and is_changed, true if the row is to be written because it differs from the stored row.
 
-    `figures` is the result of `bundle_load.build`, and `namespaces` that of `build_namespaces`. `gone` is true for a stored bundle that is
-    not in the boundaries in force. A bundle whose owner did not report has its stored figures, until the owner counts as gone.
+    `reports` has the counted reports (cluster, broker, instant_ms), `figures` is the result of `bundle_load.build`, and `namespaces` that
+    of `build_namespaces`. `gone` is true for a stored bundle that is not in the boundaries in force. A bundle with unchanged bounds that no
+    broker reported, and whose stored owner is not in `reports`, has its stored figures, until the owner counts as gone. seen_row_version
+    is the version of the stored row (0: never stored); seen_namespace_version is 0 if the boundaries are to be written.
     """
     tables = {"figures": figures, "reports": reports, "namespaces": namespaces}
     bounds = {"gone_ms": window.gone_ms, "end_ms": window.end_ms}

@@ -48,7 +48,9 @@ class JavaOutput:
         return " / ".join(lines)[:_MOST_CHARACTERS]
 
     def _forward(self, read_from: int) -> None:
-        """Forward lines to standard error until all writers have closed the pipe, and keep the last lines."""
+        """Forward lines to standard error until all writers have closed the pipe, and keep the last lines. `read_from`: descriptor of the
+        pipe's other end, which is closed afterwards.
+        """
         with open(read_from, "rb") as stream:
             for line in stream:
                 self._lines.append(line.decode(errors="replace").strip())
@@ -60,8 +62,8 @@ def start_jvm(settings: SparkConf) -> None:
     """Start this process's JVM with these settings; does nothing if the process has one. The JVM's output goes to standard
     error.
 
-    Raises Terminal if there is no suitable Java, and Retryable, with the end of Java's output, if Java started and ended.
-    Holds PySpark's lock, so concurrent calls wait.
+    Raises Terminal if there is no suitable Java, Retryable, with the end of Java's output, if Java started and ended, and
+    PySpark's other errors unchanged. Holds PySpark's lock, so concurrent calls wait.
     """
     with SparkContext._lock:
         if SparkContext._gateway is not None:

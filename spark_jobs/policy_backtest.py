@@ -159,8 +159,9 @@ class Load(NamedTuple):
 def answers(
     loads: Iterable[Load], question: Question, done: Done = lambda _count: None
 ) -> Iterator[pa.RecordBatch]:
-    """Yield batches of result rows, TOGETHER loads at a time and in the order of the loads: one row for each case of a load's part of the
-    question. A load that cannot be simulated has a single row with its error; nothing is raised for it.
+    """Yield batches of result rows (`RESULTS`), TOGETHER loads at a time and in the order of the loads: one row for each case of a load's
+    part of the question. A load of which a case cannot be simulated has a single row with the error; nothing is raised for it. Without a
+    load, nothing is yielded.
 
     `done` is a progress callback: it is called with 1 after each simulation.
     """
@@ -175,8 +176,9 @@ def answers(
 
 
 def _answer_batch(loads: Sequence[Load], question: Question, done: Done) -> pa.RecordBatch:
-    """Return the result rows of the loads, in the order of the loads. The least costs of loads with the same steps and limits are computed
-    together. If the simulation of a load raises an error, the load has a single row with this error. `done` is a progress callback.
+    """Return the result rows (`RESULTS`) of the loads, in the order of the loads. The least costs of loads with the same steps and limits are computed
+    together. If the simulation of any case of a load raises an error, the load has a single row with this error. `done` is a progress
+    callback, called with 1 after each simulation.
     """
     rows: list[dict[str, Any]] = []
     groups: dict[tuple[int, ...], list[tuple[int, Floats]]] = defaultdict(list)
@@ -207,11 +209,12 @@ def _answer_batch(loads: Sequence[Load], question: Question, done: Done) -> pa.R
 def _simulations(
     load: Load, question: Question, done: Done
 ) -> list[tuple[dict[str, Any], tuple[int, ...], Floats]]:
-    """Simulate each case of a load's part of the question. Return, for each case, its result row with the least cost 0, the key of the
+    """Simulate each case of a load's part of the question. Return, for each case, its row of `RESULTS` with the least cost 0, the key of the
     cases with which its least cost can be computed (steps, seconds of a step, greatest maximum number of segments of any candidate of the
     question, initial number of segments), and the load of each step in segments' capacities. Calls `done(1)` after each simulation.
 
-    Raises InvalidInput if a cost is not finite, and the errors of `Candidate.as_rule`.
+    Raises InvalidInput if a cost is not finite, ValueError if another figure is not, and the errors of `series_of`, of
+    `Candidate.as_rule` (also for candidates of other parts), and of `simulate`.
     """
     recording, rates, (number, of) = load
     series = series_of(recording, rates)
@@ -249,8 +252,8 @@ def _add_fronts(
     max_segments: int,
     first: int,
 ) -> None:
-    """Add the result of `front`, the least costs for several prices of excess, to the picture of each recording's first row with seed 0;
-    rows with other seeds are unchanged. `rows` are changed in place, and their pictures must not be None. `members`: index of a row, and
+    """Add the result of `front`, the least costs for several prices of excess, as `front` to the picture of each recording's first row with
+    seed 0 among `members`; other rows are unchanged. `rows` are changed in place, and their pictures must not be None. `members`: index of a row, and
     the load of each step in capacities. `step_seconds`, `max_segments` and `first`, the initial number of segments, are those of all
     members.
     """
@@ -268,9 +271,12 @@ def _add_fronts(
 def _simulate_case(
     recording: Recording, series: LoadSeries, candidate: Candidate, seed: int, question: Question
 ) -> dict[str, Any]:
-    """Simulate a candidate on a load, with the messages that the seed draws. Return the result row, in which the least cost is 0. Load and
-    cost are in capacities of the recording's policy in force, not of the candidate; only the figure `silent_seconds` is not. `picture` is
-    None unless the question requests pictures.
+    """Simulate a candidate on a load, with the messages that the seed draws. Return the row of `RESULTS`, in which the least cost is 0. Its
+    figures are the fields of `Score` except the cost, `days`, `measured` (the part of the steps with a measurement), `refusals` (their
+    number by reason), and `is_ideal` for an ideal rule.
+
+    Load and cost are in capacities of the recording's policy in force, not of the candidate; only the figure `silent_seconds` is not.
+    `picture` is None unless the question requests pictures. Raises ValueError if a figure other than the cost is not finite.
     """
     base = recording.base_policy
     conditions = Conditions(
@@ -316,9 +322,9 @@ def drawn(series: LoadSeries, seed: int) -> LoadSeries:
 
 
 def in_capacities_of(run: Simulation, capacity: LoadStats) -> Simulation:
-    """Return a simulation with load, excess and overloaded segments counted in segments of this capacity, and with the capacity as split
-    thresholds of its policy: a candidate's own thresholds do not change the load that a segment can serve. Returns `run` itself if its
-    policy has these split thresholds.
+    """Return a simulation with `max_load`, `excess` and `overloaded` counted in segments of this capacity, and with the capacity as split
+    thresholds of its policy: a candidate's own thresholds do not change the load that a segment can serve. Loads of actions and of ticks
+    stay in the former capacities. Returns `run` itself if its policy has these split thresholds.
     """
     if run.rule.policy.thresholds.split == capacity:
         return run
@@ -347,8 +353,9 @@ def in_capacities_of(run: Simulation, capacity: LoadStats) -> Simulation:
 
 
 def by_key(rates: pa.Table, recordings: Iterable[Recording]) -> Iterator[Load]:
-    """Yield each recording with its rows of `rates`, in the order of their keys and windows. A recording without rows is left out, and so
-    are rows without a recording.
+    """Yield each recording with its rows of `rates` (columns `RATE_COLUMNS`, in any order), in ascending order of the recordings' keys; the
+    rows of a recording are in the order of their windows. A recording without rows is left out, and so are rows without a recording. Of
+    several recordings with one key, the last counts.
     """
     recordings_by_key = {recording.key: recording for recording in recordings}
     rates = rates.sort_by([("key", "ascending"), ("window_end_ms", "ascending")])
@@ -429,8 +436,9 @@ def _partition(
 
 
 def _runs(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, int, pa.Table]]:
-    """Yield each part and key with its rows. Rows of one part and key must be adjacent; only these rows and the current batch are held in
-    memory.
+    """Yield each part and key with its rows, as a table with the columns of `RATE_COLUMNS`, in the order of the rows. `batches` have these
+    columns and `part`; none may be empty, but there may be no batch. The rows of one part and key must be adjacent, also over several
+    batches; only these rows and the current batch are held in memory.
     """
     batches_of_key: list[pa.RecordBatch] = []
     current: tuple[int, int] | None = None

@@ -87,8 +87,8 @@ def series_of(recording: Recording, rows: pa.Table) -> LoadSeries:
     that are negative or not finite count as 0. A step has the rates of the last window that ended by the end of the step; it is NaN if that
     window is not recent (`_windows_of_steps`).
 
-    The series has the distribution of the load over the ring, which is even in steps without a recent window. It has none if all rates are
-    of the whole ring.
+    The series has the distribution of the load over the ring (one row per step, see `_shares`), which is even in steps without a recent
+    window. It has none if all rates are of the whole ring, or if there are no rows. Raises InvalidInput if the recording has no whole step.
     """
     ends = rows.column("window_end_ms").to_numpy()
     windows, window_of_row = np.unique(ends, return_inverse=True)
@@ -127,8 +127,8 @@ def _shares(
     """Return the share of the load in each of several equal parts of the ring (`[window, bin]`, each row adds up to 1); None if all rates
     are of the whole ring.
 
-    `rates` has the valid rates of each row of `rows`, `window_of_row` the index of its window, and `windows` is the number of windows. A
-    window without load is even. The number of parts is the smallest that separates the segments, at most MOST_BINS.
+    `rates` has the valid rates of each row of `rows`, `window_of_row` the index of its window, and `windows` is the number of windows. The
+    load of a row is the largest of rate ÷ split threshold of the policy in force. A window without load is even. The number of parts is the smallest that separates the segments, at most MOST_BINS.
     """
     segments, segment_of_row = np.unique(rows.column("segment_id").to_numpy(), return_inverse=True)
     ranges = [HashRange.parse(recording.ranges.get(int(i), "0000-ffff")) for i in segments]

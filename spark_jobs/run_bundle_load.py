@@ -77,9 +77,11 @@ def compute(
 ) -> dict[str, pa.Table]:
     """Return the rows to write, by name: boundaries, bundles, namespaces, brokers, clusters, and hot_topics, the topics of bundles above
     a limit. `silent` has the result of `build_reports`, and `uncut` that of `build_unsound_boundaries`, which show the excluded input.
+    Only clusters with a complete, sound report of a broker in the window have rows, except in `silent` and `uncut`; so without such a
+    report the other tables are empty.
 
-    `report_urls` are the files of each kind of `REPORTS`; every kind must be present. Reads the tables of `BASELINE` below the scratch
-    URL, and writes the figures of every bundle there as `judged`, which replaces an earlier result. Needs a report of at least one broker.
+    `report_urls` are the files of each kind of `REPORTS`; every kind must be a key, but may have no files. Reads the tables of `BASELINE`
+    below the scratch URL, where each must exist, and writes the figures of every bundle there as `judged`, which replaces an earlier result.
     """
     landed = {kind: _read(spark, schema, report_urls[kind]) for kind, schema in REPORTS.items()}
     stored = {name: spark.read.schema(s).parquet(f"{scratch_url}/{name}") for name, s in BASELINE.items()}

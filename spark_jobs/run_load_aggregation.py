@@ -30,7 +30,7 @@ def compute(
     spark: SparkSession, sample_urls: Sequence[str], scratch_url: str, window: LoadWindow
 ) -> pa.Table:
     """Write the rates of the window as `rates` below the scratch URL, and replace what is there. Return the sources that
-    reported in the window, with the columns of `build_heard`.
+    reported in the window, with the columns of `build_heard`. `sample_urls` are the sample files; there must be at least one.
 
     A row of the files with a missing value is ignored. A row that is not SOUND (an impossible counter, or a name that cannot be stored)
     adds to no rate and is counted for its source.
@@ -42,7 +42,7 @@ def compute(
 
 def add_up(spark: SparkSession, count_urls: Sequence[str], since_ms: int, until_ms: int) -> pa.Table:
     """Return the key histograms of segments from the landed key counts with instants in (since, until], in milliseconds since the Unix
-    epoch, with the columns of `build_sketches`. A row with a missing value is ignored.
+    epoch, with the columns of `build_sketches`. A row with a missing value is ignored. `count_urls` must not be empty.
     """
     counts = spark.read.schema(KEY_COUNTS).parquet(*count_urls).na.drop()
     return build_sketches(counts, since_ms, until_ms).toArrow()

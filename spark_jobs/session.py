@@ -67,6 +67,7 @@ def session_id(master: str, number: int = 0) -> UUID:
 
 def get_session(master: str, conf: Mapping[str, str] | None = None) -> SparkSession:
     """Return the session for `master`, which is created on first use. `conf` adds to or overrides the built-in settings of a new session.
+    A process has one classic session, which later calls return even for another master, with the settings that can still be changed.
 
     A classic session sets PYSPARK_PYTHON for a local master, unless it is set, and starts a JVM in this process. Over Connect only settings
     of the session can be given, not settings of the server, and `conf` has no effect on a session that this process has already. Raises
@@ -96,7 +97,8 @@ def get_session(master: str, conf: Mapping[str, str] | None = None) -> SparkSess
 
 def _check(master: str) -> None:
     """Raise, within seconds and in one line, the errors that Spark raises after a minute: InvalidInput for a master of another form, or
-    yarn without its configuration; Retryable if no master of a `spark://` address accepts connections.
+    yarn without its configuration; Retryable if no address of a `spark://` master accepts connections. The addresses are tried in order up
+    to the first that does, so a later one may be invalid.
     """
     if not master.startswith(_MASTERS):
         raise InvalidInput(
@@ -116,7 +118,9 @@ def _check(master: str) -> None:
 
 
 def _accepts_connections(address: str) -> bool:
-    """Return True if a server accepts connections at `host:port` within 5 s. Raises InvalidInput for another form of address."""
+    """Return True if a server accepts connections at the address, `host:port`, within 5 s; False also if the host is unknown. Raises
+    InvalidInput for another form of address, but not for a port that is out of range.
+    """
     host, _, port = address.rpartition(":")
     try:
         with socket.create_connection((host, int(port)), timeout=_ANSWERS_WITHIN_SECONDS):

@@ -142,8 +142,8 @@ _TOPIC_ERRORS = (InvalidRange, InvalidLayoutChange, NotFound, Conflict)
 
 @contextmanager
 def about(topic: str | None) -> Iterator[None]:
-    """Add the topic's name to errors about a topic that are raised in the block, because the domain refuses segments and ranges without
-    knowing names. None adds nothing.
+    """Put the topic's name before the message of errors of `_TOPIC_ERRORS` that are raised in the block, unless the message has the name.
+    The error object is changed and raised again. None changes nothing.
     """
     try:
         yield
@@ -155,10 +155,11 @@ def about(topic: str | None) -> Iterator[None]:
 
 
 def perform_in(context: Context, action: AnyAction, request: BaseModel) -> Any:
-    """Perform the action and return its response. Errors about a topic get the topic's name.
+    """Perform the action once and return its response, in parts only its first part. Errors of `_TOPIC_ERRORS` get the
+    name of the request's topic, if the request has one.
 
-    If a request that becomes an operation fails with NotFound, and the same request with the same key has an
-    operation, the response of this operation is returned: the topic was deleted after the earlier attempt. Raises
+    If a request whose response is an operation fails with NotFound, and the same request with the same key has an
+    operation, the response about this operation is returned: the topic was deleted after the earlier attempt. Raises
     Conflict if the key was used for another topic, subscription or kind of operation.
     """
     topic = getattr(request, "topic", None)
@@ -187,9 +188,9 @@ def perform_at(
 
 
 def perform_parts(perform: Callable[[Any], Any], request: BaseModel) -> Any:
-    """Perform an action part by part, and return the answer about all parts. Call `perform` with the request, then with
-    the request that `rest_of` of each answer returns for the remaining part, until `rest_of` returns None. An error in
-    a later part is raised; the earlier parts stay performed.
+    """Perform an action part by part, and return the answer about all parts, joined by `joined`. Call `perform` with the
+    request, then with the request that `rest_of` of each answer returns for the remaining part, until `rest_of` returns
+    None; most actions have one part. An error in a later part is raised; the earlier parts stay performed.
     """
     part = response = perform(request)
     while (remaining_request := part.rest_of(request)) is not None:
@@ -215,7 +216,7 @@ def all_actions() -> tuple[AnyAction, ...]:
 
 
 def find_action(name: str) -> AnyAction:
-    """Return the action with this name. Raises NotFound."""
+    """Return the action with this full name, such as `segments split`. Raises NotFound."""
     for action in actions_of(name.partition(" ")[0]):
         if action.name == name:
             return action

@@ -67,7 +67,9 @@ class AdoptTopic(TopicRequest):
     @model_validator(mode="before")
     @classmethod
     def _named_after_old(cls, values: Any) -> Any:
-        """Use the name of the old topic if the request has no `topic`."""
+        """Use the name of the old topic if the request has no `topic` or an empty one. Other values than a dict with `old` as a text are
+        returned unchanged.
+        """
         if isinstance(values, dict) and not values.get("topic") and isinstance(values.get("old"), str):
             return {**values, "topic": topic_name(values["old"])}
         return values
@@ -118,8 +120,9 @@ class AdoptionResponse(OperationResponse):
     )
 
     def sentence(self) -> str:
-        """Return a sentence about the operation; for a dry run, about the logs that would end, the segments that would be
-        created, and the clients and subscriptions for which the adoption would be refused.
+        """Return a sentence about the operation; for a dry run, about the logs that would end, the number of segments that
+        would be created, the connected clients (cut off, or to be stopped first unless `cut_off`), and the unreadable
+        subscriptions for which the adoption would be refused.
         """
         if not self.dry_run:
             return super().sentence()
@@ -149,14 +152,16 @@ class AttachmentResponse(OperationResponse):
 
 
 def adopt(context: Context, request: AdoptTopic) -> AdoptionResponse:
-    """Write the intent to adopt the topic, and return its operation after the wait that the context allows. Also returns
-    the old topic's clients and subscriptions as they were before the adoption.
+    """Write the intent to adopt the topic, and return its operation after the wait that the context allows, with the old
+    topic's clients and subscriptions as this call found them.
 
-    A dry run lists the connected clients and the subscriptions that cannot be served; the action itself refuses the
-    subscriptions (InvalidInput), and connected clients (Conflict) unless `cut_off`. Raises TopicNotFound if the old
-    topic does not exist, TopicExists, InvalidInput, Conflict also if a log is already terminated or the request key was
-    used for another request, LostRace, Unsupported if the data plane has no topics to adopt, and for `stock` on a data
-    plane without gates, and the errors of the data plane.
+    The old topic is checked first, also for a repeated request key: Unsupported if the data plane has no topics to adopt,
+    or no gates for `stock`; TopicNotFound; Conflict if a log of the old topic is already terminated, or unless `cut_off`
+    if clients are connected; InvalidInput for subscriptions that no consumer of Cleave can read, or names in `stock` that
+    do not exist or are read as queues; the errors of the data plane. A dry run lists connected clients and unreadable
+    subscriptions instead of refusing them. Then raises TopicExists, InvalidInput for an invalid name or number of
+    segments, LostRace if another topic used the name in the meantime, and Conflict if the request key was used for
+    another topic or kind of operation.
     """
     planes = context.app.planes
     plan = topic_adoption.plan(
@@ -191,9 +196,10 @@ def adopt(context: Context, request: AdoptTopic) -> AdoptionResponse:
 
 def attach(context: Context, request: AttachTopic) -> AttachmentResponse:
     """Write the intent to attach the topic, and return its operation after the wait that the context allows. A dry run
-    also reads the active segments from the broker, with the errors of the data plane. Raises InvalidInput for an
-    invalid name, TopicExists, Unsupported for a data plane that keeps no layouts, LostRace, and Conflict if the request
-    key was used for another request.
+    also reads the active segments from the broker, with the errors of the data plane and TopicNotFound. Raises
+    InvalidInput for an invalid name, TopicExists, Unsupported for a data plane that keeps no layouts or is not configured
+    here, LostRace if another topic used the name in the meantime, and Conflict if the request key was used for another
+    topic or kind of operation.
     """
     intent = topic_admin.attach_topic(
         context.store,
@@ -207,8 +213,9 @@ def attach(context: Context, request: AttachTopic) -> AttachmentResponse:
 
 
 def _segments_on_broker(context: Context, request: AttachTopic) -> list[SegmentDocument]:
-    """Return the active segments of the broker's layout, by range. Raises Unsupported for a data plane that keeps no
-    layouts, and the errors of the data plane.
+    """Return the active segments of the broker's layout, by range. The data plane must be configured here. Raises
+    Unsupported for a data plane that keeps no layouts, TopicNotFound if the broker lacks the topic, and the errors of
+    the data plane.
     """
     keeper = topic_admin.layout_keeper(context.app.planes, request.data_plane)
     return [SegmentDocument.of(segment) for segment in keeper.read_layout(request.topic).active]

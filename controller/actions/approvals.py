@@ -104,12 +104,13 @@ class AnsweredApprovals(Response):
 
 
 def _answer(context: Context, request: AnswerRequest, *, approve: bool) -> AnsweredApprovals:
-    """Approve or reject all of the approvals, or none of them. Return them after the answer, by id. Approvals that have
-    this answer already are returned unchanged.
+    """Approve or reject all of the approvals, or none of them. Return them after the answer, each once, by id. Approvals
+    that have this answer already are returned unchanged; an approval that is done counts as approved.
 
     Raises NotFound for an approval that does not exist or that the requested level does not cover, because rights apply
     to a level; Conflict if an approval has another answer or has expired, or if its subject is gone; and the errors of
-    carrying out the answer. The cluster covers every approval, a namespace covers approvals of the namespace and of its
+    carrying out the answer (an approved operation is not carried out here, but begins when the next evaluation still
+    decides on it). The cluster covers every approval, a namespace covers approvals of the namespace and of its
     topics, and a topic its own; a request without a level covers all approvals except approvals of the cluster.
     """
     for approval_id in request.approvals:

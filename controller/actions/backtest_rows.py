@@ -62,16 +62,17 @@ def result_rows(results: Iterable[BacktestResult]) -> list[Row]:
 
 
 def summary(rows: Sequence[Row]) -> list[Row]:
-    """Return one row per policy, ordered by regret: sums over loads and seeds, the geometric mean of the regrets,
-    and the longest silence. A policy without a regret is last.
+    """Return one summary row per policy, with the keys of `_of_policy`, over all loads and seeds; ordered by regret, then by
+    name. A policy without a regret is last. `rows` are those of `result_rows`.
     """
     names = list(dict.fromkeys(row["policy"] for row in rows))
     return sorted((_of_policy(name, [r for r in rows if r["policy"] == name]) for name in names), key=_order)
 
 
 def by_load(rows: Sequence[Row]) -> list[Row]:
-    """Return one row per load and policy, ordered by load, then by regret: sums over the seeds of the load, the
-    geometric mean of the regrets, and the longest silence.
+    """Return one summary row per load and policy, with `load` and the keys of `_of_policy`, over the seeds of the load;
+    ordered by load, then by regret, then by name. A policy without a regret is the last of its load. `rows` are those of
+    `result_rows`.
     """
     keys = list(dict.fromkeys((row["load"], row["policy"]) for row in rows))
     policy_rows = [
@@ -100,8 +101,9 @@ def cells(rows: Iterable[Row]) -> list[Row]:
 
 
 def _of_policy(policy: str, rows: Sequence[Row]) -> Row:
-    """Return the summary row of a policy: sums of costs and figures over the rows, the number of loads, the
-    geometric mean of the regrets above 0 (None without a regret), and the longest silence.
+    """Return the summary row of a policy: `policy`, the number of `loads`, the sums of `cost`, `least_cost` and the figures
+    `_SUMS` over the rows, `regret`, the geometric mean of the regrets above 0 (None without one), and `silent_seconds`,
+    the longest silence. A missing figure counts as 0. `rows` are the rows of `result_rows` for this policy.
     """
     regrets = [row["regret"] for row in rows if row["regret"]]
     mean = math.exp(math.fsum(map(math.log, regrets)) / len(regrets)) if regrets else None

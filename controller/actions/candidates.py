@@ -177,8 +177,8 @@ class WeighedCandidate(CandidateResponse):
 
 
 def propose(context: Context, request: ProposeCandidate) -> ProposedCandidate:
-    """Put the candidate into shadow and return it. A candidate with the same parameters that is already in shadow
-    is returned unchanged. Raises TopicNotFound, TopicNotLive, InvalidInput without a parameter or for a parameter that
+    """Put a candidate with the request's parameters into shadow and return it; in a dry run its `candidate_id` is None. A
+    candidate with the same parameters that is already in shadow is returned unchanged, with its id, instead. Raises TopicNotFound, TopicNotLive, InvalidInput without a parameter or for a parameter that
     is null, InvalidPolicy for parameters that do not fit the policy in force, and Conflict if another candidate is in
     shadow.
     """
@@ -212,13 +212,15 @@ def withdraw(context: Context, request: WithdrawCandidate) -> CandidateResponse:
 
 
 def promote(context: Context, request: PromoteCandidate) -> WeighedCandidate:
-    """Backtest the candidate and the policy in force, then promote the candidate if it would have cost less, otherwise
-    refuse it; with `ask`, request an approval instead of promoting. The backtest is stored. A dry run compares the two
-    only, and stores nothing. A candidate that was promoted or refused before is returned as it is, without a backtest.
+    """Backtest the topic's newest candidate and the policy in force on the last `days` days, then promote the candidate if
+    it would have cost less, otherwise refuse it (at equal cost too); with `ask`, request an approval instead of
+    promoting. The backtest is stored. A dry run compares the two only, and stores nothing. A candidate that was promoted
+    or refused before is returned as it is, without a backtest.
 
-    Raises InvalidInput for more than `MOST_DAYS` days on a server, TopicNotFound, TopicNotLive, NotFound without a
-    candidate, Conflict for a withdrawn candidate or too little recorded load, LostRace if the policy in force was
-    changed in the meantime, and the errors of the backtest.
+    Raises InvalidInput for more than `MOST_DAYS` days on a server, TopicNotFound, NotFound without a candidate, Conflict
+    for a withdrawn candidate, fewer recorded days than `DAYS_NEEDED` or a backtest without a result, and the errors of
+    the backtest. Outside a dry run, also raises TopicNotLive, and LostRace if the policy in force was changed in the
+    meantime.
     """
     if context.computation is not None and request.days > MOST_DAYS:
         raise InvalidInput(

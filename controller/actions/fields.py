@@ -227,8 +227,8 @@ def fill_in(model: type[RequestT], values: Mapping[str, object]) -> RequestT:
 
 
 def _sentence(model: type[BaseModel], problem: Mapping[str, Any]) -> str:
-    """Return the validation error as text: the name of the field, its value and the problem. For an unknown field,
-    the text names the fields of the model.
+    """Return the error of pydantic (`type`, `loc`, `msg`, `input`) as text: the path of the field, its value and the
+    problem. A missing field has no value; for an unknown field, the text names the fields of the model instead.
     """
     name = ".".join(map(str, problem["loc"]))
     if problem["type"] == "extra_forbidden":

@@ -68,7 +68,9 @@ class Consequences(BaseModel):
     topics: int = Field(description="Topics of the level.", examples=[12])
 
     def sentence(self) -> str:
-        """Return the number of topics whose decisions would differ, and the first of their names."""
+        """Return a sentence with the number of topics whose decisions would differ, the number of topics of the level and, if
+        not all of these were evaluated, of evaluated topics, and at most `_NAMED_TOPICS` names of topics that differ.
+        """
         count = len(self.changed_topics)
         names = ", ".join(topic.topic for topic in self.changed_topics[:_NAMED_TOPICS])
         names_text = f": {names}" if names else ""
@@ -92,7 +94,9 @@ class PolicyResponse(Response):
     )
 
     def sentence(self) -> str:
-        """Return a sentence with the changed parameters, their former and new values; for a dry run also with the consequences."""
+        """Return a sentence with the changed parameters, their former and new values (`unset` for none), or that nothing changed; for
+        a dry run also with the consequences.
+        """
         level = self.name or CLUSTER
         changes = ", ".join(
             f"{row['parameter']} from {_value(row['was'])} to {_value(row['value'])}" for row in self.rows()
@@ -141,10 +145,11 @@ def remove(context: Context, request: RemovePolicy) -> PolicyResponse:
 
 
 def _change(context: Context, level: str, parameters: Mapping[str, Any], *, replace: bool) -> PolicyResponse:
-    """Set the parameters at the level (None removes a parameter) and return the level before and after. `replace`: True
-    to remove its other parameters. A dry run writes nothing and locks nothing; it evaluates up to
-    `policy_admin.MOST_TOPICS` topics of the level on a snapshot. Raises TopicNotFound, TopicNotLive, LostRace and
-    InvalidPolicy.
+    """Set the parameters at the level (None removes a parameter; the cluster then has its default) and return the level
+    before and after. `replace`: True to remove its other parameters. A dry run writes nothing and locks nothing; it
+    evaluates up to `policy_admin.MOST_TOPICS` topics of the level on a snapshot. Raises TopicNotFound, TopicNotLive,
+    InvalidPolicy for a document that is not valid by itself or with the levels above, and, outside a dry run, LostRace
+    if the level was changed again and again in the meantime.
     """
 
     def merged(before: Document) -> Document:

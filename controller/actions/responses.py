@@ -192,7 +192,9 @@ class OperationResponse(OperationDocument, Response):
     )
 
     def sentence(self) -> str:
-        """Return a sentence with the id, kind and state of the operation; for a dry run, with the segments to seal and create."""
+        """Return a sentence with the id, kind, sealed segments, topic and state of the operation; for a dry run, with the
+        segments to seal and create, or that the action would be accepted if it would create no segments.
+        """
         if not self.dry_run:
             sealed_text = f" of segment {', '.join(map(str, self.parents))}" if self.parents else ""
             return f"operation {self.operation_id}: {self.kind}{sealed_text} on {self.topic} is {self.state}"

@@ -105,7 +105,8 @@ def _reshape(
     context: Context, request: TopicRequest, planner: Planner, keep: str | None = None
 ) -> OperationResponse:
     """Write the intent of the reshape that the planner plans, and return its operation after the wait that the context
-    allows. `keep`: duration such as `2h` for which no policy merges the created segments; None: no such time.
+    allows. `keep`: duration such as `2h` for which no policy merges the created segments; None: no such time. A repeated
+    request key returns the first operation.
 
     Raises TopicNotFound, TopicNotLive, TopicHeld, SegmentNotFound, InvalidLayoutChange, SegmentBusy, LostRace, Conflict
     if the request key was used for another request, and Unsupported if the data plane cannot perform the reshape.

@@ -226,9 +226,9 @@ def create(context: Context, request: CreateSubscription) -> OperationResponse:
     the request names no consumers, a stream subscription gets the consumers of the topic's policy, any other `cleave`.
     A repeated request is not checked again for standard consumers.
 
-    Raises TopicNotFound, TopicNotLive, Conflict if the name is taken, gates cannot keep the order or the request key was
-    used for another request, InvalidPolicy if the policy is needed and not readable; and for standard consumers,
-    Conflict unless the kind is STREAM, Unsupported if the data plane has no gates or consumers of another type are
+    Raises TopicNotFound, TopicNotLive, InvalidInput for a name that the data plane does not permit, Conflict if the name
+    is taken, gates cannot keep the order or the request key was used for another request, InvalidPolicy if the policy is
+    needed and not readable (a repeated request too); and for standard consumers, Conflict unless the kind is STREAM, Unsupported if the data plane has no gates or consumers of another type are
     attached, and the errors of the data plane.
     """
     with context.store.transaction() as tx:
@@ -283,9 +283,11 @@ def set_sharing(context: Context, request: SetSharing) -> SharingResponse:
     fields, and stay set if these are refused.
 
     Raises InvalidInput if there is nothing to set, TopicNotFound, SubscriptionNotFound, and Conflict if standard
-    consumers read the subscription and `parents_block` is False. If consumers are given, also raises TopicNotLive,
-    Conflict while a consumer reads or a seek is in progress or if gates cannot keep the order, Unsupported if the data
-    plane has no gates or consumers of another type are attached, and the errors of the data plane.
+    consumers read the subscription and `parents_block` is False. If the given consumers differ from the present kind,
+    also raises TopicNotLive, Conflict while a consumer reads or a seek is in progress, and the errors of the data plane;
+    for standard consumers, also Conflict unless the kind is STREAM, or while a sealed segment is not read to its end
+    (unless the gates of all segments with a sealed ancestor are closed already), and Unsupported if the data plane has no
+    gates or consumers of another type are attached.
     """
     if request.parents_block is None and request.drain_consumers is None and request.consumers is None:
         raise InvalidInput("nothing to set; give parents_block, drain_consumers or consumers")
@@ -305,8 +307,8 @@ def set_sharing(context: Context, request: SetSharing) -> SharingResponse:
 
 
 def seek(context: Context, request: SeekSubscription) -> SeekResponse:
-    """Write the intent to move the subscription, and return its operation after the wait that the context allows. Without
-    `release_seconds`, consumers have the grace period of the settings. A dry run also reads the first
+    """Write the intent to move the subscription, and return its operation after the wait that the context allows.
+    Consumers first release their buckets, within `release_seconds` (None: the grace period of the settings). A dry run also reads the first
     `MOST_CURSORS` cursors that would move from the data plane, with the errors of the data plane.
 
     Raises InvalidInput for an invalid target, TopicNotFound, TopicNotLive, SubscriptionNotFound, Unsupported if a broker

@@ -32,9 +32,9 @@ def demand_done(operation: Operation) -> Operation:
 
 
 def run_to_its_end(app: Application, operation_id: int, timeout_seconds: float) -> Operation:
-    """Wait until the operation is done or aborted, and return it; the caller checks which. A running worker runs the
-    operation; without a worker, this process does. Raises OperationNotFound, and Retryable if the operation takes
-    longer than `timeout_seconds`.
+    """Wait until the operation is done or aborted, and return it; the caller checks which. The worker runs the operation
+    if any worker holds a live lease when the wait starts, otherwise this process does. Raises OperationNotFound,
+    StoreUnavailable, and Retryable if the operation takes longer than `timeout_seconds`.
     """
     from controller.services.operation_wait import wait_for
 
@@ -45,8 +45,8 @@ def run_to_its_end(app: Application, operation_id: int, timeout_seconds: float) 
 
 def _run_in_this_process(app: Application, operation_id: int, timeout_seconds: float) -> Operation:
     """Run the operation in this thread, repeatedly while it is deferred or another runner has its claim, until it
-    has ended. The time is checked after each attempt: raises Retryable if `timeout_seconds` are over and the
-    operation has not ended. Raises OperationNotFound.
+    has ended, done or aborted, and return it. The time is checked after each attempt: raises Retryable if
+    `timeout_seconds` are over and the operation has not ended. Raises OperationNotFound.
     """
     from controller.services.operation_runner import run_operation
 

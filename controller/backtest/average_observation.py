@@ -84,6 +84,9 @@ class SteadyAverageObservation(Observation):
         return super().next_news(tick, limit)
 
     def _changes(self, reports: Wholes) -> Mask:
+        """Return `[report]`: True if an average is on another side of a level of the rule than at the tick of `next_news`; True
+        for all reports if no report has ended since a segment was created.
+        """
         turned = np.logical_or.reduce(self._sides(reports) != self.sides, axis=(0, 1, 2, 4))
         result: Mask = turned | bool((self.made_at == self.upto).any())
         return result

@@ -106,16 +106,17 @@ class SteadyAverages:
         return averages
 
     def _next_load(self, row: int) -> Wholes:
-        """Return, for each report and for one past the last, the first observed report from there on with a load above
-        0; one past the last if there is none. `row` is an index into `metrics`.
+        """Return, for each report and for one past the last, the first observed report from there on in which the metric
+        `metrics[row]` is above 0; one past the last if there is none.
         """
         end = len(self.load)
         indexes = np.where(self.load[:, row] > 0, np.arange(end), end)
         return np.append(np.minimum.accumulate(indexes[::-1])[::-1], end)
 
     def move(self, new: Sequence[int], old: Sequence[int], count: int, first_report: int) -> None:
-        """Continue with `count` segments, of which those at the indexes `new` were at the indexes `old`; the
-        averages of the others begin at the first observed report from `first_report` on with a load above 0.
+        """Continue with `count` segments, of which those at the indexes `new` were at the indexes `old`; for each metric,
+        the averages of the others begin at the first observed report from `first_report` on in which this metric is
+        above 0. They never begin if there is no such report.
         """
         end = len(self.load)
         begins = np.repeat([[after[min(first_report, end)]] for after in self.next_load], count, axis=1)
@@ -165,7 +166,7 @@ class SteadyAverages:
 
 
 def all_rates(metrics: Sequence[int], values: Sequence[float]) -> list[float]:
-    """Return the rates of all metrics: `values` for the metrics with the indexes `metrics`, 0 for the others."""
+    """Return the rates of all `METRICS`, in their order: `values` for the metrics with the indexes `metrics`, 0 for the others."""
     rates = [0.0] * len(METRICS)
     for metric, value in zip(metrics, values, strict=True):
         rates[metric] = value

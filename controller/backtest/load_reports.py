@@ -58,9 +58,9 @@ class Reports:
         return int(self.resumptions[index]) if index < len(self.resumptions) else len(self.known)
 
     def at_ticks(self, ticks: int, thresholds: LoadThresholds) -> tuple[Floats, Floats]:
-        """Return two views of the topic's load at the end of each of the first `ticks` ticks: the largest of rate ÷
-        split threshold, and the largest of rate ÷ merge threshold. NaN without an observation. If a merge threshold is 0,
-        the second is infinite, or NaN if its rate is 0 too.
+        """Return two arrays with the topic's load at the end of each of the first `ticks` ticks: the largest of rate ÷
+        split threshold over the metrics, and the largest of rate ÷ merge threshold. NaN if a rate is not known. If a merge
+        threshold is 0, the second is infinite, or NaN if its rate is 0 too. Split thresholds must be above 0.
         """
         last_reports = np.arange(ticks) * self.per_tick + self.per_tick - 1
         merge_rates = np.asarray(thresholds.merge.rates)

@@ -129,10 +129,11 @@ def read_csv(
     are interpolated linearly, and scaled to a mean of `mean_load` × `capacity` messages/s over the selected days.
     `capacity` is the capacity of a segment in messages/s. Timestamps without an offset are read as UTC.
 
-    `days` days are selected after `first_day` days, counted from the first instant that all files cover. At least one
-    path must be given. Raises InvalidInput for a step below 1 s, a malformed file, a file with fewer than two readings,
-    or a negative value; if a file ends before the days by more than the usual time between readings; and if the days
-    contain no step or no load. Raises OSError for a file that cannot be read.
+    `days` days are selected after `first_day` days, counted from the first instant that all files cover; a file that ends
+    within them continues with its last value. At least one path must be given. Raises InvalidInput for a step below 1 s,
+    a malformed file, or a file with fewer than two readings; if a file ends before the last step by more than the largest
+    median time between readings of the files; and if the days contain no step, no load, or a step with a negative sum.
+    Raises OSError for a file that cannot be read.
     """
     _demand_step(name, step_seconds)
     readings = [_readings(path) for path in paths]

@@ -37,7 +37,8 @@ class Observation:
     `relayout` replaces the segments after the layout has changed.
 
     Loads are observed at reports, of which one or more form a tick. Reports and ticks are identified by their index; the
-    last report of a tick is at its end. There are no segments before the first `relayout`.
+    last report of a tick is at its end. There are no segments before the first `relayout`. `spread` is the distribution
+    of the series over the ring.
     """
 
     can_look_ahead = False
@@ -129,7 +130,9 @@ class Observation:
         return self.sketched
 
     def loads_of(self, ranges: Sequence[HashRange], tick: int) -> tuple[float, ...]:
-        """Return the load on each range at the end of this tick, in capacities; a rate without an observation counts as 0."""
+        """Return the load on each range, in the given order, at the end of this tick, in capacities of a segment: the
+        range's share of the largest of the topic's rates ÷ split threshold. A rate without an observation counts as 0.
+        """
         report = self.reports.last_of(tick)
         total = float(
             np.nan_to_num(
@@ -141,8 +144,8 @@ class Observation:
 
     def next_news(self, tick: int, limit: int) -> int:
         """Return the first tick after `tick` and before `limit` at which the rule's answer can change, or at which a
-        gap in the measurements ends; otherwise `limit`. Raises InvariantViolated in a mode that cannot look ahead
-        (`can_look_ahead`).
+        gap in the measurements ends; otherwise `limit`. `advance(tick)` must have been called. Call the method only if
+        `can_look_ahead`: another mode raises InvariantViolated if there is an observed report to check.
         """
         first, length = self.reports.last_of(tick) + 1, _FIRST_LOOK_AHEAD
         resumption = self.reports.next_resumption(first - 1)

@@ -20,9 +20,13 @@ from controller.domain.policy import AutoScalePolicy
 def observe(
     series: LoadSeries, rule: Rule, grain: Grain, spread: Spread, *, every_tick: bool, has_consumers: bool
 ) -> Observation:
-    """Return an observation of the series in the mode that suits the rule. `every_tick`: True if the rule is evaluated
-    at every tick, False if only when its answer can change. `has_consumers`: True if the topic has a subscription with
-    registered consumers. The observation has no segments before its first `relayout`.
+    """Return an observation of the series in the mode that suits the rule: for a rule of moving averages
+    SteadyAverageObservation if the spread is steady, else FollowedAverageObservation, whatever the other arguments are;
+    for any other rule RecordObservation if `every_tick`, RewriteObservation if `has_consumers` or if more than the sides
+    of the thresholds matters, SideObservation if a tick is one report, else CrossingObservation.
+
+    `every_tick`: True if the rule is evaluated at every tick, False if only when its answer can change. `has_consumers`:
+    True if the topic has a subscription with registered consumers. There are no segments before the first `relayout`.
     """
     kind: type[Observation]
     if rule.average_minutes:

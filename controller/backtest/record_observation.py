@@ -38,6 +38,9 @@ class RecordObservation(Observation):
         self.memory, self.origins = LoadMemory(rule.memory_ticks), dict[int, Origin]()
 
     def _observe(self, reports: Wholes) -> None:
+        """Add these reports, each of which was observed, to the records; if the rule remembers ticks, add the reports that
+        end a tick to the memory too.
+        """
         rates = self._rates(reports)
         self.arrays.observe(rates, self.reports.instants(reports))
         if self.rule.memory_ticks:
@@ -62,6 +65,9 @@ class RecordObservation(Observation):
             )
 
     def _move(self, layout: SegmentLayout, new: Sequence[int], old: Sequence[int]) -> None:
+        """Continue with the segments of the layout, of which those at the indexes `new` were at `old`; the others have no
+        record, and have the memory of their parents until they are measured.
+        """
         self.arrays.move(new, old, len(layout.active))
         if self.rule.memory_ticks:
             staying = set(new)
@@ -128,8 +134,9 @@ class RewriteObservation(RecordObservation):
     can_look_ahead = True
 
     def _heard_at(self, tick: int) -> int:
-        """Return the instant (milliseconds since the Unix epoch) of the last observation before the next gap after the tick.
-        If the tick ends in a gap, return the instant of the last observation before this gap.
+        """Return the instant (milliseconds since the Unix epoch) of the last observation before the next gap after the tick,
+        or of the last of the series if there is no such gap. If the tick ends in a gap, return the instant of the last
+        observation before this gap; the start of the series if there is none.
         """
         report = self.reports.last_of(tick)
         if not self.reports.known[report]:
@@ -137,6 +144,7 @@ class RewriteObservation(RecordObservation):
         return self._last_before(self.reports.next_resumption(report))
 
     def _changes(self, reports: Wholes) -> Mask:
+        """Return `[report]`: True if the report would rewrite a record, or a rate crosses a threshold."""
         rates = self._rates(reports)
         return any_along(self.arrays.rewrites(rates) | self.arrays.crossings(rates), 1)
 
@@ -168,6 +176,7 @@ class CrossingObservation(RewriteObservation):
         return selected & beyond
 
     def _changes(self, reports: Wholes) -> Mask:
+        """Return `[report]`: True if a rate crosses a threshold; True for all reports if a segment has no record."""
         unknown = is_nan(self.arrays.written[0])
         return any_along(self.arrays.crossings(self._rates(reports)) | unknown, 1)
 
@@ -205,8 +214,9 @@ class SideObservation(CrossingObservation):
         self.shown = {i: self.shown[i] for i in self.ids if i in self.shown}
 
     def records(self, tick: int) -> dict[int, LoadRecord]:
-        """Return, by segment id, the record of every segment that has a record. Rates, `modified_at` and `cold_since` are those
-        of the last crossing of a threshold, or of the last `settle`; `observed_at` is the last observation before the next gap.
+        """Return, by segment id, the record of every segment that has a record. Rates and `modified_at` are those of the first
+        observation, of the last crossing of a threshold, or of the last `settle`, whichever was last; `cold_since` is up to
+        date. `observed_at` is the last observation before the next gap; in a gap, the last before this gap.
         """
         heard_at = self._heard_at(tick)
         if heard_at != self.heard_at:

@@ -130,7 +130,9 @@ class RecordArrays:
         return bounds
 
     def _write(self, columns: Mask, rates: Sequence[Floats], instants: Wholes, rows: Wholes) -> None:
-        """Set the record of each segment in `columns` to its observation in `rows[segment]`."""
+        """Set the record of each segment for which `columns[segment]` is True to its observation at the index `rows[segment]`
+        of `rates[metric][observation, segment]` and `instants[observation]`; `cold_since` does not change.
+        """
         indexes = np.flatnonzero(columns)
         for metric, rate in enumerate(rates):
             self.written[metric, indexes] = rate[rows[indexes], indexes]
@@ -150,7 +152,9 @@ class RecordArrays:
         self.cold_since = np.where(cold[-1], np.where(stays_cold, self.cold_since, began), NOT_COLD)
 
     def _is_cold(self, rates: Sequence[Floats] | Floats) -> Mask:
-        """Return True for each segment (of each observation) whose rates are all below the merge thresholds."""
+        """Return True for each segment (of each observation) whose four rates are all below the merge thresholds; so False
+        for all segments if a metric that is always 0 has the merge threshold 0.
+        """
         cold: Mask = np.full(rates[0].shape, self.can_be_cold)
         for rate, limit in zip(rates, self.merge, strict=True):
             cold &= rate < limit

@@ -244,7 +244,9 @@ class _Run:
         self._note_stretch(0)
 
     def go(self) -> None:
-        """Run from the first tick to the last."""
+        """Run from the first tick to the last, at all of them or only where the rule's answer can differ. Call once. Raises
+        the errors of `_evaluate`.
+        """
         tick = 0
         while tick < self.ticks:
             changed = self._evaluate(tick)
@@ -286,7 +288,9 @@ class _Run:
         return has_changed
 
     def _situation(self, tick: int) -> EvaluationInput:
-        """Return the input of the evaluation at this tick."""
+        """Return the input of the evaluation at this tick. `clients` is the number of other clients, plus the consumers divided
+        by the segments and rounded up; `reconnections_left` is None without clients.
+        """
         consumers, changed_at = self._consumers_at(tick)
         sharing = -(-sum(consumers.values()) // len(self.layout.active))
         clients = self.conditions.clients + sharing
@@ -309,8 +313,9 @@ class _Run:
         )
 
     def _consumers_at(self, tick: int) -> tuple[dict[str, int], int | None]:
-        """Return the number of consumers by subscription at this tick, and the instant since which the number is the
-        same (milliseconds since the Unix epoch). Empty and None if the conditions give no consumers.
+        """Return the number of consumers by subscription (there is one, named `subscription`) at this tick, and the end of the
+        tick since which the number is the same, in milliseconds since the Unix epoch; the start of the series if the number
+        never changed. An empty dict and None if the conditions give no consumers.
         """
         if self.consumers is None:
             return {}, None
@@ -429,7 +434,9 @@ class _Run:
         return -(-(instant - self.series.start_ms) // self.tick_ms) - 1
 
     def result(self) -> Simulation:
-        """Return the simulation so far, with the figures of each step."""
+        """Return the simulation so far, with the figures of each step. The present layout counts up to the end of the series;
+        running reshapes are left out.
+        """
         steps = self.series.steps
         progress = self.progress
         segments = np.zeros(steps, dtype=np.int64)

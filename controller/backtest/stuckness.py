@@ -22,8 +22,10 @@ from controller.domain.decision import Lane, Refusal, sealed_by
 
 
 def longest_silence_seconds(simulation: Simulation) -> float:
-    """Return the longest time, in seconds of simulated time, for which a segment was hot or a pair of neighbours cold
-    without an action or a refusal that accounts for it; 0 if there is none. Each tick of a run of such ticks counts in full.
+    """Return the longest time, in seconds of simulated time, for which a segment was hot (load above its capacity) or a
+    pair of neighbours cold (both below all merge thresholds) without an action or a refusal that accounts for it; 0 if
+    there is none. Each tick of a run of such ticks counts in full. At a tick without an observation, no segment is hot or
+    cold.
     """
     lengths: dict[tuple[int, ...], int] = {}
     longest = 0
@@ -81,8 +83,9 @@ def _spans(simulation: Simulation) -> Iterator[_Span]:
 
 
 def _silent(simulation: Simulation, span: _Span) -> dict[tuple[int, ...], Mask]:
-    """Return, for each hot segment and each cold pair without an action or refusal, the ticks of the span at which
-    it is hot or cold, as a mask. The key is the id of the segment, or the two ids of the pair; other segments are left out.
+    """Return, for each hot segment (load above its capacity) and each cold pair (neighbours below all merge thresholds)
+    without an action or refusal, a mask `[tick of the span]` that is True where it is hot or cold. The key is the id of the
+    segment, or the two ids of the pair in the order of their ranges; other segments are left out.
     """
     ticks = slice(span.first, span.end)
     shares = simulation.shares(span.stretch, ticks)
@@ -104,7 +107,10 @@ def _silent(simulation: Simulation, span: _Span) -> dict[tuple[int, ...], Mask]:
 
 
 class _Account:
-    """The segments of a layout that an evaluation accounts for; ids of segments that no longer exist are ignored."""
+    """The segments of a layout that an evaluation accounts for, by an action or a refusal; ids of segments that no longer
+    exist are ignored. `ids`: the ids of the layout's active segments in the order of their ranges; indexes are indexes of
+    this list. `span`: the ticks of the evaluation.
+    """
 
     def __init__(self, ids: Sequence[int], span: _Span) -> None:
         self.ids = ids

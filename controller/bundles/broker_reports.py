@@ -91,7 +91,9 @@ HOT_TOPICS = "hot_topics"
 
 @dataclass(frozen=True, slots=True)
 class LandedReports:
-    """Readable files of a time span by kind, the number of topics in them, and the files that cannot be read."""
+    """Readable files of a time span by kind (the keys of REPORT_SCHEMAS), and the files that cannot be read. `topics`: number of rows in
+    the readable files of topics, so that a topic counts once in each tick.
+    """
 
     files: Mapping[str, tuple[LandedFile, ...]]
     topics: int
@@ -207,8 +209,9 @@ class ReportArea:
             pq.write_table(topics, stream)
 
     def hot_topics(self, window_end_ms: int) -> pa.Table | None:
-        """Return the topics of hot bundles of a window. None if they were not stored, or were deleted. Raises OSError or pyarrow's
-        ArrowException for a file that cannot be read.
+        """Return the topics of the bundles that were hot in the window that ended at `window_end_ms` (milliseconds since the Unix epoch),
+        as `publish_hot_topics` stored them. None if they were not stored, or were deleted. Raises OSError or pyarrow's ArrowException for a
+        file that cannot be read.
         """
         path = f"{HOT_TOPICS}/{day_directory(window_end_ms)}/{format_tick(window_end_ms)}.parquet"
         try:

@@ -65,8 +65,12 @@ def figure(metric: str | None, value: float | None) -> str | None:
 def broker_table(
     rows: Sequence[Mapping[str, Any]], active: Collection[str] | None
 ) -> tuple[Rows, RenderableType]:
-    """Return the rows and the table of brokers as last read, including active brokers that were never read, whose only figures are `active`
-    and `read`. `active`: names of the active brokers; None if no broker answered, so that column `active` is None in each row.
+    """Return the rows and the table of brokers: `rows` as last read, then by name the active brokers that are not in `rows`. Each row has
+    two more columns: `active`, and `read`, the time since the last report as a text. A broker that is not in `rows` has only these two and
+    its name, with `read` "never".
+
+    `rows` have `broker` and `silent_seconds`. `active`: names of the active brokers; None if no broker answered, so that column `active` is
+    None in each row.
     """
     reported = {row["broker"] for row in rows}
     everyone = [*rows, *({"broker": name} for name in sorted(set(active or ()) - reported))]

@@ -43,7 +43,7 @@ class _Bound(NamedTuple):
 
     def advice(self, value: Any) -> str | None:
         """Return a hint such as `1 or more` if the value is outside the bound. None if the value is within
-        the bound, or is not a number.
+        the bound, or is no number, or NaN.
         """
         if not isinstance(value, int | float):
             return None
@@ -69,8 +69,8 @@ _BOUNDS: Mapping[str, _Bound] = {
 
 
 def checks_arguments(kind: Checked) -> Checked:
-    """Decorate a class so that its constructor and the public methods that it defines itself check their
-    arguments.
+    """Decorate a class so that its constructor and the public methods and class methods that it defines
+    itself check their arguments. Properties and static methods check nothing.
 
     They raise InvalidInput for an argument of a wrong type, and for a number beyond its bound. Methods that
     `_guards_itself` names check their arguments themselves.
@@ -140,7 +140,9 @@ class _Arguments:
                 raise InvalidInput(f"{self._call}: {self._reason(name, value)}")
 
     def _resolved(self) -> dict[str, Accepts]:
-        """Resolve the annotations, keep the checks, and return the check of each argument by name."""
+        """Resolve the annotations, keep the checks, and return the check of each argument by name, without
+        the first argument if `has_self`. A check includes the bound of the name in `_BOUNDS`.
+        """
         parameters = [*signature(self._function).parameters.values()][int(self._has_self) :]
         in_order = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
         self._hints = get_type_hints(self._function)
@@ -229,8 +231,8 @@ def _accepts(hint: Any) -> Accepts:
 
 
 def is_asynchronous(value: object) -> bool:
-    """Return True if the value is a function or an object whose call must be awaited. An ordinary call of it
-    would do nothing.
+    """Return True if the value is a function or an object whose call must be awaited or iterated with `async
+    for`. An ordinary call of it would do nothing. A `partial` counts as its function.
     """
     while isinstance(value, partial):
         value = value.func

@@ -61,6 +61,10 @@ class AsyncClient(OneProcess, Generic[Client]):
         self._closing: Future[None] | None = None
 
     async def __aenter__(self) -> Self:
+        """Create the synchronous client in the thread, and return this object. After an error, or if the task
+        is cancelled, this object is closed, and so is a client that is being created. Raises the errors of
+        `make`, InvalidInput after `close`, and Terminal in a forked process.
+        """
         self._demand_maker()
         try:
             await self._in_thread(self._open)
@@ -182,7 +186,8 @@ class AsyncConsumer(AsyncClient[Consumer], Generic[Consumer, Item]):
         self._opened().resume()
 
     def _take(self, seconds: float) -> None:
-        """Receive an item if none is waiting for a task, waiting up to `seconds`.
+        """Receive an item into `_received`, waiting up to `seconds`, unless an item waits there for a task
+        already.
 
         Runs in the thread. Raises the errors of `_receive`, and InvalidInput before `async with`. Drops items
         of cancelled tasks that belong to another consumer by this time; the others are returned first.

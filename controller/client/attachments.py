@@ -88,8 +88,9 @@ class Attachment(ReaderSlot[LogReader]):
     def reason(self) -> str:
         """The reason why no message of the bucket is delivered at present.
 
-        In this order: an error, a setback unless the bucket is to be released, the opening, a release, the
-        reason of the processing component, the wait for the next `receive`, and the log without messages.
+        The first that applies of: an error, a setback unless the bucket is to be released, the opening, a
+        release, the reason of the processing component (`work`), the wait for the next `receive` if there may
+        be messages, and the log without messages.
         """
         if self.error is not None:
             has_other_reader = isinstance(self.error, LostRace | FencedOut)
@@ -111,9 +112,11 @@ class Attachment(ReaderSlot[LogReader]):
         return "no data" if self.is_idle else "no data beyond what is in hand"
 
     def since(self, reason: str) -> float:
-        """Return the time since which `reason` has held, in `boot_seconds`: the time of the first query for
-        it. Texts of one kind, such as errors of one log, count as one reason. WAITS_FOR_RECEIVE does not end
-        the time of another reason, because only the next poll shows if the log has messages. For any thread.
+        """Return the time since which `reason` has held, in `boot_seconds`: the time of the first call with a
+        reason of its kind, after which no call had a reason of another kind, but not before messages were
+        last read. Texts of one kind, such as errors of one log, count as one reason. "being opened" counts
+        from the creation. WAITS_FOR_RECEIVE does not end the time of another reason, because only the next
+        poll shows if the log has messages. For any thread.
         """
         kind = "at work" if reason == self.work else reason.partition(":")[0]
         last_kind, began_at = self._reason_and_since
@@ -194,7 +197,8 @@ class Attachments:
         on_free: Callable[[], None] = lambda: None,
         suspects: SuspectReports | None = None,
     ) -> None:
-        """Create the set without attachments.
+        """Create the set without attachments. `owner` is the consumer's name, and `wakeup` is set when there
+        may be work for the consumer's thread.
 
         `claim` is called in the opening thread with each attachment that was opened, before messages are
         read. `on_opened` is called in the same thread when an opening has ended. `on_free` is called in any
@@ -226,11 +230,12 @@ class Attachments:
 
     def adopt(self, assignment: Assignment | None) -> list[OwnedBucket]:
         """Follow an assignment (None: without buckets): close the attachments whose buckets are no longer
-        owned, update the other attachments, and create attachments for added buckets, which `open_due` opens.
+        owned in the same generation, update the other attachments, and create attachments for added buckets,
+        which `open_due` opens; for a bucket that was lost, after a delay.
 
         Return the owned buckets without an attachment that the leader wants released or that `release` has
-        released. The caller reports these buckets as released, repeatedly. A bucket that is still being
-        closed is returned by a later call, once it is closed.
+        released, in the order of the assignment. The caller reports these buckets as released, repeatedly. A
+        bucket that is still being closed is returned by a later call, once it is closed.
         """
         owned = {bucket.identity: bucket for bucket in assignment.buckets} if assignment else {}
         origin = assignment.origin if assignment else 0
@@ -281,8 +286,8 @@ class Attachments:
 
     def with_new_messages(self) -> Iterator[tuple[Attachment, LogReader]]:
         """Yield the attachments that may have new messages, or a result of a query, with their open readers,
-        in rotation. Attachments that are full, to be released, or wait for a retry are left out. The caller
-        stops iterating when it has a message.
+        each at most once, in rotation over segment, bucket and generation. Attachments that are full, to be
+        released, or wait for a retry are left out. The caller stops iterating when it has a message.
         """
         identities = sorted(self._by_identity)
         for _ in identities:
@@ -301,11 +306,12 @@ class Attachments:
                 yield attachment, reader
 
     def to_release(self) -> list[Attachment]:
-        """Return the attachments that are to be released and have no unacknowledged messages. Each is
-        returned once, because notifying the application of a release may call this method again.
+        """Return the attachments that are to be released and have no unacknowledged messages, in no order.
+        Each is returned once, because notifying the application of a release may call this method again.
 
-        An attachment with an opening or a query in progress is not returned: the opening ends with a reader,
-        and the query may move the cursor, and neither may happen after the next owner has begun.
+        An attachment with an opening or a query in progress is not returned before that has ended: the
+        opening ends with a reader, and the query may move the cursor, and neither may happen after the next
+        owner has begun.
         """
         ready = [
             attachment

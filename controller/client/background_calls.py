@@ -50,10 +50,11 @@ class BackgroundCalls:
             return True
 
     def close(self, wait_seconds: float = 0.0) -> None:
-        """Accept no further calls.
+        """Accept no further calls. Idempotent.
 
         Submitted calls have `wait_seconds` to end, for which this method waits; calls that have not begun by
-        then are dropped, and a call in progress continues. Idempotent.
+        then are dropped, and a call in progress continues. With 0 this method does not wait. Not for the
+        background threads themselves.
         """
         until = time.monotonic() + wait_seconds
         with self._lock:

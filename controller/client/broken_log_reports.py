@@ -28,15 +28,19 @@ class SuspectReports:
     """
 
     def __init__(self, servers: Servers, topic: str) -> None:
+        """Create the object. `topic` is a full name, `topic://tenant/namespace/name`. The background thread
+        starts with the first report.
+        """
         self._servers, self._topic = servers, topic
         self._calls = BackgroundCalls(1, "cleave-suspects")
         self._lock = threading.Lock()
         self._reported_at: dict[int, float] = {}
 
     def report(self, segment_id: int) -> None:
-        """Report the segment to a worker in a background thread. Does nothing if a report of the segment is
-        queued or was sent in the last `REPORT_SECONDS`, or if that holds for `MOST_SEGMENTS` other segments.
-        Errors are ignored; the client reports again when it finds the log missing again.
+        """Report the segment to a worker in a background thread. Does nothing after `close`, if a report of
+        the segment is queued or was sent in the last `REPORT_SECONDS`, or if that holds for `MOST_SEGMENTS`
+        other segments. A report that fails is not repeated; the client reports again when it finds the log
+        missing again.
         """
         now = time.monotonic()
         with self._lock:
@@ -51,7 +55,9 @@ class SuspectReports:
         self._calls.close()
 
     def _send(self, segment_id: int) -> None:
-        """Send the report of a segment, ignoring errors, and note its time. Runs in a background thread."""
+        """Send the report of a segment, and note the time of its end, also after an error. A CleaveError is
+        ignored. Runs in a background thread.
+        """
         path = f"{topic_path(self._topic)}/suspects"
         try:
             with suppress(CleaveError):  # the client repeats the report when it finds the log missing again

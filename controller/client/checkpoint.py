@@ -101,8 +101,8 @@ class Checkpoint:
 
     @classmethod
     def _from_document(cls, document: Mapping[str, Any]) -> Self:
-        """Return the checkpoint of a parsed document. Raises ValueError, KeyError, TypeError, AttributeError
-        or InvalidInput for a damaged document.
+        """Return the checkpoint of the parsed JSON of `to_bytes`, whose version was checked. Raises
+        ValueError, KeyError, TypeError, AttributeError or InvalidInput for a damaged document.
         """
         positions = {_segment_id(i): _position(at) for i, at in document["positions"].items()}
         done = _segments_of(document["done"])
@@ -145,8 +145,8 @@ def merged(kept: Iterable[Checkpoint]) -> Checkpoint:
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the object of JSON. Raises ValueError for a repeated name, because one of its values would be
-    lost.
+    """Return the object of the names and values of a JSON object. Raises ValueError for a repeated name,
+    because one of its values would be lost.
     """
     document = dict(pairs)
     if len(document) < len(pairs):
@@ -165,10 +165,10 @@ def _segment_id(text: str) -> int:
 
 
 def _segments_of(runs: Any) -> frozenset[int]:
-    """Return the segments of `_runs`. Raises ValueError for runs that overlap, that are not in ascending
-    order, or that have more than `MOST_DONE` segments, InvalidInput for an invalid first or last segment, and
-    ValueError or TypeError for a value that is not a list of pairs. The number of segments is checked before
-    they are created.
+    """Return the ids of the segments in `runs`, pairs of the first and the last id of each run as `_runs`
+    returns them. Raises ValueError for runs that overlap, that are not in ascending order, or that have more
+    than `MOST_DONE` segments, InvalidInput for an invalid first or last segment, and ValueError or TypeError
+    for a value that is not a list of pairs. The number of segments is checked before they are created.
     """
     pairs = [
         (whole(first, "first segment"), whole(last, "last segment", least=first)) for first, last in runs

@@ -103,11 +103,12 @@ class CheckpointConsumer(OneProcess, ClosesOnExit):
         compared with `published_at_ms` of the messages.
 
         For a start without a checkpoint, the constructor looks up the position in every segment, so a
-        checkpoint that is taken at once contains the positions. `patience_seconds` bounds how long the
-        constructor and `receive` wait for a segment out of reach.
-        Raises DataPlaneUnavailable or StoreUnavailable after that time; NotFound; DataGone, Conflict or
-        InvalidInput for a checkpoint from which the consumer cannot continue; TopicNotLive; InvalidInput for
-        an instant without a time zone or an invalid topic name.
+        checkpoint that is taken at once contains the positions. A batch has at most `batch_messages`.
+        `patience_seconds` bounds how long the constructor waits for a worker and for each segment out of
+        reach, and how long `receive` waits for a segment. Raises DataPlaneUnavailable or StoreUnavailable
+        after that time; NotFound; DataGone, Conflict or InvalidInput for a checkpoint from which the consumer
+        cannot continue; TopicNotLive; InvalidInput for an instant without a time zone or an invalid topic
+        name.
         """
         self._logs, self._batch_messages, self._patience_seconds = logs, batch_messages, patience_seconds
         self._wakeup = threading.Event()
@@ -215,10 +216,10 @@ class CheckpointConsumer(OneProcess, ClosesOnExit):
     def _places(
         self, start: Checkpoint | Start | datetime
     ) -> tuple[SegmentList, dict[int, Position | None], set[int]]:
-        """Request the current list of segments, and return it with the position of `start` in each segment
-        and the done segments. If a segment disappears meanwhile, request the list again, up to `MOST_LOOKS`
-        times in all; then SegmentNotFound is raised. Raises the errors of `SegmentWatch.ask`, `restored` and
-        `_located`.
+        """Request the current list of segments, and return it with the position of `start` by segment id,
+        None for the beginning of the segment, and the ids of the done segments. If a segment disappears
+        meanwhile, request the list again, up to `MOST_LOOKS` times in all; then SegmentNotFound is raised.
+        Raises the errors of `SegmentWatch.ask`, `restored` and `_located`.
         """
         for attempt in range(MOST_LOOKS):
             segments = retry_for(self._watch.ask, seconds=self._patience_seconds)
@@ -234,10 +235,11 @@ class CheckpointConsumer(OneProcess, ClosesOnExit):
     def _located(
         self, start: Start | datetime, layout: SegmentList
     ) -> tuple[dict[int, Position | None], set[int]]:
-        """Return the position of `start` in each segment of the layout that does not count as done, and the
-        ids of the done segments: the sealed segments if the start is LATEST, otherwise none. Looks up
-        positions in parallel, and retries each for `patience_seconds`; then DataPlaneUnavailable is raised.
-        Raises SegmentNotFound for a missing log.
+        """Return the position of `start` in each segment of the layout that does not count as done, by
+        segment id, and the ids of the done segments: the sealed segments if the start is LATEST, otherwise
+        none. Looks up positions in parallel, and retries each for `patience_seconds`; then
+        DataPlaneUnavailable is raised. Raises SegmentNotFound for a missing log, and InvalidInput for an
+        instant without a time zone.
         """
         done = {i for i, segment in layout.segments.items() if start is Start.LATEST and segment.is_sealed}
         instant_ms = (
@@ -282,8 +284,8 @@ class CheckpointConsumer(OneProcess, ClosesOnExit):
         self._follow()
 
     def _follow(self) -> None:
-        """Read the segments whose ancestors are all read to their ends. Parents have lower ids than their
-        children.
+        """Make the readers follow exactly the segments that are not done and whose ancestors are all read to
+        their ends. Parents have lower ids than their children.
         """
         waits: dict[int, bool] = {}
         for segment_id in sorted(self._segments):
@@ -294,8 +296,8 @@ class CheckpointConsumer(OneProcess, ClosesOnExit):
         self._readers.follow({i: self._segments[i].backing_topic for i in self._positions if not waits[i]})
 
     def _waits_for(self, segment_id: int) -> list[int]:
-        """Return the ids of the ancestors that are not read to their ends. An unknown ancestor was pruned
-        long ago, and counts as done.
+        """Return the ids of the ancestors that are not read to their ends, in ascending order. An unknown
+        ancestor was pruned long ago, and counts as done.
         """
         checked: set[int] = set()
         unchecked = set(self._parents.get(segment_id, ()))
@@ -324,7 +326,8 @@ class CheckpointConsumer(OneProcess, ClosesOnExit):
 
     def _poll(self) -> CheckpointBatch | None:
         """Run one poll: follow the layout, open the readers that are due, and return the batch of the next
-        segment that has messages; None if there are none.
+        segment, in rotation, that has messages; None if there are none. A list of segments with an earlier
+        epoch than the known layout is ignored.
 
         If a segment ends, its children are polled at once. Raises DataGone, and the error of the last request
         for the list unless the error is Retryable.
@@ -344,10 +347,10 @@ class CheckpointConsumer(OneProcess, ClosesOnExit):
                 return None  # otherwise children may begin
 
     def _raise_if_deleted(self) -> None:
-        """Raise DataGone if the next messages of a segment were deleted, or for a missing log whose segment
-        has left the layout.
+        """Raise DataGone if a reader has recorded that the next messages of a segment were deleted, or that
+        the log of a segment is missing that has left the layout.
 
-        If the segment is still in the known layout, request the layout again.
+        If a log is missing and its segment is still in the known layout, request the layout again.
         """
         for segment_reader in self._readers.all:
             if isinstance(segment_reader.error, SegmentNotFound):
@@ -364,8 +367,9 @@ class CheckpointConsumer(OneProcess, ClosesOnExit):
     ) -> CheckpointBatch | None:
         """Return the next batch of the segment, and advance its position.
 
-        Mark the segment as done if it is read to its end. Return None if there are no messages at present,
-        while a query of the log is in progress, and if the log is out of reach. Raises DataGone.
+        Mark the segment as done if it is read to its end and the known layout has it sealed or no longer has
+        it. Return None if there are no messages at present, also at the end, while a query of the log is in
+        progress, and if the log is out of reach. Raises DataGone.
         """
         # Only a segment that the layout shows as sealed is done: that layout also contains its children.
         is_sealed = self._segments[segment_reader.segment_id].is_sealed or self._has_left(
@@ -419,12 +423,13 @@ def _follows(segment: ListedSegment, departed: ListedSegment) -> bool:
 
 
 def restored(checkpoint: Checkpoint, layout: SegmentList) -> tuple[dict[int, Position | None], set[int]]:
-    """Return the positions of the checkpoint in the current segments, and the done segments. Segments that
-    were created after the checkpoint are read from their beginning.
+    """Return the positions of the checkpoint in the current segments that are not done, by segment id, and
+    the ids of the current segments that are done. Segments that were created after the checkpoint are read
+    from their beginning, None.
 
     Raises Conflict for a checkpoint of another topic, or of an epoch later than the topic's; DataGone if a
-    segment is gone that was not read to its end; InvalidInput for a checkpoint that lacks a segment of its
-    epoch.
+    segment is gone that was not read to its end; InvalidInput for a checkpoint that lacks a current segment
+    of its epoch.
     """
     if checkpoint.topic_id != layout.topic_id:
         raise Conflict(

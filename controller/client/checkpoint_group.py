@@ -110,17 +110,18 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
         patience_seconds: float = 30.0,
         on_wanted: Callable[[], None] = lambda: None,
     ) -> None:
-        """Register under `name`. A second member with the same name replaces this one.
+        """Register under `name` in the group, the subscription `group` of kind checkpoint. A second member
+        with the same name replaces this one.
 
         `kept_values` is called in the thread that calls `receive`, whenever segments are assigned to this
         member. If it raises, `receive` raises the error, and the next `receive` calls it again. `start` is
         the position of segments that no stored value names: an instant with its time zone, compared with
-        `published_at_ms`, or None for all stored messages. All members must give the same `start`.
-        `on_wanted` is called in the same thread when other members wait for a segment whose position is not
-        stored. `patience_seconds` bounds how long `receive` waits for a log out of reach, and how long the
-        constructor waits for a worker that leads the topic. Raises NotFound, TopicNotLive, StoreUnavailable;
-        Conflict if the subscription is not of kind checkpoint; InvalidInput for an invalid name or a start
-        without a time zone.
+        `published_at_ms`, or None for all stored messages. All members must give the same `start`. A batch
+        has at most `batch_messages`. `on_wanted` is called in the same thread, or in that of `kept`, when
+        other members wait for a segment whose position is not stored. `patience_seconds` bounds how long
+        `receive` waits for a log out of reach, and how long the constructor waits for a worker that leads the
+        topic. Raises NotFound, TopicNotLive, StoreUnavailable; Conflict if the subscription is not of kind
+        checkpoint; InvalidInput for an invalid name or a start without a time zone.
         """
         self._start_ms = None if start is None else instant_of(start)
         self._logs, self._kept_values, self._on_wanted = logs, kept_values, on_wanted
@@ -166,7 +167,8 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
         application has processed them.
 
         The checkpoint also contains the last known positions of the other members, so that one value replaces
-        the previous one and no position is lost.
+        the previous one and no position is lost. A segment whose starting position is not known yet is left
+        out, as are all before the first `receive`.
         """
         assignment = self._session.assignment
         group = self._group_position
@@ -258,9 +260,10 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
 
         If `leave` is True, other members take over at once. If False, a process that restarts under this name
         within the grace period keeps its segments, and no other member is affected. The call takes at most
-        `timeout_seconds` (default: 30); readers that are not closed by then are closed in the background. A
-        fifth of the time, and at least a second, is reserved for deregistration, which also happens after an
-        interruption.
+        `timeout_seconds` (default: 30), but up to two seconds if that is shorter; readers that are not closed
+        by then are closed in the background. A fifth of the time, and at least a second, is reserved for
+        deregistration, which also happens after an interruption. Raises InvalidInput for a time below 0 or
+        above a day.
         """
         timing = self._begin_close(timeout_seconds)
         self._wakeup.set()  # ends a `receive` that waits
@@ -292,10 +295,12 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
         self._wakeup.set()
 
     def _follow(self) -> None:
-        """Acquire and release segments as the leader's assignment says.
+        """Acquire and release segments as the leader's assignment says; without an assignment all are
+        forgotten.
 
         Set the starting position of acquired segments (`_place`), report released ownerships, and read the
-        segments. Raises the errors of `_place` and `on_wanted`; the next poll repeats the work.
+        segments. Only whole segments are acquired (`_whole_segments`), and none that is to be released.
+        Raises the errors of `_place` and `on_wanted`; the next poll repeats the work.
         """
         assignment = self._session.assignment
         owned = _whole_segments(assignment)
@@ -331,14 +336,15 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
         self._release_stored()
 
     def _place(self, segments: dict[int, _Segment]) -> None:
-        """Set the starting position of each segment from the stored values of all members, which the
-        application returns. A segment that a value contains as read to its end is marked so. The first
-        position of a segment that no value names is the start of its log; with a start time, `_open` looks
-        the position up.
+        """Set the starting position of each segment, given by segment id, from the stored values of all
+        members, which the application returns. A segment that a value contains as read to its end is marked
+        so. The first position of a segment that no value names is the start of its log; with a start time,
+        `_open` looks the position up.
 
-        Requests the leader's segments. Raises Conflict if the stored values are older than segments read to
-        their ends: to go back, the application must run a seek. Also raises the errors of `kept_values`,
-        `Checkpoint.from_bytes`, `_note` and `Session.why`.
+        Requests the leader's segments. Raises Conflict if the stored values have a position of a segment that
+        the group has read to its end: to go back, the application must run a seek. Also raises the errors of
+        `kept_values`, `Checkpoint.from_bytes`, `_note` and `Session.why`. After an error no segment is
+        changed.
         """
         to_read = {
             row["segment_id"] for row in self._session.why()
@@ -399,11 +405,11 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
 
     def _release_stored(self) -> None:
         """Release the segments that other members wait for and whose position is stored, and report the
-        stored segments that are read to their ends. Call `on_wanted` if other members wait for segments whose
-        position is not stored; once for each ownership.
+        stored segments that are read to their ends. Call `on_wanted`, once, if other members wait for
+        segments whose position is not stored and for which it was not called before.
 
-        Released and drained segments are reported until the leader has received the reports. Raises the
-        errors of `on_wanted`.
+        Released and drained segments are reported again by later polls until the leader has acted on the
+        reports. Raises the errors of `on_wanted`.
         """
         released: list[OwnedBucket] = []
         for segment_id, segment in list(self._segments.items()):
@@ -453,8 +459,8 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
         return self._readers.due_at if self._session.is_current and not self._is_paused else math.inf
 
     def _poll_or_raise(self) -> CheckpointBatch | None:
-        """Return the next batch, None if there is none at present. If there is none, raise the error of a log that
-        was out of reach at the last attempt, or that can never be read.
+        """Return the next batch, None if there is none at present. If there is none, also while paused, raise
+        the error of a log that was out of reach at the last attempt, is missing, or can never be read.
         """
         batch = self._poll()
         if batch is None:
@@ -462,9 +468,9 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
         return batch
 
     def _poll(self) -> CheckpointBatch | None:
-        """Run one poll: follow the leader, open the readers that are due, and read from the next segment that
-        has messages. Return None while paused or the leader is unreachable; drop all segments if the session
-        is lost. Raises DataGone, and the errors of `_follow`.
+        """Run one poll: follow the leader, open the readers that are due, and read from the next segment, in
+        rotation, that has messages. Return None if none has messages, while paused, and while the leader is
+        unreachable; drop all segments if the session is lost. Raises DataGone, and the errors of `_follow`.
         """
         if self._readers.signal_all_if_due():
             self._has_changed.set()
@@ -503,7 +509,9 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
 
         If the segment belongs to another member by then, drop it and return None. Also return None if there
         are no messages at present, while a query of the log is in progress, and if the log is out of reach.
-        Raises DataGone. A segment without any message is reported as read to its end at once.
+        Raises DataGone. The reader of a segment that is read to its end is dropped. Its end is reported at
+        once if the segment has no position (no message, no stored position, no start time), otherwise when a
+        checkpoint with the end is stored.
         """
         segment = self._segments[segment_reader.segment_id]
         is_sealed = all(bucket.sealed for bucket in segment.buckets)
@@ -535,7 +543,10 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
         )
 
     def _reason(self, segment_id: int) -> str:
-        """Return the reason why no message of a held segment is delivered at present."""
+        """Return the reason why no message of a held segment is delivered at present, the first that applies:
+        an unreachable leader, a release that waits for a stored checkpoint, the end of the segment, or the
+        reason of its reader. `segment_id` must be held.
+        """
         segment = self._segments[segment_id]
         if not self._session.is_current:
             return "the leader is out of reach: the segment may belong to another member"

@@ -70,7 +70,9 @@ class DeadLetter(NamedTuple):
 
     @classmethod
     def of(cls, message: LogMessage) -> Self:
-        """Return the dead letter that a message of the dead-letter log contains."""
+        """Return the dead letter that a message of the dead-letter log contains. Its origin is None, and its
+        payload the whole payload, if the first line is not the JSON of an `Origin`.
+        """
         head, _, payload = message.payload.partition(b"\n")
         try:
             return cls(_ORIGIN.decode(head), message.key, payload, message)
@@ -97,8 +99,9 @@ class DeadLetterLog:
         """Append the message, with its origin, to the dead-letter log; when the method returns, the message
         is stored.
 
-        The first call has a worker create the log, as does the next call after a SegmentNotFound. Raises the
-        errors of `ask` and of `LogClient.append`; after an error the message may be stored nevertheless.
+        The first call has a worker create the log, as does the next call after an error of `ask` or a
+        SegmentNotFound. Raises the errors of `ask` and of `LogClient.append`; after an error the message may
+        be stored nevertheless, and another call stores it again.
         """
         payload = origin.written(message.payload)
         outgoing = OutgoingMessage(payload, message.key, metadata=message.metadata)
@@ -125,9 +128,11 @@ class DeadLetterReader(OneProcess, ClosesOnExit):
         self._is_closed = False
 
     def read(self, count: int, *, timeout_seconds: float = 30.0) -> list[DeadLetter]:
-        """Return the next `count` dead letters, or fewer if no more arrive within `timeout_seconds`.
+        """Return the next `count` dead letters, in the order of the log, or fewer if no more arrive within
+        `timeout_seconds`. Letters that are there are returned even without time.
 
-        Raises InvalidInput after `close`, and the errors of `LogReader.read`.
+        Raises InvalidInput after `close`, and the errors of `LogReader.read`. After such an error this reader
+        does not return the letters again that the call had read before.
         """
         self._demand_open()
         letters: list[DeadLetter] = []

@@ -17,9 +17,10 @@ class DelayedSends:
     def __init__(self, delay_seconds: float, send_due: Callable[[float], float | None]) -> None:
         """Create the thread without starting it.
 
-        `send_due` sends the messages that have waited for `delay_seconds`. It returns the time at which the
-        next message will have waited that long, in `time.monotonic` seconds, or None if no message waits, and
-        must raise nothing. Raises InvalidInput unless `delay_seconds` is above 0 and finite.
+        `send_due` is called in the thread with `delay_seconds`, and sends the messages that have waited for
+        this time. It returns the `time.monotonic` second at which it is to be called again, or None to be
+        called after the next `notify`, and must raise nothing. Raises InvalidInput unless `delay_seconds` is
+        above 0 and finite.
         """
         if not 0 < delay_seconds < math.inf:
             raise InvalidInput(f"a batch delay of {delay_seconds} s; give more than 0, or None")
@@ -44,8 +45,8 @@ class DelayedSends:
         self._thread.join()
 
     def _run(self) -> None:
-        """Send due messages after each notification until no message waits, and wait for the next
-        notification.
+        """After each notification call `send_due`, repeatedly at the times that it returns, until it returns
+        None or the object is closed. Then wait for the next notification.
         """
         while not self._closing.is_set():
             self._waits.wait()

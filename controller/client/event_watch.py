@@ -34,12 +34,13 @@ class EventWatch(OneProcess):
         query: Callable[[], Mapping[str, Any]] = dict,
         on_refusal: Callable[[], None] = lambda: None,
     ) -> None:
-        """Start a thread that holds the event stream at `path` open until `close`.
+        """Start a thread that holds the event stream at `path`, which begins with `/api/v1`, open until
+        `close`. The functions are called in this thread.
 
         `on_event` is called with the name and the data of each event except heartbeats and the end of the
         stream; if it raises, the error is logged, and the stream is reopened. `query` is called at each
         opening, and returns the query parameters. `on_refusal` is called when a worker refuses the request with
-        a terminal error; the watch keeps trying.
+        a Terminal error, or `query` raises one; the watch keeps trying. `on_refusal` must raise nothing.
         """
         self._servers, self._path = servers, path
         self._on_event, self._query, self._on_refusal = on_event, query, on_refusal
@@ -49,7 +50,9 @@ class EventWatch(OneProcess):
         self._thread.start()
 
     def close(self) -> None:
-        """End the watch, and wait up to `LEAVES_WITHIN_SECONDS` for the thread. Idempotent."""
+        """End the watch, and wait up to `LEAVES_WITHIN_SECONDS` for the thread. Idempotent. Not for the
+        watch's own thread, such as `on_event`.
+        """
         self._closed.set()
         if self._feed is not None:
             self._feed.hang_up()
@@ -57,7 +60,8 @@ class EventWatch(OneProcess):
 
     def _run(self) -> None:
         """Follow stream after stream until `close`: the next at once if the token of a stream has expired,
-        otherwise after a delay that grows until an event arrives. Calls `on_refusal` after a terminal error.
+        otherwise after a delay that grows until an event was handled. Calls `on_refusal` after a Terminal
+        error; logs an exception that is no CleaveError.
         """
         backoff = Backoff(_FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS)
         while not self._closed.is_set():
@@ -75,10 +79,11 @@ class EventWatch(OneProcess):
     def _follow(self, backoff: Backoff) -> bool:
         """Follow one stream until it ends, and call `on_event` for each event but heartbeats.
 
-        Each event resets the backoff. Return True if the worker ended the stream only because its token
-        expired, so that the next stream has a fresh token; False after another end by the worker, after an
-        error of `on_event`, which is logged, and after `close`. Raises the errors of `Servers.events`
-        (StoreUnavailable when the stream breaks).
+        Each event that was handled resets the backoff; a heartbeat does too, the end of the stream does not.
+        Return True if the worker ended the stream only because its token expired, so that the next stream has
+        a fresh token; False after another end by the worker, after an error of `on_event`, which is logged, and
+        for the first event after `close`. Raises the errors of `Servers.events` (StoreUnavailable when the
+        stream breaks) and of `query`.
         """
         with self._servers.events(self._path, query=self._query(), silent_seconds=SILENT_SECONDS) as feed:
             self._feed = feed

@@ -50,8 +50,8 @@ class FencedSegments:
         return "missing" if segment_id in self._missing else "terminated"
 
     def report(self, after_seconds: float) -> None:
-        """Report the segments that have been fenced for at least `after_seconds` to `suspects`. No effect if the
-        layout source takes no reports.
+        """Report to `suspects` each segment whose first refusal is at least `after_seconds` ago; `suspects`
+        drops reports that follow too soon. Does nothing if the layout source takes no reports.
         """
         if self._suspects is None:
             return

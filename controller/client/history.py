@@ -82,8 +82,9 @@ class Readings:
 
     def attachment(self, segment_id: int, bucket: str, reading: object) -> Attachment:
         """Return the attachment of a reading of the bucket. Calls with the same object as `reading` return
-        the same attachment, until another object is given for the bucket. A new attachment has a name that no
-        process of this machine used before.
+        the same attachment, until another object is given for the bucket. The name of a new attachment is the
+        machine's monotonic clock, so that another process of this machine has not used it since the machine
+        was started.
         """
         present = self._present.get((segment_id, bucket))
         if present is None or present[0] is not reading:
@@ -222,9 +223,9 @@ def _whole_lines(descriptor: int) -> int:
 
 
 def history_files(paths: Iterable[Path]) -> list[Path]:
-    """Return the files that the given files and directories stand for, each once, in the order of `paths`. A
-    directory stands for all files with the suffix `.history` in it, at any depth, in the order of their
-    paths.
+    """Return the files that the given files and directories stand for, in the order of `paths`, each path
+    once. A directory stands for all files with the suffix `.history` in it, at any depth, in the order of
+    their paths. A file that is given under two different paths is returned twice.
 
     Raises InvalidInput for a path that does not exist and for a directory without a history.
     """
@@ -243,9 +244,11 @@ def history_files(paths: Iterable[Path]) -> list[Path]:
 
 
 def read_history(*paths: Path) -> Iterator[Record]:
-    """Yield the records of the files, file by file. An unfinished last line is omitted.
+    """Yield the records of the files, file by file, each in the order of its lines. A last line without a
+    line feed is unfinished, and is omitted.
 
-    Raises InvalidInput, while iterating, for a file that cannot be read and for a line that is not a record.
+    Raises InvalidInput, while iterating, for a file that cannot be opened and for a line that is not a
+    record.
     """
     for path in paths:
         try:
@@ -262,8 +265,8 @@ _EVENTS = {event.value: event for event in Event}
 
 
 def _record(fields: list[str], path: Path, line: int) -> Record:
-    """Return the record of a line's fields. Raises InvalidInput, with the path and the number of the line, if
-    the fields are not a record.
+    """Return the record of a line's fields, which are its texts between tabs. The texts of the record stay
+    escaped. Raises InvalidInput, with the path and the number of the line, if the fields are not a record.
     """
     event = _EVENTS.get(fields[1]) if len(fields) in (_OF_SEEK, _OF_PRODUCER, _OF_CONSUMER) else None
     is_seek = event in OF_SEEKS

@@ -170,12 +170,12 @@ class Verdict:
 def check(
     records: Iterable[Record], *, demand_acknowledged: bool = False, examples: int = EXAMPLES
 ) -> Verdict:
-    """Judge the histories of all producers and of the consumers of one subscription, in any order of files,
-    and return the result. Needs pyarrow.
+    """Judge the histories of all producers and of the consumers of one subscription, and return the result.
+    The records of one file must be in its order; the order of the files does not matter. Needs pyarrow.
 
-    With `demand_acknowledged`, a sent message that was never acknowledged counts as lost. `examples`
-    is the maximum number of examples of each kind. The check takes about 150 bytes of memory per record.
-    Raises the errors of iterating over `records`.
+    With `demand_acknowledged`, a message that was sent and delivered but never acknowledged counts as lost
+    too. `examples` is the maximum number of examples of each kind. The check takes about 150 bytes of memory
+    per record. Raises the errors of iterating over `records`.
     """
     columns = _Columns()
     columns.take(records)
@@ -186,9 +186,13 @@ def check(
 
 
 class _Columns:
-    """The records as columns of numbers. Each text is stored once, and is represented by a number."""
+    """The records as columns of numbers. Each text is stored once, and is represented by a number: its index
+    in `keys` or `producers`. An attachment of a consumer, an owner, is represented by its index in `owners`,
+    and the owner of a sent message by `_NO_OWNER`.
+    """
 
     def __init__(self) -> None:
+        """Create empty columns."""
         self.at, self.number = array("q"), array("q")
         self.event, self.key, self.producer, self.owner = array("b"), array("i"), array("i"), array("i")
         self.keys: dict[str, int] = {}
@@ -199,7 +203,9 @@ class _Columns:
         self.seeks = _Seeks()
 
     def take(self, records: Iterable[Record]) -> None:
-        """Append the records. Records of seeks are stored separately, without a message."""
+        """Append the records; may be called repeatedly. Records of seeks are stored in `seeks`, in their
+        order, without a message.
+        """
         keys, producers, owners, last_at = self.keys, self.producers, self.owners, self.last_at
         for record in records:
             at, event, producer, key, number = record[:5]
@@ -222,12 +228,13 @@ class _Columns:
                 last_at[owner] = at
 
     def arrange(self) -> tuple[_Messages, Iterator[tuple[int, int, int, int, int]]]:
-        """Return the messages, and the records of each key in order of time: key, at_ns, event, message,
-        owner.
+        """Return the messages, and the records key by key, those of each key in order of time. A record has
+        the index of the key, `at_ns`, the code of the event in `_EVENTS`, the number of the message, and the
+        index of the owner.
 
-        A message is numbered by its place among all messages, which are ordered by key, producer and number.
-        The number of its predecessor is therefore one less. Records with the same time stay in the order in
-        which they were read.
+        A message is numbered by its place, from 0, among all different messages, which are ordered by key,
+        producer and number. The number of its predecessor in the same flow is therefore one less. Records
+        with the same time stay in the order in which they were read. Needs pyarrow.
         """
         import pyarrow as pa
         from pyarrow import compute
@@ -308,7 +315,9 @@ def _shared(values: array[int], kind: pa.DataType) -> pa.Array:
 
 
 def _values(column: pa.ChunkedArray) -> memoryview:
-    """Return the numbers of a column, which must not contain nulls."""
+    """Return the numbers of a column of 8, 32 or 64 bits, which must not contain nulls, in the order of its
+    rows.
+    """
     combined = column.combine_chunks()
     code = _CODES[combined.type.bit_width]
     buffer = combined.buffers()[1]
@@ -359,6 +368,7 @@ class _KeyState:
     __slots__ = ("followed", "highest", "present", "progress_of", "working")
 
     def __init__(self) -> None:
+        """Create the state of a key before its first record."""
         self.highest: dict[int, int] = {}
         """Highest delivered message of each flow."""
         self.progress_of: dict[tuple[int, int], _Progress] = {}
@@ -371,7 +381,10 @@ class _KeyState:
 
 
 class _Judge:
-    """Judges the records key by key, each key in order of time."""
+    """Judges the records key by key, each key in order of time. A message and a flow (a key of one producer)
+    are the numbers of `_Columns.arrange`, an owner is an attachment of a consumer, as its index in
+    `_Columns.owners`, and times are in ns.
+    """
 
     def __init__(self, columns: _Columns, examples: int) -> None:
         """Put the records of `columns` in order. `examples` is the maximum number of examples of each
@@ -412,7 +425,8 @@ class _Judge:
     def find_final_faults(self, demand_acknowledged: bool) -> None:
         """Record the findings that appear only when all records are known: unconfirmed messages (delivered,
         but not recorded as sent), and lost messages (sent, but never delivered). With `demand_acknowledged`,
-        a sent message that was never acknowledged is lost too.
+        a message that was sent and delivered but never acknowledged is lost too. Call it once, after
+        `process_records`.
         """
         for message, (sent, delivered) in enumerate(zip(self._sent, self._delivered, strict=True)):
             if delivered and not sent:
@@ -441,8 +455,9 @@ class _Judge:
 
     def _on_delivered(self, message: int, owner: int, at: int) -> None:
         """Record a delivery. Record a fault if another attachment has followed this attachment in receiving
-        the key, if the message was acknowledged and no seek explains the repetition, or if the message comes
-        behind a later message or skips others.
+        the key; if the message was delivered and acknowledged before and no seek explains the repetition; if
+        the message is delivered for the first time behind a later message of its flow; and those of
+        `_follow_flow`.
         """
         self._deliveries += 1
         self._check_owner(message, owner, at)
@@ -461,7 +476,7 @@ class _Judge:
 
     def _check_owner(self, message: int, owner: int, at: int) -> None:
         """Record a fault if the attachment receives a message of the key although another attachment has
-        followed it. Otherwise the attachment is the key's present owner.
+        received one after it. Otherwise the attachment is the key's present owner.
         """
         state = self._key
         if owner == state.present:
@@ -474,12 +489,13 @@ class _Judge:
         state.present = owner
 
     def _follow_flow(self, flow: int, message: int, owner: int, at: int) -> None:
-        """Record that an attachment (`owner`) received the message of a producer and key (`flow`), at the time `at`.
-        An attachment receives rising numbers, or starts again at a lower number.
+        """Record that an attachment (`owner`) received the message of a producer and key (`flow`), at the
+        time `at`. An attachment receives rising numbers, or starts again at the same or a lower number,
+        unless it had skipped that message.
 
-        Record one gap if the attachment skips messages of which no consumer had received at least one. Record
-        that the message was overtaken if the attachment had skipped it and it was delivered before, to
-        another attachment.
+        Record one gap if the attachment skips messages and at least one of them was never delivered to any
+        consumer. Record that the message was overtaken if the attachment had skipped it and it was delivered
+        before.
         """
         progress = self._key.progress_of.get((flow, owner))
         if progress is None or (message <= progress.last and not progress.has_skipped(message)):
@@ -500,8 +516,9 @@ class _Judge:
         progress.last = message
 
     def _on_begun(self, message: int, owner: int, at: int) -> None:
-        """Record that processing of the message has begun. Record a fault if its delivered predecessor has
-        never ended, and for each other attachment that processes the key at this time.
+        """Record that processing of the message has begun. Record a fault if its predecessor was delivered
+        and has never ended, and for each other attachment that has begun a message of the key and not ended
+        it, and has a later record.
         """
         flows, before = self._messages.flow, message - 1
         if (

@@ -24,8 +24,9 @@ class HttpSource:
         self._names: dict[int, str] = {}
 
     def topic(self, name: str) -> TopicSnapshot:
-        """Return the present state of the topic, and remember its name for `watch`. Raises TopicNotFound,
-        TopicNotLive, StoreUnavailable, InvalidInput for an invalid name, or another refusal of the worker.
+        """Return the present snapshot of the topic, which has only the ACTIVE segments, and remember its name
+        for `watch`. Raises TopicNotFound, TopicNotLive, StoreUnavailable, InvalidInput for a name that is not
+        `topic://tenant/namespace/name`, or another refusal of the worker.
         """
         document = self._servers.ask("GET", f"{topic_path(name)}/layout")
         snapshot = _snapshot(document)

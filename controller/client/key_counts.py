@@ -29,11 +29,12 @@ _KEYLESS = -1
 
 
 def summed(counts: Counter[int]) -> list[KeyCount]:
-    """Return the report of message counts by hash, as first hash, number of hashes and number of messages:
-    the `HOT_HASHES` hashes with most messages, each on its own, then blocks of `BLOCK_HASHES` hashes with all
-    others. Both are in the order of hashes.
+    """Return the report of message counts, as first hash, number of hashes and number of messages: the
+    `HOT_HASHES` hashes with most messages, each on its own, then blocks of `BLOCK_HASHES` hashes with all
+    others. Both are in the order of hashes, and have no entry without messages.
 
-    Messages without a key count for the whole ring, in the last entry. Removes their count from `counts`.
+    `counts` is the number of messages by segment hash, and under `_KEYLESS` that of messages without a key.
+    These count for the whole ring, in the last entry. Removes `_KEYLESS` from `counts`.
     """
     keyless = counts.pop(_KEYLESS, 0)
     hot = dict(nlargest(HOT_HASHES, counts.items(), key=lambda item: item[1]))
@@ -52,11 +53,12 @@ class KeyCounts:
     def __init__(
         self, hand_in: Callable[[Sequence[KeyCount]], None], every_seconds: float, lock: threading.RLock
     ) -> None:
-        """Create the counter. `hand_in` is called in the counter's thread with a report (`summed`), every
-        `every_seconds` while there are counts. `lock` protects the counts: the caller of `count` holds it.
+        """Create the counter without starting its thread. `hand_in` is called in that thread with a report
+        (`summed`), every `every_seconds` while there are counts. `lock` protects the counts: the caller of
+        `count` holds it.
 
-        If `hand_in` raises a CleaveError, the counts are lost, which is harmless because the next counts are
-        similar.
+        If `hand_in` raises an Exception, the counts are lost, which is harmless because the next counts are
+        similar; an Exception that is no CleaveError is logged.
         """
         self._hand_in, self._every_seconds, self._lock = hand_in, every_seconds, lock
         self._counts: Counter[int] = Counter()
@@ -68,8 +70,9 @@ class KeyCounts:
         cls, source: LayoutSource, topic: str, producer: str, every_seconds: float, lock: threading.RLock
     ) -> Self:
         """Return a counter that reports to the layout source of a producer, every `every_seconds` once it is
-        started. `lock` is the lock that the callers of `count` hold. Raises InvalidInput if `every_seconds`
-        is not above 0 and finite, or if the source does not forward key counts.
+        started. `producer` is the producer's id, and `lock` the lock that the callers of `count` hold. Raises
+        InvalidInput if `every_seconds` is not above 0 and finite, or if the source does not forward key
+        counts (`TakesKeyCounts`).
         """
         if not 0 < every_seconds < math.inf:
             raise InvalidInput(f"key counts every {every_seconds} s; give more than 0, or None")

@@ -71,9 +71,9 @@ class KeyedSchedule:
     def __init__(self, busy: set[bytes], limit: int) -> None:
         """Create an empty schedule.
 
-        `busy` contains the keys that this process is processing, of all buckets. The set is shared, because a
-        bucket that was lost and came back may still have earlier work in progress. The schedule is full with
-        `limit` unsettled messages (at least 1).
+        `busy` contains the keys that this process is processing, of all buckets; the schedules change it. The
+        set is shared, because a bucket that was lost and came back may still have earlier work in progress.
+        The schedule is full with `limit` unsettled messages (at least 1).
         """
         self._busy, self.limit = busy, limit
         self._window: deque[WorkItem] = deque()
@@ -129,7 +129,8 @@ class KeyedSchedule:
         return self._failing.values()
 
     def offer(self, item: WorkItem) -> None:
-        """Add the next message of the bucket, behind all that were offered before.
+        """Add the next message of the bucket, whose position is behind all that were offered before. The
+        message waits for the earlier messages of its key; a message without a key waits for none.
 
         Accepts the message even if the schedule is full.
         """
@@ -144,7 +145,9 @@ class KeyedSchedule:
         heapq.heappush(self._heads, (item.position, item))
 
     def next(self, now: float) -> WorkItem | None:
-        """Return the earliest message that may begin, and mark it as running and its key as busy.
+        """Return the message with the lowest position that may begin, and mark it as running and its key as
+        busy. A message may begin if it is neither running nor done, its retry is due, all earlier messages of
+        its key are done, and its key is not busy, also with another bucket's message.
 
         Return None if there is none at `now`, which has the unit of `due_at` in `failed`.
         """
@@ -171,7 +174,8 @@ class KeyedSchedule:
     def done(self, position: Position) -> Iterable[LogMessage]:
         """Mark the running message at `position` as done, so that the next message of its key may begin.
 
-        Return the messages that become settled, in order; empty while an earlier message is not done.
+        Return the messages that become settled, in order of their positions: this message and those behind it
+        that are done already, up to the first that is not done. Empty while an earlier message is not done.
         """
         item = self._end(position)
         item.state = WorkState.DONE

@@ -118,8 +118,9 @@ class _Lane:
         return self.schedule.settled != self.acknowledged
 
     def acknowledge_at(self) -> float:
-        """Return the time of the next acknowledgement (`time.monotonic` seconds): `ACKNOWLEDGE_SECONDS` after the
-        last one, or 0 (at once) if no work remains to wait for. Infinity if there is nothing to acknowledge.
+        """Return the time of the next acknowledgement (`time.monotonic` seconds): `ACKNOWLEDGE_SECONDS` after
+        the last one, or 0 (at once) if no unsettled message is left, or the bucket is to be released and no
+        message of it is being processed. Infinity if there is nothing to acknowledge.
         """
         if not self.is_behind:
             return float("inf")
@@ -127,8 +128,9 @@ class _Lane:
         return 0.0 if is_last else self.acknowledged_at + ACKNOWLEDGE_SECONDS
 
     def offer(self, message: LogMessage) -> None:
-        """Add the message to the schedule, with its stored counts. The deliveries of the message are reported to a
-        worker if the message has counts or the bucket is in trouble.
+        """Add the message to the schedule, with its stored counts, which are used once. The deliveries of the
+        message are reported to a worker if the message has counts or the bucket is in trouble
+        (`troubled_messages` above 0).
         """
         counts = self.stored_counts.pop(message.position, None)
         item = WorkItem(message, is_noted=counts is not None or self.troubled_messages > 0)
@@ -137,8 +139,9 @@ class _Lane:
         self.schedule.offer(item)
 
     def update_trouble(self, now: float) -> None:
-        """End the trouble of the bucket after CALM_SECONDS without a message that could begin for the first
-        time.
+        """End the trouble of the bucket, in which messages are begun one at a time, when for more than
+        CALM_SECONDS before `now` (`time.monotonic` seconds) no call found a message that could begin for the
+        first time.
         """
         if not self.troubled_messages or self.schedule.has_untried:
             self.calm_since = None
@@ -234,10 +237,11 @@ class KeyedWork(OneProcess, ClosesOnExit):
         """Begin no more messages, wait for those in progress, and acknowledge those that are done. Close the
         consumer next, which does not leave while messages are being processed.
 
-        The call takes at most `timeout_seconds` (default: 30). Messages that are still being processed then
-        are not acknowledged, which is logged; they are delivered again. Raises the exception of a handler
-        that is not an Exception. A fifth of the time, and at least a second, is reserved for acknowledging,
-        which also happens after an interruption.
+        The call takes at most `timeout_seconds` (default: 30), but up to two seconds if that is shorter.
+        Messages that are still being processed then are not acknowledged, which is logged; they are delivered
+        again. Raises the exception of a handler that is not an Exception, and InvalidInput for a time below 0
+        or above a day. A fifth of the time, and at least a second, is reserved for acknowledging, which also
+        happens after an interruption.
         """
         timing = self._begin_close(timeout_seconds)
         try:
@@ -252,7 +256,8 @@ class KeyedWork(OneProcess, ClosesOnExit):
     def _settle_until(self, deadline: float) -> None:
         """End the pool, acknowledge done messages until `deadline` (`time.monotonic` seconds), and report the
         buckets that were closed without a crash. Logs the number of messages still in progress, which are not
-        acknowledged.
+        acknowledged. Raises the exception of a handler that is not an Exception, and then acknowledges
+        nothing.
         """
         self._pool.shutdown(wait=False, cancel_futures=True)
         try:
@@ -266,8 +271,8 @@ class KeyedWork(OneProcess, ClosesOnExit):
             _log.warning("%d message(s) still in progress; they are delivered again", self._running)
 
     def _take(self, batch: Batch) -> None:
-        """Notify the observer of a received batch, and add the batch to the schedule of its bucket, or to the
-        messages that wait for the stored counts.
+        """Notify the observer of a received batch, and add the batch to the schedule of its bucket, created
+        if necessary, or to the messages that wait for the stored counts of the bucket.
         """
         attachment = cast(Attachment, batch.origin)
         lane = self._lanes.get(attachment)
@@ -289,8 +294,9 @@ class KeyedWork(OneProcess, ClosesOnExit):
         self._consumer.wake()
 
     def _run_reports(self, wait_seconds: float = 0.0) -> None:
-        """Run the queued reports of the threads, in order. Waits up to `wait_seconds` for the first report.
-        Raises the error of a report; the reports behind it stay queued.
+        """Run the reports that threads have queued, in order, until none is left. Waits up to `wait_seconds`
+        for the first report. Raises the error of a report, such as that of a handler (`_conclude`); the
+        reports behind it stay queued.
         """
         with suppress(queue.Empty):
             report = self._reports.get(timeout=wait_seconds) if wait_seconds else self._reports.get_nowait()
@@ -418,7 +424,7 @@ class KeyedWork(OneProcess, ClosesOnExit):
 
     def _send(self, call: Callable[[], None]) -> None:
         """Run `call`, which sends a report to a worker, in a background thread. A CleaveError of the call is
-        ignored, and the report is not repeated.
+        ignored, and the report is not repeated. Does nothing after `close`.
         """
 
         def send() -> None:
@@ -474,8 +480,8 @@ class KeyedWork(OneProcess, ClosesOnExit):
         self._report(partial(self._conclude, lane, item, self._handling.run(batch, owned, item)))
 
     def _due_at(self) -> float:
-        """Return the time of the next work without a signal, in `time.monotonic` seconds; infinity if there
-        is none.
+        """Return the time of the next acknowledgement, request for stored counts, or retry if a thread is
+        free, in `time.monotonic` seconds; infinity if there is none.
         """
         times = [lane.acknowledge_at() for lane in self._turns]
         times += [lane.ask_at for lane in self._turns if lane.ask_at is not None]

@@ -21,7 +21,9 @@ class LaneTable:
     """The lanes of one producer, created when a message needs them. For use under the producer's lock."""
 
     def __init__(self, snapshot: TopicSnapshot, producer_id: str, key_counts: KeyCounts | None) -> None:
-        """Create an empty table. `key_counts` counts the hash of each message; None counts nothing."""
+        """Create an empty table. `producer_id` is the beginning of the names under which lanes number their
+        batches. `key_counts` counts the hash of each message; None counts nothing.
+        """
         self.snapshot = snapshot
         """Layout used for routing."""
         self._producer_id, self._key_counts = producer_id, key_counts
@@ -34,8 +36,9 @@ class LaneTable:
         return iter(self._lanes.values())
 
     def put(self, payload: bytes, key: str | bytes | None, metadata: Metadata | None) -> SendLane:
-        """Append the message to its lane, and return the lane. Counts its hash if key counts are on. Raises
-        InvalidInput, and appends nothing, for a key without a UTF-8 form.
+        """Append the message to the lane of its key, or without a key to the next lane in rotation, under the
+        layout of `snapshot`. Return the lane. Counts the key's hash, or a message without a key, if key
+        counts are on. Raises InvalidInput, and appends nothing, for a key without a UTF-8 form.
         """
         if key is None:
             segment, bucket_hash = self._next_place()
@@ -58,9 +61,10 @@ class LaneTable:
         return [lane for lane in self if lane.segment_id not in active]
 
     def adopt(self, snapshot: TopicSnapshot, active: Collection[int]) -> list[WaitingMessage]:
-        """Use a newer layout, whose active segments are `active`. Remove the lanes of all other segments, and
-        return the messages that wait in them; messages of one key keep their order. None of these lanes may have a
-        batch in doubt, which would be lost.
+        """Use a newer layout, whose active segments have the ids `active`. Remove the lanes of all other
+        segments, and return the messages that wait in them, lane by lane, each lane from its oldest message
+        on; so messages of one key keep their order. None of these lanes may have a batch in doubt, which
+        would be lost.
         """
         removed = [place for place in self._lanes if place[0] not in active]
         unrouted = [message for place in removed for message in self._lanes.pop(place).waiting]
@@ -92,8 +96,8 @@ class LaneTable:
         return segment, starts[turn // len(active) % len(starts)]
 
     def _lane(self, segment: Segment, bucket_hash: int) -> SendLane:
-        """Return the lane of a bucket, created if necessary. A segment with one bucket accepts batches with
-        any bucket hash.
+        """Return the lane of the segment's bucket that contains `bucket_hash`, created if necessary. A
+        segment with one bucket accepts batches with any bucket hash.
         """
         bucket = bucket_of(segment.bucket_splits, bucket_hash)
         lane = self._lanes.get((segment.segment_id, bucket))

@@ -21,8 +21,9 @@ class LayoutWatch:
     def __init__(
         self, source: LayoutSource, topic: str, *, on_change: Callable[[], None] = lambda: None
     ) -> None:
-        """Read the topic at once. `on_change` is called in the source's thread after each notification of a
-        change, and must not block. Raises the errors of `LayoutSource.topic`: TopicNotFound, TopicNotLive,
+        """Read the topic at once. The first `refresh_if_changed` reads it again, because a change may have
+        come in between. `on_change` is called in the source's thread after each notification, and must not
+        block. Raises the errors of `LayoutSource.topic`, such as TopicNotFound, TopicNotLive,
         StoreUnavailable.
         """
         self._source, self._on_change = source, on_change
@@ -37,10 +38,11 @@ class LayoutWatch:
         return self._changed.is_set()
 
     def refresh_if_changed(self) -> bool:
-        """Read the topic again if a change was notified, into `snapshot`. Return True if the topic was read.
+        """Read the topic into `snapshot` if a change was notified or `look_again` was called since the last
+        read, and at the first call. Return True if the topic was read, even if its layout is the same.
 
         Raises the errors of `LayoutSource.topic`, such as TopicNotFound, and TopicNotFound also if another
-        topic has the name. After an error the next call reads again.
+        topic has the name. After an error, `snapshot` is unchanged, and the next call reads again.
         """
         if not self._changed.is_set():
             return False

@@ -46,8 +46,9 @@ class LeaderReports:
         self._is_sending = False
 
     def add(self, kind: ReportKind, entries: Mapping[Hashable, Entry]) -> None:
-        """Queue the entries for a report, and begin to send if no report is being sent. An entry replaces a queued
-        entry of the same kind and key.
+        """Queue the entries for a report, and begin to send if no report is being sent. `entries` are the
+        parts of the report, by a key that identifies what an entry is about; an entry replaces a queued entry
+        of the same kind and key. Nothing is sent once `calls` is closed.
         """
         with self._lock:
             self._waiting.setdefault(kind, {}).update(entries)
@@ -56,8 +57,9 @@ class LeaderReports:
             self._is_sending = self._calls.submit(self._send_all)
 
     def _send_all(self) -> None:
-        """Send reports until no entry is queued. Runs in a background thread. An unexpected error is raised, and the
-        next `add` begins to send again.
+        """Send reports until no entry is queued. Runs in a background thread. A report whose sending raises
+        CleaveError is dropped. Any other error is raised; the next `add` begins to send again, without that
+        report.
         """
         try:
             while report := self._next():
@@ -70,7 +72,9 @@ class LeaderReports:
             raise
 
     def _next(self) -> tuple[ReportKind, dict[Hashable, Entry]] | None:
-        """Return the kind and entries of the next report; None, and end the sending, if nothing waits."""
+        """Remove and return the queued entries, by key, of the kind that has waited longest. Return None, and
+        mark the sending as ended, if no entry waits.
+        """
         with self._lock:
             for kind in self._waiting:
                 return kind, self._waiting.pop(kind)

@@ -21,11 +21,12 @@ class MaintenanceThread:
     """The background thread of one consumer, running from `start` to `stop`. Any thread may call `notify`."""
 
     def __init__(self, maintain: Callable[[], float]) -> None:
-        """Run `maintain` when work is due. `maintain` does the due work, and returns the seconds until the
-        next work is due, infinity for none. After `start` and after each call, the thread waits for `notify`,
-        for these seconds, or for a minute, whichever is shortest.
+        """Create the thread without starting it. `maintain` is called in the thread, which holds `turn`
+        meanwhile; it does the due work, and returns the seconds until the next work is due, infinity for
+        none. After each call the thread waits for `notify`, for these seconds, or for a minute, whichever is
+        shortest; after `start`, for `notify` or a minute.
 
-        An exception of `maintain` is logged, and counts as a return of infinity.
+        An Exception of `maintain` is logged, and counts as a return of infinity.
         """
         self._maintain = maintain
         self.turn = threading.RLock()
@@ -43,7 +44,7 @@ class MaintenanceThread:
 
     def stop(self) -> None:
         """End the thread, and return when the current work has ended. Idempotent; may be called before
-        `start`.
+        `start`, and by a thread that holds `turn`, but not by `maintain`.
         """
         self._is_stopping = True
         self._has_signal.set()
@@ -51,8 +52,8 @@ class MaintenanceThread:
             self._thread.join()
 
     def _run(self) -> None:
-        """Call `maintain` under `turn` at each notification and when work is due, until the thread is to
-        stop.
+        """Call `maintain` under `turn` at each notification, when work is due, and at least once a minute,
+        until the thread is to stop.
         """
         rest_seconds = math.inf
         while not self._is_stopping:

@@ -91,14 +91,16 @@ class Handling:
         self._observer, self._max_deliveries, self._dead_letters = observer, max_deliveries, dead_letters
 
     def run(self, batch: Batch, owned: OwnedBucket, item: WorkItem) -> Outcome:
-        """Deliver the message once, and return the outcome: DONE if the handler returned, FAILED if it raised
-        an Exception, BROKEN after any other exception, such as SystemExit. Raises nothing.
+        """Deliver the message once, and return the outcome: DONE if the handler returned; FAILED if it raised
+        an Exception or returned unfinished work such as a coroutine; BROKEN after any other exception, such
+        as SystemExit or an error of the observer. Raises nothing. PUT_OFF, without a delivery, if the report
+        before the handler fails, or if the bucket may have been lost since the message was chosen.
 
-        A message whose deliveries have reached the maximum, before or with this delivery, is stored as a dead
-        letter (`_store_dead_letter`). Without a dead-letter log, a message is HELD once its deaths have
-        reached the maximum. If `item.is_noted`, the delivery is reported to a worker after the handler, and
-        with `item.is_alone` also before the handler. PUT_OFF, without a delivery, if the report before the
-        handler fails, or if the bucket may have been lost since the message was chosen.
+        A message whose deliveries have reached the maximum before is not delivered, and like a message that
+        fails with its last delivery it is stored as a dead letter, with the outcome of `_store_dead_letter`.
+        Without a dead-letter log, a message is HELD once its deaths have reached the maximum. A failure is
+        always reported to a worker. If `item.is_noted`, a success is reported too, and with `item.is_alone`
+        also the beginning.
         """
         try:
             if self.is_over(item):
@@ -114,11 +116,13 @@ class Handling:
             return Outcome(End.BROKEN, one_line(error), error)
 
     def _handled(self, batch: Batch, owned: OwnedBucket, item: WorkItem) -> Outcome:
-        """Count the delivery in `item`, call the handler, notify the observer, and return the outcome.
+        """Count the delivery in `item`, call the handler, notify the observer, and return the outcome: DONE,
+        FAILED, or that of `_store_dead_letter`.
 
-        After an Exception of the handler, report the failure to a worker, and store the message as a dead
-        letter if this was its last delivery (`is_over`); without a dead-letter log such a message is held.
-        Raises any other exception of the handler.
+        After an Exception of the handler, note it in `item`, report the failure to a worker, and store the
+        message as a dead letter if this was its last delivery (`is_over`); without a dead-letter log such a
+        message is held. A report that fails is given up after `_NOTING_SECONDS`. Raises any other exception
+        of the handler, and the exceptions of the observer.
         """
         item.deliveries += 1
         self._observer.begun(batch, item.message)
@@ -151,7 +155,7 @@ class Handling:
         caller acknowledges the message afterwards.
 
         Return HELD without a dead-letter log, PUT_OFF if the bucket may belong to another consumer, and STUCK
-        if the message cannot be stored.
+        after a CleaveError, when the message may be stored nevertheless.
         """
         if self._dead_letters is None:
             reason = f"{item.error}; {item.deaths} processes died, so the message is not begun again; configure a dead-letter log to store it"
@@ -198,8 +202,8 @@ class Handling:
 
 
 def _demand_handled(result: object) -> None:
-    """Raise InvalidInput if the handler returned unfinished work, such as a coroutine, so that the message is
-    not processed.
+    """Raise InvalidInput if `result`, which the handler returned, is unfinished work: an awaitable object, a
+    generator or an asynchronous generator. The delivery then counts as failed. A coroutine is closed.
     """
     if not (isawaitable(result) or isgenerator(result) or isasyncgen(result)):
         return

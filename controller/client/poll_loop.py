@@ -38,12 +38,14 @@ class PollLoop:
         before_poll: Callable[[], None] = lambda: None,
     ) -> Item | None:
         """Return the first item that `poll` returns within `timeout_seconds`. Return None if there is none.
-        `poll` is called at least once.
+        `poll` is called at least once, even without time.
 
         `before_poll` runs before each call of `poll`; an error of `before_poll` is raised at once. `due_at`
         returns the `time.monotonic` second at which the next poll is worthwhile without a signal; the loop
-        polls at least every LOOK_SECONDS. A tolerated error is raised once it has lasted for longer than
-        `patience_seconds`.
+        polls at least every LOOK_SECONDS. An error of a type that the constructor names is tolerated: the
+        loop polls again, or returns None after the timeout. Such an error is raised once polls have failed
+        for longer than `patience_seconds`, counted over several calls, without a poll that succeeded. Any
+        other error of `poll` is raised at once.
         """
         deadline = time.monotonic() + timeout_seconds
         while True:

@@ -31,11 +31,11 @@ def open_at(
     logs: LogClient, segment_reader: SegmentReader[PositionReader], after: Position | None
 ) -> PositionReader:
     """Open a reader behind the position `after`; None: at the beginning. Raises the errors of
-    `LogClient.open_reader_at`.
+    `LogClient.open_reader_at` except LogShortened.
 
     If the log became shorter, open the reader behind the last message that the log shares with the history of
-    the position, and set the setback. The messages that follow belong to the log's own history, and none of
-    them was read.
+    the position, and set `segment_reader.setback` to the reason. The messages that follow belong to the log's
+    own history, and none of them was read.
     """
     try:
         return logs.open_reader_at(segment_reader.backing_topic, after, on_arrival=segment_reader.notify)
@@ -56,12 +56,13 @@ def read_on(
 ) -> Reading | None:
     """Return the next messages of the segment, at most `limit` and perhaps none, with the information if the
     segment is read to its end. Return None while a query of the log is in progress, or if the log is out of
-    reach and its reader is therefore reopened.
+    reach (DataPlaneUnavailable) and its reader is therefore reopened.
 
-    Slow queries of the log run in a background thread, and a later call returns their result. If the log
-    cannot be queried for its end, the error is recorded in `segment_reader` for a retry. `is_sealed` is True
-    if the consumer knows that the log is complete. A log is sealed before its children are known, and its end
-    counts only when they are. Raises DataGone.
+    Slow queries of the log run in a background thread, and a later call returns their result. If only the
+    query for the log's end failed, the messages are returned, and the error is recorded in `segment_reader`
+    for a retry; any other result clears the recorded error. `is_sealed` is True if the consumer knows that
+    the log is complete; otherwise the end is never reported. A log is sealed before its children are known,
+    and its end counts only when they are. Raises DataGone, and other errors of the reader.
     """
     try:
         result: Reading | None = segment_reader.take_result()
@@ -91,8 +92,10 @@ def _read_or_ask(
     *,
     is_sealed: bool,
 ) -> Reading | None:
-    """Return the next messages of the segment. Begin a query in a background thread and return None if the
-    read may block, or if a sealed segment has no message and may be at its end.
+    """Return the next messages of the segment, at most `limit`; none, without an end, if the segment is not
+    sealed and has none at present. Begin a query in a background thread and return None if the read may
+    block, or if a sealed segment has no message and may be at its end. Raises the errors of
+    `PositionReader.read`.
     """
     segment_reader.signal.clear()
     is_far = reader.may_wait()

@@ -166,8 +166,8 @@ class PositionTable:
         )
 
     def _error_of(self, error: Exception) -> CleaveError:
-        """Return the error that the application gets for an error of the database driver: Terminal if the
-        table is missing or the login may not use it, otherwise StoreUnavailable.
+        """Return the error that the application gets for an error of the database driver, also if SQLAlchemy
+        wraps it: Terminal if the table is missing or the login may not use it, otherwise StoreUnavailable.
         """
         driver_error = getattr(error, "orig", error)  # SQLAlchemy wraps the driver's error
         state = getattr(driver_error, "sqlstate", None) or getattr(driver_error, "pgcode", None)
@@ -218,7 +218,9 @@ class PositionTable:
 
 
 def _execute(connection: Any, statement: str, parameters: Sequence[object]) -> Any:
-    """Execute the statement, and return its first row, or None."""
+    """Execute the statement, and return its first row; None if there is none, or the statement returns no
+    rows. `connection` is of psycopg 2 or 3, or of SQLAlchemy. Raises the errors of the database driver.
+    """
     if hasattr(connection, "exec_driver_sql"):
         result = connection.exec_driver_sql(statement, tuple(parameters) or None)
         return result.first() if result.returns_rows else None

@@ -275,9 +275,10 @@ class Producer(OneProcess, StoresOnExit):
         return self._is_closing
 
     def _store_until(self, is_done: Callable[[], bool]) -> None:
-        """Send all batches until `is_done` returns True. Raises the errors of `_work_until`.
+        """Send all batches, full or not, until `is_done` returns True. Raises the errors of `_work_until`.
 
-        Lanes with retried errors get the full time again.
+        Lanes whose failures are retried (DataPlaneUnavailable, StoreUnavailable) are tried at once and get
+        the full time again. Another error of a lane is raised.
         """
         with self._busy(), self._lock:
             for lane in self._lanes:
@@ -308,8 +309,8 @@ class Producer(OneProcess, StoresOnExit):
 
     @contextmanager
     def _busy(self) -> Iterator[None]:
-        """Mark the calling thread as being in a call. A call of a signal handler leaves the mark of the
-        interrupted call.
+        """Mark the calling thread as being in a call until the end of the block. A call of a signal handler
+        leaves the mark of the interrupted call.
         """
         thread = threading.get_ident()
         is_nested = thread in self._busy_threads
@@ -427,7 +428,9 @@ class Producer(OneProcess, StoresOnExit):
             raise _of_queued(error) from error
 
     def _demand_sent(self) -> None:
-        """Raise the error of the first lane that has one, once: the lane forgets the error and is retried."""
+        """Raise the error of the first lane that has one, once: the lane forgets the error and is retried. If
+        no lane has one, note that there is none.
+        """
         for lane in self._lanes:
             if lane.error is not None:
                 error = lane.error
@@ -478,8 +481,8 @@ class Producer(OneProcess, StoresOnExit):
 
     def _start(self, lane: SendLane) -> None:
         """Begin to send the next batch, and await the response in a background thread: the batch in doubt, or
-        otherwise a waiting batch if its segment is not fenced. Without an eager log client, the background
-        thread sends too.
+        otherwise a waiting batch, which is then in doubt, if its segment is not fenced. Without an eager log
+        client, the background thread sends too. The caller holds the producer's lock.
 
         Does nothing while the lane is sending, waits for its next try or has no message, or the producer
         closes.
@@ -558,11 +561,13 @@ class Producer(OneProcess, StoresOnExit):
             self._delayed.notify()
 
     def _settle(self, lane: SendLane, batch: list[OutgoingMessage], stored: int) -> None:
-        """Record that the first `stored` messages of the batch are stored, and call `on_stored` with them.
+        """Record that the first `stored` messages of the batch are stored, and call `on_stored` with them,
+        unless there are none.
 
-        The log stores no other message of the batch: the others wait again, the segment counts as fenced, and
-        the layout is read again. An exception of `on_stored` becomes the error of the lane, which the next
-        call of the application raises; the messages count as stored. The caller holds the producer's lock.
+        The log stores no other message of the batch: the others wait again, before all others of the lane,
+        and the segment counts as fenced. The layout is read again, unless a layout without the segment is
+        known. An exception of `on_stored` becomes the error of the lane, which the next call of the
+        application raises; the messages count as stored. The caller holds the producer's lock.
         """
         lane.in_doubt = None
         lane.forget_failures()

@@ -113,10 +113,12 @@ class _SegmentBuffer:
             return message
 
     def acknowledge(self, positions: Sequence[Position], patience_seconds: float) -> bool:
-        """Acknowledge the messages.
+        """Acknowledge the messages. After a response of the log all of them count as settled, also those that
+        the log refuses.
 
-        Return True if all of them are settled; False if some are delivered again, or the attachment is lost.
-        Raises DataPlaneUnavailable after `patience_seconds`.
+        Return True if all of them are acknowledged; False if some are delivered again, or the attachment is
+        lost (LostRace, NotFound, FencedOut). Retries for `patience_seconds`, then raises
+        DataPlaneUnavailable; the messages then stay unsettled.
         """
         with self._lock:
             try:
@@ -129,10 +131,10 @@ class _SegmentBuffer:
             return not refused
 
     def give_back(self, position: Position, delay_seconds: float, patience_seconds: float) -> None:
-        """Return the message to the queue, to be delivered again after the delay.
+        """Return the message to the queue, to be delivered again after the delay, and count it as settled.
 
-        If the attachment is lost, the message is delivered again anyway. Raises DataPlaneUnavailable after
-        `patience_seconds`.
+        If the attachment is lost, the message is delivered again anyway. Retries for `patience_seconds`, then
+        raises DataPlaneUnavailable; the message then stays unsettled.
         """
         with self._lock:
             try:
@@ -145,7 +147,9 @@ class _SegmentBuffer:
             self._in_hand.discard(position)
 
     def close(self) -> None:
-        """Close the attachment. Buffered messages go to other consumers, and do not count as delivered."""
+        """Close the attachment. Buffered messages go to other consumers, and do not count as delivered;
+        unsettled messages are delivered again. Raises nothing for a log out of reach.
+        """
         with self._lock:
             unseen, self._waiting = [message.position for message in self._waiting], deque()
             self.is_lost = True
@@ -209,8 +213,8 @@ class QueueConsumer(OneProcess, ClosesOnExit):
         queue_messages: int = 100,
         patience_seconds: float = 30.0,
     ) -> None:
-        """Register as a consumer. `name` is for people who inspect the data plane; several consumers may have
-        the same name.
+        """Request the segments that the subscription reads, and follow them; `receive` opens the logs. `name`
+        is for people who inspect the data plane; several consumers may have the same name.
 
         `queue_messages` is the largest number of buffered messages of each segment; a small number divides
         long work more evenly. `patience_seconds` bounds how long the constructor waits for a worker, and how
@@ -337,7 +341,7 @@ class QueueConsumer(OneProcess, ClosesOnExit):
 
     def close(self, timeout_seconds: float | None = None, *, leave: bool = True) -> None:  # noqa: ARG002
         """Leave the queue, within `timeout_seconds` (default: 30). Readers that are not closed by then are
-        closed in the background, which is logged.
+        closed in the background, which is logged. Raises InvalidInput for a time below 0 or above a day.
 
         Other threads have four fifths of `timeout_seconds` to settle received messages, or no time if it is
         not given; unsettled messages are then delivered again. The rest, at least a second, is for returning
@@ -423,8 +427,8 @@ class QueueConsumer(OneProcess, ClosesOnExit):
         return message
 
     def _poll(self) -> QueuedMessage | None:
-        """Run one poll: open the readers that are due, and take a message from the next segment that
-        has one. Return None if no segment has one.
+        """Run one poll: open the readers that are due, and take a message from the next segment, in rotation,
+        that has one. Return None if no segment has one at present. Raises the errors of `_take`.
         """
         self._readers.signal_all_if_due()
         self._readers.open_due()
@@ -506,8 +510,9 @@ class QueueConsumer(OneProcess, ClosesOnExit):
         self._calls.submit(report)
 
     def _status(self, segment_id: int) -> QueueStatus:
-        """Return the reason why no message of the segment is received, and the number of its unsettled
-        messages.
+        """Return the number of the segment's unsettled messages, and the reason why no message of it is
+        received, the first that applies: a pause, an error, a setback, the opening (also if the segment has
+        no reader), the wait for the next `receive` if there may be messages, or no data.
         """
         segment_reader = next(
             (candidate for candidate in self._readers.all if candidate.segment_id == segment_id), None

@@ -40,8 +40,8 @@ class ReaderSlot(Generic[Reader]):
         """Create the slot without opening the log. `wakeup` wakes the consumer when there is something to do.
 
         `delay_seconds` is the delay before the first opening, for a log that was lost before. The log is not
-        opened before `after` is set: the preceding reader is closed then. `on_missing` is called, in any
-        thread, each time the log is found missing.
+        opened before `after` is set, if it is given: the preceding reader is closed then. `on_missing` is
+        called, in any thread, each time the log is found missing.
         """
         self._on_missing = on_missing
         self.backing_topic, self._wakeup, self._after = backing_topic, wakeup, after
@@ -88,7 +88,10 @@ class ReaderSlot(Generic[Reader]):
         self._wakeup.set()
 
     def begin_opening(self) -> bool:
-        """Return True if the log is to be opened at this time, and mark it as being opened."""
+        """Mark the log as being opened, and return True, if it is to be opened at this time: it is neither
+        open nor being opened, the slot is not closed, the preceding reader is closed, and `next_try_at` is
+        reached. Return False otherwise. After True the caller calls `open` or `mark_unused`.
+        """
         with self._lock:
             is_due = self.is_waiting and self.next_try_at <= time.monotonic()
             if is_due:
@@ -97,10 +100,11 @@ class ReaderSlot(Generic[Reader]):
             return is_due
 
     def open(self, open_reader: Callable[[], Reader]) -> None:
-        """Open the log with `open_reader`, and wake the consumer.
+        """Open the log with `open_reader`, and wake the consumer with `signal` set.
 
-        Runs in a background thread, after `begin_opening`. An error of `open_reader` is recorded (`fail`). If the
-        slot was closed meanwhile, the opened reader is closed.
+        Runs in a background thread, after `begin_opening`. An error of `open_reader` is recorded (`fail`). If
+        the slot was closed before, the log is not opened; if it was closed meanwhile, the opened reader is
+        closed.
         """
         if not self.is_closed:  # the slot may be closed while it waits for a thread
             self._open(open_reader)
@@ -109,7 +113,7 @@ class ReaderSlot(Generic[Reader]):
 
     def _open(self, open_reader: Callable[[], Reader]) -> None:
         """Open the log. Keep the reader, or close it if the slot was closed meanwhile. Record an error with
-        `fail`.
+        `fail`; an Exception that is no CleaveError is recorded as Terminal.
         """
         try:
             reader = open_reader()
@@ -129,7 +133,8 @@ class ReaderSlot(Generic[Reader]):
     def fail(self, error: CleaveError) -> None:
         """Record the error of an opening or a reading.
 
-        The next attempt follows after a delay that doubles. Calls `on_missing` if the log is missing.
+        `next_try_at` is then after a delay that doubles until `succeed`. Calls `on_missing` if the error is a
+        SegmentNotFound.
         """
         if isinstance(error, SegmentNotFound):
             self._on_missing()
@@ -142,8 +147,8 @@ class ReaderSlot(Generic[Reader]):
         self._backoff.reset()
 
     def ask(self, question: Callable[[], Any], result: Future[Any]) -> None:
-        """Run `question`, and set its result or its error in the future `result`. Runs in a background
-        thread, after `reserve_query`, and wakes the consumer at the end.
+        """Run `question`, and set its result or its Exception in the future `result`. Runs in a background
+        thread, after `reserve_query`, which returned `result`, and wakes the consumer at the end.
 
         `question` may wait for the data plane for as long as a call may take.
         """
@@ -164,8 +169,9 @@ class ReaderSlot(Generic[Reader]):
         return self._query
 
     def take_result(self) -> Any:
-        """Return the result of the last query, or None if there was no query. Waits for a query in progress.
-        Raises the error of the query. The next call returns None until another query is reserved.
+        """Return the result of the last query, or None if there was no query since the last call. Waits for a
+        query in progress (`is_queried`). Raises the error of the query, once. The next call returns None
+        until another query is reserved.
 
         Wakes the consumer if messages arrived during the query.
         """

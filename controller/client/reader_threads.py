@@ -25,14 +25,16 @@ class _Threads:
     """
 
     def __init__(self, name: str) -> None:
+        """Create the pool without threads. `name` is the name of its threads."""
         self._name, self._lock = name, threading.Lock()
         self._waiting: deque[Callable[[], None]] = deque()
         self._running: set[threading.Thread] = set()
         self._is_closed = False
 
     def run(self, function: Callable[[], None]) -> bool:
-        """Run `function` in a thread, once fewer than `MOST_AT_ONCE` functions run, and return True. Return
-        False after `close`. `function` must not raise.
+        """Run `function` in a thread, behind functions that wait already, once fewer than `MOST_AT_ONCE`
+        functions run, and return True. Return False, and run nothing, after `close`. `function` must not
+        raise.
         """
         with self._lock:
             if self._is_closed:
@@ -45,8 +47,8 @@ class _Threads:
             return True
 
     def close(self) -> None:
-        """Accept no more functions, and wait for those that were accepted, because threads must end before
-        the process does.
+        """Accept no more functions, and wait, without a limit, until those that were accepted have run,
+        because threads must end before the process does.
         """
         with self._lock:
             self._is_closed = True
@@ -98,8 +100,10 @@ class ReaderThreads:
             slot.mark_unused()
 
     def stop(self, place: Hashable, slot: ReaderSlot[Reader]) -> None:
-        """Stop reading the slot of `place`, a segment or a bucket, at once, and close its reader in a background
-        thread; `leaving` says when that is complete. After `close`, the reader is closed in this thread.
+        """Stop reading the slot of `place`, a segment or a bucket, at once, and close its reader in a
+        background thread; `leaving` says when that is complete, and `on_closed` is called then. If no reader
+        is open and no opening or query is in progress, `on_closed` is called in this thread instead. After
+        `close`, the reader is closed in this thread.
         """
         closed = threading.Event()
         with self._lock:
@@ -133,7 +137,9 @@ class ReaderThreads:
             threads.close()
 
     def _left(self, place: Hashable, closed: threading.Event) -> None:
-        """Note that the reader of `place` is closed: set `closed`, and call `on_closed`."""
+        """Note that the reader of `place` is closed: set `closed`, and call `on_closed`. The place stays in
+        `leaving` if a later reader of it is still being closed.
+        """
         closed.set()
         with self._lock:
             if self._leaving.get(place) is closed:

@@ -71,10 +71,11 @@ class Outage:
         self._since = None
 
     def raise_if_expired(self, error: Exception) -> None:
-        """Begin the outage if there is none.
+        """Begin the outage with this error if there is none.
 
         Raise `error` if the outage has lasted longer than `patience_seconds`; then the next outage has the
-        full time again. Otherwise return, and the caller retries.
+        full time again. Otherwise return, and the caller retries. Only `end` ends an outage earlier, and
+        errors of different kinds count as one outage.
         """
         self._since = self._since or time.monotonic()
         if time.monotonic() - self._since > self._patience_seconds:

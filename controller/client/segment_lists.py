@@ -58,11 +58,11 @@ class SegmentWatch:
         self, servers: Servers, topic: str, *, queue: str | None = None, on_change: Callable[[], None]
     ) -> None:
         """Request the list at once, and start to follow it. The list has all segments of the topic, or only
-        the segments that the subscription `queue` reads.
+        the segments that the subscription of the name `queue` reads.
 
-        `on_change` is called in another thread after each later request, and must not block. Raises NotFound,
-        TopicNotLive, StoreUnavailable; Conflict if the subscription is not a queue; InvalidInput for an
-        invalid name.
+        `on_change` is called in another thread after each later request, also one that failed, and must not
+        block. Raises NotFound for a missing topic or subscription, TopicNotLive, StoreUnavailable, or another
+        refusal of the worker; Conflict if the subscription is not a queue; InvalidInput for an invalid name.
         """
         self._servers, self._on_change = servers, on_change
         self._path = f"{topic_path(topic)}/segments"
@@ -96,9 +96,9 @@ class SegmentWatch:
     def take(self) -> bool:
         """Set `current` to the newest list.
 
-        Return True if a list was received since the last call, even if its segments are the same. Raises the
-        error of the last request unless the error is Retryable. The thread repeats the request in either
-        case.
+        Return True if a list was received since the last call, even if its segments are the same. If the last
+        request failed with an error that is not Retryable, raise this error instead, and leave `current`
+        unchanged. The thread repeats the request in either case.
         """
         if self._failure is not None:
             raise self._failure
@@ -128,8 +128,9 @@ class SegmentWatch:
         self._thread.join(LEAVES_WITHIN_SECONDS)
 
     def _run(self) -> None:
-        """Request the list after each change of the layout, and every `LIST_SECONDS`, until `close`. Call
-        `on_change` after each request, also after a request that failed.
+        """Request the list after each change of the layout, after `look_again`, and every `LIST_SECONDS`,
+        until `close`. A request that failed is repeated after a delay. Call `on_change` after each request;
+        after a failed request, at the end of its delay.
         """
         backoff = Backoff(_FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS)
         while not self._closed.is_set():

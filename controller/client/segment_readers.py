@@ -50,8 +50,9 @@ class SegmentReaders(Generic[Reader]):
         wakeup: threading.Event,
         suspects: SuspectReports,
     ) -> None:
-        """Create the set without readers. `open_one` is called in a background thread. `suspects` is closed
-        together with this object.
+        """Create the set without readers. `open_one` is called in a background thread with a reading, and
+        returns its reader. `wakeup` is set when there may be work for the consumer's thread. `suspects`
+        receives reports of missing logs, and is closed together with this object.
         """
         self._open_one, self._wakeup, self._suspects = open_one, wakeup, suspects
         self._by_segment: dict[int, SegmentReader[Reader]] = {}
@@ -74,8 +75,8 @@ class SegmentReaders(Generic[Reader]):
         return min(self._poll_at, next_try_at([*self._by_segment.values()]))
 
     def follow(self, backing_topics: dict[int, str]) -> None:
-        """Read exactly these segments, given with their backing topics: drop the others, and create readers
-        that `open_due` opens.
+        """Read exactly these segments, given as backing topics by segment id: drop the others, and create
+        readers of added segments, which `open_due` opens. Readers of segments that are read already stay.
         """
         for segment_id in [segment_id for segment_id in self._by_segment if segment_id not in backing_topics]:
             self.drop(segment_id)
@@ -93,8 +94,9 @@ class SegmentReaders(Generic[Reader]):
         self._threads.ask(segment_reader, question)
 
     def with_new_messages(self) -> Iterator[tuple[SegmentReader[Reader], Reader]]:
-        """Yield the readers that may have new messages, or a result of a query, in rotation. Readers that are
-        not open or wait for a retry are left out. The caller stops iterating when it has a message.
+        """Yield the readings that may have new messages, or a result of a query, with their readers, each at
+        most once, in ascending order of segments from the segment behind the last one. Readings that are not
+        open or wait for a retry are left out. The caller stops iterating when it has a message.
         """
         segment_ids = sorted(self._by_segment)
         following = bisect_right(segment_ids, self._last)
@@ -111,8 +113,8 @@ class SegmentReaders(Generic[Reader]):
                 yield segment_reader, reader
 
     def signal_all_if_due(self) -> bool:
-        """Make each reader read once every LOOK_SECONDS, even without a notification of its log. Return True
-        if that was due.
+        """Make each reader read, even without a notification of its log, if that was not done in the last
+        LOOK_SECONDS. Return True if it was done by this call.
         """
         if time.monotonic() < self._poll_at:
             return False
@@ -129,10 +131,11 @@ class SegmentReaders(Generic[Reader]):
         )
 
     def reopen(self, segment_reader: SegmentReader[Reader], error: CleaveError | None = None) -> None:
-        """End this reading and begin another, after a delay that grows until `settled` is called for the
-        segment. If the reading was replaced or dropped already, only end it.
+        """End this reading and begin another, after a delay that doubles until `settled` or `drop` is called
+        for the segment. If the reading was replaced or dropped already, only end it.
 
-        `error` is the reason why the segment cannot be read until then. The setback is kept.
+        `error` is the reason why the segment cannot be read until then (None: `reason` gives the opening).
+        The setback is kept.
         """
         is_present = self.holds(segment_reader)
         self._threads.stop(segment_reader.segment_id, segment_reader)
@@ -150,8 +153,8 @@ class SegmentReaders(Generic[Reader]):
         self._backoff(segment_id).reset()
 
     def drop(self, segment_id: int) -> None:
-        """Stop reading this segment, and close its reader in a background thread. Does nothing for a segment
-        that is not read.
+        """Stop reading this segment, reset the delay of `reopen`, and close the reader in a background
+        thread. Stops nothing for a segment that is not read.
         """
         self._backoffs.pop(segment_id, None)
         segment_reader = self._by_segment.pop(segment_id, None)
@@ -159,8 +162,9 @@ class SegmentReaders(Generic[Reader]):
             self._threads.stop(segment_id, segment_reader)
 
     def reason(self, segment_id: int, *, is_paused: bool) -> str:
-        """Return the reason why no message of a segment is delivered at present: an error, a setback unless
-        paused, the opening (also if the segment has no reader), a pause, the next `receive`, or no data.
+        """Return the reason why no message of a segment is delivered at present, the first that applies: an
+        error, a setback unless paused, the opening (also if the segment has no reader), a pause, the wait for
+        the next `receive` if there may be messages, or no data.
         """
         segment_reader = self._by_segment.get(segment_id)
         if segment_reader is not None and segment_reader.error is not None:

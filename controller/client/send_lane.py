@@ -85,8 +85,9 @@ class SendLane:
         self.waiting_bytes += sum(_size(message.payload, message.metadata) for message in messages)
 
     def take(self, max_messages: int, max_bytes: int) -> list[OutgoingMessage]:
-        """Remove and return the next batch, the oldest messages first: at most `max_messages`, and no further message
-        once the batch has `max_bytes`. So the last message may exceed `max_bytes`. Empty if no message waits.
+        """Remove and return the next batch, the oldest messages first: at most `max_messages`, and no further
+        message once the batch has `max_bytes`. So the last message may exceed `max_bytes`. Empty if no
+        message waits. Does not set `in_doubt`.
         """
         batch, size = self.waiting, self.waiting_bytes
         if len(batch) <= max_messages and size <= max_bytes:
@@ -100,9 +101,10 @@ class SendLane:
         return [_new(OutgoingMessage, message) for message in batch]
 
     def fail(self, error: Exception, patience_seconds: float) -> None:
-        """Record that the batch could not be sent. The lane retries it later, and reports the error once
-        failures have lasted for `patience_seconds`, or at once if the error is neither DataPlaneUnavailable
-        nor StoreUnavailable.
+        """Record that the batch could not be sent, which may be retried from `next_try_at` on, after a delay
+        that doubles. Set `error`, which the application gets, if failures have lasted for `patience_seconds`
+        since the first after `forget_failures`, or at once if the error is neither DataPlaneUnavailable nor
+        StoreUnavailable.
         """
         now = time.monotonic()
         self.next_try_at = now + self._backoff.next_seconds()

@@ -54,7 +54,9 @@ class EventFeed(OneProcess):
         self._answer, self._through = answer, through
 
     def __iter__(self) -> Iterator[httpx_sse.ServerSentEvent]:
-        """Yield the events as they arrive. Raises StoreUnavailable when the stream breaks or ends."""
+        """Yield the events as they arrive, heartbeats too. Raises StoreUnavailable when the stream breaks or
+        ends, or is silent for too long (`Servers.events`); never ends without an error.
+        """
         origin = f"{_origin(self._answer.url)}{self._through}"
         try:
             yield from httpx_sse.EventSource(self._answer).iter_sse()
@@ -86,11 +88,13 @@ class Servers(Renewed):
         call_timeout_seconds: float = 5.0,
         proxy: str | None = None,
     ) -> None:
-        """Use the workers at `urls`, in any order. `token` is called at each request if it is a function.
-        `call_timeout_seconds` limits each step of an attempt (`ask`).
+        """Use the workers at `urls`, in any order. A function `token` is called before each request, also
+        when a request is repeated at another worker. `call_timeout_seconds` limits each step of an attempt
+        (`ask`).
 
         Requests go through `proxy`, or directly if it is None, whatever proxies the environment names. Raises
-        InvalidInput without an address, and for an invalid address, token or proxy.
+        InvalidInput without an address, and for an invalid address, token or proxy; a function `token` is not
+        called yet.
         """
         if not urls:
             raise InvalidInput("no address of a worker; give one or more, such as http://cleave:8470")
@@ -110,6 +114,9 @@ class Servers(Renewed):
         self._lock = threading.Lock()
 
     def _begin_in_child(self) -> None:
+        """Create new connections for a forked process. They are closed if the parent's were closed at the
+        fork.
+        """
         is_closed = self._http.is_closed
         self._begin()
         if is_closed:
@@ -130,17 +137,19 @@ class Servers(Renewed):
         headers: Mapping[str, str] | None = None,
         timeout_seconds: float | None = None,
     ) -> Any:
-        """Send a request, and return the JSON of the response, None if it has no body. `document` is sent as JSON.
-        `timeout_seconds` (None: `call_timeout_seconds`) limits each step of an attempt, such as connecting and
-        waiting for data.
+        """Send a request, and return the JSON of the response, None if it has no body. `path` begins with
+        `/api/v1`, with encoded names (`topic_path`, `path_part`). `document` is sent as JSON.
+        `timeout_seconds` (None: `call_timeout_seconds`) limits each step of an attempt, such as connecting
+        and waiting for data.
 
-        Tries each worker in turn while workers do not respond, or respond with a status from 500 on. If all
-        do, raises the error of the last response from status 500 on, or StoreUnavailable without a response.
-        Raises the worker's error for a lower status, such as NotFound or Conflict; StoreUnavailable for a
-        response that is incomplete or not JSON; InvalidInput for a value without a UTF-8 form and an invalid
-        token; the errors of the token function; Terminal after `close`. If no worker was reached, or no
-        response was complete, the error's cause is the library's error: the requested action may have
-        happened.
+        Tries each worker in turn while workers do not respond, or respond with a status from 500 on; the
+        requested action may therefore be performed more than once. If all do, raises the error of the last
+        response from status 500 on, or StoreUnavailable without a response. Raises the worker's error for a
+        status from 300 to 499, such as NotFound or Conflict; StoreUnavailable for a response that is
+        incomplete or not JSON; InvalidInput for a value without a UTF-8 form and an invalid token; the errors
+        of the token function; Terminal after `close`. After StoreUnavailable the requested action may have
+        happened; if no worker responded, or the response was incomplete or not JSON, the error's cause is the
+        library's error.
         """
         timeout = self._timeout if timeout_seconds is None else httpx.Timeout(timeout_seconds)
         with self._response_of(self._http, method, path, document, query, timeout, headers) as answer:
@@ -155,8 +164,9 @@ class Servers(Renewed):
     def events(self, path: str, *, query: Mapping[str, Any], silent_seconds: float) -> Iterator[EventFeed]:
         """Open a stream of events on a connection of its own, which ends with the block.
 
-        Opening raises the errors of `ask`. Reading the feed raises StoreUnavailable when the stream breaks or ends, or
-        after `silent_seconds` without an event; a heartbeat is an event.
+        Opening raises the errors of `ask`, and waits for the response for up to `silent_seconds` at each
+        worker. Reading the feed raises StoreUnavailable when the stream breaks or ends, or after
+        `silent_seconds` without an event; a heartbeat is an event.
         """
         timeout = httpx.Timeout(self._timeout.connect, read=silent_seconds)
         with (
@@ -300,8 +310,9 @@ def is_for_the_token(end: httpx_sse.ServerSentEvent) -> bool:
 
 
 def topic_path(topic: str) -> str:
-    """Return the path of a topic. Raises InvalidInput for a name that does not have the form
-    `topic://tenant/namespace/name`.
+    """Return the path of a topic in the workers' interface, `/api/v1/topics/tenant/namespace/name`, with each
+    part encoded (`path_part`). Raises InvalidInput for a name that does not have the form
+    `topic://tenant/namespace/name`, with parts that are not empty, or has no UTF-8 form.
     """
     parts = topic.removeprefix("topic://").split("/")
     if not topic.startswith("topic://") or len(parts) != 3 or not all(parts):
@@ -333,10 +344,11 @@ def _where(answer: httpx.Response, proxy: Proxy | None) -> str:
 
 
 def _error(answer: httpx.Response, proxy: Proxy | None) -> CleaveError:
-    """Return the error that a worker's response describes; a Retryable error has a delay of 0.2 s.
+    """Return the error that a worker's response describes, of the kind that its field `kind` names and with
+    the text of its field `reason`; a Retryable error has a delay of 0.2 s. Reads the response.
 
-    A response without a known kind may come from another server on the way: StoreUnavailable from status 500
-    on, otherwise Terminal.
+    A response without a known kind, or that cannot be read, may come from another server on the way:
+    StoreUnavailable from status 500 on, otherwise Terminal.
     """
     try:
         document = json.loads(answer.read())
@@ -352,8 +364,9 @@ def _error(answer: httpx.Response, proxy: Proxy | None) -> CleaveError:
 
 
 def _foreign_reason(answer: httpx.Response, proxy: Proxy | None, reason: str) -> str:
-    """Return the message about a response that does not come from a worker, but from a busy gateway, a proxy or
-    another program. `reason` is the text of the response, if it has any.
+    """Return the message about a response that does not come from a worker, but from a busy gateway, a proxy
+    or another program. `reason` is the reason that the response gives, empty if it gives none. The message
+    repeats a delay that the header Retry-After gives in seconds.
     """
     statement = f"{_where(answer, proxy)} answered {answer.status_code}{reason and f' ({reason})'}"
     is_other = answer.status_code < 500 and proxy is None

@@ -122,15 +122,16 @@ class Session:
         patience_seconds: float = 0.0,
     ) -> None:
         """Register, retrying for `patience_seconds`, because a topic may be between two leaders, and start
-        the session's thread.
+        the session's thread. `patience_seconds` is also the time after which tokens outside their validity
+        end the session.
 
         `reads` is the kind that the subscription must have: STREAM or CHECKPOINT. `on_change` is called in
         the session's thread after each assignment, when the session starts over without buckets, and when it
-        has ended for good; it must not block. `on_lost` is called in the same thread, repeatedly, while all
-        assigned buckets may permanently belong to other consumers. `lasting_reasons` is called at each
-        heartbeat, in any thread, and a changed result is reported to the leader. Raises NotFound,
-        TopicNotLive, StoreUnavailable; Conflict for a subscription of another kind; InvalidInput for an
-        invalid name.
+        has ended for good; it must not block. `on_lost` is called in the same thread, after each failed
+        attempt to connect, while all assigned buckets may permanently belong to other consumers.
+        `lasting_reasons` is called after each accepted heartbeat, in a background thread, and a changed
+        result is reported to the leader. Raises NotFound, TopicNotLive, StoreUnavailable; Conflict for a
+        subscription of another kind; InvalidInput for an invalid name.
         """
         self._servers, self._on_change, self._on_lost = servers, on_change, on_lost
         self._reads, self._lasting_reasons = reads, lasting_reasons
@@ -250,8 +251,9 @@ class Session:
 
     def close(self, timeout_seconds: float = _DEREGISTER_SECONDS, *, leave: bool = True) -> None:
         """End the session, and wait for its thread until `timeout_seconds` are over. If `leave` is True, the
-        consumer's buckets are assigned to others at once; if False, they are kept for the grace period.
-        Idempotent.
+        consumer's buckets are assigned to others at once; if False, they are kept for the grace period. A
+        session that the leader or an error has ended is not deregistered. Idempotent: a later call has no
+        effect, whatever its `leave`.
 
         The deregistration is retried until a worker has received it, or `timeout_seconds` are over, which is
         logged. Queued reports are dropped.
@@ -305,8 +307,9 @@ class Session:
     def _run(self) -> None:
         """Keep connected until the session is closed or permanently refused: follow a stream, and reconnect
         when it ends, after an error with a delay. After SessionExpired, start over at once. A permanent
-        refusal is kept for `demand_alive`. Calls `on_lost` after each error while all buckets may belong to
-        others.
+        refusal (a CleaveError that is not Retryable, or `_is_permanently_refused`) is kept for
+        `demand_alive`; an exception that is no CleaveError is logged. Calls `on_lost` after each Retryable
+        error while all buckets may belong to others.
         """
         backoff = Backoff(_FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS)
         while not self._closing.is_set():
@@ -331,8 +334,9 @@ class Session:
                 self._closing.wait(_LONGEST_RETRY_SECONDS)
 
     def _is_permanently_refused(self, error: Retryable) -> bool:
-        """Return True if each fresh token was outside its validity for as long as this consumer tolerates an
-        outage. An error of another kind than TokenOutOfTime ends that time.
+        """Return True if tokens were outside their validity (TokenOutOfTime) at every error for longer than
+        this consumer tolerates an outage, counted from the first of these errors. An error of another kind
+        ends that time.
         """
         if not isinstance(error, TokenOutOfTime):
             self._token_outage.end()
@@ -383,8 +387,9 @@ class Session:
                     self._on_change()
 
     def _handle_end(self, end: ServerSentEvent) -> None:
-        """Handle the end of the stream by its reason. If the token expired, the consumer continues to read.
-        Otherwise it stops until it has registered again, and after the reason `left` it closes.
+        """Handle the event with which the leader ended the stream, by its reason. If the token expired, the
+        consumer continues to read. Otherwise messages are not delivered until the session is registered
+        again, and after the reason `left` the session is closed.
         """
         if is_for_the_token(end):
             # this consumer keeps its buckets, so it continues to read while it registers with a fresh token
@@ -445,10 +450,11 @@ class Session:
             self._is_heartbeat_pending = False
 
     def _report_reasons(self, incarnation: str) -> None:
-        """Report why owned buckets deliver no messages, if the reasons have changed since the last report.
+        """Report why owned buckets deliver no messages, if the result of `lasting_reasons` differs from the
+        last report. `incarnation` is that of the heartbeat.
 
         After a Retryable error the report is repeated at the next heartbeat; a refusal of a worker is
-        ignored.
+        ignored, and the report counts as sent.
         """
         reasons = tuple(self._lasting_reasons())
         if reasons == self._reported:
@@ -473,8 +479,8 @@ class Session:
         self._reported = reasons
 
     def _start_over(self) -> None:
-        """Start over without buckets, under another incarnation, because other consumers own the earlier
-        buckets. Notifies the consumer.
+        """Forget the assignment and take another incarnation, because other consumers own the earlier
+        buckets. Notifies the consumer with `on_change`; the caller registers next.
         """
         self._incarnation = uuid.uuid4().hex
         with self._lock:
@@ -484,10 +490,11 @@ class Session:
         self._on_change()
 
     def _adopt(self, assignment: Assignment) -> None:
-        """Adopt the assignment.
+        """Adopt the assignment, also if its version is that of the known assignment.
 
         Raises StoreUnavailable if it is older than the known assignment, because a replaced leader may still
-        send assignments; after the grace period SessionExpired, because the leader's counter was reset.
+        send assignments; once older assignments were the only ones for longer than the grace period,
+        SessionExpired, because the leader's counter was reset.
         """
         with self._lock:
             if self._assignment is not None and assignment.version < self._assignment.version:

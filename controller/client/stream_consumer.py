@@ -121,10 +121,11 @@ class StreamConsumer(OneProcess, ClosesOnExit):
     ) -> None:
         """Register under `name`. A second consumer with the same name replaces this one.
 
-        `patience_seconds` bounds how long a call is retried while the data plane is out of reach, and the
-        constructor while no worker leads the topic. `on_release` is called, in the thread that calls
-        `receive`, before a bucket is released to another consumer. All delivered messages of the bucket are
-        then acknowledged, and the other consumer waits for the call. Without `on_release` idle buckets are
+        A batch has at most `batch_messages`. `patience_seconds` bounds how long a call is retried while the
+        data plane is out of reach, and the constructor while no worker leads the topic. `on_release` is
+        called with the segment id and the range of a bucket, in the thread that calls this consumer, before
+        the bucket is released to another consumer. All delivered messages of the bucket are then
+        acknowledged, and the other consumer waits for the call. Without `on_release` idle buckets are
         released while the application is busy. With `positions` messages that `commit` has stored are not
         delivered again. Raises NotFound, TopicNotLive, StoreUnavailable; Conflict for a subscription of
         another kind; InvalidInput for an invalid name.
@@ -370,8 +371,9 @@ class StreamConsumer(OneProcess, ClosesOnExit):
         restarts under this name within the grace period keeps its buckets, and no other consumer is affected.
         The consumer also stays, and logs that, while messages are being processed that `KeyedWork.close` did
         not wait for: otherwise a key would have two owners. The call takes at most `timeout_seconds`
-        (default: 30); readers that are not closed by then are closed in the background. A fifth of the time,
-        and at least a second, is reserved for deregistration, which also happens after an interruption.
+        (default: 30), but up to two seconds if that is shorter; readers that are not closed by then are
+        closed in the background. A fifth of the time, and at least a second, is reserved for deregistration,
+        which also happens after an interruption. Raises InvalidInput for a time below 0 or above a day.
         """
         timing = self._begin_close(timeout_seconds)
         self._wakeup.set()  # ends a `receive` that waits
@@ -408,10 +410,11 @@ class StreamConsumer(OneProcess, ClosesOnExit):
         """Acknowledge the messages of the batch, and all before them in the bucket, up to `upto` (None: the
         whole batch), and release the bucket if it is to be released and no message is unacknowledged. Return
         False if the ownership has ended, the leader is out of reach, or the log refuses this reader; True
-        after an acknowledgement.
+        after an acknowledgement. After False in the last two cases the bucket is closed, and opened again if
+        this consumer still owns it.
 
         The caller holds the turn of the maintenance thread. Raises DataPlaneUnavailable after
-        `patience_seconds`, and the errors of `on_release`.
+        `patience_seconds`, and the errors of `on_release`, after which the messages are acknowledged.
         """
         attachment = batch.origin
         if (
@@ -511,8 +514,9 @@ class StreamConsumer(OneProcess, ClosesOnExit):
         return min(self._poll_at, self._attachments.next_try_at) if self._session.is_current else math.inf
 
     def _poll_or_raise(self) -> Batch | None:
-        """Return the next batch, None if there is none at present. If there is none, raise the error of a log that
-        was out of reach at the last attempt, or that can never be read.
+        """Return the next batch, None if there is none at present. If there is none, also while paused, raise
+        the error of a log that was out of reach at the last attempt, or that can never be read
+        (`Attachments.demand_reached`).
         """
         batch = self._poll()
         if batch is None:
@@ -587,8 +591,8 @@ class StreamConsumer(OneProcess, ClosesOnExit):
         settle_each(self._attachments.to_release(), release)
 
     def _read(self, attachment: Attachment, reader: LogReader) -> Batch | None:
-        """Return the next batch of the bucket; None if there is none at present, if the stored results
-        contain all its messages, or after an error.
+        """Return the next batch of the bucket; None if there is none at present, while a query of the log is
+        in progress, if the stored results contain all its messages, or after an error.
 
         If the segment is drained, report that to the leader. A lost bucket (LostRace, NotFound, FencedOut) is
         opened again; DataPlaneUnavailable or Terminal is recorded, and the bucket is retried later.
@@ -640,7 +644,8 @@ class StreamConsumer(OneProcess, ClosesOnExit):
     def _batch(
         self, attachment: Attachment, reader: LogReader, unfiltered: Sequence[LogMessage]
     ) -> Batch | None:
-        """Return the batch of the messages that the stored results do not contain.
+        """Return the batch of the messages of `unfiltered`, at least one and in order, that the stored
+        results do not contain.
 
         None if they contain all; then the messages are acknowledged. Raises the errors of
         `LogReader.acknowledge`.
@@ -684,7 +689,9 @@ class StreamConsumer(OneProcess, ClosesOnExit):
 
 
 def _elsewhere(row: Mapping[str, Any]) -> BucketStatus:
-    """Return the leader's status of a bucket that belongs to another consumer, or to none."""
+    """Return the leader's status of a bucket that belongs to another consumer, or to none. `row` is an object
+    of `Session.why`.
+    """
     owner = row["owner"]
     reason = f"owned by {owner}" if row["reason"] == "owned" else row["reason"]
     holders = tuple(row["held_by"] or (() if owner is None else (owner,)))
@@ -722,10 +729,11 @@ def _position(message: LogMessage) -> Position:
 
 
 def _beyond(stored: Position | None, messages: Sequence[LogMessage]) -> Sequence[LogMessage]:
-    """Return the messages that are behind the stored position.
+    """Return the messages that are behind the stored position. `messages` has at least one, in order. A
+    stored position that is an offset alone is compared with the offsets.
 
-    Without a stored position the same sequence is returned, because the log may create each message only when
-    it is accessed.
+    Without a stored position, or if all messages are behind it, the same sequence is returned, because the
+    log may create each message only when it is accessed.
     """
     if stored is None:
         return messages

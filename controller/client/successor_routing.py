@@ -50,10 +50,12 @@ class SuccessorRouting:
         send_again: Callable[[Sequence[SendLane]], None],
         on_change: Callable[[], None],
     ) -> None:
-        """Read the topic, and start to follow its layout. `timeout_seconds` bounds how long a failed read of
-        the layout is retried. `send_again` sends batches in doubt again. `on_change` runs in the source's
-        thread after each notification, and must not block. `key_counts` counts the messages by hash; None:
-        they are not counted. Raises the errors of `LayoutSource.topic`.
+        """Read the topic, and start to follow its layout. `fenced` are the fenced segments of the producer,
+        to which segments are added and from which segments of old layouts are removed. `timeout_seconds`
+        bounds how long a failed read of the layout is retried. `send_again` sends batches in doubt again.
+        `on_change` runs in the source's thread after each notification, and must not block. `key_counts`
+        counts the messages by hash; None: they are not counted. Raises the errors of `LayoutSource.topic`,
+        without a retry.
         """
         self._producer_id, self._fenced = producer_id, fenced
         self._eager = logs if isinstance(logs, EagerLogClient) else None
@@ -69,9 +71,9 @@ class SuccessorRouting:
 
     def route_all(self) -> bool:
         """Move unrouted messages into their lanes, in order, under the newest layout, which is read first if
-        it may have changed. Return False if that must wait for batches in doubt. Raises the errors of the
-        layout source; StoreUnavailable is retried for `timeout_seconds`. After an error, the messages that
-        are not moved stay unrouted.
+        it may have changed, and return True. Return False, and move nothing, if that must wait for batches in
+        doubt. Raises the errors of `LayoutWatch.refresh_if_changed`; StoreUnavailable is retried for
+        `timeout_seconds`. After an error, the messages that are not moved stay unrouted.
         """
         if not self._follow_layout():
             return False
@@ -164,8 +166,9 @@ class SuccessorRouting:
         return True
 
     def _open_ahead(self, lanes: Sequence[SendLane]) -> None:
-        """Begin to open, once for each layout, the logs that messages in doubt go to if they are not stored.
-        Does nothing if the log client is not eager. Only the first MOST_OPENED_AHEAD messages decide.
+        """Begin to open, once for each layout after the first, the logs that messages in doubt go to if they
+        are not stored. `lanes` have a batch in doubt. Does nothing if the log client is not eager. Only the
+        keys of the first MOST_OPENED_AHEAD messages decide; messages without a key do not count.
 
         The opening takes as long as the response to the batches, so both run at the same time.
         """

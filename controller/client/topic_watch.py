@@ -84,7 +84,8 @@ class TopicWatch(OneProcess):
         self._watch.close()
 
     def _handle(self, _event: str, data: str) -> None:
-        """Adopt an event: update the topics, and call `on_change` if they differ.
+        """Adopt an event: update the topics, and call `on_change` with the removed and the added topics if
+        there are any. `data` is the JSON of a `_TopicEvent`; the name of the event does not matter.
 
         If `on_change` raises, restore the earlier topics, so that the next stream repeats the change, and
         raise the error.

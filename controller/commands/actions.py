@@ -26,7 +26,9 @@ SHORTEST_WAIT_SECONDS = 0.001
 
 
 def group(subject: str, *commands: Callable[..., None]) -> typer.Typer:
-    """Return a group of commands: these handwritten ones, then the questions and the actions of the subject."""
+    """Return a group of commands: these handwritten ones, then those questions and actions of the subject that are commands. A question
+    whose name is one word is not in the group. The last word of a name is the command's name in the group.
+    """
     app = typer.Typer(no_args_is_help=True)
     for command in commands:
         app.command()(command)
@@ -38,10 +40,11 @@ def group(subject: str, *commands: Callable[..., None]) -> typer.Typer:
 
 
 def command_of(action: AnyAction) -> Callable[..., None]:
-    """Return the function from which Typer builds the command: it confirms the action if needed, performs it with the wait for its
-    operation, prints the response, and then raises the errors of `Answer.demand_done`.
+    """Return the function from which Typer builds the command: it performs the action with the wait for its operation, prints the response,
+    and then raises the errors of `Answer.demand_done`, or exits with the response's `exit_code` if that is not 0.
 
-    With a response that replaces the log, the command logs errors only. It exits with the exit code of the response.
+    An action with a text in `confirms` is confirmed first, except with `--yes` or `--dry-run`. If the response has `replaces_log`, the
+    command logs errors only. The command raises InvalidInput for values that the request refuses.
     """
 
     def command(

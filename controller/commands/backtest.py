@@ -172,8 +172,8 @@ def _run_here(request: BacktestRequest, as_json: bool) -> BacktestAnswer:
 
 
 def _run_on_server(request: BacktestRequest) -> BacktestAnswer:
-    """Run the backtest on the server. Raises the errors of `server_choice.perform`, among them InvalidInput for a backtest that a server
-    does not compute within a call.
+    """Run the backtest on the server. Traces, the engine and pictures are not sent, because the caller has refused them. Raises the errors
+    of `server_choice.perform`, among them InvalidInput for a backtest that a server does not compute within a call.
     """
     loads, topics = request.loads, request.loads.topics
     is_one = topics is not None and len(topics) == 1
@@ -205,8 +205,9 @@ def _loads(
     first_day: int,
     days: int,
 ) -> Loads:
-    """Return the loads to use: traces, the named topics, a namespace, or all topics. Raises InvalidInput for options that exclude each
-    other, an invalid topic name, and a span that is empty or cannot be read. The namespace and the files are not checked.
+    """Return the loads to use: traces, the named topics, a namespace, or without any of them all topics. The last three parameters apply to
+    traces only. Raises InvalidInput for more than one of topics, namespace and traces, for traces with a span, for an invalid topic name,
+    and for a span that is empty or cannot be read. The namespace and the files are not checked.
     """
     if sum(1 for option in (topics, namespace, traces) if option) > 1:
         raise InvalidInput("give only one of --topic, --namespace and --trace")
@@ -224,8 +225,8 @@ def _loads(
 
 @contextmanager
 def _progress(as_json: bool) -> Iterator[Any]:
-    """Show a progress bar on standard error, and yield the function that updates it. Without a terminal, or with JSON output, the
-    function does nothing.
+    """Show a progress bar on standard error, and yield the function that sets it: to the number of simulations done, of a total. Without a
+    terminal, or with JSON output, the function does nothing.
     """
     console = Console(stderr=True)
     if as_json or not console.is_terminal:
@@ -246,8 +247,8 @@ def _about(answer: BacktestAnswer, loads: Loads) -> str:
 
 
 def _tables(title: str, rows: list[dict[str, Any]], left_out: Mapping[str, str]) -> RenderableType:
-    """Return the table of the policies, then a table by load for 2 to `LOADS_SHOWN` loads, then the first `LOADS_SHOWN` loads that were
-    left out, with the reasons.
+    """Return the table of the policies, then a table by load for 2 to `LOADS_SHOWN` loads, then the first `LOADS_SHOWN` loads, by name,
+    that were left out, with the reasons. `rows` are those of `result_rows`; `left_out` has the reason by the name of the load.
     """
     parts: list[RenderableType] = [
         rows_table(backtest_rows.cells(backtest_rows.summary(rows)), backtest_rows.SUMMARY, title=title)

@@ -103,7 +103,9 @@ def write_page(
 
 
 def _most_costly(rows: Sequence[backtest_rows.Row], pictures: Pictures) -> list[str]:
-    """Return the names of up to `LOADS_DRAWN` loads that have pictures, by their highest cost with any policy, the most costly first."""
+    """Return the names of up to `LOADS_DRAWN` loads that have pictures and rows, by their highest cost with any policy in any draw, the
+    most costly first. `pictures` are keyed by load and policy.
+    """
     costs: dict[str, float] = {}
     for row in rows:
         if any(load == row["load"] for load, _ in pictures):
@@ -134,8 +136,8 @@ def _figure(figure: Any, *, with_library: bool) -> str:
 
 
 def _time_line(pictures: Mapping[str, Mapping[str, Any]]) -> Any:
-    """Return a figure of one load with four plots: load and segments, the hottest segment, actions, and refusals. `pictures` are keyed by
-    policy; a policy has the same colour in all plots.
+    """Return a figure of one load with four plots: load and segments, the hottest segment, actions, and refusals. `pictures` has the
+    document of `spark_jobs.backtest_picture.picture` for each policy, at least one; a policy has the same colour in all plots.
     """
     from plotly.subplots import make_subplots
 
@@ -232,8 +234,8 @@ def _line(
 
 
 def _draw_acts(figure: Any, policy: str, picture: Mapping[str, Any], colour: str) -> None:
-    """Add the actions of a policy to the third plot: a marker for each action, with its kind, range and reason as hover text. `policy` is
-    the policy's label.
+    """Add the actions of a policy to the third plot: a marker for each of `picture["acts"]`, with its kind, range and reason as hover text.
+    `policy` is the policy's label.
     """
     import plotly.graph_objects as go
 
@@ -257,7 +259,9 @@ def _draw_acts(figure: Any, policy: str, picture: Mapping[str, Any], colour: str
 
 
 def _draw_refusals(figure: Any, policy: str, picture: Mapping[str, Any], colour: str) -> None:
-    """Add the refusals of a policy to the fourth plot: a bar for each span of time in which a reason held. `policy` is its label."""
+    """Add the refusals of a policy to the fourth plot: a bar for each span of time in which a reason held. `picture["refusals"]` has these
+    spans by reason, as begin and end in milliseconds since the Unix epoch. `policy` is the policy's label.
+    """
     import plotly.graph_objects as go
 
     x: list[Any] = []
@@ -285,7 +289,7 @@ def _draw_refusals(figure: Any, policy: str, picture: Mapping[str, Any], colour:
 
 
 def _rings(pictures: Mapping[str, Mapping[str, Any]]) -> Any:
-    """Return a figure of the ring over time with each policy, one plot below the other. `pictures` are keyed by policy."""
+    """Return a figure of the ring over time with each policy, one plot below the other. `pictures` are keyed by policy; at least one."""
     from plotly.subplots import make_subplots
 
     figure = make_subplots(
@@ -305,7 +309,7 @@ def _rings(pictures: Mapping[str, Mapping[str, Any]]) -> Any:
 
 
 def _ring(picture: Mapping[str, Any]) -> figures.Figure:
-    """Return the figure of the ring over time of one simulation."""
+    """Return the figure of the ring over time of one simulation. `picture` is the document of `spark_jobs.backtest_picture.picture`."""
     ring = picture["ring"]
     names = "segment_id", "range_start", "range_end", "created_at", "sealed_at"
     segments = [
@@ -326,8 +330,9 @@ def _ring(picture: Mapping[str, Any]) -> figures.Figure:
 def _front(
     best: Sequence[Mapping[str, float]], rows: Sequence[Mapping[str, Any]], excess_price: float
 ) -> Any:
-    """Return a figure of excess against all other cost (left), and of the regret at each price of excess (right). `best` has the least
-    possible cost, with its hours of excess, for each price (`weight`). `rows` has one row for each policy.
+    """Return a figure of excess against all other cost (left), and of the regret at each price of excess (right). `best` has, for each
+    price of an hour of excess (`weight`), the least possible cost in segment-hours (`least_cost`, not 0) and its `excess_hours`. `rows` has
+    one row for each policy: `policy`, `cost` and `excess_hours` in the first draw.
 
     `excess_price` is the price of an hour of excess in the costs of `rows`.
     """

@@ -56,8 +56,8 @@ def draw_namespace(
 
 def arcs_after(arcs: Sequence[Arc], proposals: Sequence[ProposalRow]) -> list[Arc]:
     """Return the arcs as they would be after the proposals: an unload changes the broker, a split replaces an arc by its parts. An unload
-    without a destination leaves the bundle without a broker; merges are ignored. A split divides the load by width, because the load of
-    topics is not available here.
+    without a destination leaves the bundle without a broker (`nobody`); merges are ignored. A split divides the load by width, because the
+    load of topics is not available here. Of two proposals of one kind for a bundle, the last one counts.
     """
     moved: Mapping[str, str] = {
         str(proposal.bundle): proposal.destination or "nobody"

@@ -80,8 +80,9 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def run(arguments: list[str] | None = None) -> int:
-    """Run one command and return its exit code. Each error of Cleave or of the arguments becomes one line on standard error, and a group
-    without a command prints its help there; other errors are raised.
+    """Run one command and return its exit code. Each error of Cleave or of the arguments becomes one line on standard error, with the code
+    of `exit_codes`; an interrupt or a refused confirmation prints `stopped` and gives 1. A group without a command prints its help on
+    standard error and gives 2. Other errors are raised.
 
     `arguments` None: the arguments of the process.
     """
@@ -104,7 +105,7 @@ def run(arguments: list[str] | None = None) -> int:
 
 
 def _message_of(error: TyperException) -> str:
-    """Return the message of the error. A refused value of an option or argument is named in it."""
+    """Return the message of the error. If Pydantic refused the value of an option or argument, the message names the value."""
     from pydantic import ValidationError
 
     if not isinstance(error, typer.BadParameter):

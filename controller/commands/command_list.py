@@ -37,8 +37,9 @@ class Listed(TyperCommand):
         return self.load().make_context(*arguments, **options)
 
     def load(self) -> Any:
-        """Import the command's file, without garbage collection meanwhile, and return the command. If the command needs the database, it
-        raises Unsupported when a server is used.
+        """Import the command's file and return the command, whose help is the summary of the list instead of a docstring. If the command
+        needs the database, running the command (not this method) raises Unsupported when a server is used. Garbage collection is off during
+        the import, and on afterwards.
         """
         file, attribute = self._where.split(":")
         gc.disable()  # importing creates no garbage, and the collector would take a tenth of the time

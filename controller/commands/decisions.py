@@ -117,7 +117,7 @@ def _replay_all(topic: str, since: str | None, until: str | None, as_json: bool)
 
 
 def _summary(document: Mapping[str, Any]) -> str:
-    """Return one sentence about the replay of a topic's decisions."""
+    """Return one sentence about the replay of a topic's decisions. `document` is that of `_replay_all`."""
     replayed, same = document["replayed"], document["same"]
     made_by, now_by = (", ".join(document[key]) or "none" for key in ("code_versions", "replayed_by"))
     ended = "all with the same answer" if same == replayed else f"{replayed - same} with another answer"
@@ -128,7 +128,9 @@ def _summary(document: Mapping[str, Any]) -> str:
 
 
 def _shown_in_full(differing: Sequence[tuple[Mapping[str, Any], Replay]]) -> Iterator[RenderableType]:
-    """Yield a table for each of the first `_SHOWN_IN_FULL` differing decisions, then the number of the others."""
+    """Yield a table for each of the first `_SHOWN_IN_FULL` differing decisions, then the number of the others if there are any. A decision
+    is its row of `inspect.decision_inputs` and its replay.
+    """
     for row, again in differing[:_SHOWN_IN_FULL]:
         yield Text("")
         yield rows_table(_rows(row, again), _columns(again), title=_title(row, again))
@@ -137,8 +139,9 @@ def _shown_in_full(differing: Sequence[tuple[Mapping[str, Any], Replay]]) -> Ite
 
 
 def _retrace(topic: str, since: str | None, until: str | None, as_json: bool) -> bool:
-    """Replay all decisions of the topic in the span from the recorded rates, and print the result. Return True if no load and no result
-    differs, also without decisions. Raises Unsupported if a server is used, InvalidInput for an invalid topic name or span, and
+    """Replay the decisions of the topic in the span from the recorded rates, and print the result. The first decision is not replayed if
+    the history begins after the topic's creation (`retraced`). Return True if no load and no result differs, also without decisions; inputs
+    that cannot be read count as different. Raises Unsupported if a server is used, InvalidInput for an invalid topic name or span, and
     TopicNotFound.
     """
     from controller.commands.history_replay_source import retraced
@@ -169,7 +172,7 @@ def _retrace(topic: str, since: str | None, until: str | None, as_json: bool) ->
 
 
 def _retraced_summary(document: Mapping[str, Any]) -> str:
-    """Return one sentence about the replay of a topic's decisions from the recorded rates."""
+    """Return one sentence about the replay of a topic's decisions from the recorded rates. `document` is that of `_retrace`."""
     retraced, same = document["retraced"], document["same"]
     ended = (
         "all with the same loads and the same answer"
@@ -185,7 +188,7 @@ def _loads_that_differ(
     rows: Mapping[int, Mapping[str, Any]], differing: Sequence[Retraced]
 ) -> Iterator[RenderableType]:
     """Yield the loads that differ, and the table if the result differs, of each of the first `_SHOWN_IN_FULL` differing decisions, then the
-    number of the others. `rows` are keyed by decision id.
+    number of the others if there are any. `rows` are rows of `inspect.decision_inputs`, by decision id.
     """
     for retraced_decision in differing[:_SHOWN_IN_FULL]:
         row = rows[retraced_decision.decided.decision_id]
@@ -202,8 +205,9 @@ def _again(row: Mapping[str, Any]) -> Replay:
 
 
 def _document(row: Mapping[str, Any], again: Replay) -> dict[str, Any]:
-    """Return the document of a stored decision. If the replay differs, add the replayed decision and the differences; if the inputs
-    cannot be read, add the reason.
+    """Return the document of a stored decision: `decision_id`, `topic`, `decided_at`, `lanes`, `code_version`, `replayed_by`, `is_same`,
+    and the keys of the stored evaluation (`evaluations.document`). If the replay differs, add the replayed evaluation (`replayed`) and the
+    `difference`; if the inputs cannot be read, add the reason (`unreadable`). `row` is a row of `inspect.decision_inputs`.
     """
     now = to_ms(row["decided_at"])
     document = {
@@ -221,7 +225,9 @@ def _document(row: Mapping[str, Any], again: Replay) -> dict[str, Any]:
 
 
 def _rows(row: Mapping[str, Any], again: Replay) -> list[dict[str, Any]]:
-    """Return the rows of the stored evaluation; if there is a replayed evaluation that differs, the rows of both side by side."""
+    """Return the rows of the stored evaluation, with the columns of `evaluation_tables.COLUMNS`; if there is a replayed evaluation that
+    differs, the rows of `side_by_side` for both.
+    """
     now = to_ms(row["decided_at"])
     if again.is_same or again.replayed is None:
         return evaluation_tables.rows(again.stored, now)

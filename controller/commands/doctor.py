@@ -36,6 +36,9 @@ def doctor(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
+    """Run all checks and print their findings; exit with 1 if a finding has the level `wrong`. Pulsar namespaces are checked (and with
+    `--fix` changed) only if no check of `NEEDED_FOR_NAMESPACES` is wrong. The help text is in `command_list`.
+    """
     began = time.monotonic()
     with application(name="cleave-doctor", statement_seconds=STATEMENT_SECONDS) as cleave:
         looks = {name: partial(run_check, name, check, cleave) for name, check in CHECKS.items()}

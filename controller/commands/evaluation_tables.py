@@ -18,7 +18,9 @@ COLUMNS = ("result", "segment", "reason", "figures", "not_before")
 
 
 def title(evaluation: Document) -> str:
-    """Return the number of actions and refusals as text, and the time until which they are valid, if they have one."""
+    """Return the number of actions and refusals as text, and the time until which they are valid, or that they are valid until something
+    changes. `evaluation` is the document of an evaluation.
+    """
     until = at(evaluation["valid_until"])
     end = "until something changes" if until is None else f"until {cell(until)}"
     actions, refusals = (
@@ -35,8 +37,9 @@ def rows(evaluation: Document, now: int) -> list[dict[str, Any]]:
 
 
 def side_by_side(first: Document, second: Document, names: tuple[str, str], now: int) -> list[dict[str, Any]]:
-    """Return the rows of two evaluations, actions and refusals. Column `answer` is one of `names`, or `both`; rows of one evaluation only
-    come first.
+    """Return the rows of two evaluations, with column `answer` and those of `COLUMNS`. `answer` is one of `names`, or `both` for an action
+    or refusal that both evaluations have; rows of one evaluation only come first, of each sort the actions before the refusals. `now` is
+    the time of the evaluation in milliseconds since the Unix epoch.
     """
     differing, common = list[dict[str, Any]](), list[dict[str, Any]]()
     for key, row in (("decisions", _act_row), ("refusals", partial(_refusal_row, now=now))):

@@ -28,8 +28,8 @@ def retraced(tx: Connection, settings: Settings, rows: Sequence[Mapping[str, Any
     of time; nothing for no rows.
 
     `rows` must be in the order of time. History is read from at least an hour, and twice the load memory, before the first decision, but
-    not from before the topic's creation. If it does not reach back to the creation, the first decision only starts the replay, and is not
-    yielded. A decision whose inputs cannot be read is yielded as unreadable, and is never the first one.
+    not from before the topic's creation. If it does not reach back to the creation, the first decision whose inputs can be read only starts
+    the replay, and is not yielded. A decision whose inputs cannot be read is yielded as unreadable, and never starts the replay.
     """
     from controller.landing.history import (
         RateHistory,

@@ -34,6 +34,9 @@ _ADVICE = (
 
 
 def hot_keys(topic: Topic, as_json: AsJson = False) -> None:
+    """Print the rows of `LIST_HOT_KEYS` for the topic, in the order of `_hottest_first`, with the advice if a segment has an unsplittable
+    load. Raises InvalidInput for an invalid topic name, and the errors of `ask`. The help text is in `command_list`.
+    """
     name = topic_name(topic)
     rows = sorted(ask(LIST_HOT_KEYS, TopicQuestion(topic=name), limit=None), key=_hottest_first)
     table = rows_table([_shown(row) for row in rows], _COLUMNS, title=name)
@@ -56,7 +59,7 @@ def _with_advice(table: Any, rows: Sequence[Mapping[str, Any]]) -> Any:
 
 
 def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the row for the table: loads with two decimals, the share as a percentage."""
+    """Return the row for the table, with the loads as texts with two decimals and the share as a percentage; a value of None stays None."""
     loads = {
         name: f"{row[name]:.2f}"
         for name in ("load", "load_on_hottest", "unsplittable_load")

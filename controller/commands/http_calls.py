@@ -66,7 +66,9 @@ class Calls:
         return self._ask("POST", path, document=document)
 
     def pages(self, path: str, *, limit: int | None = None, **query: Any) -> Iterator[Row]:
-        """Yield the items of a list, `limit` at most, with instants as datetimes. A page is requested when its first item is needed."""
+        """Yield the items of a list in the server's order, `limit` at most (None: all), with instants as datetimes. A page is requested
+        when its first item is needed. Raises Terminal for a page without `items` or `next`.
+        """
         page, remaining = None, limit
         while remaining is None or remaining > 0:
             count = PAGE if remaining is None else min(PAGE, remaining)
@@ -179,7 +181,9 @@ class Calls:
         return final
 
     def _operation(self, before: Row) -> Row:
-        """Read the operation `before` again, and return its present values under the keys of `before`."""
+        """Read the operation `before` again, and return its present values under the keys of `before`: fields of `OperationDocument`, or
+        `children`, the ids of the segments that the operation creates. `before` has `operation_id`.
+        """
         present = self.get(f"{API}/operations/{before['operation_id']}")
         present["children"] = [created["segment_id"] for created in present["creates"]]
         return {key: present[key] for key in before}
@@ -213,8 +217,9 @@ def _path_of(declaration: AnyAction | Question, request: BaseModel) -> str:
 
 
 def _in_path(name: str, value: str) -> str:
-    """Return the text of the field in a path: escaped, and a compound name such as that of a topic divided into its parts. Raises
-    InvalidInput for a name without these parts.
+    """Return the text of the field `name` in a path, escaped; the name of a topic, namespace or bundle is divided into its parts, and a
+    `level` becomes its `level_path`. Raises InvalidInput for a topic, namespace or bundle with another number of parts or an empty part,
+    and for a text without a UTF-8 form. The form of other values, such as a level, is not checked.
     """
     if name == "level":
         return level_path(value)
@@ -227,8 +232,9 @@ def _in_path(name: str, value: str) -> str:
 
 
 def level_path(level: str) -> str:
-    """Return the path of a level of policy: `cluster`, `namespaces/{tenant}/{namespace}` or `topics/{tenant}/{namespace}/{name}`, with
-    escaped names. The form of the level is not checked.
+    """Return the path of a level of policy (`cluster`, a namespace, or a topic with `://`): `cluster`, `namespaces/{tenant}/{namespace}` or
+    `topics/{tenant}/{namespace}/{name}`, with escaped names. The form of the level is not checked. Raises InvalidInput for a level
+    without a UTF-8 form.
     """
     parts = "/".join(path_part(part) for part in level.removeprefix("topic://").split("/"))
     if level == CLUSTER:
@@ -281,7 +287,9 @@ def _did_not_arrive(error: StoreUnavailable) -> bool:
 
 
 def required_field(document: Any, name: str) -> Any:
-    """Return a field of an answer. Raises Terminal if the field is missing, as in an answer of another version or another program."""
+    """Return a field of an answer, which may be None. Raises Terminal if the answer is not a mapping or does not have the field, as with
+    another version or another program.
+    """
     if not isinstance(document, Mapping) or name not in document:
         raise Terminal(
             f"the server's answer has no {name!r}; check that the server is Cleave and has the version of this command"

@@ -35,6 +35,11 @@ def lineage(
     segment: Annotated[int | None, typer.Argument(help="Segment to start at. Default: all roots.")] = None,
     as_json: AsJson = False,
 ) -> None:
+    """Draw the present layout, with sealed segments until they are pruned, as trees of `segment`, or of each root by id, with all
+    descendants. As JSON: the rows of these segments and also of their ancestors (`segments`), with `topic` and `epoch`. Raises
+    InvalidInput for an invalid topic name, SegmentNotFound for an unknown segment, and the errors of `_layout`. The help text is in
+    `command_list`.
+    """
     name = topic_name(topic)
     layout = _layout(name, None)
     with about(name):
@@ -65,8 +70,8 @@ def _roots(layout: SegmentLayout) -> list[int]:
 
 
 def _branch(tree: Tree, layout: SegmentLayout, segment_id: int, drawn: set[int]) -> None:
-    """Add a segment and its descendants to the tree, and its id to `drawn`. The descendants of a segment that is in `drawn` are not drawn
-    again.
+    """Add a segment and its descendants to the tree, and their ids to `drawn`. The descendants of a segment that is in `drawn` are not
+    drawn again, and children that the layout does not have are left out. Raises SegmentNotFound for an unknown segment.
     """
     segment = layout.segment(segment_id)
     until = "active" if segment.sealed_epoch is None else f"sealed at {segment.sealed_epoch}"
@@ -90,6 +95,10 @@ def layout(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
+    """Print the topic's layout, now or at the epoch or time `at`: the active segments by range, then the sealed segments by id until they
+    are pruned. `--metadata` prints the JSON of PIP-468 instead, with or without `--json`. Raises InvalidInput for an invalid topic name,
+    and the errors of `_layout`. The help text is in `command_list`.
+    """
     name = topic_name(topic)
     answer = _layout(name, at)
     if metadata:
@@ -113,6 +122,10 @@ def key(
     at: At = None,
     as_json: AsJson = False,
 ) -> None:
+    """Print the segment that holds the key, now or at the epoch or time `at`, and the sealed segments of the key's hash (`earlier`), the
+    oldest first. `segment_id` and `hash_range` are None for a layout without active segments. Raises InvalidInput for an invalid topic
+    name or a key without a UTF-8 form, and the errors of `_layout`. The help text is in `command_list`.
+    """
     name = topic_name(topic)
     layout = _layout(name, at)
     place = key_hash(message_key).segment_hash

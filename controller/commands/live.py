@@ -91,7 +91,7 @@ def _read(perform: Perform, action: AnyAction, request: BaseModel) -> dict[str, 
 
 def fleet_picture(overview: Mapping[str, Any]) -> Picture:
     """Return two forms of the overview: the document unchanged, and a drawing of the fleet's health, its alarms, and a row for each topic
-    in the order of the overview.
+    in the order of the overview. `overview` has the keys of `FleetAnswer`.
     """
     health, rows = overview["health"], overview["topics"]
     head = Text.assemble(
@@ -126,7 +126,7 @@ def _alarms(health: Mapping[str, Any]) -> list[str]:
 
 def topic_picture(overview: Mapping[str, Any]) -> Picture:
     """Return two forms of the overview: the document unchanged, and a drawing of the ring, the segments with their load, the newest
-    operations, and the reasons for no further action.
+    operations, and the reasons for no further action. `overview` has the keys of `OverviewAnswer`.
     """
     topic, segments = overview["topic"], overview["segments"]
     head = Text.assemble(
@@ -161,7 +161,7 @@ def topic_picture(overview: Mapping[str, Any]) -> Picture:
 
 def ring(segments: Sequence[Mapping[str, Any]], width: int) -> Text:
     """Return the ring as one line of `width` cells: each segment is as wide as its share of the ring, in the colour of its load, with its
-    id if it fits. `segments` must be in the order of their ranges.
+    id if it fits. `segments` must be in the order of their ranges and cover the whole ring; a narrow segment may have no cell.
     """
     line = Text()
     for number, segment in enumerate(segments):
@@ -181,7 +181,9 @@ def _colour(ratio: float | None) -> str:
 
 
 def _bar(ratio: float | None) -> str:
-    """Return a bar of ten cells, which is full at the split threshold, and the percentage; `?` without fresh load."""
+    """Return a bar of ten cells, which is full from the split threshold on, and the percentage. `ratio` is the load relative to the split
+    threshold; for None, which means no fresh load, return `?`.
+    """
     if ratio is None:
         return "?"
     filled = min(int(ratio * _BAR_CELLS), _BAR_CELLS)

@@ -30,6 +30,10 @@ def migrate(
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
+    """Apply the pending migrations to the database and print their names; with `--dry-run` print what would change, and change nothing.
+    `url` None: the database in the settings. Raises the errors of `migrations.migrate`, or in a dry run those of `migrations.plan`. The
+    help text is in `command_list`.
+    """
     target = url or load_settings().database_url.get_secret_value()
     if dry_run:
         planned = _planned(migrations.plan(target), drop_dependent_views)

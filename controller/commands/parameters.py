@@ -55,8 +55,9 @@ def parameter_of(name: str, field: FieldInfo) -> inspect.Parameter:
 
 
 def _type_of(field: FieldInfo) -> tuple[type, bool]:
-    """Return the type that Typer reads for the field (bool, int, float or str), and True if the field is a list, whose option is repeated.
-    The items of a list, and a type that Typer cannot read, are str.
+    """Return the type that Typer reads for the field (bool, int, float or str), and True if the field has several items (a sequence or
+    pairs), so that its option is repeated. The items are str, as is a type that Typer cannot read. Of a union, only the first type that is
+    not None counts.
     """
     annotation = field.annotation
     while True:

@@ -74,6 +74,10 @@ def worker(
     json_logs: JsonLogs = False,
     log_level: LogLevelOption = LogLevel.INFO,
 ) -> None:
+    """Run a worker in this thread until SIGTERM or SIGINT. The worker serves HTTP only if CLEAVE_API_SECRET is set, and the metrics of the
+    fleet only with both `fleet_metrics` and a metrics port. Raises InvalidInput for invalid settings and for an address that cannot be
+    bound. The help text is in `command_list`.
+    """
     configure_process(metrics_host, metrics_port, json_logs, log_level)
     settings = load_settings()
     limit = settings.worker_statement_seconds
@@ -108,6 +112,9 @@ def serve(
     json_logs: JsonLogs = False,
     log_level: LogLevelOption = LogLevel.INFO,
 ) -> None:
+    """Serve HTTP until SIGTERM or SIGINT, without a worker: this process leads no topic. Raises InvalidInput without
+    CLEAVE_API_SECRET, for invalid settings, and for an address that cannot be bound. The help text is in `command_list`.
+    """
     configure_process(metrics_host, metrics_port, json_logs, log_level)
     settings = load_settings()
     limit = settings.worker_statement_seconds
@@ -141,6 +148,10 @@ def metrics(
     json_logs: JsonLogs = False,
     log_level: LogLevelOption = LogLevel.INFO,
 ) -> None:
+    """Serve the metrics of the fleet at the address until SIGTERM or SIGINT; with `--once` print them instead, only `cleave_database_up 0`
+    if the database cannot be read. Metrics of this process are not served. Raises InvalidInput for an address that cannot be bound. The
+    help text is in `command_list`.
+    """
     configure_process(host, None, json_logs, log_level)
     from prometheus_client import CollectorRegistry, generate_latest
 
@@ -169,6 +180,10 @@ def collect(
     json_logs: JsonLogs = False,
     log_level: LogLevelOption = LogLevel.INFO,
 ) -> None:
+    """Collect counter samples and observe consumers until SIGTERM or SIGINT, while this process holds the lease of the collection; with
+    `--once` take one sample without a lease. Raises InvalidInput for invalid settings and for an address that cannot be bound. The help
+    text is in `command_list`.
+    """
     configure_process(metrics_host, metrics_port, json_logs, log_level)
     with application(name="cleave-collect") as cleave:
         if once:

@@ -31,10 +31,10 @@ class SpanMaker:
         self._salt, self._resource = salt, resource
 
     def spans(self, traced: TracedOperation) -> list[ReadableSpan]:
-        """Return the spans of one ended operation, parents before children: those of its decision, if it has one, its own, the wait for
-        its first step, and its steps.
+        """Return the spans of one ended operation, parents before children: those of its decision if `traced` has the decision, its own,
+        the wait for its first step if a step is recorded, and its steps.
 
-        Operations of one decision share a trace. The same rows give the same ids.
+        Operations of one decision share a trace, also if the decision log no longer has the decision. The same rows give the same ids.
         """
         operation, decision = traced.operation, traced.decision
         kind = "operation" if operation["decision_id"] is None else "decision"
@@ -169,7 +169,9 @@ def _attributes(row: Row, names: Sequence[str]) -> dict[str, AttributeValue]:
 
 
 def _of_run(run: DagRun | None) -> dict[str, AttributeValue]:
-    """Return attributes of the Airflow run; empty for None. All attempts of a task use the same key, so the attempt is unknown."""
+    """Return the attributes `airflow.dag_id`, `airflow.run_id` and `airflow.task_id` of the Airflow run that are not None; empty for None.
+    All attempts of a task use the same key, so the attempt is unknown.
+    """
     if run is None:
         return {}
     named = {"dag_id": run.dag_id, "run_id": run.run_id, "task_id": run.task_id}

@@ -43,6 +43,10 @@ def traces(
     once: Annotated[bool, typer.Option("--once", help="Send the operations since --from and exit.")] = False,
     json_logs: JsonLogs = False,
 ) -> None:
+    """Send the spans of operations that end after `since` (None: after the start) to the collector every `every` seconds until SIGTERM or
+    SIGINT; an error of a round is logged, and the next round retries. With `--once` send one round, print its number of operations, and
+    raise its errors. Also raises the errors of `_Sender`. The help text is in `command_list`.
+    """
     telemetry.configure_logging(json_lines=json_logs)
     with reading_store("cleave-traces") as store:
         sender = _Sender(store, endpoint, since)

@@ -97,7 +97,7 @@ def naming(plane: DataPlane) -> Callable[[str, str], str] | None:
 
 def segment_log(topic: str, descriptor: str) -> str:
     """Return the broker's name for the log of segment `descriptor` of `topic`. Raises InvalidInput for a text
-    that is not a descriptor.
+    that is not a descriptor, or a topic not named `topic://tenant/namespace/name`.
     """
     hash_range, segment_id = parse_segment_descriptor(descriptor)
     return backing_topic_name(topic, Segment(segment_id, hash_range))

@@ -11,13 +11,14 @@ FOREIGN = "another journal, or another program, created this log"
 
 
 def reason_to_keep(report: LogReport, ownership: Ownership) -> str | None:
-    """Return the reason for which the log must not be deleted: this journal did not create the log, or the
-    log has held a message and a subscription has unread messages, the log is open, or no subscription shows
-    that the messages were read. None if the deletion loses nothing, as for an own log that never held a
-    message.
+    """Return the reason for which the log must not be deleted, a clause for messages; None if the deletion
+    loses nothing. `ownership` is the journal's record of the log's name.
 
-    A log without a subscription does not show that its messages were read, unless its segment was once part
-    of a layout. A MISSING log has no origin, so it usually counts as created by another program.
+    The first reason that applies is returned: this journal neither created nor adopted the log; a
+    subscription has unread messages (the first such subscription by name is named); the log is open; the log
+    has no subscription, and its segment was never part of a layout. For a log that never held a message only
+    the first reason is checked. A MISSING log has no origin, so it usually counts as created by another
+    program.
     """
     if not ownership.created(report.origin):
         return FOREIGN

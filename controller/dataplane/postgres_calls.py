@@ -81,13 +81,14 @@ class PostgresCalls(Renewed):
 
     @contextmanager
     def statement(self, purpose: str) -> Iterator[psycopg2.extensions.cursor]:
-        """Yield a cursor whose statements each commit on their own, and return its connection to the pool.
-        `purpose` begins the messages of errors.
+        """Yield a cursor each of whose `execute` calls commits on its own, and return its connection to the
+        pool. `purpose` begins the messages of errors.
 
         Raises `unavailable_error` and `timeout_error` as the class describes, InvalidInput for a value that
-        PostgreSQL refuses and for any ValueError in the block, and Terminal for any other refusal. If no
-        connection is free within half of `call_timeout_seconds`, raises `timeout_error`. An error that makes
-        the connection unusable replaces the pool.
+        PostgreSQL refuses and for any ValueError in the block, and Terminal for any other refusal; other
+        exceptions of the block pass unchanged. If no connection is free within half of
+        `call_timeout_seconds`, raises `timeout_error`. An error that makes the connection unusable replaces
+        the pool.
         """
         due_at = time.monotonic() + self.call_timeout_seconds
         pool = self._pool
@@ -113,8 +114,9 @@ class PostgresCalls(Renewed):
 
     @contextmanager
     def transaction(self, purpose: str) -> Iterator[psycopg2.extensions.cursor]:
-        """Yield a cursor whose statements form one transaction, committed at the end and rolled back on any
-        error. Raises the errors of `statement`.
+        """Yield a cursor whose statements form one transaction, committed at the end of the block and rolled
+        back on any exception. `purpose`, the time limit and the errors are those of `statement`; the limit is
+        for the whole transaction.
         """
         with self.statement(purpose) as cursor:
             cursor.execute("BEGIN")
@@ -132,7 +134,8 @@ class PostgresCalls(Renewed):
 
     def _connect(self) -> WatchedConnection:
         """Return a connection in autocommit mode, which limits each statement and each pause within a
-        transaction to `call_timeout_seconds`. Raises psycopg2.Error.
+        transaction to `call_timeout_seconds`. Raises psycopg2.Error if the server does not
+        respond in time or refuses the connection.
         """
         connection = connect(
             self._address,
@@ -165,8 +168,8 @@ class PostgresCalls(Renewed):
         return connection
 
     def _replace_pool(self, pool: QueuePool, connection: PoolProxiedConnection) -> None:
-        """Invalidate a dead connection, and replace `pool`, whose idle connections lead to the same server,
-        unless another thread has replaced it.
+        """Invalidate a dead connection, and close the idle connections of its `pool`, which lead to the same
+        server. Replace the pool, unless another thread has replaced it.
         """
         connection.invalidate()
         with self._pool_lock:
@@ -176,7 +179,8 @@ class PostgresCalls(Renewed):
 
     def _translate(self, error: psycopg2.Error, purpose: str, cause: Condition | None) -> CleaveError:
         """Return the error that `statement` raises for an error of PostgreSQL. `cause` is the condition that
-        the error shows; None if it is unknown.
+        the error shows. None, for an error without a known condition, gives Terminal, unless the server did
+        not respond (NoAnswer).
         """
         reason = str(error).strip() or type(error).__name__
         if isinstance(error, NoAnswer) or cause in (Condition.TOO_LATE, Condition.LOCKED):

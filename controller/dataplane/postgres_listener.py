@@ -38,8 +38,9 @@ class PostgresListener(OneProcess):
     ) -> None:
         """Create the listener without connecting. Raises InvalidInput for an invalid `url`.
 
-        `on_notification` is called with the id at the beginning of a notification's payload. A notification
-        without an id is ignored, because any login may send it. `on_gap` is called after each connection,
+        `on_notification` is called with the id (of the log or topic, as the channel defines) at the beginning
+        of a notification's payload, whichever of the `channels` it came from. A notification without an id is
+        ignored, because any login may send it. `on_gap` is called after each connection, the first included,
         because earlier notifications may have been missed.
         """
         self._listener = Listener(url, channels)
@@ -81,7 +82,8 @@ class PostgresListener(OneProcess):
     def _listen(self) -> float:
         """Wait once for notifications, for at most an hour, and call back for each that contains an id.
         Without a connection, or if the connection is lost, connect and call `on_gap` instead. Return 0, the
-        seconds until the next wait. Raises StoreUnavailable if PostgreSQL is unreachable.
+        seconds until the next wait. Raises StoreUnavailable if PostgreSQL is unreachable, and the errors of
+        the callbacks.
         """
         for notification in self._listener.wait(_WAIT_SECONDS):
             if notification.is_resync:

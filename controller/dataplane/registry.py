@@ -50,8 +50,8 @@ def configured(planes: Mapping[str, DataPlane], name: str, topic: str) -> DataPl
 
 
 def _embedded(settings: PlaneSettings) -> DataPlane | None:
-    """Return the data plane of the embedded logs. None without their address. Raises InvalidInput for an
-    invalid address.
+    """Return the data plane of the embedded logs. None without `embedded_url`. Raises InvalidInput for an
+    invalid `embedded_url`.
     """
     if settings.embedded_url is None:
         return None
@@ -65,8 +65,8 @@ def _embedded(settings: PlaneSettings) -> DataPlane | None:
 
 
 def _embedded_logs(settings: PlaneSettings) -> LogClient | None:
-    """Return the client of the embedded logs. None without their address. Raises Unsupported if a library is
-    missing.
+    """Return the client of the embedded logs. None without `embedded_url`. Raises Unsupported if a library is
+    missing, and InvalidInput for an invalid `embedded_url`.
     """
     if settings.embedded_url is None:
         return None
@@ -81,7 +81,9 @@ def _embedded_logs(settings: PlaneSettings) -> LogClient | None:
 
 
 def _pulsar(settings: PlaneSettings) -> DataPlane | None:
-    """Return the data plane `pulsar`. None without a cluster."""
+    """Return the data plane `pulsar`. None if `settings.pulsar` is None. Raises InvalidInput for an invalid
+    `broker_url` of the load settings.
+    """
     if settings.pulsar is None:
         return None
     from controller.dataplane.pulsar.plane import PulsarDataPlane
@@ -92,7 +94,9 @@ def _pulsar(settings: PlaneSettings) -> DataPlane | None:
 
 
 def _pulsar_scalable(settings: PlaneSettings) -> DataPlane | None:
-    """Return the data plane `pulsar_scalable`. None without a cluster."""
+    """Return the data plane `pulsar_scalable`. None if `settings.pulsar` is None. Raises InvalidInput for an
+    invalid `broker_url` of the load settings.
+    """
     if settings.pulsar is None:
         return None
     from controller.dataplane.pulsar_scalable import PulsarScalableDataPlane
@@ -106,8 +110,8 @@ def _pulsar_scalable(settings: PlaneSettings) -> DataPlane | None:
 
 
 def _pulsar_logs(settings: PlaneSettings) -> LogClient | None:
-    """Return the client of the data plane `pulsar`. None without a cluster. Raises Unsupported if the client
-    library or the binary address of the brokers is missing.
+    """Return the client of the data plane `pulsar`. None if `settings.pulsar` is None. Raises Unsupported if
+    the client library or the binary address of the brokers is missing.
     """
     if settings.pulsar is None:
         return None
@@ -122,8 +126,10 @@ def _pulsar_logs(settings: PlaneSettings) -> LogClient | None:
 
 
 def demand_subscription(data_plane: str, name: str) -> None:
-    """Raise InvalidInput if the data plane named `data_plane` refuses the subscription name `name`. The
-    limits count bytes of UTF-8. Any name is valid for an unknown data plane.
+    """Raise InvalidInput if the data plane named `data_plane` refuses the subscription name `name`: an empty
+    or too long name, or a name with characters that the data plane cannot store. The limits count bytes of
+    UTF-8. Any data plane whose name begins with `pulsar` has Pulsar's limits; for another unknown data plane
+    any name is valid.
     """
     if data_plane == "embedded":
         from controller.dataplane.embedded.names import checked

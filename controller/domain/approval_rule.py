@@ -54,9 +54,10 @@ class Approval:
     answered_at: int | None = None
 
     def covers(self, action: Decision) -> bool:
-        """Return True if this approval applies to `action`: it has the same kind and seals the same segments, and
-        it changes the number of segments in the approved direction, by at most the approved number. A rebucket must
-        have exactly the approved number of buckets. The state and the age of the approval have no effect.
+        """Return True if this approval applies to `action`: it has the same kind and seals the same segments, and it
+        changes the number of segments in the approved direction, by at most the approved number, or not at all. A
+        rebucket must have exactly the approved number of buckets instead. The state and the age of the approval have no
+        effect.
         """
         if (self.kind, self.segment_ids) != action_key(action):
             return False
@@ -148,7 +149,8 @@ class ApprovalGate:
     """The approvals of one evaluation: which actions may be performed, and which are held. Used for one call of
     `decide`; `hold_unless_approved` changes the object.
 
-    `now` is in milliseconds since the Unix epoch. `proposals`: held actions for which an approval is to be
+    `approvals`: the approvals of the topic, one for each kind of action and sealed segments; of several, the last
+    counts. `now` is in milliseconds since the Unix epoch. `proposals`: held actions for which an approval is to be
     requested; together with the pending approvals at most `MAX_PENDING`. `until`: the earliest end of the approvals
     that let an action pass, in milliseconds since the Unix epoch; None if no approval did.
     """
@@ -175,12 +177,13 @@ class ApprovalGate:
         return tuple(held.own_refusal for held in self._held if held.own_refusal not in reported)
 
     def hold_unless_approved(self, action: Decision) -> bool:
-        """Return False if the action may be performed: the action needs no approval, or an approval that was granted less
-        than `VALID_MS` ago covers it. The end of this approval then limits `until`.
+        """Return False if the action may be performed: the action needs no approval, or an approval that was granted
+        less than `VALID_MS` ago covers it. The end of this approval then limits `until`.
 
-        Otherwise add the action to the held actions and return True. If the action has no approval, or its approval is
-        neither pending nor was rejected within the last `approval_hold_seconds`, the action is also added to
-        `proposals`, unless `MAX_PENDING` is reached.
+        Otherwise add the action to the held actions and return True. If no approval has the action's kind and segments,
+        or if this approval is neither pending nor was rejected within the last `approval_hold_seconds` (it is expired,
+        done, older than `VALID_MS`, or does not cover the action), the action is also added to `proposals`, unless
+        `MAX_PENDING` is reached.
         """
         if not is_marked(self._policy, action):
             return False
@@ -200,7 +203,9 @@ class ApprovalGate:
         return True
 
     def _propose(self, action: Decision) -> None:
-        """Add the action to the held actions, and to `proposals` unless `MAX_PENDING` is reached."""
+        """Add the action to the held actions, and to `proposals` unless the pending approvals and the proposals
+        together have reached `MAX_PENDING`.
+        """
         self._held.append(HeldAction(action))
         if self._pending_count < MAX_PENDING:
             self._pending_count += 1

@@ -70,19 +70,20 @@ def assign(
     drain_consumers: int = 1,
     strict_pulsar: bool = False,
 ) -> Assignment:
-    """Return the buckets of each consumer; every consumer has an entry, which is empty for an idle consumer. The
-    result is empty if there is no consumer.
+    """Return the buckets of each consumer, by the consumer's name. Each bucket of each readable segment (`candidates`
+    of `drain_barrier`) has one consumer; an idle consumer has an empty entry. The result is empty if there is no
+    consumer.
 
-    `drained` contains ids of drained segments. `share_buckets`: True if several consumers may read one segment,
-    which they do while there are more consumers than readable segments. `parents_block`: False if a segment need
-    not wait for its ancestors. `drain_consumers` (1 or more): if consumers read whole segments, at most this many
-    consumers share the buckets of a sealed segment until it is drained, in addition to their other segments.
+    `drained` contains ids of drained segments. `share_buckets`: True if several consumers may read one segment, which
+    they do while there are more consumers than readable segments. `parents_block`: False if a segment need not wait for
+    its ancestors. `drain_consumers` (1 or more): if consumers read whole segments, at most this many consumers share
+    the buckets of a sealed segment until it is drained, in addition to their other segments.
 
     `owners` gives the current owner of each bucket, and the owners of the buckets of the parents of new segments. As
     far as equal numbers allow, a bucket stays with its owner, and a new bucket goes to the consumer that owned most of
     its hashes in the parents, or to any of several consumers that owned equally many. Owners that are not among
     `consumers` do not count. With `strict_pulsar` owners and `drain_consumers` are ignored: segments and buckets are
-    assigned as Pulsar 5 assigns them, except that children still wait for their parents.
+    assigned as Pulsar 5 assigns them, except that children still wait for their ancestors if `parents_block`.
     """
     names = sorted(set(consumers))
     ready = candidates(layout, drained, parents_block=parents_block)
@@ -93,7 +94,7 @@ def assign(
     units = cache(entry_buckets.ownership_units)  # many segments have the same boundaries
 
     def distribute(current_owners: Mapping[SegmentBucket, str]) -> Assignment:
-        """Return the assignment if the buckets have `current_owners` at present."""
+        """Return the assignment if the buckets have `current_owners`, names of consumers, at present."""
         if strict_pulsar:
             sizes = [len(units(segment.bucket_splits)) for segment in ready]
             reader_lists = _runs(sizes, names) if sharing else _in_turn(sizes, len(names))
@@ -145,10 +146,13 @@ def _homes(
     names: Sequence[str],
     owners: Mapping[SegmentBucket, str],
 ) -> list[_Homes]:
-    """Return, for each segment of `ready`, the homes of its buckets. `units` returns the buckets for the boundaries of
-    a segment; `names` are sorted. The home of a bucket that has an owner is this owner alone; if the owner is not among
-    `names`, the bucket has no home. The homes of a bucket without an owner are the consumers that own most of its
-    hashes in other pieces of the segment, otherwise those that owned most of its hashes in the segment's parents.
+    """Return, for each segment of `ready`, the homes of its buckets: the consumers, as indexes into the sorted `names`,
+    that may get the bucket without a move. `units` returns the buckets for the boundaries of a segment.
+
+    The home of a bucket that has an owner is this owner alone; if the owner is not among `names`, the bucket has no
+    home. The homes of a bucket without an owner are the consumers that own most of its hashes in other pieces of the
+    segment; if no consumer of `names` owns a part, those that owned most of its hashes in the segment's parents, and
+    without these none. Consumers with equally many hashes are all homes.
     """
     indexes = {name: index for index, name in enumerate(names)}
     owners_by_segment: dict[int, dict[HashRange, int | None]] = {}
@@ -183,9 +187,12 @@ def _only(consumer: int | None) -> Sequence[int]:
 
 
 def _inherited(ranges: Sequence[HashRange], parents: Sequence[Mapping[HashRange, int | None]]) -> _Homes:
-    """Return, for each range, the consumers that owned most of its hashes in `parents` (the owner of each piece by
-    its range; None for an owner that is gone), whatever the boundaries of the pieces. Empty for a range of which no
-    consumer owned a part. `ranges` tile the ring.
+    """Return, for each range, the consumers (indexes into the sorted names, ascending) that owned more of its hashes
+    than any other consumer: several if they owned equally many, none if no consumer owned a part.
+
+    `parents` has one mapping for each parent, or one for the present pieces of the segment itself: the owner of each
+    piece, by the piece's range. Pieces whose owner is None, because the owner is gone, are ignored. The hashes of
+    several parents add up. `ranges` are ascending and tile 0..65535; the pieces may have other boundaries.
     """
     starts = [bucket.start for bucket in ranges]
     widths: list[Counter[int]] = [Counter() for _ in ranges]
@@ -224,13 +231,14 @@ def _assign_whole(homes: Sequence[_Homes], consumers: int) -> list[Sequence[int]
 
 
 def _distribute(weights: Sequence[Mapping[int, int]], places: int, *, in_runs: bool = False) -> list[int]:
-    """Return the index of the place that gets each item. Items are segments and places are consumers, or items are
-    the buckets of a segment and places are its readers; `places` is the number of places. `weights` has for each item
-    the weight at each place that may keep the item. The numbers of items per place differ by at most one, and the sum
-    of the weights is the greatest of all such distributions.
+    """Return the index of the place that gets each item. Items are segments and places are consumers, or items are the
+    buckets of a segment and places are its readers; `places` is the number of places, at least 1. `weights` has for
+    each item the positive weights of the places that may keep the item, by the index of the place; empty if no place
+    may. The numbers of items per place differ by at most one, and the sum of the weights of the kept items is the
+    greatest of all such distributions.
 
-    Items that keep no place go to the places that lack items, in turn. With `in_runs` the first place gets as many
-    of these items as it lacks, then the next place.
+    Each item that no place keeps, in the order of the items, goes to the place that has the fewest items so far. With
+    `in_runs` the first place gets as many of these items as it lacks, then the next place.
     """
     least, surplus = divmod(len(weights), places)
     items_by_weights: dict[tuple[tuple[int, int], ...], list[int]] = {}
@@ -258,7 +266,7 @@ def _free_places(counts: Sequence[int], least: int, surplus: int, in_runs: bool)
     """Return the places for the items that keep no place, in the order of these items. `counts` has the number of items
     that each place keeps. Each place is filled to `least` items. `surplus` places get one item more: the places that
     already keep more than `least`, then the first places. With `in_runs` one place is filled after the other; otherwise
-    the places get items in turn.
+    the next item goes to the place with the fewest items, of several to the first.
     """
     surplus -= sum(count > least for count in counts)
     free_places: list[tuple[int, int]] = []
@@ -277,10 +285,11 @@ def _fan_out(
     consumers: int,
     limit: int,
 ) -> list[Sequence[int]]:
-    """Return `reader_lists` with the buckets of each sealed segment divided among at most `limit` readers: the
-    reader of the whole segment, then the consumers that own most of its buckets, then the consumers that help with the
-    fewest other segments. Active segments keep their readers. `reader_lists` has the reader of each bucket of each
-    segment; `consumers` is the number of consumers.
+    """Return `reader_lists` with the buckets of each sealed segment divided equally among `limit` readers, or fewer if
+    there are fewer buckets or consumers: the reader of the whole segment, then the consumers that own most of its
+    buckets, among equals those that help with the fewest segments before it in `ready`. Active segments keep their
+    readers. `reader_lists` has the reader of each bucket of each segment; one reader reads all buckets of a segment.
+    `consumers` is the number of consumers.
     """
     helped_segments: Counter[int] = Counter()
     result = list(reader_lists)
@@ -339,8 +348,9 @@ def _share_segments(homes: Sequence[_Homes], consumers: int) -> list[Sequence[in
 
 
 def _claims(homes: Sequence[_Homes]) -> _Claims:
-    """Return the claims of each segment. A bucket that may stay with several consumers counts as settled for the
-    consumer that has the fewest settled buckets so far.
+    """Return the claims of each segment, by the consumer: the number of its buckets that may stay with the consumer. A
+    bucket that may stay with several consumers counts as settled for one of them: the consumer that has the fewest
+    settled buckets so far in all segments, of several the first.
     """
     totals: Counter[int] = Counter()
     claims: list[Mapping[int, _Claim]] = []
@@ -366,7 +376,8 @@ def _keep_claims(claims: _Claims, readers_by_segment: Sequence[Sequence[int]]) -
 def _equal_readers(sizes: Sequence[int], consumers: int) -> tuple[list[int], list[int], int]:
     """Return how many readers each segment gets if the numbers are as equal as the bucket counts (`sizes`) allow, in
     three parts: the number that each segment gets at least, the indexes of the segments that may get one reader more,
-    and the number of these segments that get it. Needs at least as many consumers as segments.
+    and the number of these segments that get it (fewer than these segments). Needs at least as many consumers as
+    segments.
     """
     least = [1] * len(sizes)
     surplus = consumers - len(sizes)
@@ -382,7 +393,8 @@ def _equal_readers(sizes: Sequence[int], consumers: int) -> tuple[list[int], lis
 def _numbers_of_readers(sizes: Sequence[int], consumers: int, claims: _Claims) -> list[int]:
     """Return the number of readers of each segment, at most its number of buckets (`sizes`). The numbers differ by at
     most one, except where a segment has too few buckets. The readers that are left over go to the segments in which one
-    more reader keeps the most buckets with their consumers (`claims`); among equals to the first segments.
+    more reader keeps the most buckets with their consumers (`settled` of `claims`); among equals to the first segments.
+    Needs at least as many consumers as segments.
     """
     numbers, open_to_more, surplus = _equal_readers(sizes, consumers)
 
@@ -420,10 +432,13 @@ def _bucket_shares(buckets: int, readers: int) -> list[tuple[int, int]]:
 def _place_readers(
     claims: _Claims, shares: Sequence[Sequence[tuple[int, int]]], consumers: int, *, pool: int = 0
 ) -> list[list[int]]:
-    """Return the readers of each segment, placed so that they keep the most buckets in total. `shares` has, for each
-    segment, the pairs of `_bucket_shares`: a segment gets at most as many readers as they state, and up to `pool`
-    readers more in all, at most one for each pair. A consumer reads at most one segment; a consumer without a claim is
-    not placed. `consumers` is the number of consumers.
+    """Return the readers of each segment, ascending, placed so that they keep the most buckets in total: first by
+    `at_home` of the claims, then by `settled`.
+
+    `shares` has, for each segment, pairs of a number of buckets and the number of readers that keep at most this many.
+    A segment gets at most as many readers as its pairs state; up to `pool` pairs get one reader more. A consumer reads
+    at most one segment; a consumer without a claim is not placed, so a segment may lack readers. `consumers` is the
+    number of consumers.
     """
     scale = 1 + max((claim.at_home for own in claims for claim in own.values()), default=0)
     weights: list[dict[int, int]] = [{} for _ in range(consumers)]
@@ -445,9 +460,9 @@ def _place_readers(
 
 
 def _place_idle(readers_by_segment: Sequence[list[int]], numbers: Sequence[int], consumers: int) -> None:
-    """Add the consumers that read no segment yet to the lists of `readers_by_segment`, in the order of their names, until
-    each segment has its number of readers, and sort the lists. The lists are changed in place. Consumers for which no
-    place is left stay idle.
+    """Add the consumers that read no segment yet to the lists of `readers_by_segment`, in the order of their names,
+    until each segment, the first segment first, has its number of readers (`numbers`), and sort the lists. The lists
+    are changed in place. Consumers for which no place is left stay idle.
     """
     placed = {consumer for readers in readers_by_segment for consumer in readers}
     waiting = (consumer for consumer in range(consumers) if consumer not in placed)
@@ -477,9 +492,10 @@ def _in_turn(sizes: Sequence[int], consumers: int) -> list[Sequence[int]]:
 
 
 def _runs(sizes: Sequence[int], names: Sequence[str]) -> list[Sequence[int]]:
-    """Return the reader of each bucket of each segment if a run of consecutive consumers shares each segment, as Pulsar's
-    dispatcher distributes the buckets. `sizes`: number of buckets of each segment. Needs at least as many consumers as
-    segments.
+    """Return the reader of each bucket of each segment if a run of consecutive consumers shares each segment, as
+    Pulsar's dispatcher distributes the buckets. A reader is an index into the sorted `names`. `sizes`: number of
+    buckets of each segment. The last consumers read nothing if there are fewer buckets. Needs at least as many
+    consumers as segments.
     """
     reader_lists: list[Sequence[int]] = []
     first = 0

@@ -122,7 +122,7 @@ Decision = Split | Merge | Rebucket | Recut
 
 
 def sealed_by(action: Decision) -> tuple[int, ...]:
-    """Return the ids of the segments that the action seals."""
+    """Return the ids of the segments that the action seals, in the order of their ranges."""
     match action:
         case Merge(left_id, right_id):
             return left_id, right_id
@@ -166,7 +166,9 @@ def parts_of(action: Decision) -> int:
 
 
 def action_text(action: Decision) -> str:
-    """Return a short description of the action: `merge segments 3, 4 into 1`."""
+    """Return a short description of the action: `merge segments 3, 4 into 1`, `split segment 3 into 2`, `rebucket
+    segment 3 to 8 entry buckets`.
+    """
     sealed = sealed_by(action)
     noun = "segment" if len(sealed) == 1 else "segments"
     result = (

@@ -27,8 +27,8 @@ def is_duration(text: str) -> bool:
 
 
 def parse_duration(text: str) -> timedelta:
-    """Return the duration that the text names: up to six digits and a unit (min, h, d, w). Raises InvalidInput for
-    other texts.
+    """Return the duration that the text names: up to six digits, perhaps only zeros, and a unit (min, h, d, w). Raises
+    InvalidInput for other texts.
     """
     match = _DURATION.fullmatch(text)
     if match is None:

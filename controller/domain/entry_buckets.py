@@ -81,8 +81,9 @@ def bucket_ranges(splits: Sequence[int]) -> tuple[HashRange, ...]:
 
 def ownership_units(splits: Sequence[int]) -> tuple[HashRange, ...]:
     """Return the units of a segment that consumers own: single buckets, or, for a segment with more than `MOST_UNITS`
-    buckets, `MOST_UNITS` runs of adjacent buckets whose sizes differ by at most one. The units tile 0..65535 and
-    never change during a segment's life, because its boundaries never change.
+    buckets, `MOST_UNITS` runs of adjacent buckets whose sizes differ by at most one. The units tile 0..65535 and never
+    change during a segment's life, because its boundaries never change. `splits`: the boundaries of the buckets, for
+    which `are_splits` is True.
     """
     buckets = len(splits) + 1
     if buckets <= MOST_UNITS:

@@ -121,8 +121,9 @@ class EvaluationInput:
         """Return the canonical text: sorted keys, no spaces, integral numbers as integers.
 
         The text contains only what a decision reads: the active segments with their load, their creation times (under
-        the profile `adaptive` only), and the ids of their ancestors (under `strict_pulsar` only, because Pulsar
-        counts their merges).
+        the profile `adaptive` only), and the ids of their ancestors (under `strict_pulsar` only, because Pulsar counts
+        their merges). A key is the name of a field. Of the layout the keys are `epoch`, `next_segment_id`, `segments`
+        and `ancestors`; the keys of `_optional_fields` are absent if they have their defaults.
         """
         active = self.layout.active
         loads = {s.segment_id: self.loads[s.segment_id] for s in active if s.segment_id in self.loads}
@@ -151,8 +152,9 @@ class EvaluationInput:
         return json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
     def _optional_fields(self, active: Sequence[Segment]) -> dict[str, Any]:
-        """Return the fields of the document that only some inputs have, as JSON values. A field that has its default is
-        left out. `active`: the active segments; values of other segments are left out.
+        """Return the fields of the document that only some inputs have, `foreign_controller` to `approvals`, as JSON
+        values by the field's name; segment ids as keys are texts. A field that has its default is left out. `active`:
+        the active segments; values of other segments are left out, except in `approvals`.
         """
         ids = [segment.segment_id for segment in active]
         reconnections_left = self.reconnections_left
@@ -227,7 +229,9 @@ class EvaluationInput:
         return self.policy.profile == "adaptive"
 
     def _ancestors(self) -> Iterable[Segment]:
-        """Return the ancestors of the active segments, by id; empty unless the policy sets `strict_pulsar`."""
+        """Return the present ancestors of the active segments, in the order of their ids; empty unless the policy sets
+        `strict_pulsar`.
+        """
         if not self.policy.strict_pulsar:
             return ()
         layout = self.layout

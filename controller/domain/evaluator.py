@@ -52,12 +52,13 @@ ALL_LANES = frozenset(Lane)
 def decide(situation: EvaluationInput, lanes: Collection[Lane] = ALL_LANES) -> Evaluation:
     """Return the evaluation of one topic: actions and refusals. `lanes`: the lanes to evaluate.
 
-    A topic whose policy is disabled or invalid, for which another controller decides, or that is held, has no action.
-    Its refusals name no segment and say why: one refusal, or for an invalid policy one for each broken rule.
-    Otherwise every segment above its capacity, and every run of neighbours with spare capacity, that is left
-    unchanged has a refusal. An action that needs an approval and has none that is valid is refused instead of chosen;
-    it is also returned in `proposals` if its approval is to be requested. A lane that is not evaluated contributes
-    nothing, and `valid_until` refers to the evaluated lanes.
+    A topic whose policy is disabled, for which another controller decides, that is held, or whose policy is invalid
+    (checked in this order) has no action. Its refusals name no segment and no lane and say why: one refusal, or for an
+    invalid policy one for each broken rule. Otherwise the policy's profile chooses the actions, and refuses the
+    segments above their capacity and the neighbours with spare capacity that it leaves unchanged. An action that needs
+    an approval and has none that is valid is refused instead of chosen; it is also returned in `proposals` if its
+    approval is to be requested. A lane that is not evaluated contributes nothing, and `valid_until` refers to the
+    evaluated lanes.
     """
     policy = situation.policy
     if not policy.enabled:
@@ -86,8 +87,9 @@ def _with_approvals(situation: EvaluationInput, lanes: Collection[Lane]) -> Eval
     """Return the evaluation under a policy that requires approvals. If actions are held, the profile decides again
     without their segments, until it chooses no action that must be held, in at most `MOST_ROUNDS` rounds in all.
 
-    The decisions are those of the last round without the held actions. Each held action has a refusal. The
-    evaluation is valid until the earliest end of validity of any round or approval.
+    The decisions are those of the last round without the held actions. Each held action of any round has a refusal. The
+    evaluation is valid until the earliest end of validity of any round, of an approval that was used, or of a
+    rejection.
     """
     profile = PROFILES_BY_NAME[situation.policy.profile]
     approvals = ApprovalGate(situation.policy, situation.approvals, situation.now)

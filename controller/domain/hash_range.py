@@ -32,7 +32,7 @@ _POINT = re.compile(r"-?(0[xX][0-9a-fA-F]+|0|[1-9][0-9]{0,18})")
 
 def parse_hash(text: str) -> int:
     """Return a point of the ring, 0 to 65535, written in hexadecimal with the prefix (0x8000), or in decimal without
-    leading zeros. Raises InvalidInput for another text and for a number outside the ring.
+    leading zeros. Raises InvalidInput for another text and for a number outside the ring; -0 counts as 0.
     """
     if _POINT.fullmatch(text) is None:
         raise InvalidInput(f"{shown(text)} is not a hash: write decimal (32768) or hexadecimal (0x8000)")
@@ -88,8 +88,9 @@ class HashRange:
         return HashRange(self.start, at - 1), HashRange(at, self.end)
 
     def cut_many(self, points: Sequence[int]) -> tuple[HashRange, ...]:
-        """Return the parts between strictly ascending cut points. A cut point is the first hash of a part; without
-        cut points the range stays whole. Raises InvalidRange for a cut point that divides no part.
+        """Return the parts between strictly ascending cut points, in ascending order. A cut point is the first hash of
+        a part; without cut points the range stays whole. Raises InvalidRange for a cut point that is not above `start`
+        and the cut point before it, or is above `end`.
         """
         parts: list[HashRange] = []
         remainder = self

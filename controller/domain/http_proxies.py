@@ -22,9 +22,10 @@ class Proxy:
 
     @classmethod
     def of(cls, text: str) -> Self:
-        """Return the proxy with this address; surrounding white space is removed. Raises InvalidInput unless the
-        text is the http or https address of a host, without a path, query or fragment. The message does not contain
-        the text, because the text may contain a password.
+        """Return the proxy with this address; surrounding white space is removed. Raises InvalidInput unless the text
+        is the http or https address of a host in printable ASCII, without a path other than `/`, a query, a fragment or
+        port 0; a user and a password are allowed. The message does not contain the text, because the text may contain a
+        password.
         """
         url = text.strip()
         try:

@@ -31,8 +31,8 @@ def bin_starts(hash_range: HashRange, bins: int) -> list[int]:
 
 
 def count_hashes(hash_range: HashRange, hashes: Iterable[int]) -> list[int]:
-    """Return the histogram of segment hashes: the number of `hashes` in each bin of the range. Raises InvalidInput
-    for a hash outside the range.
+    """Return the histogram of segment hashes: the number of `hashes` in each of the `bin_count` bins of the range, the
+    lowest bin first. Raises InvalidInput for a hash outside the range.
     """
     bins, width = bin_count(hash_range), hash_range.width
     counts = [0] * bins
@@ -79,7 +79,7 @@ def share_within(hash_range: HashRange, sketch: Sequence[float], part: HashRange
     of `hash_range`. The two ranges must overlap, and the histogram must contain messages. The load of a bin is taken as
     evenly spread over its hashes.
 
-    None if the histogram is too coarse to tell: the part lies within one bin of several hashes.
+    None if the histogram is too coarse to tell: the overlap lies within one bin of several hashes, or is this bin.
     """
     starts = [*bin_starts(hash_range, len(sketch)), hash_range.end + 1]
     low, high = max(part.start, hash_range.start), min(part.end, hash_range.end)

@@ -130,12 +130,12 @@ class SegmentLayout(SegmentGraph):
         return self.reshape(plan.parent_ids, plan.children, now)
 
     def reshape(self, parent_ids: Sequence[int], children: Sequence[ChildPlan], now: int) -> Self:
-        """Return the layout of the next epoch, in which the parents are sealed and the children take over their
-        range.
+        """Return the layout of the next epoch, in which the parents are sealed and the children take over their range.
 
-        A child's parents are exactly the sealed segments that the child overlaps, in the order of `parent_ids`. Raises
-        SegmentNotFound for an unknown parent. Raises InvalidLayoutChange unless the parents are active and adjacent and
-        the children, with unused ids, tile their range.
+        A child's parents are exactly the sealed segments that the child overlaps, in the order of `parent_ids`. Parents
+        and children may be in any order. Raises SegmentNotFound for an unknown parent. Raises InvalidLayoutChange
+        unless the parents are active and adjacent and the children, with different unused ids and valid bucket
+        boundaries, tile the range of the parents (`validate` in `reshape`).
         """
         validate(self, parent_ids, children)
         epoch = self.epoch + 1

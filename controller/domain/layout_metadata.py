@@ -128,8 +128,8 @@ def _instant(record: Mapping[str, Any], name: str) -> int:
 
 
 def _text(record: Mapping[str, Any], name: str) -> str | None:
-    """Return the text in the field `name`; None if the field is absent, null or empty. Raises InvalidInput for a value of
-    another type.
+    """Return the text in the field `name`; None if the field is absent, null, empty, 0 or false. Raises InvalidInput
+    for another value that is not a text.
     """
     value = record.get(name) or None
     if value is not None and not isinstance(value, str):

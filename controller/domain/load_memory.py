@@ -169,12 +169,14 @@ class LoadMemory:
         tick: int,
         tick_seconds: float,
     ) -> _Memory | None:
-        """Return the memory that the segment takes over from its parents, up to the tick before `tick`: the sum of their
-        loads, each multiplied by the part of the parent that the segment covers, as far back as all parents remember.
-        After a split whose parts are all measured, the segment's share of their load replaces the part by width.
+        """Return the memory that the segment takes over from its parents, up to the tick before `tick`: the sum of
+        their loads, each multiplied by the part of the parent that the segment covers, as far back as all parents
+        remember. After a split whose parts are all measured, the segment's share of their load replaces the part by
+        width.
 
-        None if a parent has no memory, none recent enough, or none before this tick. The strikes are those of the
-        parent plus one if the segment measures nearly all of the load of a split; otherwise they are 0.
+        None unless every parent has a memory that is recent enough and begins before this tick. The strikes are those
+        of the parent plus one if the segment measures nearly all of the load of a split, in each metric that has load;
+        otherwise they are 0.
         """
         memories = [self.known[parent] for parent in origin.parent_ids if parent in self.known]
         if len(memories) < len(origin.parent_ids):

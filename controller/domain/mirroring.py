@@ -138,8 +138,8 @@ def have_children_taken_over(
     `ranges` is done: the parents were sealed in one epoch, and the children of this epoch have exactly these ranges.
     Return False if all parents are active, so that the reshape may still be done.
 
-    Raises Conflict otherwise: another reshape sealed a parent, only some parents are sealed, or a parent is gone. The
-    reshape can then never be done.
+    Raises Conflict otherwise: another reshape sealed a parent, only some parents are sealed, or a parent or a child is
+    gone. The reshape can then no longer be done.
     """
     parents = [layout.segments.get(i) for i in parent_ids]
     if all(parent is not None and parent.is_active for parent in parents):

@@ -81,8 +81,8 @@ _IN_NO_PATH = frozenset({"producer", "worker"})
 
 def demand_name(kind: str, name: str) -> str:
     """Return the name unchanged. Raises InvalidInput, which names the `kind` and the defect: an empty name, more than
-    `LONGEST_NAME` characters or `MAX_NAME_BYTES` bytes, a slash (allowed for a producer and a worker), a part `.` or
-    `..`, or a character that is not visible.
+    `LONGEST_NAME` characters or `MAX_NAME_BYTES` bytes, a slash (allowed if the kind is `producer` or `worker`), a part
+    `.` or `..` between slashes, or a character that is a space or not visible. The bytes are those of UTF-8.
     """
     if not name:
         raise InvalidInput(f"the {kind} is empty; give it a name")
@@ -146,8 +146,8 @@ def _demand_bytes(kind: str, text: str, limit: int) -> None:
 
 def demand_reason(kind: str, text: str, longest: int = LONGEST_REASON) -> str:
     """Return the text unchanged, of one or several lines. Raises InvalidInput for a text that is blank, longer than
-    `longest` characters, or contains characters that are not visible, except spaces, ends of lines, and the joiners of
-    scripts and emoji. `kind` names the text in the message.
+    `longest` characters, or contains characters that are not visible, except spaces, tabs, ends of lines, and the
+    joiners of scripts and emoji. `kind` names the text in the message.
     """
     if not text.strip():
         raise InvalidInput(f"the {kind} is empty; give a reason, or leave it out")

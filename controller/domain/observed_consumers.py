@@ -48,8 +48,8 @@ class SubscriptionUse:
 
 
 def subscription_uses(logs: Mapping[str, Iterable[ObservedConsumer]]) -> dict[str, SubscriptionUse]:
-    """Return the use of each subscription over the logs of one topic (`logs`: the consumers of each log, by its
-    name); a subscription without a consumer is left out.
+    """Return the use of each subscription, by the subscription's name, over the logs of one topic (`logs`: the
+    consumers of each log, by the log's name); a subscription without a consumer is left out.
     """
     by_subscription: defaultdict[str, list[tuple[str, ObservedConsumer]]] = defaultdict(list)
     for log, attached in logs.items():
@@ -60,8 +60,10 @@ def subscription_uses(logs: Mapping[str, Iterable[ObservedConsumer]]) -> dict[st
 
 def _use(pairs: list[tuple[str, ObservedConsumer]]) -> SubscriptionUse:
     # Logs may differ for a moment while an application changes the type, so ordered reading takes precedence.
-    """Return the use of one subscription. `pairs`: name of a log, and a consumer of the subscription on this log. If the
-    consumers have several types, the first in the alphabet that is not `Shared` counts.
+    """Return the use of one subscription. `pairs`: name of a log, and a consumer of the subscription on this log. If
+    the consumers have several types, the first in the alphabet that is not `Shared` counts. A name counts as one
+    consumer, unless the name is empty, or looks generated and occurs on one log only; consumers with such names are
+    counted by `_minimum`.
     """
     kinds = {consumer.subscription_type for _, consumer in pairs}
     logs_of: defaultdict[str, set[str]] = defaultdict(set)

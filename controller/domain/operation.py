@@ -140,9 +140,10 @@ class Operation:
         return tuple(map(str, adopted)) if isinstance(adopted, list | tuple) else self.parent_topics
 
     def origin_of(self, child: ReservedChild, topic_epoch: int) -> LogOrigin | None:
-        """Return the creation record to store with the log of `child`; None for an operation without a token. The record
-        has the epoch `topic_epoch` + 1. As parents it has the parents that the child overlaps, and the parents whose
-        range cannot be read from the names of their logs.
+        """Return the creation record to store with the log of `child`; None for an operation without a token. The
+        record has the operation's token, the epoch `topic_epoch` + 1 and the child's bucket boundaries. As parents it
+        has, in the order of `parent_ids`, the parents that the child overlaps, and the parents whose logs' names do not
+        end in a segment descriptor. Raises InvalidRange for a descriptor whose range is not valid.
         """
         if self.token is None:
             return None

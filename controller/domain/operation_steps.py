@@ -207,10 +207,11 @@ def next_step(operation: Operation, observed: Observed) -> tuple[Step, Operation
     """Return the step to perform, and the state to record when the step has succeeded. Step.WAIT and
     Step.SYNC_SUBSCRIPTIONS keep the state.
 
-    An abort comes first: the data plane refuses the next step permanently, an abort is requested, or the deadline is
-    over, as far as kind and state permit. Then the kinds of `WAITS_BEFORE` wait, in the state given there, for older
-    operations, and an operation in the state INTENDED waits for readers. A commit with children is preceded by
-    Step.SYNC_SUBSCRIPTIONS if the subscriptions changed. Raises KeyError for a final state; pass live operations only.
+    An abort comes first: the data plane refuses the next step permanently (if `can_give_up`), or an abort is requested
+    or the deadline is over (if `is_abortable`; a seek has no deadline). Then the kinds of `WAITS_BEFORE` wait, in the
+    state given there, for older operations, and an operation in the state INTENDED waits for readers. A commit with
+    children is preceded by Step.SYNC_SUBSCRIPTIONS unless the children have the topic's present subscriptions. Raises
+    KeyError for a final state; pass live operations only.
     """
     may_end = observed.is_refused and can_give_up(operation)
     if may_end or (is_abortable(operation) and _must_abort(operation, observed)):

@@ -238,6 +238,9 @@ class Violation:
     rule: str
 
     def __str__(self) -> str:
+        """Return the violation as a sentence, `min_segments = 0 must be >= 1`; of an UnreadablePolicy why the policy
+        cannot be read.
+        """
         if isinstance(self.value, UnreadablePolicy):
             return f"unreadable: {self.value.why}"
         is_choice = isinstance(self.value, str) and self.rule.startswith("one of ")

@@ -20,8 +20,8 @@ NON_FINITE = ("Infinity", "-Infinity", "NaN")
 
 
 def write_parameter(value: ParameterValue) -> ParameterValue:
-    """Return the value in the form that every JSON library reads alike: an integral float below 2^53 as an int, a
-    number that is not finite as a text of `NON_FINITE`. Other values are returned unchanged.
+    """Return the value in the form that every JSON library reads alike: an integral float between -2^53 and 2^53 as an
+    int, a number that is not finite as a text of `NON_FINITE`. Other values are returned unchanged.
 
     JSON has no infinity; PostgreSQL's `float8` reads the same texts as Python.
     """

@@ -31,11 +31,12 @@ def full_name(name: str, domain: str = "persistent") -> str:
 
 
 def canonical_topic_name(name: str) -> str:
-    """Return the complete name: `x` means `persistent://public/default/x`, `t/n/x` means `persistent://t/n/x`.
+    """Return the complete name: `x` means `persistent://public/default/x`, `t/n/x` means `persistent://t/n/x`; a
+    complete name with a domain of `DOMAINS` is returned unchanged.
 
-    `pulsar-admin` and every client complete names in the same way. Raises InvalidInput for a text that Pulsar would
-    not accept as a name, for half of a surrogate pair, and for a name that contains a cluster, which Pulsar 5 no
-    longer supports.
+    `pulsar-admin` and every client complete names in the same way. Raises InvalidInput for a text that Pulsar would not
+    accept as a name, for half of a surrogate pair, and for a name that contains a cluster, which Pulsar 5 no longer
+    supports.
     """
     if "://" not in name and name.count("/") not in (0, 2):
         raise InvalidInput(

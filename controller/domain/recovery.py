@@ -151,7 +151,8 @@ def _took_effect(
     their parents and a child has carried messages. `parents`: the logs of the children's parents that are still known;
     `logs`: the logs of the journal's segments, by segment id.
 
-    If no parent is known, the logs of all active segments that the journal has in the children's ranges must be closed.
+    If no parent is known, return True unless the log of an active segment that the journal has in the children's ranges
+    is open.
     """
     if parents:
         was_committed = any(child.has_carried_messages for child in children) and _cover(children, parents)

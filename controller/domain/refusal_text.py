@@ -36,12 +36,14 @@ _RELATIONS: Mapping[str, str] = {
 
 
 def how_far(refusal: Mapping[str, Any], now: int | None = None) -> str:
-    """Return the figures of a refusal in words: the value, the value needed, the distance between the two, and the
-    remaining time; an empty text for a refusal without figures.
+    """Return the figures of a refusal in words: the metric, the value, the value needed, the distance between the two,
+    and the remaining time, each if the refusal has it; empty if it has none of them. A refusal because of a running
+    operation or an awaited approval says only this, and a metric that is an instant (`INSTANTS`) without a value is
+    called unknown.
 
-    `refusal` has the fields of `Refusal.to_document`: `reason`, `metric`, `value`, `needed`, `not_before`; all but
-    the first may be absent or None. `now` (milliseconds since the Unix epoch) is the time from which the remaining
-    time is counted; without it the sentence gives instants only.
+    `refusal` has the fields of `Refusal.to_document`: `reason`, `metric`, `value`, `needed`, `not_before`; all but the
+    first may be absent or None. `now` (milliseconds since the Unix epoch) is the time from which the remaining time is
+    counted; without it the sentence gives instants only.
     """
     metric, value, needed = (refusal.get(name) for name in ("metric", "value", "needed"))
     reason = str(refusal["reason"])
@@ -59,12 +61,12 @@ def how_far(refusal: Mapping[str, Any], now: int | None = None) -> str:
 
 
 def _bound(reason: str, metric: str | None, value: Any, needed: Any) -> str:
-    """Return as text the relation and the value needed, then in parentheses by how much the current value is too
-    high or too low, and the ratio of the current value to the value needed if that is above 0, as in
-    `below 5 (2 too high, 1.40 times that)`.
+    """Return as text the relation and the value needed, then in parentheses by how much the current value is too high
+    or too low, and the ratio of the current value to the value needed if the value needed is above 0, as in `below 5 (2
+    too high, 1.40 times that)`. A reason without a relation gives the value needed alone.
 
-    If both are equal, the parentheses say "is at it" after "below" and "above". There are no parentheses after
-    another relation to an equal value, or if one of the two is not a number.
+    If both are equal, the parentheses say "is at it" after "below" and "above". There are no parentheses after another
+    relation to an equal value, or if one of the two is not a number.
     """
     relation = _relation(reason, metric)
     bound = f"{relation} {_number(needed)}".strip()
@@ -120,8 +122,9 @@ def _is_figure(value: Any) -> bool:
 
 
 def _number(value: Any) -> str:
-    """Return the number as text with thousands separators and without trailing zeros: one decimal from 10 on, two
-    from 1 on, otherwise three; four significant digits from 1e15 on. None gives an empty text, any other value its text.
+    """Return the number as text with thousands separators and without trailing zeros: at most one decimal if its
+    absolute value is 10 or more, two from 1 on, otherwise three; four significant digits from 1e15 on. None gives an
+    empty text, any other value its text.
     """
     if value is None:
         return ""

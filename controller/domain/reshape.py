@@ -58,12 +58,13 @@ class Reshape:
 
 def validate(layout: SegmentGraph, parent_ids: Sequence[int], children: Sequence[ChildPlan]) -> None:
     """Raise SegmentNotFound for a parent that is not in the layout. Raise InvalidLayoutChange unless the parents are
-    active and adjacent, the children tile exactly the range of the parents, and the children's ids are unused and their
-    bucket boundaries ascend. The same error is raised for no parents, a repeated parent, and no children.
+    active and adjacent, the children tile exactly the range of the parents, and the children's ids are different,
+    unused and at most `MOST` and their bucket boundaries ascend within 1..65535. The same error is raised for no
+    parents, a repeated parent, and no children.
 
     An id counts as unused if no present segment has it and it is higher than every parent's id. Ids below
-    `next_segment_id` are allowed, since another operation may have reserved and committed later ids in the
-    meantime; only the journal knows whether a reserved id was used and pruned.
+    `next_segment_id` are allowed, since another operation may have reserved and committed later ids in the meantime;
+    only the journal knows whether a reserved id was used and pruned.
     """
     union = _union(_active_parents(layout, parent_ids))
     if not children:
@@ -261,8 +262,8 @@ def _active_parents(layout: SegmentGraph, parent_ids: Sequence[int]) -> list[Seg
 
 
 def _union(parents: Sequence[Segment]) -> HashRange:
-    """Return the range that the parents cover together; they may be in any order. Raises InvalidLayoutChange if a gap
-    separates two parents.
+    """Return the range that the parents cover together; they may be in any order. Raises InvalidLayoutChange if two
+    parents leave a gap or overlap.
     """
     first, *successors = sorted(parents, key=lambda segment: segment.hash_range)
     union = first.hash_range

@@ -60,9 +60,9 @@ EARLIEST, LATEST, KEPT = SeekTarget(_FIRST_MS), SeekTarget(None), SeekTarget(Non
 
 
 def parse_seek_target(text: str) -> SeekTarget:
-    """Return the target that the text names: `earliest`, `latest`, `kept` (in any case), or an instant in ISO 8601
-    with its offset (`2026-11-22T10:00:00Z`). Raises InvalidInput for another text, and for an instant before 1970
-    or after 2096.
+    """Return the target that the text names: `earliest`, `latest`, `kept` (in any case), or an instant in ISO 8601 with
+    its offset (`2026-11-22T10:00:00Z`). Raises InvalidInput for another text, and for an instant before 1970 or after
+    2096. The instant is cut to milliseconds; the first instant of 1970 is `earliest`.
     """
     named = {"earliest": EARLIEST, "latest": LATEST, _KEPT: KEPT}.get(text.lower())
     if named is not None:

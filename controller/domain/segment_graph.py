@@ -77,8 +77,8 @@ class SegmentGraph:
         return tuple(sorted(sealed, key=lambda s: s.segment_id))
 
     def ancestors(self, segment_id: int) -> frozenset[int]:
-        """Return the ids of every present ancestor of the segment, without the segment itself. Raises SegmentNotFound
-        for an unknown segment.
+        """Return the ids of the present ancestors of the segment, without the segment itself and without ancestors that
+        only a missing segment leads to. Raises SegmentNotFound for an unknown segment.
         """
         return self.ancestors_of(self.segment(segment_id).parent_ids)
 
@@ -96,8 +96,8 @@ class SegmentGraph:
         return frozenset(ancestors)
 
     def descendants(self, segment_id: int) -> frozenset[int]:
-        """Return the ids of every present descendant of the segment, without the segment itself. Raises SegmentNotFound
-        for an unknown segment.
+        """Return the ids of the present descendants of the segment, without the segment itself and without descendants
+        that only a missing segment leads to. Raises SegmentNotFound for an unknown segment.
         """
         descendants: set[int] = set()
         pending = list(self.segment(segment_id).child_ids)
@@ -158,9 +158,10 @@ class SegmentGraph:
 
     @cached_property
     def _merges(self) -> Mapping[int, frozenset[int]]:
-        """The merges among each segment and its ancestors, by the segment's id; at least `COUNTED_MERGES` of them
-        if there are more. One pass in the order of ids suffices, because a parent's id is lower than its
-        children's.
+        """The ids of the merges among each segment and its present ancestors, by the segment's id. A merge is a segment
+        that names two or more parents, present or not. The set is complete if it has fewer than `COUNTED_MERGES` ids; a
+        larger set may lack merges, also the segment itself. Ancestors that only a missing segment leads to are left
+        out. A parent's id must be lower than its children's.
         """
         merges_of: dict[int, frozenset[int]] = {}
         for segment_id in sorted(self.segments):
@@ -208,8 +209,10 @@ class SegmentGraph:
             )
 
     def _check_state(self, segment: Segment) -> None:
-        """Raise InvariantViolated unless the seal, the epochs, the bucket boundaries and the merge depth of the
-        segment fit its state.
+        """Raise InvariantViolated unless an active segment has no seal and no children and a sealed segment a complete
+        seal (epoch and time), the epochs satisfy 0 <= created <= sealed <= the layout's, the bucket boundaries ascend
+        within the ring, and the merge depth is not below the number of merges among the segment and its present
+        ancestors, of which at most `COUNTED_MERGES` count.
         """
         sealed = (segment.sealed_epoch, segment.sealed_at_ms)
         if segment.is_active:

@@ -18,12 +18,13 @@ _SOURCE, _SINK, _POOL, _FIRST = 0, 1, 2, 3
 def heaviest(
     supplies: Sequence[int], capacities: Sequence[int], weights: Sequence[Mapping[int, int]], *, pool: int = 0
 ) -> list[dict[int, int]]:
-    """Return, for each good, the number of units that go to each place, by the place's index; places that get no unit of
-    the good are absent. The sum of the weights of these units is the greatest possible. Units may also go to no place.
+    """Return, for each good, the number of units that go to each place, by the place's index; places that get no unit
+    of the good are absent. The sum of the weights of these units is the greatest possible. Units may also go to no
+    place.
 
-    `supplies` are the units of each good. `weights[i]` is the weight of one unit of good i at each place that
-    accepts it: at least 1, other places are absent. Place j takes `capacities[j]` units, and one more while fewer
-    than `pool` places have done so. The cost is about the number of weights for every distinct weight.
+    `supplies` are the units of each good. `weights[i]` is the weight of one unit of good i at each place that accepts
+    it: at least 1, other places are absent. Place j takes `capacities[j]` units, and one more while fewer than `pool`
+    places have done so. The running time is about the number of weights for every distinct weight.
     """
     max_weight = max((weight for by_place in weights for weight in by_place.values()), default=0)
     network = _Network(_FIRST + len(supplies) + len(capacities))
@@ -52,7 +53,9 @@ def heaviest(
 
 
 class _Network:
-    """Residual network. Link `i ^ 1` is the reverse of link i, and its room is the flow through link i."""
+    """Residual network of nodes 0 to `nodes` - 1, without links at first; nodes 0, 1 and 2 are the source, the sink and
+    the pool. Link `i ^ 1` is the reverse of link i, and its room is the flow through link i.
+    """
 
     def __init__(self, nodes: int) -> None:
         self.room: list[int] = []

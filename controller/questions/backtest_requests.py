@@ -85,13 +85,14 @@ def question(
     actuation_seconds: float = 0.0,
     pictures: bool = False,
 ) -> Question:
-    """Return the comparison to compute for each load. `policies` are candidates, texts such as `adaptive:target_use=0.8`, or
-    one text with all of them; without a policy, `DEFAULT_POLICIES` are compared. `weights` is a text such as
-    `excess=20,change_seconds=60`; `seeds` is the number of draws of each load, 1 to `MOST_SEEDS`; `pictures` adds the
-    data that a report draws; `actuation_seconds` is the duration of a reshape, 0 to 86400.
+    """Return the comparison to compute for each load, in ticks of 60 seconds. `policies` are candidates and texts of one
+    policy each (as `candidate` reads them), or one text with all policies (as `policies_in` divides it); if there is no
+    policy, `DEFAULT_POLICIES` are compared. `weights` is a text as `prices` reads it; `seeds` is the number of draws of
+    each load, 1 to `MOST_SEEDS`, of which draw 0 is the recorded load; `pictures` adds the data that a report draws;
+    `actuation_seconds` is the duration of a reshape, 0 to 86400.
 
-    Raises InvalidInput for values that cannot be read or are out of bounds, and for a policy that is named twice;
-    Unsupported without NumPy. Names of rules and parameters are not checked until the backtest runs.
+    Raises InvalidInput for values that cannot be read or are out of bounds, and for two policies with equal texts; Unsupported
+    if NumPy or another library is not installed. Rules and parameters are not checked until the backtest runs.
     """
     _demand_libraries()
     from spark_jobs.policy_backtest import Question
@@ -114,8 +115,8 @@ def question(
 
 
 def what_if(parameters: Mapping[str, Any]) -> tuple[Candidate, Candidate]:
-    """Return the policy in force, and the same policy with these parameters added, which are checked when the backtest runs. Raises
-    Unsupported without NumPy.
+    """Return two candidates: the policy in force (named `in force`), and the same policy with these parameters (`what if`), which are
+    checked when the backtest runs. Raises Unsupported if NumPy or another library is not installed.
     """
     _demand_libraries()
     from spark_jobs.policy_backtest import IN_FORCE, Candidate
@@ -136,7 +137,7 @@ def _demand_libraries() -> None:
 
 def policies_in(text: str) -> list[str]:
     """Return the texts of the policies in a text, which commas, semicolons, spaces or line breaks separate. They
-    are not checked.
+    are not checked, and may be repeated; empty if the text has none.
 
     Names of some rules contain spaces or a comma, and commas separate parameters, so the longest matching name is
     used.
@@ -149,8 +150,10 @@ def policies_in(text: str) -> list[str]:
 
 def candidate(text: str) -> Candidate:
     """Return the policy of a text such as `adaptive`, or with parameters
-    `adaptive:target_use=0.8,max_segments=128`. The name of the rule and the parameters are checked when the
-    backtest runs. Raises InvalidInput for a character that is not printable, a parameter without `=`, and null.
+    `adaptive:target_use=0.8,max_segments=128`; of several values of a parameter the last counts. The text without
+    surrounding white space is the name of the policy. The name of the rule and the parameters are checked when the
+    backtest runs. Raises InvalidInput for a character that is not printable, a parameter without `=` or without a name,
+    and null.
     """
     from spark_jobs.policy_backtest import Candidate
 
@@ -167,7 +170,7 @@ def candidate(text: str) -> Candidate:
 
 def prices(text: str) -> Prices:
     """Return the weights of the cost in a text such as `excess=20,change_seconds=60,reseal_seconds=0`. Missing
-    weights have their defaults. Raises InvalidInput for an unknown name, a part without a number, and a number
+    weights have their defaults; of several values of a weight the last counts. Raises InvalidInput for an unknown name, a part without a number, and a number
     below 0 or above 1e9.
     """
     from controller.backtest.score import Prices
@@ -197,8 +200,10 @@ def _number(text: str) -> float | None:
 
 
 def recorded_load(tx: Connection, loads: Loads) -> Row:
-    """Return the numbers of topics, segments and records of these loads that PostgreSQL keeps, and the times of the
-    first and the last record (None without a record), as `topics`, `segments`, `records`, `since` and `until`.
+    """Return one row about the records of `inspect.load_history` from `since` to `until` of `loads`, both inclusive: the
+    numbers of `topics`, `segments` and `records`, and the times of the first and the last record (`since`, `until`; None
+    without a record). Only records of topics that are in `topics` (None or empty: all) and in `namespace` (None: all)
+    count; `traces` are ignored.
     """
     topics = list(loads.topics) if loads.topics else None
     [counts] = read_statement(

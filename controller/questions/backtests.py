@@ -197,12 +197,12 @@ class BacktestDocument(Document):
 
 def run_backtest(context: Context, request: RunBacktest) -> BacktestResponse:
     """Run the backtest without Spark, by the context's `computation` or in this process, store its results, and
-    return them; a dry run computes, but stores nothing. A repeated request key returns the stored results of the
-    first request.
+    return them; a dry run computes, but stores nothing. If a backtest with the request key is done, its stored results
+    are returned, whatever it was about, and `left_out` is empty; a backtest that failed is run again.
 
     Raises InvalidInput for fields that contradict each other or cannot be read, if no load can be simulated, and for
     more than `MOST_DAYS_OVER_HTTP` simulated days; NotFound for a topic that is not live, and if there is no topic or
-    no recorded load; and Unsupported without NumPy.
+    no recorded load; and Unsupported if NumPy or another library is not installed.
     """
     backtest = request.to_backtest_request(datetime.now(UTC))
     answer = build_backtest(replace(context.app, store=context.store), context.computation).run(
@@ -223,7 +223,9 @@ def run_backtest(context: Context, request: RunBacktest) -> BacktestResponse:
 
 
 def show_backtest(context: Context, request: ShowBacktest) -> BacktestDocument:
-    """Return the backtest and its summary, as of one snapshot. Raises NotFound."""
+    """Return the backtest, in any state, and its summary, which is empty unless the backtest is done. Both are read from
+    one snapshot. Raises NotFound.
+    """
     with snapshot(context.store) as tx:
         row, results = read_backtest(tx, request.run_id)
     summary = backtest_rows.summary(backtest_rows.result_rows(results))
@@ -231,8 +233,8 @@ def show_backtest(context: Context, request: ShowBacktest) -> BacktestDocument:
 
 
 def read_backtest(tx: Connection, run_id: int) -> tuple[Row, list[BacktestResult]]:
-    """Return the row of a backtest in any state, and its results by load, policy and seed; no results unless the
-    backtest is done. Raises NotFound.
+    """Return the row of `inspect.backtest_runs` of a backtest in any state, and its results, ordered by load, policy and
+    seed; no results unless the backtest is done. Raises NotFound.
     """
     rows = read_view(tx, LIST_BACKTESTS.view, "run_id = :run_id", run_id=run_id)
     if not rows:

@@ -85,7 +85,9 @@ class LagAnswer(Answer):
     buckets: list[BucketLagDocument]
 
     def sentence(self) -> str:
-        """Return a sentence with the sum of the counted messages and the number of buckets that could not be counted."""
+        """Return a sentence with the sum of the counted messages, the number of entries (counted or not), and, if not 0, the number of
+        entries that could not be counted. Entries are called segments if one of them is a whole segment, otherwise buckets.
+        """
         messages = sum(bucket.messages or 0 for bucket in self.buckets)
         uncounted = sum(bucket.messages is None for bucket in self.buckets)
         uncounted_text = f", and {uncounted} that could not be counted" if uncounted else ""
@@ -104,12 +106,12 @@ class LagAnswer(Answer):
 
 
 def show_lag(context: Context, request: ShowLag) -> LagAnswer:
-    """Return the unacknowledged messages of each bucket that the subscription has to read; drained segments are left out.
-    The data plane counts the messages. If it cannot count buckets, or for a queue, there is one row for each segment, with
-    `bucket` None.
+    """Return the unacknowledged messages of each bucket that the subscription has to read, ordered by hash range and
+    bucket; drained segments are left out. The data plane counts the messages. If the data plane cannot count buckets, or
+    for a queue, there is one entry for each segment, with `bucket` None.
 
-    If a segment cannot be counted, `messages` is None and `error` the reason; the reason is None for a missing log or
-    cursor. Raises TopicNotFound, SubscriptionNotFound, and Unsupported if the topic's data plane is not configured here.
+    `messages` is None if a segment cannot be counted: after an error of the data plane in one entry for the segment, with
+    the reason as `error`; for a missing log or cursor in each entry of the segment, without an `error`. Raises TopicNotFound, SubscriptionNotFound, and Unsupported if the topic's data plane is not configured here.
     """
     lag = subscription_lag.lag(context.store, context.app.planes, request.topic, request.subscription)
     with context.store.transaction() as tx:
@@ -120,9 +122,10 @@ def show_lag(context: Context, request: ShowLag) -> LagAnswer:
 
 
 def readers_of(tx: Connection, topic: InspectedTopic, limit: int) -> Sequence[Row]:
-    """Return at most `limit` consumers of a topic with their entry buckets, ordered by subscription and name. The rows
-    are the registered consumers, also without a bucket, and the owners of buckets that are no longer registered
-    (`is_registered` False). Standard consumers are left out.
+    """Return at most `limit` consumers of a topic with their entry buckets, ordered by subscription and name, in the
+    columns of `_READERS`; `held` lists the buckets as `segment id:bucket`. The rows are the registered consumers, also
+    without a bucket, and the owners of buckets that are no longer registered (`is_registered` False). Standard consumers
+    are left out.
     """
     return read_statement(tx, _READERS, topic_id=topic.topic_id, limit=limit)
 

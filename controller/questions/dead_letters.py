@@ -108,8 +108,9 @@ def list_dead_letters(context: Context, request: ListDeadLetters) -> DeadLetters
 
 
 def _read_after(reader: DeadLetterReader, after: Position | None, limit: int, count: int) -> list[DeadLetter]:
-    """Return the first `limit` letters after the position (None: from the first), of the `count` letters that the
-    log holds. The log is read from its beginning, because none of its messages is acknowledged.
+    """Return, oldest first, at most `limit` of the letters whose positions in the dead-letter log are after `after` (None:
+    of all letters). Only the first `count` letters of the reader are read, fewer if no more arrive. The reader must not
+    have been read from, because it begins at the first letter that was not put back; no letter is acknowledged.
     """
     result: list[DeadLetter] = []
     read_count = 0

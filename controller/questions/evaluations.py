@@ -77,8 +77,9 @@ def difference(first: Document, second: Document, names: tuple[str, str]) -> dic
 def matched(
     first: Sequence[Document], second: Sequence[Document]
 ) -> tuple[list[Document], list[Document], list[Document]]:
-    """Return the documents that are only in the first sequence, only in the second, and in both. Equal documents
-    are matched one to one, so repetitions count.
+    """Return the documents that are only in the first sequence, in its order; only in the second, in its order; and in
+    both, in the order of the second. Documents are equal whatever the order of their keys. Equal documents are matched
+    one to one, so repetitions count.
     """
     only_first = list(first)
     only_second, in_both = list[Document](), list[Document]()

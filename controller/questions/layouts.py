@@ -84,8 +84,10 @@ class LayoutRecord(_Recorded, Document):
 
 
 def show_layout(context: Context, request: ShowLayout) -> LayoutRecord:
-    """Return the layout at the requested epoch or time, or the present one, which is empty while the topic is being
-    created. Raises TopicNotFound, and NotFound if the topic had no layout at that epoch or time.
+    """Return the layout at the requested epoch, the last layout committed by the requested time, or the present one,
+    which is empty while the topic is being created. Each has the sealed segments that were not pruned then. Raises
+    TopicNotFound, also for a deleted topic, and NotFound if the topic had no layout at that time, or if the epoch was
+    skipped or does not exist yet.
     """
     with snapshot(context.store) as tx:
         topic = inspected.find_topic(tx, request.topic)

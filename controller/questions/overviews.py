@@ -85,7 +85,7 @@ class ShowFleet(QuestionRequest):
 
 
 class FleetAnswer(Document):
-    """The fleet. `health` has the columns of `inspect.health`, and each topic those of `inspect.fleet`."""
+    """The fleet. `health` has the columns of `inspect.health`, and each topic the columns of `inspect.fleet` that the list of topics needs."""
 
     at: datetime = Field(examples=["2026-11-21T03:00:00Z"])
     health: InstantRow = Field(examples=[{"topics": 12, "active_segments": 40, "workers": 2}])
@@ -116,8 +116,8 @@ def show_fleet(context: Context, request: ShowFleet) -> FleetAnswer:
 
 
 def read_fleet(tx: Connection, request: ShowFleet) -> FleetAnswer:
-    """Return the health of the fleet and at most `limit` topics that match the request, the most urgent first, as of
-    the snapshot of `tx`.
+    """Return the health of the fleet, and the topics of `fleet_topics`: at most `limit` topics that match the request, the
+    most urgent first, as of the snapshot of `tx`.
     """
     [health] = read_view(tx, "inspect.health")
     _, topics = fleet_topics(tx, request)
@@ -127,10 +127,12 @@ def read_fleet(tx: Connection, request: ShowFleet) -> FleetAnswer:
 def fleet_topics(
     tx: Connection, request: ShowFleet, *, sums: bool = False
 ) -> tuple[dict[str, Any], list[InstantRow]]:
-    """Return sums (the numbers of topics and segments, in all and by condition), and at most `limit` topics that match
-    the request, the most urgent first, without the first `after`. With `sums` True, the sums are over the fleet;
-    otherwise they are over the topics whose names contain `find`, and only these topics are read. The sums ignore the
-    other fields of the request.
+    """Return sums, and at most `limit` topics whose names contain `find` and that meet `show`, without the first `after`;
+    the most urgent first, then the hottest, then by name. The sums have the columns of `sums` in `_FLEET`, and each topic
+    has the columns of `fleet` in `_FLEET`.
+
+    With `sums` True, the sums are over the fleet; otherwise they are over the topics whose names contain `find`, and only
+    these topics are read. The sums ignore the other fields of the request.
     """
     rows = read_statement(tx, _FLEET, **request.model_dump(), sums=sums)
     sums_of_rows = [row.pop("sums") for row in rows]
@@ -146,8 +148,9 @@ def show_overview(context: Context, request: ShowOverview) -> OverviewAnswer:
 
 
 def read_overview(tx: Connection, request: ShowOverview) -> OverviewAnswer:
-    """Return the overview of the topic, as of the snapshot of `tx`, with its first operations (operations in progress,
-    then the newest), refusals and subscriptions. Raises TopicNotFound.
+    """Return the overview of the topic, which may be in any state except deleted, as of the snapshot of `tx`: with at most
+    `_NEWEST_OPERATIONS` operations (those in progress, then the others, each the newest first), `_REFUSALS` refusals and
+    `_SUBSCRIPTIONS` subscriptions, in the order of their lists. Raises TopicNotFound.
     """
     topic = inspected.find_topic(tx, request.topic)
     operations = read_answers(
@@ -185,7 +188,9 @@ def fleet_topic(tx: Connection, topic: inspected.InspectedTopic) -> InstantRow:
 
 
 def active_segments(tx: Connection, topic: inspected.InspectedTopic) -> list[InstantRow]:
-    """Return the ACTIVE segments with their load and hottest part, in the order of their ranges."""
+    """Return the ACTIVE segments, with the columns of `_SEGMENTS`, in the order of their ranges. Columns about the load or
+    the hottest part are None for a segment without a load record or a key histogram; `is_stale` is then True.
+    """
     return read_statement(tx, _SEGMENTS, topic_id=topic.topic_id)
 
 

@@ -278,11 +278,13 @@ def all_questions() -> tuple[Question, ...]:
 def read_page(
     tx: Connection, question: Question, request: QuestionRequest, *, limit: int, page: str | None = None
 ) -> Page:
-    """Return one page of rows, at most `limit`, after the row that `page` names (None: from the first).
+    """Return one page of rows, at most `limit` (1 or more), in the order of the question's keys, after the row whose keys
+    are in `page` (the `next` of the previous page; None: from the first).
 
-    If the first page is empty, raise NotFound with the question's `missing` message if all fields in the message
-    are given; otherwise call the question's `explain_no_rows`, which may raise an error, and return an empty page.
-    Raises TopicNotFound for the request's topic, and InvalidInput for an invalid page or an empty span.
+    If the first page is empty, raise NotFound with the question's `missing` message if there is one and all fields in it
+    are given; otherwise call the question's `explain_no_rows`, if any, which may raise an error, and return an empty
+    page. A later page may be empty. Raises TopicNotFound for the request's topic, and InvalidInput for an invalid page or
+    an empty span.
     """
     values = request.model_dump(exclude_none=True)
     parameters = values | _topic_values(tx, question, values.get("topic"))
@@ -351,8 +353,9 @@ def read_view(
     limit: int | None = None,
     **values: object,
 ) -> list[Row]:
-    """Return at most `limit` rows (None: all) of a view that meet all conditions. View, conditions, columns and
-    order are constants of the program; every value is bound.
+    """Return at most `limit` rows (None: all) of a view that meet all conditions, in the order `order` (None: any). View,
+    conditions, columns and order are SQL texts that must be constants of the program; `values` are bound to the names in
+    them. Decimal numbers become integers or floats.
     """
     condition_text = " AND ".join(f"({condition})" for condition in conditions) or "true"
     order_text = f" ORDER BY {order}" if order else ""

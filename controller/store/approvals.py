@@ -165,8 +165,8 @@ _FORGET = text("""
 
 
 def last_words(tx: Connection, topic_ids: Collection[int]) -> dict[int, tuple[Approval, ...]]:
-    """Return, by topic, the newest approval of each action among the approvals of operations that are pending,
-    approved or rejected.
+    """Return, by topic id, the newest approval of each action among the approvals of operations that are pending, approved or rejected, by
+    kind and sealed segments.
 
     The kind and the sealed segments identify an action. An action counts only while all segments that it seals are ACTIVE. A topic without
     an approval to return is absent.
@@ -296,7 +296,9 @@ def _key(action: Decision) -> dict[str, Any]:
 
 
 def _document(approval: NewApproval) -> dict[str, Any]:
-    """Return the approval as JSON values. An action adds its key, its number of parts and its size."""
+    """Return the approval as JSON values, by the names of its fields except `act`. An action adds `kind` and `segment_ids` (ids of the
+    sealed segments), `parts` and `segments` (its size).
+    """
     document = {field.name: getattr(approval, field.name) for field in fields(NewApproval)}
     action = document.pop("act")
     if action is None:

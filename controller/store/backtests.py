@@ -214,8 +214,9 @@ _ENGINE = text("SELECT engine FROM cleave.backtest_run WHERE run_id = :run_id")
 
 
 def results_of(tx: Connection, run_id: int) -> tuple[list[BacktestResult], str]:
-    """Return the results of a run that is done, and the name of the engine that computed them. The caller has checked that the
-    run is done: otherwise the list is empty and the name has no meaning.
+    """Return the results of a run that is done, by load, policy and seed, and the name of the engine that computed them. Results that
+    `forget_before` has deleted are absent. The caller has checked that the run is done: otherwise the list is empty and the name has no
+    meaning.
     """
     rows = tx.execute(_RESULTS_OF, {"run_id": run_id})
     results = [BacktestResult(**row._mapping) for row in rows]
@@ -226,7 +227,7 @@ _INPUTS = text("SELECT inputs FROM cleave.backtest_run WHERE run_id = :run_id AN
 
 
 def inputs_of(tx: Connection, run_id: int) -> Document:
-    """Return the inputs of a run that is done. Raises NotFound if the run does not exist or is not done."""
+    """Return the inputs (`policies`, `loads` and `prices`) of a run that is done. Raises NotFound if the run does not exist or is not done."""
     inputs: Document | None = tx.execute(_INPUTS, {"run_id": run_id}).scalar_one_or_none()
     if inputs is None:
         raise NotFound(f"backtest {run_id} does not exist or is not done; `cleave backtests list` lists them")

@@ -59,7 +59,9 @@ def installed_at(tx: Connection) -> datetime:
 
 
 def ended_operations(tx: Connection, since: datetime, after: int, *, limit: int) -> list[TracedOperation]:
-    """Return up to `limit` operations that finished after `since`, or at `since` with an id above `after`, by finishing time and id."""
+    """Return up to `limit` operations that finished after `since`, or at `since` with an id above `after`, by finishing time and id.
+    `operation` has the columns of `_ENDED`; the steps, by sequence, those of `_STEPS`.
+    """
     operations = inspection.rows(tx, _ENDED, since=since, after=after, limit=limit)
     if not operations:
         return []

@@ -34,15 +34,17 @@ _TRUE = frozenset({"true", "1", "yes", "on", "t", "y"})
 
 
 class Audited:
-    """Middleware that records changes and denials. `write` is called in a thread; a CleaveError that it raises is logged."""
+    """Middleware that records changes and denials. A change is a request of the right OPERATE or ADMINISTER with another method than GET
+    and HEAD, and a denial is an answer 401 or 403. `write` is called in a thread; a CleaveError that it raises is logged.
+    """
 
     def __init__(self, app: ASGIApp, write: WriteAudit) -> None:
         self._app, self._write = app, write
         self._denials: dict[tuple[object, ...], float] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Call the app. Before the answer begins, record the request if it is a change or a denial; record status 500 if the app raises
-        an error.
+        """Call the app. Before the answer begins, record the request if it is a change or a denial; record a change with status 500 if the
+        app raises an error, also after an answer that was recorded.
         """
         if scope["type"] != "http":
             await self._app(scope, receive, send)
@@ -61,8 +63,8 @@ class Audited:
             raise
 
     async def _note(self, scope: Scope, state: dict[str, Any], status: int) -> None:
-        """Record the request if it is a change or was denied. A denial is left out if an equal denial was recorded within
-        `REPEATS_AFTER_SECONDS`. An error of the store is logged, not raised.
+        """Record the request if it is a change or was denied. A denial is left out if `_is_known` returns True, even
+        if the earlier denial could not be written. A CleaveError of the store is logged, not raised.
         """
         if status not in _DENIED and not _is_change(scope, state):
             return

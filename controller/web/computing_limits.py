@@ -87,8 +87,8 @@ class ComputingTurns:
 
 
 async def _computing(request: HttpRequest, grant: Holder) -> AsyncIterator[Computation]:
-    """Yield a computation in a turn of the token's subject. Cancels the computation if the client disconnects. Raises the errors of
-    `ComputingTurns.take`.
+    """Yield a computation in a turn of the token's subject. Cancels the computation if the client disconnects. Sets `computes` in the state
+    of the request, so that the request does not count in the limits of `http_caller`. Raises the errors of `ComputingTurns.take`.
     """
     turns: ComputingTurns = request.app.state.computing
     async with turns.take(grant.subject) as computation:

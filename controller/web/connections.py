@@ -63,7 +63,8 @@ class Lobby:
     def enter(self, connection: GuardedProtocol) -> None:
         """Add the connection; a connection that is in the lobby stays where it is.
 
-        If the lobby is over its limit, disconnect the oldest connection of the address with the most connections in it.
+        If the lobby is then over its limit, disconnect the oldest connection of the network with the most connections in the lobby, which
+        may be this connection.
         """
         waiting = self._waiting.setdefault(connection.network, {})
         if connection in waiting:
@@ -169,8 +170,9 @@ class GuardedProtocol(HttpToolsProtocol):
         """Start the app, or queue the request behind the request in progress, and allow a limited time for the body to arrive. The app
         starts before the body is complete.
 
-        Refuse a body that is too large or has no length with 413. If an earlier request of the connection is not answered, disconnect the
-        client without an answer instead; so a request beyond `MOST_PIPELINED` queued requests is never answered.
+        Refuse a body that is too large or has no length with 413. If an earlier request of the connection is not answered, or the answer of
+        the request in progress has begun, disconnect the client instead; so a request beyond `MOST_PIPELINED` queued requests is never
+        answered.
         """
         problem = body_problem(self.headers)
         if problem is not None:

@@ -69,8 +69,8 @@ class Acting:
 
 
 async def _acting(request: HttpRequest, grant: Holder) -> AsyncIterator[Acting]:
-    """Yield the caller of the request while the request counts in the limit for its right; waits until the limit allows the request. A
-    request that computes is not limited here.
+    """Yield the caller of the request while the request counts in the limit for its right: one limit for READ and LOOK_UP, one for all
+    other rights, `AT_ONCE` each. Waits, without a timeout, until the limit allows the request. A request that computes is not limited here.
     """
     turns: Turns = request.app.state.turns
     acting = Acting(served_by(request).api, grant)

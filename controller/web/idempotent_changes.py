@@ -69,8 +69,8 @@ class Change:
 
         The key is stored before `act` and the answer after it, each in a transaction of its own. If `act` raises an error, the key is
         freed, so that the request can be repeated. A first request without an answer for `idempotency_keys.TAKEN_OVER_AFTER_SECONDS` is
-        performed again. Raises the errors of `act`, Conflict for a key of another request, and Retryable while the first request with
-        the key is being answered.
+        performed again. Raises the errors of `act`, Conflict if the token's subject used the key with another digest, and Retryable while
+        the first request with the key is being answered.
         """
         store, actor = self.acting.app.store, self.acting.grant.subject
         with store.transaction() as tx:

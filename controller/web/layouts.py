@@ -244,8 +244,8 @@ class BeyondKnown:
         self._is_first = True
 
     def document(self, fed: FedLayout) -> dict[str, object] | None:
-        """Return the document for the client. None for a first layout whose epoch and leader the client knows; later layouts are always
-        sent.
+        """Return the document of `LayoutShown` for the client. None if this is the first call and the client knows the layout's epoch and
+        leader, or only the epoch if the client reported no leader.
         """
         is_first, self._is_first = self._is_first, False
         is_led_as_known = self._leader is None or self._leader == fed.leader

@@ -139,8 +139,9 @@ async def _wrong_form(request: HttpRequest, error: Exception) -> Response:
 
 
 async def _no_such_call(request: HttpRequest, error: Exception) -> Response:
-    """Answer a request that no route serves: 400 for a body that cannot be read, and for a path below the API's prefix, because a name
-    with a slash, even written as %2F, makes such a path; otherwise the status of the error.
+    """Answer an HTTPException. Status 400, as for a body that cannot be read, keeps its reason. A path that no route serves gets 400 below
+    the API's prefix, because a name with a slash, even written as %2F, makes such a path, and 404 elsewhere. Any other status, such as 405
+    for another method, is kept, with the reason that there is no such call.
     """
     http_error, path = cast(HTTPException, error), request.scope["path"]
     status = http_error.status_code

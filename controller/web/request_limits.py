@@ -49,7 +49,9 @@ class Slots:
     """The slots of one app. Only for the event loop's thread."""
 
     def __init__(self, limit: int, limit_of_subject: int | None = None) -> None:
-        """Create `limit` slots, of which a subject may hold `limit_of_subject`; None: a quarter, at least 1."""
+        """Create `limit` slots, of which a subject may hold `limit_of_subject`, but not more than `limit`; None or 0: a quarter, at least
+        1.
+        """
         self._most = limit
         self._most_of_subject = min(limit, limit_of_subject or max(1, limit // _ONE_SUBJECT_OF))
         self._taken = 0
@@ -58,8 +60,8 @@ class Slots:
     def take(self, subject: str, use: Use) -> None:
         """Take a slot for the subject.
 
-        Raises StoreUnavailable if too many slots of the app, or of the subject, are in use for this kind of request. The slot is held
-        until `give_back`.
+        Raises StoreUnavailable if the share of `_ADMITTED_BELOW` for this kind of request is in use, of the app's slots or of those that
+        the subject may hold. The slot is held until `give_back`.
         """
         if self._taken >= _below(self._most, use):
             raise StoreUnavailable(

@@ -76,7 +76,8 @@ class DemandingRoute(APIRoute):
         return demanding
 
     async def _grant_of_sender(self, request: HttpRequest) -> Grant:
-        """Return the grant of the sender, and store the right and the grant in the state of the request.
+        """Return the grant of the sender. Store the right in the state of the request, and the grant once the sender is identified, even if
+        the request is then refused.
 
         Raises AccessDenied or TokenOutOfTime for a sender that cannot be identified, and AccessForbidden if the sender does not have the
         right on the topic or namespace in the path.

@@ -66,7 +66,7 @@ class WebServer:
         self._computers = Computers()
 
     def serve(self, services: ConsumerServices) -> WebServer:
-        """Create the app that `run` serves with these services, and return this server. May raise the process's limit of open files."""
+        """Create the app that `run` serves with these services, and return this server. May increase the process's limit of open files."""
         self._services = services
         max_requests, max_without_request = _connections(self._settings.serve_connections)
         slots = Slots(max_requests, self._settings.serve_connections_of_subject)
@@ -133,10 +133,12 @@ class _GuardedServer(uvicorn.Server):
 
 
 def _connections(wanted: int) -> tuple[int, int]:
-    """Return the limit of requests in progress and the limit of connections without a request. Raise the limit of open files if it is too
-    low for `wanted` requests.
+    """Return the limit of requests in progress and the limit of connections without a request. These are `wanted` and
+    `MOST_WITHOUT_REQUEST` if the process may open enough files. A limit of open files that is too low is first increased, as far as the
+    hard limit allows.
 
-    If the limit cannot be raised far enough, both results are reduced, and a warning is logged.
+    If that is not far enough, a warning is logged. The second result is then cut to a quarter of the allowed files, and the first to the
+    files that remain without the second result and a reserve for other files, at least 1. One result may keep its full value.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     files = wanted + MOST_WITHOUT_REQUEST + _OTHER_FILES

@@ -195,7 +195,7 @@ class RequestingConsumer:
 
     async def ask(self, kind: type[Asked], **more: Any) -> None:
         """Send a request of class `kind`, with the fields `more`, to the leader's mailbox and wait for the answer. Raises the error that
-        the leader answers with, StoreUnavailable after `ANSWER_SECONDS` or if the leader cancels the request.
+        the leader answers with, and StoreUnavailable after `ANSWER_SECONDS`, after which the leader may still perform the request.
         """
         request = kind(key=self.key, consumer=self.consumer, subject=self.subject, **more)
         self.served.leader.submit(request)
@@ -239,8 +239,10 @@ async def why(request: HttpRequest, topic: Topic, subscription: Name) -> Respons
 
 
 def _why(served: ConsumerServices, topic: str, subscription: str) -> list[dict[str, object]]:
-    """Return the rows of `WhyNothingComes`, one for each bucket that the subscription has to read; none for an unknown subscription. Raises
-    TopicNotFound, and the errors of `subscription_lag.unread` if a bucket waits for segments.
+    """Return a document of `WhyNothingComes` for each row that `inspect.buckets` has for the subscription, by hash range, then by segment
+    id, then by bucket. The list is empty for an unknown subscription, a queue subscription, a checkpoint subscription without consumers,
+    and if nothing remains to be read. `backlog` is None if the bucket waits for no segment, or if one of these segments was not counted.
+    Raises TopicNotFound, and the errors of `subscription_lag.unread` if a bucket waits for segments.
     """
     rows = served.layouts.why(topic, subscription)
     waited_for = {segment_id for row in rows for segment_id in row["waits_for"]}

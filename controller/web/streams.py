@@ -47,8 +47,8 @@ class EventStream(Generic[Pushed]):
             self._loop.call_soon_threadsafe(self._wake.set)
 
     async def events(self, heartbeat_seconds: float, until: float) -> AsyncIterator[bytes]:
-        """Yield the events as bytes: the newest of the values pushed since the last event, a heartbeat after `heartbeat_seconds` without a
-        value, and at the end the reason.
+        """Yield the events as bytes: the newest of the values pushed since the last event, unless its document is None; a heartbeat after
+        `heartbeat_seconds` without a pushed value; and at the end the reason.
 
         Ends after `end`, or when the client's token expires at `until` (`time.time()`); the caller stops reading when the client
         disconnects.

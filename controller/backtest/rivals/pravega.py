@@ -52,10 +52,10 @@ def rule(scale_factor: int = 2, policy: AutoScalePolicy | None = None) -> Rule:
 
 
 def decide(situation: EvaluationInput, scale_factor: int) -> Evaluation:
-    """Return splits, each of a single segment into at most `scale_factor` parts (at least 2), then merges of the cold
-    segments. A hot segment that is too young, of one hash, or beyond the limit of segments is refused. A segment without
+    """Return splits of hot segments (an average above its factor of `_UP`), each into at most `scale_factor` parts (at
+    least 2), then merges of cold neighbours (the first three averages below the capacity, the last below `_COLD`). A hot segment that is too young, of one hash, or beyond the limit of segments is refused. A segment without
     averages or in a running reshape is left unchanged, and so is a cold segment that is too young. The result is valid
-    until a hot or cold segment is old enough for an action; without a time limit if none is too young.
+    until the first of the hot or cold segments that are too young is old enough; without a time limit if there is none.
     """
     capacity = situation.policy.thresholds.split
     busy_segments, room = common.busy(situation), common.Room(situation)
@@ -103,8 +103,9 @@ def _too_young(segment: Segment) -> Refusal:
 
 def _merges(cold: list[Segment], situation: EvaluationInput) -> list[Decision]:
     """Return merges of runs of cold neighbours, divided from the left into groups of at most `MERGED_AT_ONCE`. A
-    group is shortened so that no merge goes below the policy's minimum number of segments; none is returned if there
-    are already fewer. `cold` is in the order of ranges.
+    group is shortened so that the merges together do not go below the policy's minimum number of segments; no merge is
+    returned if there are no more segments than the minimum. Splits of the same evaluation do not count. `cold` is in the
+    order of ranges.
     """
     removable = max(0, len(situation.layout.active) - situation.policy.min_segments)
     groups: list[list[Segment]] = []

@@ -24,8 +24,8 @@ def rule(series: LoadSeries, policy: AutoScalePolicy | None = None) -> Rule:
 
 
 def decide(situation: EvaluationInput, segments: int) -> Evaluation:
-    """Return a split of the first segment into `segments` parts, as the only action of a topic with one segment;
-    nothing if the topic has several segments or a running reshape, or if one segment suffices.
+    """Return a split of the first segment into `segments` parts (fewer if the segment has fewer hashes), as the only action
+    of a topic with one segment; nothing if the topic has several segments or a running reshape, or if one segment suffices.
     """
     (first, *other_segments) = situation.layout.active
     if other_segments or segments == 1 or situation.in_flight:

@@ -32,8 +32,9 @@ def rule(policy: AutoScalePolicy | None = None) -> Rule:
 
 
 def decide(situation: EvaluationInput) -> Evaluation:
-    """Return a split in two of each segment that was above `UP_AT` of its capacity throughout the window. A segment
-    that is above it for a shorter time, of one hash, or beyond the limit of segments is refused; a segment without a
+    """Return a split in two of each segment that is at least `WINDOW_SECONDS` old and was above `UP_AT` of its capacity at
+    all remembered ticks of its own. A segment that is above it at the last tick but younger, or was not above it at an
+    earlier tick, is refused, and so is a segment of one hash or beyond the limit of segments. A segment without a
     measurement or in a running reshape, or not above it at the last tick, is left unchanged without a refusal.
     """
     capacity = situation.policy.thresholds.split

@@ -52,7 +52,7 @@ class ActOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SplitResult:
-    """Boundaries of the namespace after the split, and the parts of the bundle (the bundle itself if nothing changed)."""
+    """Boundaries of the namespace after the split, and the parts of the bundle, rising (the bundle itself if nothing was cut)."""
 
     outcome: ActOutcome
     bundles: NamespaceBundles
@@ -68,7 +68,7 @@ class UnloadResult:
 
 
 class BundleActions:
-    """Splits and unloads in one cluster."""
+    """Splits and unloads in one cluster. Thread-safe if its session is."""
 
     def __init__(
         self, session: requests.Session, admin_url: str, reader: BundleReader, *, settle_seconds: float = 10.0
@@ -88,12 +88,13 @@ class BundleActions:
 
         All positions go in one call. A broker that refuses more than one position gets one call for each (the extensible load manager
         refuses, and version 4.2.4 never answers a list with a repetition). A split that another process began with the same positions is
-        continued; if all positions are boundaries already, the outcome is DONE_ALREADY and no request is sent. If a broker changes
-        nothing, the split ends there with NOTHING_CHANGED. Cuts that were made before that, or before an error, stay.
+        continued; if all positions are boundaries already, the outcome is DONE_ALREADY and no request is sent. If a broker changes nothing,
+        the split ends there with NOTHING_CHANGED. Cuts that were made before that, or before an error, stay.
 
-        Raises BundleNotFound if another client split the bundle elsewhere; InvalidInput for no position, for a position not inside the
-        bundle or for a split that the broker refuses with 412; NotFound for an unknown namespace; Conflict or Terminal for another
-        refusal; DataPlaneTimeout if the split may still happen; and DataPlaneUnavailable if a broker does not answer.
+        Raises BundleNotFound if the bundle does not exist or another client split it elsewhere; InvalidInput for no position, for a
+        position not strictly inside the bundle or for a split that the broker refuses with 412; NotFound for an unknown namespace; Conflict
+        or Terminal for another refusal; DataPlaneTimeout if the split may still happen, or a read has no complete answer; and
+        DataPlaneUnavailable if a broker does not answer.
         """
         cuts = sorted(set(positions))
         if not cuts:
@@ -125,13 +126,13 @@ class BundleActions:
         an owner, wait until the owner has changed, for at most `settle_seconds`.
 
         No request is sent (DONE_ALREADY) if the destination owns the bundle already, or if no broker owns it and no destination is given.
-        NOTHING_CHANGED: the previous owner loaded the bundle again. DONE does not say that the destination owns the bundle: `owner` may
-        be another broker, or None.
+        NOTHING_CHANGED: the request succeeded, and the previous owner has the bundle, usually again. DONE does not say that the destination
+        owns the bundle: `owner` may be another broker, or None.
 
         Raises LostRace if `source` is given and neither the source nor the destination owns the bundle, but another broker does;
         BundleNotFound if the bundle has been split; NotFound for an unknown namespace; Conflict for a destination that is not active;
-        InvalidInput or Terminal for another refusal; DataPlaneTimeout if the unload may still happen; and DataPlaneUnavailable if a broker
-        does not answer, also if this broker may own the bundle.
+        InvalidInput or Terminal for another refusal; DataPlaneTimeout if the unload may still happen, or a read has no complete answer; and
+        DataPlaneUnavailable if a broker does not answer, also if this broker may own the bundle.
         """
         first = [name for name in (source, destination) if name]
         _demand_present(self.reader.bundles(bundle.namespace), bundle)
@@ -292,6 +293,7 @@ def _result(state: tenacity.RetryCallState) -> object:
 
 
 def _is_present(bundles: NamespaceBundles, bundle: NamespaceBundle) -> bool:
+    """Return True if the bundle, with exactly these ends, is in the list. Raises InvalidInput for a bundle of another namespace."""
     try:
         bundles.require(bundle)
     except BundleNotFound:

@@ -67,10 +67,10 @@ def send(
 ) -> Reply:
     """Send one request and return the answer of the broker by `deadline` (`time.monotonic` seconds).
 
-    `parameters` are those of the URL, and `document` is sent as JSON (None: no body). Any status is returned, except up to 3 redirects,
-    which are followed, with the session's credentials, only to the origins in `trusted`.
-    Raises DataPlaneUnavailable if the request certainly was not processed, for example because of another redirect, and DataPlaneTimeout
-    if that is unknown; then the caller must read the state before it repeats the request.
+    `parameters` are those of the URL, and `document` is sent as JSON (None: no body). An answer with any status is returned, except up to 3
+    redirects (302, 307, 308), which are followed with the same method and the session's credentials, only to the origins in `trusted`.
+    Raises DataPlaneUnavailable if the request certainly was not processed, for example because of another redirect, and DataPlaneTimeout if
+    that is unknown; then the caller must read the state before it repeats the request.
     """
     for _ in range(REDIRECTS + 1):
         response = _open(session, method, url, deadline, parameters, document)
@@ -91,8 +91,8 @@ def send(
 def error_of(reply: Reply) -> CleaveError:
     """Return the error for an unsuccessful answer, for callers without a more precise error.
 
-    DataPlaneUnavailable, with the delay that the broker asks for, for a status of 429 or from 500 on. Terminal for every other status;
-    for 401 and 403 it names the token.
+    DataPlaneUnavailable, with the delay that the broker asks for (at most 300 s; 5 s if it asks for none), for a status of 429 or from 500
+    on. Terminal for every other status; for 401 and 403 it names the token.
     """
     answer = f"broker {origin(reply.url)} answers {urlsplit(reply.url).path} with {reply.status}"
     reason = f": {reply.reason}" if reply.reason else ""

@@ -147,7 +147,8 @@ def load_report(body: bytes) -> SystemReport:
 
 
 def metrics_report(page: bytes) -> SystemReport:
-    """Decode the system figures of a metrics page, which every load manager writes. They are percentages, so each limit is 100.
+    """Decode the system figures of a metrics page, which every load manager writes. They are percentages, so each limit is 100. A resource
+    that is missing, or whose figure is not a number, is unknown (limit 0); a missing version is empty.
 
     Raises DataPlaneUnavailable for a page without the usage of the CPU.
     """
@@ -166,8 +167,9 @@ def metrics_report(page: bytes) -> SystemReport:
 
 
 def topics(body: bytes) -> Iterator[TopicReport]:
-    """Decode `/admin/v2/broker-stats/topics`: all topics of the broker, persistent or not; each partition is a topic. The body is
-    decoded when the iteration begins, and DataPlaneUnavailable is raised then for a document of another shape.
+    """Decode `/admin/v2/broker-stats/topics`: all topics of the broker, persistent or not, those of system namespaces included; each
+    partition is a topic. The body is decoded when the iteration begins, and DataPlaneUnavailable is raised then for a document of another
+    shape.
     """
     for namespace, bundles in _read(_TOPICS, body, "statistics of topics").items():
         for bundle, domains in bundles.items():
@@ -265,7 +267,7 @@ def _read(decoder: msgspec.json.Decoder[Document], body: bytes, kind: str) -> Do
 
 
 def _number(figure: Figure) -> float | None:
-    """Return the number. None if the figure is not a number, is not finite, or is outside -MOST to MOST."""
+    """Return the number, which may be written as a text. None if the figure is not a number, is not finite, or is outside -MOST to MOST."""
     try:
         number = float(figure)
     except (TypeError, ValueError, OverflowError):

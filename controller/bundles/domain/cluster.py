@@ -110,6 +110,7 @@ class Cluster:
 
     @cached_property
     def _bundles_by_owner(self) -> Mapping[str | None, tuple[Bundle, ...]]:
+        """Bundles by their owner, each tuple by bundle id; the key None holds those without an owner."""
         owned = defaultdict(list)
         for bundle in self.bundles:
             owned[bundle.owner].append(bundle)

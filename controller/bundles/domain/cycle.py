@@ -54,8 +54,8 @@ class CycleState:
 
     def sampled(self, cluster: Cluster, sampled_at: int) -> CycleState:
         """Return the state with the latest readings of the cluster's bundles added to the averages if `sampled_at` (ms since the Unix
-        epoch) is later than that of the state; otherwise these readings were added before. In both cases the averages of bundles that no
-        longer exist are removed.
+        epoch) is later than that of the state, or the state has none; otherwise these readings were added before. A bundle without a
+        reading keeps its averages. In both cases the averages of bundles that no longer exist are removed.
         """
         averages = {
             b.bundle_id: self.averages[b.bundle_id] for b in cluster.bundles if b.bundle_id in self.averages
@@ -103,6 +103,9 @@ class CycleOutcome:
 def run_cycle(inputs: CycleInputs) -> CycleOutcome:
     """Return the splits and moves of one cycle. Pure. Moves of bundles that are split or busy are dropped, and named in `passed_over`. The
     state in `balance` of the result does not count the moves as made. Raises InvalidPolicy for settings that are not valid together.
+
+    Splits and their refusals are hottest first among the namespaces of one policy, for which the limit of splits in a cycle also holds.
+    Counts and instants of namespaces without a policy are dropped.
     """
     verdicts = [decide_splits(*question) for question in _split_questions(inputs)]
     splits = tuple(chain.from_iterable(verdict.chosen for verdict in verdicts))
@@ -133,10 +136,11 @@ class _PolicyCuts:
 
 
 def _split_questions(inputs: CycleInputs) -> list[tuple[SplitInputs, _PolicyCuts, TriggerSettings]]:
-    """Return the inputs, the cut finder and the settings of one split decision for each distinct policy, which decides all namespaces
-    with this policy.
+    """Return the inputs, the cut finder and the settings of one split decision for each distinct policy, which decides all namespaces with
+    this policy.
 
-    Bundles without a reading are left out. The order is that of the policies' first namespaces by name.
+    Bundles without a reading are left out, but count in `bundle_counts`, as do awaited bundles. The order is that of the policies' first
+    namespaces by name.
     """
     cluster = inputs.balance.cluster
     counts = Counter(bundle.namespace for bundle in cluster.bundles)

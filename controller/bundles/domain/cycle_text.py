@@ -50,7 +50,9 @@ def cycle_to_json(inputs: CycleInputs) -> str:
 
 
 def cycle_from_json(text: str) -> CycleInputs:
-    """Read the text of `cycle_to_json`; the decision on the result is identical. Raises InvalidInput for another text."""
+    """Read the text of `cycle_to_json`; the decision on the result is identical. A key that older versions did not write may be absent.
+    Raises InvalidInput for another text.
+    """
     try:
         document = json.loads(text)
         return CycleInputs(
@@ -124,6 +126,7 @@ def state_from_json(text: str) -> CycleState:
 
 
 def _write_topic(topic: BundleTopic) -> list[Any]:
+    """Return the topic as a list: name, hash, the rates of `RATES`, and the numbers of topics, producers, consumers and cached bytes."""
     stats = topic.stats
     counts = (stats.topic_count, stats.producer_count, stats.consumer_count, stats.cache_size_bytes)
     rates = [write_number(getattr(stats, name)) for name in RATES]

@@ -19,8 +19,9 @@ from functools import lru_cache
 
 @dataclass(frozen=True, slots=True)
 class IsolationPolicy:
-    """One policy of a cluster. `namespaces`, `primary` and `secondary` are regular expressions over the whole name. `min_primaries`:
-    number of active primary brokers below which the secondary brokers may be used too.
+    """One policy of a cluster. `namespaces` are regular expressions over the whole name of a namespace, `primary` and `secondary` over the
+    whole host of a broker, without the port. `min_primaries`: number of active primary brokers below which the secondary brokers may be
+    used too.
     """
 
     name: str
@@ -40,6 +41,8 @@ class Isolation:
     def allowed(self, namespace: str) -> frozenset[str] | None:
         """Return the active brokers that the first matching policy allows: the primary ones, and, while fewer than `min_primaries` of these
         are active, also the secondary ones. Empty if none of them is active; None if no policy names the namespace.
+
+        An expression that Python cannot read matches every namespace, and no broker.
         """
         matching = (
             candidate

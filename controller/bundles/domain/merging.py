@@ -173,7 +173,9 @@ def look_for_merges(
     """Return the merge verdict on each namespace of the cycle that has a policy and bundles, by name, from the readings of the cycle, by
     the namespace's split thresholds and the defaults of `MergeSettings`. Pure.
 
-    `cold_cycles`: number of cycles in a row in which each bundle was cold, as the previous verdicts returned it.
+    A bundle without a reading counts as empty if it has no owner and all brokers reported; otherwise as silent. `cold_cycles`: number of
+    cycles in a row in which each bundle was cold, as the previous verdicts returned it. Raises InvalidRange if the bundles of a namespace
+    overlap or do not reach both ends of the ring.
     """
     cluster = inputs.balance.cluster
     of_namespace: defaultdict[str, list[Bundle]] = defaultdict(list)
@@ -210,11 +212,11 @@ def _is_empty(bundle: Bundle, cluster: Cluster) -> bool:
 
 
 def plan_merges(look: MergeInputs, settings: MergeSettings | None = None) -> MergeVerdict:
-    """Return the merges that would be safe now in one namespace, a refusal for each other cold or silent bundle, and the counts of cold
-    cycles for the next call. Pure.
+    """Return the merges that would be safe now in one namespace, a refusal for each other cold or silent (not reported) bundle, rising, and
+    the counts of cold cycles, this one included, for the next call. Pure.
 
-    A bundle that is warm has none of these, and a silent bundle has no count; both start again at 0. `settings` None: the defaults.
-    Reports of bundles outside the present boundaries are ignored. Raises InvalidInput if a present bundle is reported twice.
+    A warm bundle has none of these, and a silent bundle has no count; both start again at 0. `settings` None: the defaults. Reports of
+    bundles outside the present boundaries are ignored. Raises InvalidInput if a present bundle is reported twice.
     """
     settings = settings or MergeSettings()
     reports = _by_bundle(look)
@@ -276,9 +278,9 @@ def _by_bundle(look: MergeInputs) -> dict[NamespaceBundle, BundleReport]:
 def _refused_by_itself(
     look: MergeInputs, settings: MergeSettings, bundle: NamespaceBundle, cold: int | None, reported: bool
 ) -> MergeRefusal | None:
-    """Return the reason in the bundle itself that prevents a merge: no report, isolated, cold for fewer than `cold_cycles` cycles, a split
-    in progress, or a split within `cooldown_seconds`. None if none applies, and for a warm bundle (`cold` None), which needs no reason.
-    `cold` is the number of consecutive cycles in which the bundle was cold.
+    """Return the first reason in the bundle itself that prevents a merge: no report, isolated, cold for fewer than `cold_cycles` cycles, a
+    split of its range in progress, or one within `cooldown_seconds`. None if none applies, and for a reported warm bundle (`cold` None),
+    which needs no reason. `cold` is the number of consecutive cycles in which the bundle was cold, this one included.
     """
     if not reported:
         return MergeRefusal(bundle, MergeRefusalReason.NOT_REPORTED, "reports", 0, 1)
@@ -301,8 +303,9 @@ def _refused_by_itself(
 
 
 def _joined(runs: list[_Run], settings: MergeSettings) -> list[_Run]:
-    """Return the runs after joining the coldest free pair of neighbours repeatedly, while the pair stays at or under the low-water mark and
-    more than `min_bundles` runs remain. `runs` itself does not change.
+    """Return the runs, in their order, after joining the coldest free pair of neighbours repeatedly (the lower of equally cold pairs),
+    while the pair stays at or under the low-water mark and more than `min_bundles` runs remain. `runs` are in the order of the ring, and do
+    not change.
     """
     runs = list(runs)
     shares = [_share(low, high, settings) for low, high in pairwise(runs)]
@@ -324,8 +327,8 @@ def _share(low: _Run, high: _Run, settings: MergeSettings) -> float:
 
 
 def _refused_by_neighbours(runs: list[_Run], index: int, settings: MergeSettings) -> MergeRefusal:
-    """Return the reason for which the bundle of the free run at `index` was joined to neither neighbour: no neighbour is free, each pair
-    is above the low-water mark, or the namespace would have fewer than `min_bundles`.
+    """Return the reason for which the bundle of the free run at `index`, its only one, was joined to neither neighbour: no neighbour is
+    free, each pair is above the low-water mark, or the namespace would have fewer than `min_bundles`. `runs` are the result of `_joined`.
     """
     bundle = runs[index].members[0]
     pairs = [
@@ -346,7 +349,9 @@ def _refused_by_neighbours(runs: list[_Run], index: int, settings: MergeSettings
 
 
 def _plan(look: MergeInputs, runs: list[_Run]) -> MergePlan | None:
-    """Return the plan that merges the bundles of each run. None if no run has several bundles. Together the runs cover the namespace."""
+    """Return the plan that merges the bundles of each run. None if no run has several bundles. `runs` are in rising order of the ring,
+    without gaps, and cover the namespace.
+    """
     merges = tuple(
         BundleMerge(run.members, run.whole, run.latest, run.long_term) for run in runs if len(run.members) > 1
     )

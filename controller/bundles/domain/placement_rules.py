@@ -41,11 +41,12 @@ class PlacementRules:
 
 
 def ruled(cluster: Cluster, rules: PlacementRules, reporting: Collection[str] | None) -> Cluster:
-    """Return the cluster with exactly the active brokers of the rules, their failure domains, and the policies of its namespaces. An active
-    broker that is not in the cluster is added without a report. Reports of brokers that are not in `reporting` are removed.
+    """Return the cluster with exactly the active brokers of the rules, their failure domains, the policies of its namespaces that restrict
+    anything, and the shared brokers. An active broker that is not in the cluster is added without a report. Reports of brokers that are not
+    in `reporting` are removed.
 
-    `reporting` None: fewer than SILENT_TICKS ticks are stored, so silent brokers cannot be recognized. If the list of active brokers was
-    not read, the cluster is returned unchanged.
+    `reporting` None: fewer than SILENT_TICKS ticks are stored, so silent brokers cannot be recognized, and every report stays. If the list
+    of active brokers was not read, the cluster is returned unchanged.
     """
     if rules.active is None:
         return cluster

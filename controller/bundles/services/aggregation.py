@@ -45,9 +45,9 @@ LIMIT_SCHEMA = pa.schema(
 @dataclass(frozen=True, slots=True)
 class BundleAggregation:
     """Result of a run. `applied` is False if there was nothing to do, or if this window or a later one was merged already. `written` and
-    `outrun`: numbers of rows that the run wrote, and that it did not write because the record had changed. `brokers`: number of broker
-    rows to write or delete. `topics`: number of topics in the files; 0 for both if nothing was computed. `quarantined`: paths of the
-    moved files.
+    `outrun`: numbers of rows that the run wrote, and that it did not write because the record had changed. `brokers`: number of broker rows
+    to write or delete. `topics`: number of topic rows in the files, one for each topic and tick; 0 for both if nothing was computed.
+    `quarantined`: former paths of the moved files.
     """
 
     run_id: str
@@ -76,8 +76,8 @@ def aggregate(
 ) -> BundleAggregation:
     """Aggregate one window on the Spark session for `master`, and merge the result. `store` logs in as the loader.
 
-    Files that cannot be read are moved into quarantine, even if nothing is aggregated. Nothing is merged (`applied` is False) if this
-    run, this window or a later one was merged before, or if no broker reported. After a merge, the topics of hot bundles are stored in the area.
+    Files that cannot be read are moved into quarantine, even if nothing is aggregated. Nothing is merged (`applied` is False) if this run,
+    this window or a later one was merged before, or if no broker reported. After a merge, the topics of hot bundles are stored in the area.
     Intermediate files are always deleted. All clusters of a database share one area and one watermark.
 
     Raises StoreUnavailable, the errors of the Spark session, and OSError if the storage does not answer.
@@ -145,7 +145,9 @@ def _merge(store: Store, run: BundleRun, changes: Mapping[str, pa.Table]) -> Mer
 
 
 def _set_aside(changes: Mapping[str, pa.Table]) -> Iterator[SetAside]:
-    """Yield the brokers and namespaces whose reports were skipped, with the reasons."""
+    """Yield the brokers and namespaces whose reports were skipped, with the reasons, from the tables `silent` and `uncut` of the changes. A
+    silent broker of which no report was skipped is left out.
+    """
     for row in changes["silent"].to_pylist():
         if row["set_aside"]:
             reason = (
@@ -159,7 +161,7 @@ def _set_aside(changes: Mapping[str, pa.Table]) -> Iterator[SetAside]:
 
 def _limits(settings: Mapping[tuple[str, str], Mapping[str, Any]]) -> pa.Table:
     """Return a row with the limits of the split policy for each known namespace, in LIMIT_SCHEMA. Settings that cannot be read are logged,
-    and the default limits hold. `settings`: the overrides by cluster and namespace.
+    and the default limits hold. `settings`: the overrides by (cluster, namespace).
     """
     rows = []
     for (cluster, namespace), overrides in settings.items():

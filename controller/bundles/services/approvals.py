@@ -19,8 +19,8 @@ def lock(tx: Connection, row: ApprovalRow) -> None:
 def carry_out(tx: Connection, row: ApprovalRow) -> None:
     """Set the proposal of the answered approval to approved, or to refused if the answer is anything but approved. Does not apply it.
 
-    The caller holds the lock of `lock`. Raises NotFound; InvalidInput for an approval in dry run, or if the proposal has ended; Conflict
-    for an approval of a stale proposal or while the bundle has another live proposal.
+    The caller holds the lock of `lock`. Raises NotFound if the proposal was deleted; InvalidInput for an approval in dry run, or if the
+    proposal has ended; Conflict for an approval of a stale proposal or while the bundle has another live (approved or applied) proposal.
     """
     is_approved = row.state is ApprovalState.APPROVED
     proposal = bundle_proposals.get_proposal(tx, row.subject_id)

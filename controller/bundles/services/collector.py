@@ -73,8 +73,8 @@ class _BoundaryCache:
     read: dict[str, tuple[NamespaceBundles, int]] = field(default_factory=dict)
 
     def doubtful(self, reports: Sequence[_Report]) -> list[str]:
-        """Return the namespaces whose boundaries must be read: unknown ones and those with a bundle that is not in their list, by name,
-        then up to LOOKED_AT_AGAIN others, longest ago first.
+        """Return the namespaces whose boundaries must be read: those with a report whose boundaries are unknown or lack a reported bundle,
+        by name, then up to LOOKED_AT_AGAIN others, longest ago first.
 
         Removes namespaces that no report names from the cache.
         """
@@ -161,7 +161,8 @@ class BundleCollector(Stoppable):
         return tick
 
     def tick(self) -> BundleTick:
-        """Read all brokers once, AT_ONCE of them at the same time, and write the reports. Writes no file if no broker answered.
+        """Read all brokers once, AT_ONCE of them at the same time, and write the reports of those that answered completely. Writes no file,
+        and returns None as `path`, if none did.
 
         Sets the metrics of the collector, and logs silent brokers. Raises OSError if the storage does not answer.
         """
@@ -251,7 +252,9 @@ def _answers(
 
 
 def _add(rows: Mapping[str, list[dict[str, Any]]], cluster: str, report: _Report) -> None:
-    """Add the report of a broker to the rows of topics, owned bundles and brokers."""
+    """Add the report of a broker to `rows`, by kind, as rows with the columns of REPORT_SCHEMAS: one for each topic, one for each owned
+    bundle, and one for the broker. Each has the time `instant_ms` of the report.
+    """
     where = {"cluster": cluster, "broker": report.broker.name, "instant_ms": report.instant_ms}
     rows["topics"].extend(
         where | {"namespace": topic.namespace, "topic": topic.topic} | asdict(topic.stats)

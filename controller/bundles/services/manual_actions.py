@@ -64,13 +64,13 @@ def plan_manual_split(
     """Return the cuts and the load of each part, by the topics that the brokers report now, or the refusal of the algorithm. Sends no
     split. `allowed`: names of the algorithms that may be used.
 
-    Unless an algorithm is named, positions imply specified_positions_divide, topics imply isolate_outstanding, and neither implies
-    range_equally_divide. A bundle that was already cut at exactly these positions is planned again over its parts, so that a split may be
-    repeated.
+    Unless an algorithm is named, positions imply specified_positions_divide, also with fewer than two topics; topics imply
+    isolate_outstanding, and neither implies range_equally_divide. A bundle that was already cut at exactly these positions is planned again
+    over its parts, so that a split may be repeated.
 
-    Raises InvalidInput, also for an option that the algorithm does not use; Unsupported for an algorithm that is not `allowed`; Conflict
-    if the namespace would exceed the maximum number of bundles of its policy; NotFound for an unknown namespace; BundleNotFound for a
-    bundle that was split or does not exist, and if no bundle is LARGEST or HOT; Retryable or Terminal if a broker does not answer or
+    Raises InvalidInput, also for an option that the algorithm does not use; Unsupported for an algorithm that is not `allowed` or unknown;
+    Conflict if the namespace would exceed the maximum number of bundles of its policy; NotFound for an unknown namespace; BundleNotFound
+    for a bundle that was split or does not exist, and if no bundle is LARGEST or HOT; Retryable or Terminal if a broker does not answer or
     refuses to answer; and StoreUnavailable.
     """
     name = split.algorithm or _implied_algorithm(split)
@@ -95,8 +95,8 @@ def plan_manual_split(
 
 
 def _demand_room(store: Store, cluster: str, listed: NamespaceBundles, plan: SplitPlan) -> None:
-    """Raise Conflict if the namespace, with its present boundaries `listed`, would have more than `max_bundles` of its split policy after
-    the split. A repeated split adds no bundle and is always allowed.
+    """Raise Conflict if the namespace, with its present boundaries `listed`, would have more than `max_bundles` of its split policy (the
+    default policy for a namespace that is not stored) after the split. A repeated split adds no bundle and is always allowed.
     """
     added = len(set(plan.cuts) - set(listed.boundaries))
     with store.transaction() as tx:
@@ -118,7 +118,7 @@ def _implied_algorithm(request: ManualSplit) -> str:
 
 
 def _demand_options_of(algorithm: str, request: ManualSplit) -> None:
-    """Raise InvalidInput for an option of the split that the algorithm does not use."""
+    """Raise InvalidInput for an option of the split that the algorithm does not use. The default number of `parts` counts as no option."""
     options = {
         "positions": request.positions,
         "topics": request.topics,
@@ -161,8 +161,8 @@ def topics_in(reader: BundleReader, bundle: NamespaceBundle) -> list[BundleTopic
 
 
 def find_bundle(store: Store, cluster: str, text: str) -> NamespaceBundle:
-    """Return the bundle of a text, which need not exist, or for a namespace followed by /LARGEST or /HOT the bundle with the most topics
-    or the most bytes per second, as last aggregated.
+    """Return the bundle of a text, which need not exist, or for a namespace followed by /LARGEST or /HOT the bundle with the most topics or
+    the most bytes per second, as last aggregated; of equal ones the first by name.
 
     HOT uses the averages of past cycles; for a bundle without averages, the latest figures. Raises InvalidInput for a text that names no
     bundle or namespace, NotFound if the namespace was never aggregated, and BundleNotFound if none of its bundles has topics.

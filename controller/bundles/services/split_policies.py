@@ -44,8 +44,8 @@ def change_split_policy(
     `changes`. Return the policy in force.
 
     Writes nothing if the parameters do not change. Raises NotFound if no report has named the namespace; InvalidPolicy for parameters that
-    are unknown, of a wrong type or not valid together, and for one that an older version left unreadable, unless null or `replace` removes
-    it; LostRace if the row changed at the same time.
+    are unknown (unless null), of a wrong type or not valid together, and for one that an older version left unreadable, unless null or
+    `replace` removes it; LostRace if the row changed at the same time.
     """
     with store.transaction() as tx:
         row = bundle_namespaces.get_namespace(tx, cluster, namespace)

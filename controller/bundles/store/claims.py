@@ -52,11 +52,12 @@ def claim(
     limit: int,
     kinds: Sequence[ProposalKind] = tuple(ProposalKind),
 ) -> list[ProposalRow]:
-    """Claim up to `limit` proposals of the cluster that are in the state and have no running claim, for `seconds` from now. Return
-    them, oldest first.
+    """Claim up to `limit` proposals of the cluster that are in the state and have no running claim, for `seconds` from now. Return them by
+    id, ascending. `claimant` is recorded.
 
-    Each claim adds 1 to the proposal's attempts and raises its row version. Proposals that have waited too long (stale) are skipped, and
-    so are proposals that another transaction has locked, and approved proposals of a namespace in dry run.
+    Each claim adds 1 to the proposal's attempts and raises its row version. Proposals that have waited too long (stale) are skipped, and so
+    are proposals whose next attempt is scheduled later (`release`), proposals that another transaction has locked, and approved proposals
+    of a namespace that is in dry run or not known.
     """
     values = {
         "cluster": cluster,

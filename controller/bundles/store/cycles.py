@@ -97,9 +97,10 @@ def find_request(tx: Connection, request_key: str) -> int | None:
 def record(tx: Connection, cycle: NewCycle, *, next_state: str, seen_state_version: int) -> int:
     """Write the cycle, its proposals and the next state. Return the id of the cycle.
 
-    In the same transaction, older proposals that this cycle replaces or that have waited too long are refused, and an approval is
-    requested for each proposal that needs one. Raises LostRace if the state is not at the version seen, and Conflict if another cycle has
-    the same request key.
+    In the same transaction, unapproved proposals of other cycles are refused as in `proposals.supersede`, approved proposals that were not
+    applied in time are refused, and an approval is requested for each proposal that waits for one. `seen_state_version` 0 means that no
+    state is stored. Raises Conflict if another cycle, of any cluster, has the request key; else LostRace if the state is not at the version
+    seen; else InvalidInput as `proposals.add`.
     """
     values = {
         "cluster": cycle.cluster,
@@ -140,7 +141,7 @@ def expire(tx: Connection, older_than: datetime) -> int:
 
 def forget_inputs(tx: Connection, older_than: datetime) -> int:
     """Delete the inputs, the outcome and the refusals of cycles that were recorded before `older_than`, except the newest cycle of each
-    cluster. Return the number of these cycles.
+    cluster. Return the number of cycles whose inputs this call deleted.
 
     A cycle without inputs cannot be replayed. The cycle and its proposals are kept.
     """

@@ -155,11 +155,12 @@ def split_settings(tx: Connection) -> dict[tuple[str, str], Mapping[str, Any]]:
 
 
 def stage_and_merge(tx: Connection, run: BundleRun, changes: Mapping[str, pa.Table]) -> MergeResult:
-    """Copy the result of a run (`changes`, in CHANGE_SCHEMAS) into the staging tables and merge it. Return the numbers of written and of
-    outrun rows.
+    """Copy the result of a run into the staging tables and merge it. `changes` has a table for each name in CHANGE_SCHEMAS. Return the
+    numbers of written and of outrun rows; rows of `clusters` are always written and not counted.
 
-    A row whose record changed after the run read it is outrun: it is not written, and the next run computes it again. A run that was
-    merged before, or whose window does not end after the watermark, changes nothing (`applied` is False).
+    A row whose record changed after the run read the record is outrun: it is not written, and the next run computes it again. A row of a
+    bundle is also outrun if its namespace changed meanwhile, even only in its mode, unless the run itself found the present boundaries. A
+    run that was merged before, or whose window does not end after the watermark, changes nothing (`applied` is False, both numbers are 0).
     """
     for name, (relation, schema) in _STAGING.items():
         append(tx, relation, run.run_id, changes[name], schema)

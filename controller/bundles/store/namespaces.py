@@ -114,8 +114,8 @@ def list_namespaces(tx: Connection, cluster: str) -> list[NamespaceRow]:
 def set_mode(
     tx: Connection, cluster: str, namespace: str, mode: BalancingMode, *, actor: str, seen_row_version: int
 ) -> NamespaceRow:
-    """Set the mode of a namespace. Mode approval requests approvals for its open proposals; any other mode ends its pending
-    approvals.
+    """Set the mode of a namespace. Mode approval requests an approval for each of its proposals that is in the state proposed, is not stale
+    and has none pending; any other mode ends the namespace's pending approvals. No proposal changes its state.
 
     Returns the new row. Raises NotFound, or LostRace if the row has another version.
     """

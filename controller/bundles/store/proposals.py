@@ -98,7 +98,9 @@ class ProposalRow:
 
     @property
     def action(self) -> str:
-        """Short text of the action: `unload acme/shop/0x00000000_0x40000000 from a:8080 to b:8080`."""
+        """Short text of the action: `unload acme/shop/0x00000000_0x40000000 from a:8080 to b:8080`, or `split
+        acme/shop/0x00000000_0x40000000 at 0x20000000`. Parts without a value are left out; several cut points are separated by commas.
+        """
         cuts = ", ".join(f"{cut:#010x}" for cut in self.cut_points)
         parts = (("at", cuts), ("from", self.broker), ("to", self.destination))
         return " ".join([self.kind, str(self.bundle), *(f"{word} {value}" for word, value in parts if value)])
@@ -218,9 +220,11 @@ def add(tx: Connection, cycle_id: int, cluster: str, proposals: Sequence[NewProp
 
 
 def supersede(tx: Connection, cluster: str, cycle_id: int) -> int:
-    """Refuse the cluster's unapproved proposals of other cycles, and end their approvals. Return the number of refused proposals.
+    """Refuse proposals of the cluster that are in the state proposed and of another cycle than `cycle_id`, and end their approvals. Return
+    the number of refused proposals.
 
-    In a namespace with mode approval, a proposal is kept for PATIENCE_SECONDS, or until cycle `cycle_id` has a proposal for its bundle.
+    In a namespace with mode approval, a proposal is refused only if it is stale (proposed longer than PATIENCE_SECONDS ago) or if cycle
+    `cycle_id` has a proposal, of any kind, for a bundle with the same lower bound.
     """
     ids = tx.execute(_SUPERSEDE, {"cluster": cluster, "cycle_id": cycle_id}).scalars().all()
     approvals.end(tx, Subject.BUNDLE_PROPOSAL, ids, ApprovalState.EXPIRED, f"cycle {cycle_id} decided again")
@@ -228,8 +232,8 @@ def supersede(tx: Connection, cluster: str, cycle_id: int) -> int:
 
 
 def expire_approved(tx: Connection, cluster: str) -> int:
-    """Refuse approved proposals that were not applied within PATIENCE_SECONDS and have no running claim; end their approvals. Return
-    their number.
+    """Refuse proposals in the state approved that were approved longer than PATIENCE_SECONDS ago and have no running claim; end their
+    approvals. Return the number of refused proposals.
     """
     ids = tx.execute(_EXPIRE, {"cluster": cluster}).scalars().all()
     approvals.end(
@@ -330,13 +334,14 @@ def move(
     outcome: str | None,
     seen_row_version: int,
 ) -> ProposalRow:
-    """Set the state, the actor and the outcome if the row still has the version seen. Return the new row.
+    """Set the state, the actor and the outcome (None removes the stored outcome) if the row still has the version seen. Return the new row.
 
     The change ends the claim. A proposal that becomes applied, failed or refused also ends its approval, unless the approval has ended.
 
-    Raises NotFound, LostRace for another row version, InvalidInput for a state that may not follow the present state, for a failed or
-    refused proposal without an outcome and for an approval in dry run, and Conflict for an approval while the bundle has another live
-    (approved or applied) proposal.
+    Raises NotFound and LostRace for another row version before all other errors; InvalidInput for a state that may not follow the present
+    state (the present state itself may be set), for a failed or refused proposal without an outcome, and for an approval in a namespace
+    that is in dry run or not known; and Conflict for an approval while another proposal for a bundle with the same lower bound is approved
+    or applied.
     """
     values = {"state": state.value, "actor": actor, "outcome": outcome}
     key = {"proposal_id": proposal_id, "seen": seen_row_version}

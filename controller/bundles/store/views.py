@@ -53,8 +53,9 @@ _BROKERS = """
 
 
 def gauges(tx: Connection, cluster: str) -> dict[str, list[tuple[list[str], float]]]:
-    """Return the metrics of balancing: label values and value of each series, by the name of the metric in
-    `bundles.metrics`. The list of a metric without a value is empty.
+    """Return the metrics of balancing, by the names of all metrics in `bundles.metrics`. A series is its label values, in the order of the
+    labels there, and its value. The list of a metric without a value is empty; a broker of unknown usage has no series of
+    `cleave_bundle_broker_usage`.
     """
     brokers = inspection.rows(tx, _BROKERS, cluster=cluster)
     series = {
@@ -72,8 +73,10 @@ def gauges(tx: Connection, cluster: str) -> dict[str, list[tuple[list[str], floa
 
 
 def bundles_now(tx: Connection, cluster: str, namespace: str) -> Rows:
-    """Return the bundles of a namespace with owner and load, as last aggregated, in the order of the ring. The figures of a bundle
-    without a report since the boundaries changed are None. Raises NotFound if the namespace is not known.
+    """Return the bundles of a namespace, in the order of the ring, with the columns of `_BUNDLES_NOW`: the mode of the namespace, and each
+    bundle's owner and load as last aggregated. Owner, load and share are None for a bundle without stored load, such as a bundle that no
+    report has named yet. The owner is None also while no broker owns the bundle, the share also if the namespace has no traffic.
+    `observed_at` is the time of the owner's last report, None if unknown. Raises NotFound if the namespace is not known.
     """
     rows = inspection.rows(tx, _BUNDLES_NOW, cluster=cluster, namespace=namespace)
     if not rows:

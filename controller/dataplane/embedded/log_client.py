@@ -74,7 +74,8 @@ class EmbeddedLogClient(OneProcess):
         queue_life_seconds: float = LIFE_SECONDS,
     ) -> None:
         """Create the client without connecting. A queue reader without a call for `queue_life_seconds` (at
-        most 3600) counts as dead. Raises InvalidInput for an invalid `url`.
+        most 3600, which `open_queue_reader` checks) counts as dead, and its messages are delivered to others.
+        Raises InvalidInput for an invalid `url`.
         """
         self._url = url
         self._calls = PostgresCalls(url, call_timeout_seconds=call_timeout_seconds, pool_size=pool_size)
@@ -94,13 +95,14 @@ class EmbeddedLogClient(OneProcess):
         bucket: HashRange | None = None,
     ) -> int:
         """Store a batch whole, notify the log's readers, and return the number of messages. For an empty
-        batch, do nothing and return 0.
+        batch, only check the producer name, and return 0.
 
         `sequence` (0 or more) rises with each batch of the producer in this log; a batch whose number is not
         above the last stored one counts as stored, also by a terminated log, and is not stored again. Raises
-        InvalidInput for a message outside the bucket, a batch above `MAX_BATCH_BYTES` (of keys and payloads,
-        or of metadata) or 100,000 messages, or an invalid producer name; Terminal for a producer name of
-        another login; SegmentTerminated; SegmentNotFound.
+        InvalidInput for a message outside the bucket (None: outside the hash ring), a batch above
+        `MAX_BATCH_BYTES` (of keys and payloads, or of metadata) or 100,000 messages, a negative `sequence`,
+        or an invalid producer name; Terminal for a producer name that another login used in this log;
+        SegmentTerminated; SegmentNotFound.
         """
         checked("producer", producer)
         if not messages:
@@ -144,12 +146,15 @@ class EmbeddedLogClient(OneProcess):
         """Take the cursor, or the part of it in the range `bucket`, and return a reader from its position on.
         The first reader starts the thread that listens for notifications, which calls `on_arrival`.
 
-        The cursor is taken by compare-and-set, whole or not at all; owners that are not among `live_owners`,
-        and an earlier reader of `owner`, lose it. Raises LostRace while another of `live_owners` has a part
-        of the range; FencedOut if a part was taken under a later `ownership` (None: not compared), or no
-        leader has assigned `ownership` yet; SegmentNotFound; SubscriptionNotFound; and InvalidInput for a
-        bucket that is not made of the log's entry buckets, or an owner's name that is empty, too long or
-        cannot be stored.
+        The range is taken whole or not at all. A reader that has a part of the range, and whose owner is not
+        among `live_owners` or is `owner`, loses all its parts. A queue of the subscription ends: messages
+        from its first unacknowledged message on are delivered again, acknowledged or not.
+
+        Raises LostRace while another of `live_owners` has a part of the range; FencedOut if a part was taken
+        under a later `ownership` (None: not compared), or no leader has assigned `ownership` yet;
+        SegmentNotFound; SubscriptionNotFound; and InvalidInput for a bucket that is not made of the log's
+        entry buckets (not checked for a log that does not store them), or an owner's name that is empty, too
+        long or cannot be stored.
         """
         self._listen()
         bucket = FULL_RANGE if bucket is None else bucket
@@ -177,7 +182,8 @@ class EmbeddedLogClient(OneProcess):
     def locate(self, backing_topic: str, instant_ms: int | None) -> Position:
         """Return the position after which `open_reader_at` begins with the first stored message published at
         or after the instant (milliseconds since the Unix epoch); the position of the last message if there is
-        no such message, or `instant_ms` is None. Raises SegmentNotFound.
+        no such message, or `instant_ms` is None. (0, -1) is the position before the first message of a log.
+        Raises SegmentNotFound.
         """
         position: Position = self._row(_LOCATE, backing_topic, instant_ms)
         return position
@@ -189,9 +195,10 @@ class EmbeddedLogClient(OneProcess):
         the log ever had. The first reader starts the thread that listens for notifications, which calls
         `on_arrival`.
 
-        A position without a timeline, from before logs had timelines, is trusted unless the log ends before
-        it. Then DataGone is raised, as also if the next message was trimmed. Raises SegmentNotFound, and
-        LogShortened, which is also logged and counted, if the log lacks the message at the position.
+        Raises SegmentNotFound; LogShortened, also logged and counted, with the position to continue after in
+        `resume`, if the log ends before the position or has a message of a later timeline there; and DataGone
+        if the next message was trimmed. A position without a timeline, from before logs had timelines, is
+        trusted; if the log ends before such a position, DataGone is raised.
         """
         self._listen()
         timeline, offset = (0, -1) if after is None else timeline_and_offset(after)
@@ -222,8 +229,9 @@ class EmbeddedLogClient(OneProcess):
         Disconnects readers that read the subscription in order; LostRace is not raised. If they had divided
         the cursor, messages behind its lowest position are delivered again, although they may be
         acknowledged. A thread keeps the queue reader alive until `close`. Raises SegmentNotFound,
-        SubscriptionNotFound, and InvalidInput for an owner's name that is empty, too long or cannot be
-        stored.
+        SubscriptionNotFound, InvalidInput for an owner's name that is empty, too long or cannot be stored, or
+        for `queue_life_seconds` out of range, and DataPlaneUnavailable if this login has 10,000 readers of
+        the subscription on the log.
         """
         self._listen()
         mark, began_at = uuid.uuid4().hex, boot_seconds()
@@ -253,8 +261,8 @@ class EmbeddedLogClient(OneProcess):
         return reader
 
     def close(self) -> None:
-        """Close the readers and the connections, and end the threads that listen and keep queue readers
-        alive.
+        """Close the readers and the connections, end the threads that listen and keep queue readers alive,
+        and wait for them. So `on_arrival` must not call this. The client must not be used afterwards.
         """
         self._keeper.close()
         for reader in list(self._callbacks):
@@ -275,7 +283,9 @@ class EmbeddedLogClient(OneProcess):
         return row
 
     def _watch(self, reader: _Reader, log_id: int, on_arrival: Callable[[], None]) -> None:
-        """Call `on_arrival` at each notification of the reader's log, until `_forget`."""
+        """Call `on_arrival`, in the listening thread, at each notification of the reader's log and after each
+        connection of the listener, until `_forget`.
+        """
         with self._lock:
             self._callbacks[reader] = (log_id, on_arrival)
 
@@ -297,7 +307,7 @@ class EmbeddedLogClient(OneProcess):
                 self._listener.start()
 
     def _call_back(self, log_id: int | None) -> None:
-        """Call `on_arrival` of each reader of the log; None: of all readers."""
+        """Call `on_arrival` of each open reader of the log with this id; None: of all open readers."""
         with self._lock:
             callbacks = [
                 callback
@@ -323,8 +333,9 @@ def _array(values: Iterable[bytes | None]) -> str:
 
 
 def _bucket_hashes(messages: Sequence[OutgoingMessage], bucket: HashRange) -> str:
-    """Return an integer[] literal with the bucket hash of each message, of which there must be at least one.
-    Raises InvalidInput for a hash outside the bucket.
+    """Return an integer[] literal with the bucket hash of each message (`_bucket_hash`), in their order.
+    There must be at least one message. Raises InvalidInput, which names the first such message, for a hash
+    outside the bucket.
     """
     hashes = [_bucket_hash(message) for message in messages]
     if not (bucket.start <= min(hashes) and max(hashes) <= bucket.end):

@@ -11,8 +11,9 @@ from controller.dataplane.log_client import Metadata
 
 
 def written(metadata: Metadata | None) -> str | None:
-    """Return the JSON text to store, without values that are empty, 0 or False; None for a message without
-    metadata.
+    """Return the JSON text to store: an object with the keys `properties` (an object; the last of equal names
+    counts), `event_time_ms` and `is_binary_key`, without values that are empty, 0 or False. None for a
+    message without metadata.
     """
     if metadata is None:
         return None
@@ -25,8 +26,9 @@ def written(metadata: Metadata | None) -> str | None:
 
 
 def read(document: object) -> Metadata | None:
-    """Return the metadata of a stored object. None if it is not an object. A property or event time of
-    another type than Cleave stores is left out.
+    """Return the metadata of a stored object with the keys of `written`, decoded from JSON. None if
+    `document` is not an object. A missing key has its default, as have an event time that is not an integer
+    and an `is_binary_key` that is not true. A property whose value is not a text is left out.
     """
     if not isinstance(document, dict):
         return None

@@ -70,6 +70,9 @@ class EmbeddedDataPlane:
         pool_size: int = 5,
         shares_journal_server: bool = False,
     ) -> None:
+        """Create the data plane without connecting. `pool_size` is the largest number of connections, and so
+        of calls at once. Raises InvalidInput for an invalid `url`.
+        """
         self._calls = PostgresCalls(url, call_timeout_seconds=call_timeout_seconds, pool_size=pool_size)
         self._shares_journal_server = shares_journal_server
         self._trimmed_to = 0  # the last log that a trim completed before it ran out of time
@@ -95,7 +98,8 @@ class EmbeddedDataPlane:
         """Return the log's name in Pulsar 5's form, `segment://tenant/namespace/name/0000-7fff-12`, without a
         call.
 
-        Raises InvalidInput for a topic's name without `topic://`, or a name that is too long.
+        Raises InvalidInput for a topic's name without `topic://`, or a name that is too long or that
+        PostgreSQL cannot store. `descriptor` is not checked.
         """
         if not topic.startswith(_TOPIC):
             raise InvalidInput(f"{topic!r} is not a scalable topic; name it as topic://tenant/namespace/name")
@@ -146,7 +150,8 @@ class EmbeddedDataPlane:
         """Delete the log and its cursors, and notify its readers. Then delete the messages of deleted logs in
         chunks, beginning with the log that was created first, for at most half of a call's time.
 
-        A later delete, of any log, removes messages that are left. A missing log is success.
+        A later delete, of any log, removes messages that are left. A missing log is success. After an error
+        the log may be deleted, because its messages are deleted afterwards.
         """
         purpose = f"delete {backing_topic}"
         deadline = time.monotonic() + self.call_timeout_seconds * _SWEEP_SHARE
@@ -172,7 +177,7 @@ class EmbeddedDataPlane:
         return LogState.TERMINATED if row[0] else LogState.OPEN
 
     def create_subscription(self, backing_topic: str, subscription: str) -> None:
-        """Create the cursor at the earliest position; an existing cursor keeps its position.
+        """Create the cursor at the first stored message; an existing cursor keeps its position.
 
         Notifies the log's readers. Raises SegmentNotFound, and InvalidInput for an invalid name.
         """
@@ -264,7 +269,10 @@ class EmbeddedDataPlane:
         self._move(backing_topic, subscription, "NULL")
 
     def sample(self, backing_topics: Sequence[str]) -> Mapping[str, Counters]:
-        """Return the counters of the logs that exist, by name, all read at one instant."""
+        """Return the counters of the logs that exist, by name, all read at one instant. Their `source` is
+        `embedded-` with the id of the database's logs, which a copy of the database keeps. `producers` is
+        None.
+        """
         with self._calls.statement(f"sample {len(backing_topics)} logs") as cursor:
             instant = STEADY_CLOCK.now_ms()
             cursor.execute(
@@ -282,9 +290,10 @@ class EmbeddedDataPlane:
             }
 
     def sample_keys(self, backing_topic: str, *, most: int) -> KeySample:
-        """Return the segment hashes of the keys of at most `most` (at least 1) of the latest messages, read
-        by index from the log's end. The sample of a log without messages is empty. Raises SegmentNotFound;
-        SegmentTerminated for a terminated log, whose keys belong to its successors.
+        """Return the segment hashes of the keys of the latest `most` (at least 1) messages that are stored,
+        in no order. A message without a key, or with a key longer than `LONGEST_KEY_BYTES`, only counts in
+        `keyless`. The sample of a log without messages is empty. Raises SegmentNotFound; SegmentTerminated
+        for a terminated log, whose keys belong to its successors.
         """
         with self._calls.statement(f"sample keys of {backing_topic}") as cursor:
             cursor.execute(
@@ -307,8 +316,8 @@ class EmbeddedDataPlane:
         """Create each log with its own subscriptions and those of its predecessors, at the earliest position.
         Add missing subscriptions to existing logs.
 
-        All or nothing. Return the state, the subscriptions and the origin of each log after the call, by
-        name. Raises InvalidInput for an invalid name of a log or subscription.
+        All or nothing. Return the state, all subscriptions (sorted) and the origin of each log after the
+        call, by name. Raises InvalidInput for an invalid name of a log or subscription.
         """
         with self._calls.statement(f"create {len(successors)} logs") as cursor:
             return set_wise.create(cursor, successors, waits_for_disk=not self._shares_journal_server)
@@ -319,7 +328,7 @@ class EmbeddedDataPlane:
         keeps a log locked for 100 ms, all logs that are then locked are absent too, and not terminated.
 
         If a log is absent from the result, also ends the long transactions of applications, which may have
-        locked the log.
+        locked the log (`end_long_transactions`, whose errors are ignored).
         """
         with self._calls.statement(f"terminate {len(backing_topics)} logs") as cursor:
             closed = set_wise.terminate(
@@ -331,10 +340,12 @@ class EmbeddedDataPlane:
         return closed
 
     def end_long_transactions(self) -> int:
-        """End sessions of applications that hold locks of logs in a transaction that is older than
-        `call_timeout_seconds` (three times as old if the session waits for another lock), and log each. If a
-        quarter of the server's queue of notifications is in use, also end sessions of applications and
-        inspectors whose transaction is older than a minute.
+        """End sessions of applications that hold locks of logs or cursors in a transaction that is older than
+        `call_timeout_seconds` (three times as old if the session waits for a lock), and log each. If more
+        than a quarter of the server's queue of notifications is in use, also end sessions of applications and
+        inspectors, in any database of the server, whose transaction is older than a minute. Applications and
+        inspectors are logins with the role `cleave_client` or `cleave_inspector`, except superusers and
+        members of `cleave_owner` or `cleave_controller`.
 
         Return the number of sessions that were ended. Raises Terminal if the role may not end sessions.
         """
@@ -375,7 +386,8 @@ class EmbeddedDataPlane:
     def trim(self, retention_seconds: float) -> Trimmed:
         """Delete messages that are older than `retention_seconds` and that every subscription of the log, if
         there are any, has acknowledged: in chunks, each a transaction, for half of a call's time. A log that
-        another session has locked is skipped.
+        another session has locked is skipped. Also deletes the records of long silent producers of the logs
+        that are trimmed.
 
         Return the number of deleted messages, and `is_complete`. If the time ran out (`is_complete` is
         False), the next call continues where this call stopped, and does not check the earlier logs again.
@@ -408,8 +420,8 @@ class EmbeddedDataPlane:
 
     def _trimmable(self, purpose: str, retention_seconds: float) -> tuple[int | None, Sequence[int]]:
         """Check the next `_LOGS_PER_CHECK` logs after `_trimmed_to`, in the order of their ids. Return the id
-        of the last of these logs, None if no log is left, and the ids of the logs among them that have
-        messages to trim.
+        of the last of these logs, None if no log is left, and the ids, ascending, of the logs among them
+        whose first message is old enough and acknowledged.
         """
         with self._calls.statement(purpose) as cursor:
             cursor.execute(
@@ -423,8 +435,9 @@ class EmbeddedDataPlane:
         """Delete up to `TRIM_CHUNK` old and acknowledged messages from the front of the log, and return their
         number. 0 also for a log that another session has locked.
 
-        If fewer are deleted, but at least one, also delete the records of producers that have sent nothing
-        for `retention_seconds`, and for a day.
+        If fewer are deleted, but at least one, also delete the records of the log's producers that have sent
+        nothing for the longer of `retention_seconds` and a day; a batch that such a producer repeats is
+        stored again.
         """
         with self._calls.statement(purpose) as cursor:
             cursor.execute(
@@ -435,9 +448,9 @@ class EmbeddedDataPlane:
             return int(trimmed)
 
     def _move(self, backing_topic: str, subscription: str, instant: str, *values: object) -> None:
-        """Move the cursor to the first message at or after the time that the SQL expression `instant` yields,
-        or to the end for `NULL`, and disconnect its readers. `values` are the parameters of the expression.
-        Raises SubscriptionNotFound if there is no log or cursor.
+        """Move the cursor to the first stored message at or after the time that the SQL expression `instant`
+        yields, or to the end if there is none, or for `NULL`, and disconnect its readers. `values` are the
+        parameters of the expression. Raises SubscriptionNotFound if there is no log or cursor.
         """
         row = self._row(
             f"move {subscription!r} on {backing_topic}",
@@ -451,10 +464,11 @@ class EmbeddedDataPlane:
 
 
 def _sweep_chunk(cursor: psycopg2.extensions.cursor) -> bool:
-    """Delete up to `DELETE_CHUNK` messages of one deleted log, or, if the log has none, its row in
-    `embedded.dropped_log`.
+    """Delete up to `DELETE_CHUNK` messages of the deleted log with the lowest id that no other session works
+    on; if the log has none, its row in `embedded.dropped_log`.
 
-    Return False if no deleted log is left, or other sessions are deleting the rest.
+    Return True if there is such a log; False if no deleted log is left, or other sessions are deleting the
+    rest.
     """
     cursor.execute("SELECT log_id FROM embedded.dropped_log ORDER BY log_id LIMIT 1 FOR UPDATE SKIP LOCKED")
     row = cursor.fetchone()

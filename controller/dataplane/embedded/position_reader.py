@@ -47,11 +47,12 @@ class EmbeddedPositionReader(OneProcess):
         return False
 
     def read(self, limit: int) -> Sequence[LogMessage]:
-        """Return the next messages in order, at most `limit` and some 8 MiB, and advance the reader. Empty if
-        there are none at present.
+        """Return the next messages in order, at most `limit`, 10,000 and some 8 MiB (but at least one), and
+        advance the reader. Empty if there are none at present, or the log is read to its end.
 
-        Raises InvalidInput for a limit below 1, DataGone if the log or the next messages were deleted, and
-        DataPlaneUnavailable if the log became shorter.
+        Raises InvalidInput for a limit below 1, DataGone if the log was deleted or the next messages were
+        trimmed, and DataPlaneUnavailable if the log lacks the last message that was read (only another reader
+        helps) or PostgreSQL cannot serve the call. An error does not advance the reader.
         """
         if limit < 1:
             raise InvalidInput(f"read limit {limit}: ask for 1 message or more")
@@ -73,9 +74,9 @@ class EmbeddedPositionReader(OneProcess):
         self._on_close()
 
     def _read_at(self, limit: int) -> tuple[list[LogMessage], bool]:
-        """Return the next messages, at most `limit` (0: none), and True if the log is terminated and no
-        message can follow them. Does not advance the reader. Raises DataGone and DataPlaneUnavailable as
-        `read` does.
+        """Return the next messages, within the limits of `read` (`limit` 0: none), and True if the log is
+        terminated and no message can follow them. Does not advance the reader. Raises DataGone and
+        DataPlaneUnavailable as `read` does.
         """
         with self._calls.statement(f"read {self._backing_topic}") as cursor:
             place = (self._place.offset, limit, MAX_READ_BYTES, self._place.timeline)

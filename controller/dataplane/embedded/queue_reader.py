@@ -102,12 +102,15 @@ class EmbeddedQueueReader(OneProcess):
         return False
 
     def read(self, limit: int) -> Sequence[LogMessage]:
-        """Take at most `limit` messages and some 8 MiB, in the order of their offsets. Empty if no message
-        can be delivered at present, also because `MAX_UNSETTLED` messages are unacknowledged.
+        """Take at most `limit` messages, 10,000 and some 8 MiB (but at least one message), first those that
+        are delivered again, and return them in the order of their offsets. Empty if no message can be
+        delivered at present. While `MAX_UNSETTLED` delivered messages of the subscription are
+        unacknowledged, no message is delivered for the first time.
 
-        A repeated call after a lost response returns the same messages. Raises InvalidInput for a limit below
-        1, LostRace if this reader is closed or the server does not know it, and LogShortened if the log lacks
-        a message that this reader received.
+        A repeated call after a lost response returns the same messages, whatever its `limit`. Raises
+        InvalidInput for a limit below 1; LostRace if this reader is closed, or the server does not know it
+        (also if the log or cursor was deleted or moved); and LogShortened if the log lacks the highest
+        message that this reader received. After LostRace or LogShortened the reader is lost.
         """
         if limit < 1:
             raise InvalidInput(f"read limit {limit}: ask for 1 message or more")
@@ -135,9 +138,10 @@ class EmbeddedQueueReader(OneProcess):
     def acknowledge(self, positions: Sequence[Position]) -> Sequence[Position]:
         """Acknowledge the messages at these positions, at most 10,000.
 
-        Return the positions that stay unacknowledged because the messages are not this reader's: other
-        readers have them or will get them. Raises LostRace if the reader is closed or known to be lost,
-        SubscriptionNotFound if there is no cursor, and InvalidInput for more positions.
+        Return the positions, in the given order, that stay unacknowledged because the messages are not this
+        reader's: other readers have them or will get them. A message that is already acknowledged is not
+        among them. Raises LostRace if the reader is closed or known to be lost, SubscriptionNotFound if there
+        is no cursor, and InvalidInput for more positions.
         """
         self._demand_known()
         offsets, batches = self._offsets_and_batches(positions)
@@ -152,11 +156,11 @@ class EmbeddedQueueReader(OneProcess):
     def give_back(
         self, positions: Sequence[Position], *, delay_seconds: float = 0.0, unseen: bool = False
     ) -> None:
-        """Return the messages, at most 10,000, to the queue, to be delivered again after `delay_seconds` (0
-        to a week). `unseen` messages do not count as delivered.
+        """Return the messages, at most 10,000, to the queue, to be delivered again, to any reader, after
+        `delay_seconds` (0 to a week). `unseen`: this delivery does not count.
 
-        Messages that this reader does not have are ignored. Raises LostRace if the reader is closed or known
-        to be lost, and InvalidInput for more messages or another delay.
+        Messages that this reader does not have are ignored, as all are if there is no cursor. Raises LostRace
+        if the reader is closed or known to be lost, and InvalidInput for more messages or another delay.
         """
         self._demand_known()
         offsets, batches = self._offsets_and_batches(positions)
@@ -165,8 +169,8 @@ class EmbeddedQueueReader(OneProcess):
         self._forget(positions)
 
     def is_drained(self) -> bool:
-        """Return True if the log is terminated and all its messages are acknowledged. Also answers for a
-        reader that is lost or closed.
+        """Return True if the log is terminated and all its messages are acknowledged, by any reader. Also
+        answers for a reader that is lost or closed.
 
         Raises SubscriptionNotFound if there is no log or cursor, or if readers in order have divided the
         cursor.
@@ -216,7 +220,9 @@ class QueueKeeper:
     """
 
     def __init__(self, calls: PostgresCalls, life_seconds: float) -> None:
-        """Create the keeper without a thread. A reader without a call for `life_seconds` counts as dead."""
+        """Create the keeper without a thread. The server considers a reader without a call for
+        `life_seconds` (at most 3600) as dead; each call of the keeper extends the life to that time.
+        """
         self._calls, self._life_seconds = calls, life_seconds
         self._lock = threading.Lock()
         self._readers: dict[str, EmbeddedQueueReader] = {}
@@ -224,7 +230,9 @@ class QueueKeeper:
         self._thread: threading.Thread | None = None
 
     def add(self, reader: EmbeddedQueueReader) -> None:
-        """Keep this reader alive until it is removed. The first call starts the thread."""
+        """Keep this reader alive until it is removed or the keeper is closed. The first call starts the
+        thread.
+        """
         with self._lock:
             self._readers[reader.mark] = reader
             if self._thread is None:
@@ -248,7 +256,9 @@ class QueueKeeper:
         )
 
     def _keep_all(self) -> None:
-        """Extend the lives of all readers, if there are any."""
+        """Extend the lives of all added readers, and mark as lost those that the server does not know.
+        Without readers, make no call. Raises the errors of the call.
+        """
         with self._lock:
             readers = dict(self._readers)
         if readers:

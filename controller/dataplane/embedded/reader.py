@@ -57,9 +57,10 @@ class EmbeddedReader(OneProcess):
     Messages are in the log's order. If the parts of a whole cursor had several readers, the cursor is read
     from its lowest position, without the messages that those readers acknowledged.
 
-    Calls except `close` raise LostRace if this reader no longer has the cursor, FencedOut if a later reader
-    of the same owner has it, LogShortened if the log lacks messages that this reader received, and
-    SubscriptionNotFound if the log or the cursor was deleted.
+    Calls except `close` and `may_wait` raise LostRace if this reader no longer has the cursor, FencedOut if a
+    later reader of the same owner has a part of it, and SubscriptionNotFound if the log or the cursor was
+    deleted. `read` and `acknowledge` raise LogShortened if the log lacks the last message before the place at
+    which they read, or up to which they acknowledge; `is_drained` does so only if it scans.
     """
 
     def __init__(
@@ -97,12 +98,13 @@ class EmbeddedReader(OneProcess):
         return False
 
     def read(self, limit: int) -> Sequence[LogMessage]:
-        """Return the next messages in order, at most `limit` and some 8 MiB. Empty if there are none at
-        present.
+        """Return the next messages in order, at most `limit`, 10,000 and some 8 MiB (but at least one). Empty
+        if there are none at present.
 
-        The result is also empty if none of the next `MAX_SCANNED` messages belongs to this bucket. Then this
-        method calls `on_arrival`, and the next read continues behind those messages. Raises InvalidInput for
-        a limit below 1, and the errors of the class.
+        The result is also empty if none of the next `MAX_SCANNED` messages (`limit`, if that is more) is for
+        this reader: of this bucket, and not acknowledged by an earlier reader. Then this method calls
+        `on_arrival`, and the next read continues behind those messages. Raises InvalidInput for a limit below
+        1, and the errors of the class.
         """
         if limit < 1:
             raise InvalidInput(f"read limit {limit}: ask for 1 message or more")
@@ -117,11 +119,12 @@ class EmbeddedReader(OneProcess):
         return messages
 
     def acknowledge(self, position: Position) -> None:
-        """Acknowledge all messages up to and including `position`. Also reports the number of delivered
-        messages.
+        """Acknowledge all messages up to and including `position`. A position below an acknowledged one moves
+        nothing. Also adds the messages and bytes delivered since the last call to the cursor's counters.
 
         Once all delivered messages are acknowledged, so are the skipped messages behind them, which belong to
-        other buckets. Raises InvalidInput for a position that was not read, and the errors of the class.
+        other buckets. Raises InvalidInput for a position beyond the messages that were read or skipped, and
+        the errors of the class.
         """
         timeline, offset = position
         if position > self._place.last:
@@ -175,12 +178,13 @@ class EmbeddedReader(OneProcess):
         return self._acknowledged >= self._delivered
 
     def _scan(self, limit: int, max_bytes: int, lag: int) -> list[LogMessage]:
-        """Return this reader's next messages, at most `limit` and `max_bytes`, and advance the place behind
-        the last offset that was checked. One call checks at most `MAX_SCANNED` offsets, or `limit` if that is
-        more.
+        """Return this reader's next messages, at most `limit` and `max_bytes` (but at least one), and advance
+        the place behind the last offset that was checked. One call checks at most `MAX_SCANNED` offsets, or
+        `limit` (up to 100,000) if that is more.
 
-        If there are none and nothing is unsettled, a position that is more than `lag` offsets behind is moved
-        to the place. Raises LogShortened, or the error that says why the cursor is lost.
+        If there are none, and all delivered messages are acknowledged, a stored position that is more than
+        `lag` offsets behind the place is moved to the place. Raises LogShortened, or the error that says why
+        the cursor is lost.
         """
         with self._calls.statement(f"read {self._backing_topic}") as cursor:
             cursor.execute(
@@ -224,7 +228,8 @@ class EmbeddedReader(OneProcess):
 
     def _lost(self) -> CleaveError:
         """Return the error that says why this reader has lost the cursor: SubscriptionNotFound if there is no
-        cursor, FencedOut if a reader with the same owner has it, otherwise LostRace with the new owners.
+        log or cursor, FencedOut if a reader of the same owner has a part of the bucket, otherwise LostRace
+        that names the owners of the bucket's parts (None: no owner).
         """
         log_id, subscription, _ = self._held
         with self._calls.statement(f"check {self._backing_topic}") as cursor:
@@ -248,7 +253,9 @@ class EmbeddedReader(OneProcess):
 def message(
     position: Position, when: datetime, key: Any, payload: Any, metadata: object, deliveries: int = 1
 ) -> LogMessage:
-    """Return the message that the columns of a row contain."""
+    """Return the message at `position`, with the columns of a row: `published_at`, `key`, `payload` and
+    `metadata` of `embedded.message`, and the number of deliveries.
+    """
     read_key = None if key is None else bytes(key)
     return LogMessage(
         position, milliseconds(when), read_key, bytes(payload), deliveries, metadata_of(metadata)

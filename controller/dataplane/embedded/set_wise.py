@@ -85,8 +85,9 @@ _DESCRIBED = """
 def create(
     cursor: psycopg2.extensions.cursor, successors: Sequence[Successor], *, waits_for_disk: bool
 ) -> dict[str, CreatedLog]:
-    """Create the missing logs, and give each log its own and its predecessors' subscriptions that it lacks,
-    except `excepted`. Return the state, all subscriptions and the origin of each log after the call, by name.
+    """Create the missing logs, and give each log, at the first stored message, those of its own and its
+    predecessors' subscriptions that it lacks, without those in `excepted`. Notify the readers of logs that
+    existed. Return the state, all subscriptions (sorted) and the origin of each log after the call, by name.
     Raises InvalidInput for an invalid name of a log or subscription. Without `waits_for_disk` the commit does
     not wait for the disk, so a crash of the server may lose it.
     """
@@ -120,8 +121,8 @@ def terminate(
     a log that never had a message. Without `waits_for_disk` the commit does not wait for the disk, so a crash
     of the server may lose it.
 
-    A missing log is absent. If another session keeps a log locked for 100 ms, all logs that are then locked
-    are absent too, and not terminated.
+    A terminated log is success, and a missing log is absent from the result. If another session keeps a log
+    locked for 100 ms, all logs that are then locked are absent too, and not terminated.
     """
     no_disk_wait, parameters = ("" if waits_for_disk else _LATE), {"logs": list(backing_topics)}
     try:
@@ -140,8 +141,9 @@ def subscriptions(
 
 
 def segments(cursor: psycopg2.extensions.cursor, paths: Mapping[str, str]) -> dict[str, Sequence[str]]:
-    """Return the logs of each topic's segments, sorted, by topic; an empty list for a topic without logs. `paths`
-    contains for each topic the part of its logs' names before the segment's descriptor, without a slash at the end.
+    """Return the names of the logs of each topic's segments, sorted, by topic; an empty list for a topic
+    without logs. `paths` contains for each topic the part of its logs' names before the segment's descriptor,
+    without a slash at the end. A log with such a path whose name does not end in a descriptor is left out.
     """
     cursor.execute(_LISTED, {"paths": list(paths.values())})
     logs_of_path: dict[str, list[str]] = {path: [] for path in paths.values()}

@@ -69,8 +69,9 @@ def demand_present(
     bucket: HashRange = FULL_RANGE,
 ) -> None:
     """Raise, count and log LogShortened if the log lacks the message before the place, for a reader whose
-    statement was refused. Return otherwise, also if the subscription has no cursor. `bucket` is the range of
-    bucket hashes that the reader had.
+    statement was refused. Return otherwise, also if there is no log or cursor. `bucket` is the range of
+    bucket hashes that the reader had; the error says that reading continues at the lowest position of a part
+    in it.
     """
     with calls.statement(f"check {backing_topic}") as cursor:
         cursor.execute(_MISSED, (log_id, subscription, bucket.start, bucket.end, *place))

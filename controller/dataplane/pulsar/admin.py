@@ -86,7 +86,9 @@ class Answer:
 
 
 class AdminCalls:
-    """The connection pool of one cluster. Safe to share between threads. Connects at the first call."""
+    """The connection pool of one cluster. Safe to share between threads. Connects at the first call.
+    `call_timeout_seconds` is the time limit of a `deadline` without one of its own.
+    """
 
     def __init__(self, access: PulsarAccess, *, call_timeout_seconds: float) -> None:
         self.call_timeout_seconds = call_timeout_seconds
@@ -119,10 +121,11 @@ class AdminCalls:
         return self._result(self._threads.submit(self._perform, ask, deadline), ask, deadline)
 
     def ask_all(self, asks: Sequence[Ask], deadline: Deadline) -> list[Answer | CleaveError]:
-        """Send the requests at the same time, up to `PARALLEL_REQUESTS`, and wait for all of them.
+        """Send the requests, up to `PARALLEL_REQUESTS` at the same time, and wait for each until it has ended or
+        the deadline has passed.
 
-        Return the responses in order; an error of `ask` takes the place of its response instead of being
-        raised.
+        Return the responses in the order of the requests; an error that `ask` would raise, DataPlaneTimeout
+        among them, takes the place of its response.
         """
         running = [self._threads.submit(self._perform, ask, deadline) for ask in asks]
         results: list[Answer | CleaveError] = []
@@ -134,7 +137,8 @@ class AdminCalls:
         return results
 
     def demand_all(self, asks: Sequence[Ask], deadline: Deadline) -> list[Answer]:
-        """Send the requests at the same time, and return the responses, in order.
+        """Send the requests, up to `PARALLEL_REQUESTS` at the same time, and return the responses, in the order of
+        the requests.
 
         When all requests have ended or their time is over, raises the error of `ask` of the first request, in
         their order, that failed.
@@ -186,9 +190,9 @@ class AdminCalls:
         """Send the request to `url`, follow at most `MAX_REDIRECTS` redirects between brokers, and return the
         last response.
 
-        Raises DataPlaneTimeout at the deadline, DataPlaneUnavailable after more redirects, Terminal for a
-        redirect without TLS that would show the token, and the errors of `_headers` and `_read`. Errors of
-        `requests` are raised unmapped.
+        Raises DataPlaneTimeout at the deadline; DataPlaneUnavailable after more redirects, or for a redirect to
+        another scheme than HTTP; Terminal for a redirect without TLS that would show the token; and the errors
+        of `_headers` and `_read`. Errors of `requests` are raised unmapped.
         """
         data = None if ask.body is None else json.dumps(ask.body)
         for _ in range(MAX_REDIRECTS + 1):
@@ -210,11 +214,13 @@ class AdminCalls:
         raise refusal(ask.purpose, 307, f"redirected {MAX_REDIRECTS} times, last to {url}")
 
     def _read(self, ask: Ask, response: requests.Response, deadline: Deadline) -> Answer:
-        """Return the response.
+        """Return the response, whose body has at most `MAX_ANSWER_BYTES`. The `document` of an accepted refusal
+        is the JSON; a value without meaning if the body is no JSON.
 
-        Raises the error of a refusal whose status is not accepted; UnknownAddress for a 404 without a reason,
-        even if the status is accepted; DataPlaneTimeout at the deadline; and DataPlaneUnavailable for a body
-        that is too long, or that is no JSON though the request succeeded or a 409 is accepted.
+        Raises the error of a refusal (status 300 or more) that is not in `ask.accept`; UnknownAddress for a 404
+        without a JSON object that has a reason, even if the status is accepted; DataPlaneTimeout at the
+        deadline; and DataPlaneUnavailable for a body that is too long, or that is no JSON though the request
+        succeeded and is not `is_text`, or though a 409 is accepted.
         """
         body = bytearray()
         for chunk in response.iter_content(_CHUNK_BYTES):
@@ -250,8 +256,9 @@ class AdminCalls:
         return headers if token is None else {**headers, "Authorization": f"Bearer {token}"}
 
     def _checked_redirect(self, ask: Ask, url: str, location: str) -> str:
-        """Return the URL to which `location` in the response of `url` leads. Raises DataPlaneUnavailable for
-        another scheme than HTTP, Terminal for a redirect without TLS that would show the token.
+        """Return the URL to which `location` in the response of `url` leads; `location` may be relative. Raises
+        DataPlaneUnavailable for a scheme other than HTTP and HTTPS, and Terminal for a redirect from HTTPS to
+        HTTP while calls carry a token.
         """
         target = urljoin(url, location)
         if urlsplit(target).scheme not in ("http", "https"):
@@ -290,7 +297,8 @@ def _may_not_have_arrived(error: requests.RequestException) -> bool:
 def may_be_under_way(error: CleaveError) -> bool:
     """Return True if the request that ended with the error may have reached a broker that still processes it,
     because the connection broke before the response. False if the broker responded or refused the connection.
-    Not for a DataPlaneTimeout of `AdminCalls`, which says so itself: the result may be False for it.
+    Meant for a DataPlaneUnavailable: for a DataPlaneTimeout of `AdminCalls`, which says so itself, the result may
+    be False, and for an invalid certificate or address True.
     """
     cause = error.__cause__
     if not isinstance(cause, requests.RequestException):

@@ -69,8 +69,9 @@ def is_barrier(message: pulsar.Message) -> bool:
 def barrier_of(
     admin: AdminCalls, backing_topic: str, internal: Mapping[str, Any], deadline: Deadline
 ) -> Barrier | None:
-    """Return the barrier that the topic begins with. None if the topic has no entry, or if the first entry is not part of a
-    barrier.
+    """Return the barrier that the topic begins with: the first stored entry and the entries of a barrier that follow it
+    directly, at most `MOST_ENTRIES`. The barrier may be incomplete (fewer than `ENTRIES`). None if no entry is stored, or if the
+    first one is not part of a barrier.
 
     `internal` contains the topic's internal statistics. Each response contains a whole entry. The function therefore reads one
     entry, then the rest of a barrier, then single entries, so that it usually reads at most one message of an application.
@@ -89,7 +90,10 @@ def barrier_of(
 
 
 def holds_nothing_else(internal: Mapping[str, Any], barrier: Barrier) -> bool:
-    """Return True if the internal statistics show no trace of a message of an application behind the barrier."""
+    """Return True if the topic's internal statistics show no trace of a message of an application: the barrier's last entry is
+    the topic's last, no more entries than the barrier's are stored or were added since the broker loaded the topic, no cursor is
+    behind the barrier, and no cursor has a property (a producer, for deduplication) other than the barrier's producer.
+    """
     cursors = internal["cursors"].values()
     marks = [place_told(cursor["markDeletePosition"]) for cursor in cursors]
     # The deduplication cursor has a property for each producer.
@@ -110,7 +114,8 @@ def _is_stored_barrier(answer: Answer) -> bool:
 
 @contextlib.contextmanager
 def unreadably_encrypting() -> Iterator[Mapping[str, Any]]:
-    """Provide the arguments of a producer whose messages no client can decrypt, for the duration of the block.
+    """Provide the arguments of `create_producer` for a producer whose messages no client can decrypt. The producer must be
+    created within the block.
 
     A namespace that requires encryption admits such a producer.
     """
@@ -123,10 +128,11 @@ def unreadably_encrypting() -> Iterator[Mapping[str, Any]]:
 
 
 def append_barrier(connections: Connections, backing_topic: str, deadline: Deadline) -> None:
-    """Append a barrier to the topic, and wait until all its entries are stored.
+    """Append a barrier of `ENTRIES` entries to the topic, and wait until all its entries are stored. A broker that deduplicates
+    stores only the entries that earlier calls did not store.
 
-    Raises SegmentTerminated, SegmentNotFound, DataPlaneUnavailable, and DataPlaneTimeout at the deadline.
-    After an error, a part of the barrier may be stored.
+    Raises SegmentTerminated, SegmentNotFound, DataPlaneUnavailable, DataPlaneTimeout at the deadline, and other errors of the
+    library as Cleave's. After an error, a part of the barrier may be stored.
     """
     import pulsar
 

@@ -88,15 +88,16 @@ class BatchSender:
         """Number of messages of the batch in doubt that the broker has reported as stored."""
 
     def append(self, messages: Sequence[OutgoingMessage], sequence: int, deadline: Deadline) -> int:
-        """Send the batch, and return the number of messages, from its front, that are stored. The number is
-        lower than that of the batch only if the topic was terminated meanwhile. A batch whose `sequence` is
-        not above the last one that this sender knows to be stored counts as stored, and is not sent.
+        """Send the batch, at least one message, and return the number of messages, from its front, that are
+        stored. The number is lower than that of the batch only if the topic was terminated meanwhile. A batch
+        whose `sequence` (0 or more) is not above the last one that this sender knows to be stored counts as
+        stored, and is not sent.
 
         Opens the producer if necessary. If the topic was terminated, reads from the topic how many messages
         of the batch are stored. Waits for another append of this sender. Raises InvalidInput for a message
         outside the bucket; Unsupported for bucket `0000-0000`; SegmentNotFound; SegmentTerminated if no
-        message is stored; DataPlaneTimeout at the deadline. After DataPlaneUnavailable or DataPlaneTimeout
-        the batch may be stored: repeat it under its number.
+        message is stored; DataPlaneTimeout at the deadline; other errors of the library as Cleave's. After
+        DataPlaneUnavailable or DataPlaneTimeout the batch may be stored: repeat it under its number.
         """
         entry_marks = self._entry_marks(messages)
         with self._lock:
@@ -114,9 +115,9 @@ class BatchSender:
     def begin(
         self, messages: Sequence[OutgoingMessage], sequence: int, deadline: Deadline
     ) -> Callable[[], int] | None:
-        """Send the messages and return a function that waits for the result, with the result and the errors
-        of `append`. Return None, and send nothing, if another append is in progress, if no connected producer
-        is open, or if `sequence` is not above the last one that is known to be stored.
+        """Send the messages, at least one, and return a function that waits for the result, with the result and
+        the errors of `append`. Return None, and send nothing, if another append is in progress, if no connected
+        producer is open, or if `sequence` is not above the last one that is known to be stored.
 
         The function must be called, in any thread: other appends wait until it has ended. Raises InvalidInput
         for a message outside the bucket, and Unsupported for bucket `0000-0000`.
@@ -165,8 +166,10 @@ class BatchSender:
         """Return the result of `outcome`, a function that returns the number of messages, from the front,
         that are stored. If all are stored, record the batch as stored.
 
-        If `outcome` raises SegmentTerminated, close the producer and return the number of messages that the
-        topic has; raise SegmentTerminated if there are none. Other errors of `outcome` are raised unchanged.
+        If `outcome` raises SegmentTerminated, close the producer, and return the number of messages that the
+        topic has if the batch is in doubt (sent, by this call or an earlier one, with an unknown result). Raise
+        SegmentTerminated if that number is 0, or if the batch is not in doubt. Other errors of `outcome` are
+        raised unchanged.
         """
         try:
             stored = outcome()
@@ -194,7 +197,9 @@ class BatchSender:
         self._lock.acquire(timeout=within_seconds)
 
     def _drop_producer(self) -> None:
-        """Close the producer, so that the library does not send messages of a lost batch later."""
+        """Close the producer, if there is one, and wait for it, so that the library does not send messages of a
+        lost batch later. Errors of the library are ignored; the next append opens another producer.
+        """
         producer, self._producer = self._producer, None
         if producer is not None:
             with contextlib.suppress(pulsar.PulsarException):
@@ -207,9 +212,9 @@ class BatchSender:
             self._connections.run_aside(producer.close)
 
     def _opened(self, deadline: Deadline) -> pulsar.Producer:
-        """Return the open producer; open the producer if there is none, and at the first opening record the
-        topic's end, behind which a batch in doubt must lie. Raises SegmentNotFound, SegmentTerminated and
-        other mapped errors.
+        """Return the open producer; open the producer if there is none. Before the first opening, record the end
+        of the topic, behind which a batch in doubt (sent, with an unknown result) must lie. Raises
+        SegmentNotFound, SegmentTerminated, DataPlaneTimeout at the deadline, and other mapped errors.
         """
         if self._producer is None:
             end = self._end.place(deadline)
@@ -277,8 +282,8 @@ class BatchSender:
         open.
 
         Otherwise raise the error of the first message that is not stored or whose result is unknown:
-        SegmentTerminated, DataPlaneTimeout or another. If the topic is missing meanwhile, raise
-        SegmentNotFound. In these cases the batch is in doubt, and the producer is closed.
+        SegmentTerminated, DataPlaneTimeout or another. If the topic is missing meanwhile, or its state is
+        refused, raise SegmentNotFound or that refusal. In these cases the batch is in doubt, and the producer is closed.
         """
         try:
             terminated = self._await(producer, results, deadline)
@@ -304,7 +309,8 @@ class BatchSender:
         self, producer: pulsar.Producer, results: _Results, deadline: Deadline
     ) -> SegmentTerminated | None:
         """Wait for the results until the deadline. Return SegmentTerminated if the producer has lost its
-        connection and the topic is terminated; otherwise None, also at the deadline. Raises SegmentNotFound.
+        connection and the topic is terminated; otherwise None, also at the deadline. Raises SegmentNotFound and
+        other lasting refusals of the check.
 
         The library would keep trying to connect to a terminated topic, so this method checks the topic
         itself.
@@ -324,8 +330,8 @@ class BatchSender:
         return None
 
     def _is_terminated(self, deadline: Deadline) -> bool:
-        """Return True if the topic is known to be terminated. False also if no broker responds within
-        `LOOK_ANSWER_SECONDS`. Raises SegmentNotFound.
+        """Return True if the topic is known to be terminated. False also if the request fails temporarily, or no
+        broker responds within `LOOK_ANSWER_SECONDS`. Raises SegmentNotFound and other lasting refusals.
         """
         check_deadline = Deadline(min(LOOK_ANSWER_SECONDS, deadline.left_seconds))
         try:
@@ -390,9 +396,11 @@ class _Results:
 
     def outcome(self, purpose: str) -> tuple[int, CleaveError | None]:
         """Return the number of messages, from the front, that are stored, and the error of the next message:
+        DataPlaneTimeout if its result is missing, None if all are stored. Messages behind that one do not
+        count.
 
-        DataPlaneTimeout if its result is missing, None if all are stored. Sets `last_place` to the place of
-        the last stored entry that has one.
+        Sets `last_place` to the place (ledger, entry) of the last of these stored messages whose result has a
+        position; repeated messages have none. Without any, `last_place` is unchanged (at first None).
         """
         stored = 0
         for result, message_id in list(self.results):

@@ -27,8 +27,9 @@ _NUMBERS = re.compile(r"(\d+)\.(\d+)\.(\d+)")
 
 
 def keeps_whole_ranges(version: str) -> bool:
-    """Return True if a broker of this version stores whole ranges. A version that cannot be read counts as
-    recent.
+    """Return True if a broker of this version (`4.2.4`) stores all slots of a consumer's ranges, not only the
+    first and the last slot of each: from 3.0.14, 3.3.9, 4.0.7 and 4.1 on; no other series before 4.1. True for
+    a text that does not begin with three numbers.
     """
     match = _NUMBERS.match(version)
     if match is None:

@@ -20,8 +20,9 @@ from controller.domain.key_hash import key_hash
 
 
 class BucketFilter:
-    """The filter of one reader. The filter remembers the marks at the beginning of the latest entry, for
-    later messages of the entry.
+    """The filter of the reader of `bucket`. A *mark* is the range of bucket hashes that a producer set on a
+    message (property `HASHES`). The filter remembers the mark at the beginning of the latest entry, for later
+    messages of the entry.
     """
 
     def __init__(self, bucket: HashRange) -> None:
@@ -31,11 +32,11 @@ class BucketFilter:
         self._are_keys_bytes: bool | None = None
 
     def sort(self, run: Run) -> tuple[list[Run], list[Run]]:
-        """Return the runs of the bucket, and the other runs, in order.
+        """Return the parts of the run that belong to the bucket, and its other parts, each in order.
 
-        A run is not divided if its entry has a mark that holds for all messages, or if all messages belong to
-        the bucket. Any other run is divided into single messages. Call this for all runs of the reader in the
-        order of their arrival.
+        A run is not divided if its entry has a mark and the last message has no other mark, so that one mark
+        holds for all, or if all messages belong to the bucket. Any other run is divided into single messages.
+        Call this for all runs of the reader in the order of their arrival.
         """
         self._read_marks(run)
         if self._marked is not None and _mark(run.messages[-1]) in (None, self._marked):
@@ -50,7 +51,9 @@ class BucketFilter:
         return own_runs, foreign_runs
 
     def _read_marks(self, run: Run) -> None:
-        """Remember the marks of the run's entry.
+        """Remember the mark of the run's entry: that of the run's first message. If that message has none, None
+        for the first run of an entry; for a later run the mark stays. For the first run of an entry, also
+        remember whether its keys are base64 of bytes; unknown (None) if the run begins inside the entry.
 
         The first message of an entry carries the mark for all. If a later message has a mark, its producer
         marks each message.
@@ -64,9 +67,10 @@ class BucketFilter:
             self._marked = marked
 
     def _is_ours(self, message: Any) -> bool:
-        """Return True if the message belongs to the bucket: by its own mark, or the mark of its entry
-        (`_read_marks`); without a mark by its key, which may be base64 of bytes. True for a message without a
-        key.
+        """Return True if the message, of the entry of the last `_read_marks`, belongs to the bucket: by its own
+        mark, otherwise by the mark of its entry, otherwise by its key, as text or as base64 of bytes (by
+        either if it is unknown which). True for a message without a mark and a key, and for an unreadable
+        mark.
         """
         marked = _mark(message)
         if marked is not None:

@@ -53,7 +53,7 @@ class BucketReader(PulsarReader):
 
     def close(self) -> None:
         """Release the bucket. Returns when the broker's statistics no longer show this consumer, or when the
-        call's time is over, which is logged.
+        call's time is over, which is logged. A reader that was never attached returns at once.
         """
         deadline = self._cursors.deadline()
         super().close()
@@ -68,9 +68,11 @@ class BucketReader(PulsarReader):
         return own_runs
 
     def _put_in_place(self, run: Run) -> bool:
-        """Insert a run among those that are not delivered, and mark its entry as acknowledged in parts.
+        """Insert a run among those that are not delivered, and return True. The messages of its entry will be
+        acknowledged one by one.
 
-        Return False, and insert nothing, if a later message was delivered already, or the run is already there.
+        Return False, and insert nothing, if the run's first message or a later one was delivered already, or
+        if a part of the run waits for delivery.
         """
         if run.first <= self._read or not self._arrived.insert(run):
             return False
@@ -78,8 +80,8 @@ class BucketReader(PulsarReader):
         return True
 
     def _hold_back(self, run: Run) -> None:
-        """Count the messages of the run, which belong to another bucket, in `misplaced`; they stay unacknowledged. The
-        first time, log a warning.
+        """Count the messages of the run, which belong to another bucket, in `misplaced`; they stay unacknowledged,
+        and their entry is never acknowledged as a whole. The first time in this reader, log a warning.
         """
         self._in_parts.add(run.entry)
         is_first = self.misplaced == 0
@@ -97,9 +99,9 @@ class BucketReader(PulsarReader):
             )
 
     def _settle(self, consumer: pulsar.Consumer, settled: Sequence[Run]) -> None:
-        """Acknowledge the runs at the broker: as a whole an entry that is read to its end, other messages one
-        by one. An entry with a message of another bucket, or that arrived in parts, is never acknowledged as
-        a whole.
+        """Acknowledge the runs, at least one and in the order of their positions, at the broker: as a whole a
+        batch that is known to be read to its end, other messages one by one. An entry with a message of
+        another bucket, or that arrived in parts, is never acknowledged as a whole.
         """
         last = settled[-1]
         following = self._following()
@@ -125,7 +127,8 @@ class BucketReader(PulsarReader):
         return self._arrived.first if self._arrived else None
 
     def _wait_until_gone(self, deadline: Deadline) -> None:
-        """Wait until the statistics no longer show this consumer, or there is no subscription.
+        """Wait until the statistics no longer show this consumer, or there is no subscription or topic. Another
+        error of the request counts as still attached.
 
         At the deadline, log a warning and return.
         """

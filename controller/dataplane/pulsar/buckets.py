@@ -32,8 +32,9 @@ _MOST_BUCKETS_KEPT = 65536
 
 @lru_cache(_MOST_BUCKETS_KEPT)
 def ordering_key(bucket: HashRange) -> str:
-    """Return the ordering key of a bucket's entries, `0000-0fff.1a`. Found by trial, with about 65536 divided
-    by the bucket's width attempts.
+    """Return the ordering key of a bucket's entries: the bucket and a hexadecimal number, `0000-0fff.1a`, whose
+    hash is a slot of the bucket. The same bucket always has the same key. Found by trial, with about 65536
+    divided by the bucket's width attempts.
 
     Raises Unsupported for `0000-0000`, to which brokers deliver nothing.
     """
@@ -46,9 +47,10 @@ def ordering_key(bucket: HashRange) -> str:
 
 
 def marks(bucket: HashRange, messages: Sequence[OutgoingMessage]) -> EntryMarks:
-    """Return the marks of an entry with these messages, of which there must be at least one. Raises
-    InvalidInput if a message lies outside the bucket, and Unsupported for `0000-0000`, as `ordering_key`
-    does.
+    """Return the marks of an entry with these messages, of which there must be at least one: the bucket's
+    ordering key, and the property `HASHES` with the smallest and the largest bucket hash of the messages. A
+    message without a bucket hash has that of its key; without a key, 0. Raises InvalidInput if a message lies
+    outside the bucket, and Unsupported for `0000-0000`, as `ordering_key` does.
     """
     hashes = _bucket_hashes(messages)
     low, high = min(hashes), max(hashes)
@@ -61,8 +63,8 @@ def marks(bucket: HashRange, messages: Sequence[OutgoingMessage]) -> EntryMarks:
 
 
 def demand_on_ring(messages: Sequence[OutgoingMessage]) -> None:
-    """Raise InvalidInput for a bucket hash outside 0 to 65535, even if the segment has only one bucket. There
-    must be at least one message.
+    """Raise InvalidInput if a message gives a bucket hash outside 0 to 65535, which matters even if the segment
+    has only one bucket. There must be at least one message.
     """
     hashes = _bucket_hashes(messages)
     for bucket_hash in (min(hashes), max(hashes)):

@@ -30,8 +30,9 @@ class PulsarAuth:
     """Credentials for a Pulsar cluster, and the keys of encrypted messages. Immutable, safe to share between
     threads.
 
-    Raises InvalidInput if two settings that belong together are not given together, or if a file does not
-    exist.
+    Raises InvalidInput if `cert_file` and `key_file`, or `encryption_key` and `encryption_public_key_file`, are
+    not given together, if a file does not exist, or if `token` is no valid token. White space around `token` is
+    removed.
     """
 
     token: str | None = field(default=None, repr=False)
@@ -81,8 +82,8 @@ class PulsarAuth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PulsarAccess(PulsarAuth):
-    """Settings of one cluster. `admin_url` may name several brokers: `http://one:8080,two:8080`. Raises
-    InvalidInput as `PulsarAuth` does, and for an address of another form.
+    """Settings of one cluster. `admin_url` has scheme `http` or `https`, and may name several brokers:
+    `http://one:8080,two:8080`. Raises InvalidInput as `PulsarAuth` does, and for an address of another form.
     """
 
     admin_url: str
@@ -129,8 +130,9 @@ class PulsarAccess(PulsarAuth):
 
 
 def _check_url(name: str, url: str, schemes: tuple[str, ...]) -> None:
-    """Raise InvalidInput for a URL with another scheme, without a host, or with a user or password. Of
-    several addresses, only the first is parsed.
+    """Raise InvalidInput for a URL without a scheme of `schemes`, without a host, with an invalid port or port 0,
+    or with a user or password. Of several addresses separated by commas, only the first is parsed; a user or
+    password is detected in each. `name` is the setting that the message names.
 
     The message does not repeat a URL that contains a password.
     """

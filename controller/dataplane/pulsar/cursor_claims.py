@@ -35,8 +35,9 @@ delay is random so that several claims do not collide.
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A request of `owner` for a cursor, or for `bucket` (a range of bucket hashes) of it. A holder with a later
-    `ownership` is never disconnected; None: ownerships are not compared.
+    """A request of `owner` for a cursor, or for `bucket` (a range of bucket hashes; None: the whole cursor) of it.
+    A holder whose owner is in `live_owners` keeps the cursor, unless its owner is `owner`; another holder counts
+    as gone. A holder with a later `ownership` is never disconnected; None: ownerships are not compared.
     """
 
     backing_topic: str
@@ -54,8 +55,10 @@ class Claim:
         )
 
     def demand_gone(self, holder: Holder) -> None:
-        """Raise an error if the holder may not be disconnected: LostRace if the holder is live, or is not a
-        reader of Cleave; FencedOut if the holder has a later ownership. Disconnects nothing.
+        """Raise an error if the holder may not be disconnected: LostRace if the holder is not a reader of Cleave
+        (`owner` None); otherwise FencedOut if the holder and the claim have ownerships and the holder's is
+        later, even under the claim's own owner name; otherwise LostRace if the holder's owner is among
+        `live_owners` and is not the claim's own. Disconnects nothing.
         """
         if holder.owner is None:
             raise LostRace(
@@ -111,14 +114,16 @@ def evict_holders(
     reader_here: Callable[[str | None], PulsarReader | None],
     deadline: Deadline,
 ) -> Holder | None:
-    """Disconnect the holders that overlap the claim. Return one of the holders that only the broker can
-    disconnect, while the claim subscribes; None if no holder is left. Nothing is disconnected if
-    `Claim.demand_gone` raises an error for one of them.
+    """Disconnect the holders (connected consumers) that are in the way of the claim: those that overlap its
+    bucket, and all holders if the subscription is of the other type (shared by key, or not). Nothing is
+    disconnected if `Claim.demand_gone` raises an error for one of them.
 
-    Readers of this process are evicted directly; `reader_here` returns the open reader of this process with a
-    mark, None if there is none. Otherwise moving the cursor disconnects all consumers. Raises the errors of
-    `Claim.demand_gone`; LostRace also if moving the cursor would lose single acknowledgements;
-    SegmentNotFound, SubscriptionNotFound.
+    On a subscription shared by key, readers of this process are evicted directly; `reader_here` returns the open
+    reader of this process with a mark, None if there is none. If holders of other processes are left there, a
+    claim for a bucket returns one of them, which only the broker can disconnect while the claim subscribes. In
+    every other case the holders that are left are disconnected by moving the cursor. Return None if no holder is
+    left. Raises the errors of `Claim.demand_gone`; LostRace also if moving the cursor would lose single
+    acknowledgements; SegmentNotFound, SubscriptionNotFound.
     """
     topic, subscription = claim.backing_topic, claim.subscription
     attached = cursors.attachments(topic, subscription, deadline)
@@ -141,8 +146,8 @@ def evict_holders(
 
 
 def _was_evicted(claim: Claim, holder: Holder, reader: PulsarReader | None) -> bool:
-    """Evict `reader`, the reader of this process that is the holder, and return True. Return False if the
-    holder is not in this process (`reader` is None).
+    """Evict `reader`, the reader of this process that is the holder, with `Claim.eviction_error`, and return
+    True. Return False if the holder is not in this process (`reader` is None).
     """
     if reader is None:
         return False

@@ -98,7 +98,7 @@ class Attachments:
 class Cursors:
     """Queries subscriptions and moves them, for readers. Calls raise the errors of `AdminCalls.ask`:
     SegmentNotFound if there is no such topic (except `parts_of`), and SubscriptionNotFound if a subscription
-    is named that does not exist.
+    is named that does not exist (except `move` and `make_durable` on a terminated topic without entries).
     """
 
     def __init__(self, admin: AdminCalls) -> None:
@@ -109,7 +109,8 @@ class Cursors:
         return self._admin.deadline()
 
     def attachments(self, backing_topic: str, subscription: str, deadline: Deadline) -> Attachments:
-        """Return the consumers of the subscription. Raises SegmentNotFound, SubscriptionNotFound.
+        """Return the consumers of the subscription, whether they share it by key, and its backlog. Raises
+        SegmentNotFound, SubscriptionNotFound.
 
         A consumer counts from its request for a place, even while the broker still checks another consumer's
         connection.
@@ -134,8 +135,8 @@ class Cursors:
         return int(cursor.get("totalNonContiguousDeletedMessagesRange", 0)) == 0
 
     def cut_off(self, backing_topic: str, subscription: str, deadline: Deadline) -> None:
-        """Disconnect all holders. Moving a cursor, here to its present position, closes its consumers'
-        connections.
+        """Disconnect all holders (consumers of the subscription). Moving a cursor, here to its present position,
+        closes its consumers' connections.
 
         These messages are delivered again: those acknowledged between the query and the move, those of a
         batch acknowledged in part, and those acknowledged behind the first unacknowledged message.
@@ -257,7 +258,8 @@ class Cursors:
         return bool(self.internal(backing_topic, deadline).get("state") == "Terminated")
 
     def reload_if_terminated(self, backing_topic: str, deadline: Deadline) -> bool:
-        """Make the broker reload the topic if the topic is terminated. Return True if a reload was requested.
+        """Make the broker reload the topic if the topic is terminated. Return True if a reload was requested,
+        False for an open topic. Raises SegmentNotFound.
 
         A broker (seen with 4.2.4) fences a topic whose termination comes between a message and its storing.
         The broker should lift the fence when the message has failed, but sometimes never does: then no
@@ -278,7 +280,8 @@ class Cursors:
 
     def is_at_end(self, backing_topic: str, read: Position, deadline: Deadline) -> bool:
         """Return True if the topic is terminated and no message follows `read`, the position of the last
-        message that was read (empty: none). Requests the last entry only if `read` is in it. Raises
+        message that was read (empty: none). With an empty `read`, False if the statistics show a last entry,
+        even if retention removed the entry. Requests the last entry only if `read` is in it. Raises
         SegmentNotFound, DataGone if that entry was deleted.
         """
         internal = self.internal(backing_topic, deadline)
@@ -441,8 +444,8 @@ def _slots(consumer: Mapping[str, Any]) -> tuple[HashRange, ...]:
 def _of(
     statistics_by_name: Mapping[str, Any], backing_topic: str, subscription: str, *, key: str | None = None
 ) -> Mapping[str, Any]:
-    """Return the entry of the subscription, which is listed under `key`; None as `key`: under the
-    subscription's own name. Raises SubscriptionNotFound if there is none.
+    """Return the value of the subscription in `statistics_by_name`, which lists the subscription under `key`;
+    None as `key`: under the subscription's own name. Raises SubscriptionNotFound if there is none.
     """
     key = subscription if key is None else key
     if key not in statistics_by_name:

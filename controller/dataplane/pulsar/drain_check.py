@@ -77,8 +77,9 @@ class DrainCheck:
             pause.wait(_POLL_SECONDS)
 
     def _unconfirmed_messages(self) -> int:
-        """Return the number of messages whose acknowledgements may not have arrived, which is at least the
-        number of entries.
+        """Return the number of messages that `note_acknowledged` counted in the last
+        `ACKNOWLEDGED_WITHIN_SECONDS`. Their acknowledgements may not have arrived; they are in at most as many
+        entries.
         """
         now = time.monotonic()
         while self._unconfirmed and self._unconfirmed[0][0] <= now:

@@ -24,7 +24,9 @@ _NO_FILE = ""
 
 
 def encrypting(access: PulsarAccess) -> Mapping[str, Any]:
-    """Return the encryption arguments of a producer. Empty if its messages are not encrypted."""
+    """Return the encryption arguments of `create_producer`. Empty if `access` has no `encryption_key`, so that
+    messages are not encrypted.
+    """
     if access.encryption_key is None:
         return {}
     keys = pulsar.CryptoKeyReader(access.encryption_public_key_file or _NO_FILE, _NO_FILE)
@@ -52,7 +54,9 @@ def is_unreadable(message: pulsar.Message) -> bool:
 
 
 def unreadable(message: pulsar.Message, backing_topic: str) -> Terminal:
-    """Return the error for an entry that cannot be decrypted. The entry stays unacknowledged."""
+    """Return the error for `message`, an entry that cannot be decrypted (`is_unreadable`). The error names the
+    topic, the entry and its keys, and says that the entry stays unacknowledged.
+    """
     ledger, entry, _ = position_of(message.message_id())
     keys = message.encryption_context().keys  # a method of the library, not of a mapping
     names = ", ".join(repr(key.key) for key in keys())

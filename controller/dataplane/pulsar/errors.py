@@ -109,7 +109,8 @@ _TABLE: tuple[tuple[range, str, Callable[[str], CleaveError]], ...] = (
 def refusal(purpose: str, status: int, reason: str, *, retry_after: str | None = None) -> CleaveError:
     """Return the error for a response with that status and reason, by the first row of the table that
     matches; DataPlaneUnavailable for an unexpected status. `retry_after` is the text of the header, seconds
-    or a date, which sets the delay of a DataPlaneUnavailable up to `LONGEST_DELAY_SECONDS`.
+    or a date, which sets the delay of a DataPlaneUnavailable, at most `LONGEST_DELAY_SECONDS`. Without the
+    header (None), or if it cannot be read, the delay is that of the row.
     """
     text = f"{purpose}: answered {status} ({reason[:300] or 'no reason given'})"
     for statuses, words, build in _TABLE:
@@ -154,10 +155,10 @@ def late(purpose: str, seconds: float) -> DataPlaneTimeout:
 def network_failure(
     error: requests.RequestException, purpose: str, address: str, seconds: float
 ) -> CleaveError:
-    """Return the error for a call without a usable response:
-
-    DataPlaneTimeout, Terminal for an invalid certificate, DataPlaneUnavailable for a connection that was
-    refused or broke, InvalidInput for a request that cannot be sent. `seconds` is the time limit of the call.
+    """Return the error for a call to `address` without a usable response: DataPlaneTimeout if the time was over;
+    Terminal for an invalid certificate; DataPlaneUnavailable for a connection that was refused or broke, or for
+    a body that cannot be decoded; InvalidInput for any other error, such as an invalid URL. `purpose` and
+    `seconds`, the time limit of the call, appear in the message.
     """
     if isinstance(error, requests.Timeout) or any(
         isinstance(cause, urllib3.exceptions.ReadTimeoutError) for cause in error.args
@@ -179,8 +180,8 @@ def network_failure(
 
 
 def _root_cause(error: BaseException) -> str:
-    """Return the innermost cause in a few words. `requests` nests errors three levels deep and repeats
-    addresses.
+    """Return the text of the innermost cause, without the address if the connection failed; the cause's class
+    name if it has no text. `requests` nests errors three levels deep and repeats addresses.
     """
     cause: BaseException = error
     while True:

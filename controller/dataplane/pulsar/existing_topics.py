@@ -24,10 +24,10 @@ _MANY = 10_000
 
 def describe_topic(admin: AdminCalls, name: str) -> TopicDescription:
     """Return the description of the topic (`persistent://t/n/x`, or `x` for public/default), with two
-    requests per partition.
+    requests per partition. Partitions that do not exist as topics are listed as `missing`.
 
-    Raises TopicNotFound, and InvalidInput for a topic that is not persistent, is a single partition, or has
-    too many partitions.
+    Raises TopicNotFound if the topic has no partitions and does not exist, and InvalidInput for a topic that is
+    not persistent, is a partition of another topic, or has more than `_MANY` partitions.
     """
     name, deadline = full_name(name), admin.deadline()
     count = _demand_adoptable(admin, name, deadline)
@@ -65,7 +65,8 @@ def describe_topic(admin: AdminCalls, name: str) -> TopicDescription:
 
 
 def _demand_adoptable(admin: AdminCalls, name: str, deadline: Deadline) -> int:
-    """Return the number of partitions of the topic; 0 if it is not partitioned, or does not exist.
+    """Return the number of partitions of the topic; 0 if it is not partitioned, or does not exist. `name` is a
+    complete name.
 
     Raises InvalidInput for a topic that is not persistent, is a partition of another topic, or has more than
     `_MANY` partitions.
@@ -95,18 +96,22 @@ def _partitions(admin: AdminCalls, name: str, deadline: Deadline) -> int:
 def _clients(
     statistics: Mapping[str, Mapping[str, Any]], clients_of: Callable[[str, Mapping[str, Any]], Iterator[str]]
 ) -> tuple[str, ...]:
-    """Return the sentences that `clients_of` yields for the clients of each log, sorted, each once."""
+    """Return the sentences that `clients_of` yields for the name and the statistics of each log, sorted, each
+    once. `statistics` are by the log's name.
+    """
     return tuple(sorted({client for log, stats in statistics.items() for client in clients_of(log, stats)}))
 
 
 def _producers(log: str, stats: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a sentence for each producer connected to the log."""
+    """Yield a sentence for each producer connected to the log: `name at address on log`."""
     for producer in stats.get("publishers") or ():
         yield f"{producer.get('producerName')} at {producer.get('address')} on {log}"
 
 
 def _consumers(log: str, stats: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a sentence for each consumer connected to the log, of any subscription."""
+    """Yield a sentence for each consumer connected to the log, of any subscription: `name of subscription at
+    address on log`.
+    """
     for subscription, cursor in (stats.get("subscriptions") or {}).items():
         for consumer in cursor.get("consumers") or ():
             yield f"{consumer.get('consumerName') or 'unnamed'} of {subscription} at {consumer.get('address')} on {log}"

@@ -34,11 +34,12 @@ class FenceProbe:
 
     def probe(self, backing_topic: str, deadline: Deadline) -> FenceState:
         """Return whether clients can learn that the topic has ended: TERMINATED if they can, OPEN for a topic that is not terminated
-        or accepts a producer, MISSING for a missing topic. FENCED: the broker did not answer a producer within `PROBE_SECONDS`, and
-        the topic was reloaded.
+        or accepts a producer, MISSING for a missing topic. FENCED: the topic is terminated, the broker did not answer a producer
+        within `PROBE_SECONDS`, and the topic was reloaded.
 
-        Needs the right to produce, and an administrator's rights to reload. Raises DataPlaneUnavailable if the broker does not
-        answer admin requests either. Other errors of the library are raised as Cleave's.
+        Needs the right to produce, and an administrator's rights to reload. Raises DataPlaneTimeout at the deadline, and
+        DataPlaneUnavailable if the broker does not answer admin requests either. Other errors of the library are raised as
+        Cleave's.
         """
         try:
             # A request for a producer may create a missing topic, so the topic is checked first.
@@ -53,7 +54,7 @@ class FenceProbe:
     def _open_producer(self, backing_topic: str, deadline: Deadline) -> FenceState:
         """Try to open a producer on a terminated topic. Return OPEN if it opens. If the broker does not answer within
         `PROBE_SECONDS`, reload the topic and return the result of `_reload`. Raises SegmentTerminated if the broker reports the end,
-        and other errors of the library as Cleave's.
+        DataPlaneTimeout at the deadline, and other errors of the library as Cleave's.
         """
         act, topic = f"probe {backing_topic}", full_name(backing_topic)
         try:

@@ -77,7 +77,8 @@ class Gates:
         Other subscriptions without a closed gate skip the barrier. Raises DataGone if the topic begins with a
         message of an application, and then changes nothing unless the message arrived during the call. Raises
         SegmentNotFound; DataPlaneTimeout if the broker does not apply the changes before the deadline;
-        Unsupported if the brokers have no topic policies, or the client library is missing.
+        Unsupported if the brokers have no topic policies, or if a barrier must be appended and the client library
+        or the binary address is missing.
         """
         self._demand_barrier_first(backing_topic, self._cursors.internal(backing_topic, deadline), deadline)
         # The rate is set first, so that it applies to every consumer that connects later. Consumers that are already
@@ -146,8 +147,8 @@ class Gates:
         return GateState.SPENT if is_spent else GateState.CLOSED
 
     def skip_barrier(self, backing_topic: str, subscription: str, deadline: Deadline) -> None:
-        """Acknowledge the barrier for a subscription without a closed gate, if the topic begins with a barrier. Raises SegmentNotFound.
-        Raises DataPlaneTimeout if the cursor has not moved at the deadline.
+        """Acknowledge the barrier for the subscription, if the topic begins with a barrier and the subscription's gate is not closed.
+        A missing subscription is not an error. Raises SegmentNotFound; DataPlaneTimeout if the cursor has not moved at the deadline.
         """
         internal = self._cursors.internal(backing_topic, deadline)
         barrier = barrier_of(self._admin, backing_topic, internal, deadline)
@@ -156,8 +157,8 @@ class Gates:
 
     def probe_fence(self, backing_topic: str, deadline: Deadline) -> FenceState:
         """Return TERMINATED if clients can learn that a terminated topic has ended; FENCED if they could not, and the broker was made to
-        reload the topic; OPEN for a topic that accepts appends; MISSING for a missing topic. Raises Unsupported if the client library is
-        missing.
+        reload the topic; OPEN for a topic that is not terminated or accepts a producer; MISSING for a missing topic. Raises Unsupported
+        if the client library or the binary address is missing, and the errors of `FenceProbe.probe`.
         """
         return self._open()[1].probe(backing_topic, deadline)
 
@@ -172,7 +173,8 @@ class Gates:
     def _open(self) -> tuple[Connections, FenceProbe]:
         """Return the connections that append barriers, and the probe. Create both at the first call.
 
-        Raises Unsupported if the Pulsar client library is not installed. `open_gate`, `state` and `skip_barrier` do not need the library.
+        Raises Unsupported if the Pulsar client library is not installed, or there is no binary address. `open_gate`, `state` and
+        `skip_barrier` do not need the library.
         """
         with self._lock:
             if self._opened is None:
@@ -233,7 +235,9 @@ class Gates:
     def _move_before(
         self, backing_topic: str, subscription: str, barrier: Barrier, deadline: Deadline
     ) -> None:
-        """Move the cursor back to the beginning if it has passed the first entry of the barrier."""
+        """Move the subscription's cursor back before the barrier, which disconnects its consumers, if the
+        subscription has acknowledged the first entry of the barrier.
+        """
         internal = self._cursors.internal(backing_topic, deadline)
         if _acknowledged_position(internal, subscription) >= barrier.first:
             self._cursors.move_before(backing_topic, subscription, barrier.first, deadline)
@@ -297,7 +301,7 @@ def _create_connections(
     access: PulsarAccess, admin: AdminCalls, cursors: Cursors
 ) -> tuple[Connections, FenceProbe]:
     """Return new connections for barriers, and a probe with its own connections. Raises Unsupported if the Pulsar client library is not
-    installed.
+    installed, or `access` has no binary address.
     """
     try:
         from controller.dataplane.pulsar.binary import Connections
@@ -343,7 +347,9 @@ def _acknowledged_position(internal: Mapping[str, Any], subscription: str) -> Pl
 
 
 def _passed_entries(internal: Mapping[str, Any], cursor: Mapping[str, Any], barrier: Barrier) -> int:
-    """Return the number of entries, from the first one of the barrier, that the broker has read for the subscription."""
+    """Return the number of entries of the barrier that the broker has read for the subscription, up to
+    `barrier.entries`. `internal` are the topic's internal statistics, and `cursor` the subscription's part of them.
+    """
     reads_on_at = place_told(cursor["readPosition"])
     return sum(place < reads_on_at for place in islice(places_forwards(internal), barrier.entries))
 

@@ -61,9 +61,9 @@ class KeySamples:
         self._connections = Connections(access, call_timeout_seconds=admin.call_timeout_seconds)
 
     def sample(self, backing_topic: str, most: int) -> KeySample:
-        """Return the segment hashes of the keys of at most the latest `most` (at least 1) messages. The
-        sample consists of the messages that arrived before the time limit, and is smaller if messages are
-        large. Empty if the topic has no entries.
+        """Return the segment hashes of the keys of at most the latest `most` (at least 1) messages, oldest first,
+        and the number of these messages without a hash. The sample consists of the messages that arrived before
+        the time limit, and is smaller if messages are large. Empty if the topic has no entries.
 
         Opens a reader on a separate client, and closes both in a background thread. Raises SegmentNotFound;
         SegmentTerminated; DataPlaneTimeout if the reader does not open within the time limit; other errors of
@@ -96,7 +96,8 @@ class KeySamples:
         """Return the range of the last entries that hold about `most` messages, or fewer if the messages
         would exceed `SAMPLE_BYTES`; None if there are no entries. The topic's counters give the mean sizes.
 
-        Raises SegmentTerminated, SegmentNotFound.
+        Raises SegmentTerminated for a terminated topic; SegmentNotFound; DataPlaneUnavailable for a response
+        that is no object.
         """
         internal = self._ask(topic_requests.internal_stats(topic), topic, deadline)
         if internal.get("state") == "Terminated":
@@ -138,8 +139,8 @@ def _open(
 
 
 def _read(reader: pulsar.Reader, read_range: _Range, deadline: Deadline) -> KeySample:
-    """Return the segment hashes of the keys of the last `read_range.most` messages up to the end of the range, and the number of these
-    messages without a hash.
+    """Return the segment hashes of the keys of the last `read_range.most` messages up to the end of the range, oldest first, and the number
+    of these messages without a hash: without a key, or with a key longer than `LONGEST_KEY_BYTES`.
 
     Stops at the deadline, after `READ_AT_MOST` times that number of messages, or after `IDLE_SECONDS` without
     a message. Entries of barriers do not count.

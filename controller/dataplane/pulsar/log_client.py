@@ -61,7 +61,7 @@ from controller.forks import OneProcess
 log = telemetry.get_logger(__name__)
 
 MAX_MESSAGE_BYTES = 5 * 1024 * 1024 - 10 * 1024
-"""Largest total size of key and payload. The broker's `maxMessageSize` (5 MiB by default) includes its
+"""Largest total size of key, payload and metadata. The broker's `maxMessageSize` (5 MiB by default) includes its
 headers.
 """
 MAX_SENDERS = 4096
@@ -196,9 +196,10 @@ class PulsarLogClient(OneProcess):
         A holder counts as gone and is disconnected, as `cursor_claims` describes, if its owner is not among
         `live_owners`, or is `owner` itself. Raises LostRace while another of `live_owners` is in the way, or
         a consumer that is not Cleave's, which is never disconnected: the message contains its address.
-        LostRace is also raised while the broker keeps the connection of an owner that is gone. Raises
-        FencedOut if a holder has a later `ownership`; SegmentNotFound; SubscriptionNotFound; Unsupported for
-        a bucket of one hash if the broker misreports its consumers (`broker_versions`).
+        LostRace is also raised while the broker keeps the connection of an owner that is gone, and if other
+        readers take the cursor first until the deadline. Raises FencedOut if a holder has a later `ownership`,
+        even under the name `owner`; SegmentNotFound; SubscriptionNotFound; Unsupported for a bucket of one hash
+        if the broker misreports its consumers (`broker_versions`).
 
         A reader of a topic that is terminated and read to its end does not connect: the broker would report
         the end before the subscription, and the library would then close the connection and retry forever
@@ -229,9 +230,10 @@ class PulsarLogClient(OneProcess):
                 raise self._late(claim, holder, error) from error
 
     def locate(self, backing_topic: str, instant_ms: int | None) -> Position:
-        """Return the position after which `open_reader_at` begins with the first stored entry published at or
-        after the instant (milliseconds since the Unix epoch), by the producers' clocks. Without such an
-        entry, or with None as `instant_ms`: the position behind the last entry. Raises SegmentNotFound.
+        """Return the position (ledger, entry, `WHOLE_ENTRY`) after which `open_reader_at` begins with the first
+        stored entry published at or after the instant (milliseconds since the Unix epoch), by the producers'
+        clocks. Without such an entry, or with None as `instant_ms`: the position behind the last entry. Raises
+        SegmentNotFound.
         """
         place = self._cursors.place_before(full_name(backing_topic), instant_ms, self._admin.deadline())
         return (*place, WHOLE_ENTRY)
@@ -364,8 +366,9 @@ class PulsarLogClient(OneProcess):
     ) -> BatchSender:
         """Return the sender of the batch, which has at least one message; create the sender if there is none.
 
-        Raises InvalidInput for an empty producer name, too many or too long messages, or, without a bucket, a
-        bucket hash outside the ring.
+        Raises InvalidInput for an empty producer name, more than `MAX_BATCH_MESSAGES` messages, a message whose
+        key, payload and metadata exceed `MAX_MESSAGE_BYTES`, or, without a bucket, a bucket hash outside the
+        ring.
         """
         if not producer:
             raise InvalidInput("producer name '': give one that no other process uses")
@@ -385,9 +388,10 @@ class PulsarLogClient(OneProcess):
         return self._sender(full_name(backing_topic), producer, bucket)
 
     def _sender(self, backing_topic: str, producer: str, bucket: HashRange | None) -> BatchSender:
-        """Return the sender of this topic, producer and bucket; create it if there is none.
+        """Return the sender of this topic (a complete name), producer and bucket; create it, without a producer of
+        the library, if there is none.
 
-        Above `MAX_SENDERS`, close the sender that was used longest ago.
+        Above `MAX_SENDERS`, close the sender that was requested longest ago, after its append in progress.
         """
         oldest = None
         key = (backing_topic, producer, bucket)
@@ -432,7 +436,7 @@ class PulsarLogClient(OneProcess):
     def _opened_alone(
         self, topic: str, deadline: Deadline, build: Callable[[pulsar.Client], Any]
     ) -> tuple[pulsar.Client, Any]:
-        """Return a separate client, and the object that `build` opens on it.
+        """Return a separate client, and the object that `build` opens on it. The caller closes both.
 
         ConsumerBusy and ConsumerAssignError are raised unmapped, other errors of the library mapped. At the
         deadline, a terminated topic is reloaded (`_reload`), and DataPlaneTimeout is raised.
@@ -448,7 +452,8 @@ class PulsarLogClient(OneProcess):
             raise
 
     def _late(self, claim: Claim, holder: Holder | None, error: DataPlaneTimeout) -> CleaveError:
-        """Return the error for a broker that did not respond in time.
+        """Return the error for a broker that did not respond in time. `holder` is the holder that only the broker
+        can disconnect, from `evict_holders`.
 
         If a holder is known, the broker may be checking the holder's connection, and the error is LostRace.
         Otherwise it is `error` itself, and a terminated topic is reloaded (`_reload`).
@@ -465,9 +470,9 @@ class PulsarLogClient(OneProcess):
         return f"{self._mark}-{next(self._numbers)}"
 
     def _reload(self, backing_topic: str) -> None:
-        """Reload a terminated topic to which no consumer can subscribe, at most once in `RELOAD_SECONDS`, so
-        that the next attempt succeeds. Does nothing if the topic is not terminated. Errors are logged, not
-        raised.
+        """Reload a terminated topic to which no consumer can subscribe, so that the next attempt succeeds. Does
+        nothing if the topic is not terminated, or if this method was called for the topic in the last
+        `RELOAD_SECONDS`, with whatever result. Errors are logged, not raised.
         """
         now = time.monotonic()
         with self._lock:
@@ -597,8 +602,8 @@ def _end_all() -> None:
 
 
 def _marks(claim: Claim, mark: str) -> dict[str, str]:
-    """Return the properties of a consumer by which other readers identify its owner, its `mark` and its
-    ownership, if it has one.
+    """Return the properties of a consumer by which other readers identify its owner (`OWNER`), its `mark`
+    (`READER`) and its ownership (`OWNERSHIP`; absent if the claim has none).
     """
     marks = {OWNER: claim.owner, READER: mark}
     if claim.ownership is not None:
@@ -607,7 +612,9 @@ def _marks(claim: Claim, mark: str) -> dict[str, str]:
 
 
 def _kind(bucket: HashRange | None) -> dict[str, Any]:
-    """Return the arguments of `subscribe` for the whole subscription, or for the slots of a bucket."""
+    """Return the arguments of `subscribe` that choose the type: Exclusive for the whole subscription (None), or
+    Key_Shared with the slots of the bucket as the only sticky range.
+    """
     if bucket is None:
         return {"consumer_type": pulsar.ConsumerType.Exclusive}
     policy = pulsar.ConsumerKeySharedPolicy(

@@ -24,8 +24,9 @@ class Intake:
     """The messages that have arrived for one consumer or reader. `take` is for one thread."""
 
     def __init__(self, opened: pulsar.Consumer | pulsar.Reader, on_arrival: Callable[[], None]) -> None:
-        """Read from `opened`. `on_arrival` is called from the library's thread, or from `take`, and must
-        raise nothing.
+        """Create the intake of the consumer or reader `opened`. `on_arrival` is called from the library's thread,
+        or from `take` and `begin`, when a message arrives after there was none, and must raise nothing. Call
+        `begin` before `take`.
         """
         self._receive: Callable[[int], Any]
         self._receive_async: Callable[[Callable[[pulsar.Result, Any], None]], None]
@@ -39,10 +40,11 @@ class Intake:
         self._is_returned = threading.Event()
 
     def take(self, limit: int) -> list[Any]:
-        """Return at most `limit` messages in the order of their arrival, as objects of the library.
+        """Return at most `limit` messages in the order of their arrival, as objects of the library. With a `limit`
+        below 1, one message may be returned nevertheless: the one for which `on_arrival` was called.
 
-        If there are fewer, `on_arrival` is called for the next message. Empty, without a call of the library,
-        while that message is awaited.
+        If there are fewer than `limit`, `on_arrival` is called for the next message. Empty, without a call of
+        the library, while that message is awaited.
         """
         if self._is_awaited:
             return []

@@ -153,8 +153,8 @@ class RunQueue:
         return True
 
     def take(self, limit: int) -> list[Run]:
-        """Remove and return runs with at most `limit` messages in total from the front; `limit` is at least
-        0.
+        """Remove and return runs with `limit` messages in total from the front, or all runs if there are fewer
+        messages. The last run is divided if necessary. `limit` is at least 0.
         """
         removed: list[Run] = []
         while limit and self._runs:
@@ -164,8 +164,8 @@ class RunQueue:
         return removed
 
     def take_upto(self, position: Position) -> list[Run]:
-        """Remove and return the runs of all messages up to and including the position. Empty if there are
-        none.
+        """Remove and return the runs of all messages up to and including the position, which need not be that of
+        a message in the queue. A run that extends beyond the position is divided. Empty if there are none.
         """
         removed: list[Run] = []
         while self._runs and self._runs[0].first <= position:
@@ -175,7 +175,9 @@ class RunQueue:
         return removed
 
     def _front(self, count: int) -> Run:
-        """Remove and return the first `count` messages of the first run."""
+        """Remove and return the first `count` messages, at least 1, of the first run, which must exist. If the run
+        has more, the others stay first.
+        """
         run = self._runs.popleft()
         if count < len(run):
             run, remainder = run.cut(count)

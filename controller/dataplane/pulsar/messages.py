@@ -81,8 +81,9 @@ def _with_key(built: Any, key: bytes, *, is_binary: bool) -> None:
 
 
 def incoming(message: pulsar.Message, position: Position, published_at_ms: int | None = None) -> LogMessage:
-    """Return the message at the position as a reader returns it, with 1 as `deliveries`. `published_at_ms` is
-    the producer's clock, equal for all messages of an entry; None: it is read from the message.
+    """Return the library's `message` as a reader returns it, with the given position and 1 as `deliveries`.
+    `published_at_ms` is the publication time by the producer's clock, in milliseconds since the Unix epoch,
+    equal for all messages of an entry; None: it is read from the message.
     """
     if published_at_ms is None:
         published_at_ms = message.publish_timestamp()
@@ -103,7 +104,10 @@ def key_of(message: pulsar.Message, properties: Mapping[str, str]) -> bytes | No
 
 
 def _metadata_of(message: pulsar.Message, properties: Mapping[str, str]) -> Metadata | None:
-    """Return the metadata that the application sent in addition to key and payload. None if there is none."""
+    """Return the metadata that the application sent in addition to key and payload: its properties, without
+    Cleave's own (`RESERVED`); its event time, None for 0; and True as `is_binary_key` if the key was sent as
+    bytes. None if there is nothing of these.
+    """
     event_time_ms = message.event_timestamp()
     if not properties and not event_time_ms:
         return None
@@ -140,8 +144,8 @@ def shares_its_entry(message_id: pulsar.MessageId) -> bool:
 
 
 def _batch_size(serialized: bytes) -> int:
-    """Return the batch size in an id's wire form, the protobuf message `MessageIdData`; 0 if the id lacks it.
-    The library has no call that returns it.
+    """Return the batch size in an id's wire form, the protobuf message `MessageIdData`; 0 if the id lacks it, or
+    has a field of a wire type that is neither a number nor bytes. The library has no call that returns it.
     """
     offset, field, batch_size = 0, 0, 0
     while offset < len(serialized):

@@ -28,8 +28,9 @@ _INFIX = "-segment-"
 
 
 def segment_topic(topic: str, descriptor: str) -> str:
-    """Return `persistent://t/n/x-segment-0000-7fff-12` for a segment of `topic://t/n/x`. Raises InvalidInput
-    for a topic of another form, if Pulsar allows no such name, or if the result exceeds `MAX_NAME_BYTES`.
+    """Return `persistent://t/n/x-segment-0000-7fff-12` for segment `0000-7fff-12` of `topic://t/n/x`. The
+    descriptor is not checked. Raises InvalidInput for a topic of another form, if Pulsar allows no such name, or
+    if the result exceeds `MAX_NAME_BYTES`.
     """
     match = _SCALABLE.fullmatch(topic)
     if match is None:
@@ -44,8 +45,9 @@ def segment_topic(topic: str, descriptor: str) -> str:
 
 
 def topic_path(backing_topic: str) -> str:
-    """Return `persistent/t/n/x`, each part percent-encoded: the path behind `/admin/v2/`. Raises InvalidInput
-    for an invalid name.
+    """Return `persistent/t/n/x`, each part percent-encoded: the path behind `/admin/v2/`. `backing_topic` is a
+    complete name, `t/n/x`, or `x` for public/default. Raises InvalidInput for an invalid name, a topic that is
+    not persistent, or a name of more than `MAX_NAME_BYTES`.
     """
     tenant, namespace, local = _split(backing_topic).groups()
     _check_entity("tenant", tenant, backing_topic)
@@ -56,9 +58,10 @@ def topic_path(backing_topic: str) -> str:
 
 
 def namespace_path(namespace: str) -> str:
-    """Return `t/n`, checked.
+    """Return the namespace `t/n` unchanged, as a path.
 
-    Pulsar's rule for names leaves nothing to encode. Raises InvalidInput for an invalid name.
+    Pulsar's rule for names leaves nothing to encode. Raises InvalidInput for an invalid name of the tenant or
+    the namespace, or a text without a slash.
     """
     tenant, slash, name = namespace.partition("/")
     if not slash:
@@ -91,8 +94,8 @@ def cursor_name(subscription: str) -> str:
 
 
 def segments_of(topics: Iterable[str], backing_topics: Iterable[str]) -> dict[str, list[str]]:
-    """Return for each topic the names among `backing_topics` that `segment_topic` gives to its segments,
-    sorted; an empty list for a topic without such names.
+    """Return for each topic (`topic://t/n/x`) the names among `backing_topics` that `segment_topic` gives to its
+    segments, sorted as texts; an empty list for a topic without such names.
 
     Other names are ignored. Raises InvalidInput for an invalid topic.
     """

@@ -222,9 +222,11 @@ class PulsarDataPlane(OneProcess):
 
     def sample(self, backing_topics: Sequence[str]) -> Mapping[str, Counters]:
         """Return the counters of the topics, by name: from each topic's statistics, or for many topics from
-        the brokers' metrics pages. A topic that is missing, or whose statistics cannot be read, is absent.
+        the brokers' metrics pages. A topic that is missing, did not respond, or whose statistics cannot be
+        read, is absent.
 
-        Raises an error if no topic's broker responded, or no statistics can be read.
+        Raises an error if no topic's broker responded, or if some
+        topics exist but none of their responses can be read.
         """
         if self._load.reads_pages_for(backing_topics):
             return self._load.sample(backing_topics)
@@ -359,12 +361,12 @@ class PulsarDataPlane(OneProcess):
         """Return TERMINATED if clients can learn that a terminated topic has ended; FENCED if they could not,
         and the broker was made to reload the topic; OPEN for a topic that accepts appends; MISSING for a
         missing topic. Needs the right to produce, and an administrator's rights for a fenced topic. Raises
-        Unsupported if the client library is missing.
+        Unsupported if the client library or the binary address is missing.
         """
         return self._gates.probe_fence(backing_topic, self._admin.deadline())
 
     def close(self) -> None:
-        """Close the connections."""
+        """Close the connections, all of them even if closing one raises an error."""
         with ExitStack() as closing:  # closes all of them even if one raises
             closing.callback(self._admin.close)
             closing.callback(self._load.close)
@@ -383,8 +385,8 @@ class PulsarDataPlane(OneProcess):
 
 
 def _counters(name: str, answer: Answer) -> Counters | None:
-    """Return the counters in the response. None, with a warning in the log, if a counter is missing or not a
-    number; only this log then counts as silent.
+    """Return the counters of the log `name` in `answer`, the response with its ordinary statistics. None, with a
+    warning in the log, if a counter is missing or not a number, so that only this log counts as silent.
     """
     stats = answer.document
     try:

@@ -63,7 +63,8 @@ class PulsarPositionReader(OneProcess):
     ) -> None:
         """Create a reader without a connection. `after` is the position of the last message that the
         application has read; None: no message. `stall_seconds` is the time without messages after which an
-        idle reader checks if the broker still delivers. `on_close` is called by `close`.
+        idle reader checks if the broker still delivers. `on_arrival` is called, from any thread, when there may
+        be news; `on_close` is called by `close`.
         """
         self._cursors, self._connections = cursors, connections
         self._backing_topic, self._prefetch_messages = backing_topic, prefetch_messages
@@ -83,9 +84,10 @@ class PulsarPositionReader(OneProcess):
         intake.begin()
 
     def _take_in(self, limit: int) -> None:
-        """Take messages that have arrived, until the buffer has `limit` messages.
+        """Take messages that have arrived, until the buffer has `limit` messages. Do nothing without a connection.
 
-        Messages up to the start position, which belong to an entry that was read in part, are dropped.
+        Messages up to the start position, which belong to an entry that was read in part, and repeated messages
+        are dropped.
         """
         with self._taking:
             if self._opened is None:
@@ -122,16 +124,16 @@ class PulsarPositionReader(OneProcess):
             self.notify_owner()
 
     def may_wait(self) -> bool:
-        """Return True if the next `read` would query the end of the topic, or if it is time to check for a
-        stall.
+        """Return True if no message has arrived, and the connection has ended, so that the next `read` queries
+        the end of the topic, or it is time to check for a stall.
         """
         self.check_connection()
         self._take_in(1)
         return not self._arrived and (self._is_broken or self._stall.is_due)
 
     def read(self, limit: int) -> Sequence[LogMessage]:
-        """Return the next messages in order, at most `limit`. Empty if none have arrived. Entries of barriers
-        are skipped.
+        """Return the next messages in order, at most `limit`. Empty if none have arrived, also at the end of the
+        topic. Entries of barriers are skipped.
 
         Raises InvalidInput for a limit below 1; Terminal if the next message is encrypted and no key here can
         decrypt it; DataGone if the connection has ended because the topic was deleted; DataPlaneUnavailable if
@@ -172,7 +174,8 @@ class PulsarPositionReader(OneProcess):
         """Return True if the topic is terminated and read to its end.
 
         False, without a request, if messages have arrived that were not read. Raises DataGone if the topic
-        was deleted, or its last entry was deleted after a part of the entry was read.
+        was deleted, or its last entry was deleted after a part of the entry was read; and DataPlaneUnavailable
+        if the request fails.
         """
         self._take_in(1)
         if self._arrived:

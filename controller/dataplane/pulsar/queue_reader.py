@@ -80,7 +80,8 @@ class PulsarQueueReader(OneProcess):
     ) -> None:
         """Create a reader without a connection. `mark`, which no other reader has, identifies the reader in
         the broker's statistics. `stall_seconds` is the time without messages after which an idle reader
-        checks if the broker still delivers. `on_close` is called by `close`.
+        checks if the broker still delivers. `on_arrival` is called, from any thread, when there may be news;
+        `on_close` is called by `close`.
         """
         self.mark, self.prefetch_messages = mark, prefetch_messages
         self._cursors, self._connections = cursors, connections
@@ -112,8 +113,9 @@ class PulsarQueueReader(OneProcess):
     def on_message(self, consumer: pulsar.Consumer, message: pulsar.Message) -> None:
         """Buffer a message, and notify the owner. The library calls this for each arrival, in its own thread.
 
-        A message that is already here replaces its earlier copy. A message that this reader has acknowledged
-        is acknowledged again. Arrivals pause at `prefetch_messages` buffered messages.
+        A message that is already here (buffered, taken or returned) replaces its earlier copy. A message that
+        this reader has acknowledged, and still remembers (`MOST_REMEMBERED`), is acknowledged again. Arrivals
+        pause at `prefetch_messages` buffered messages.
         """
         message_id = message.message_id()
         position = position_of(message_id)
@@ -180,19 +182,20 @@ class PulsarQueueReader(OneProcess):
             self.notify_owner()
 
     def may_wait(self) -> bool:
-        """Return True if the next `read` would query the end of the topic, or if it is time to check for a
-        stall.
+        """Return True if the next `read` may wait for a request: if the connection has ended, or if this reader
+        has no messages buffered or taken and it is time to check for a stall.
         """
         self.check_connection()
         return self._interrupted.is_set() or (not (self._arrived or self._held) and self._stall.is_due)
 
     def read(self, limit: int) -> Sequence[LogMessage]:
-        """Take at most `limit` messages. Empty if none have arrived. Entries of barriers are acknowledged and
-        skipped.
+        """Take at most `limit` messages, in the order of their arrival, until they are acknowledged or given
+        back. Empty if none have arrived, or if the connection has ended because the topic is drained. Entries
+        of barriers are acknowledged and skipped.
 
         Raises InvalidInput for a limit below 1; Terminal if the next message is encrypted and no key here can
-        decrypt it; LostRace if the connection has ended before the topic is drained, or the broker has
-        stopped delivering (`reader_stall`).
+        decrypt it; LostRace if the connection has ended before the topic is drained (a request checks this, and
+        its error is raised), or if the broker has stopped delivering (`reader_stall`), which ends the reader.
         """
         if limit < 1:
             raise InvalidInput(f"read limit {limit}: ask for 1 message or more")
@@ -249,7 +252,8 @@ class PulsarQueueReader(OneProcess):
 
         Return the positions of messages that `read` did not return, that were given back, or that were
         acknowledged more than `MOST_REMEMBERED` messages ago; empty if there are none. Raises LostRace if the
-        connection has ended.
+        connection has ended before the topic is drained, or ends during the call, when a part of the messages
+        may be acknowledged.
         """
         self._demand_connected()
         opened, refused = self._opened, []
@@ -280,7 +284,7 @@ class PulsarQueueReader(OneProcess):
         """Return the messages to the queue, to be delivered again after `delay_seconds`, at least 100 ms: by
         this reader if the message shares its entry with others, otherwise by any reader. Each counts as a
         delivery, seen or not. Messages that this reader does not have are ignored. Raises LostRace if the
-        connection has ended.
+        connection has ended before the topic is drained.
         """
         self._demand_connected()
         self._stall.note_activity()
@@ -342,7 +346,8 @@ class PulsarQueueReader(OneProcess):
 
     def _has_finished(self) -> bool:
         """Return True if the connection ended because the topic is drained: this reader has no messages, and
-        the broker reports that all are acknowledged. False also for a missing topic or subscription.
+        the broker reports that the topic is terminated and all are acknowledged. False also for a missing topic
+        or subscription. Raises other errors of the request, which is sent only if this reader has no messages.
         """
         if self._held or self._arrived or self._waiting:
             return False

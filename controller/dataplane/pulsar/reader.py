@@ -51,8 +51,8 @@ _POLL_SECONDS = 0.02
 
 class PulsarReader(OneProcess):
     """A `LogReader`: the only reader of a topic, or of one bucket of it, for a subscription, as long as its
-    connection lasts. Created by `PulsarLogClient.open_reader`. For one thread; the library's thread calls
-    `on_arrival`.
+    connection lasts. Created by `PulsarLogClient.open_reader`. For one thread; `on_arrival` may be called from
+    any thread.
     """
 
     def __init__(
@@ -72,8 +72,8 @@ class PulsarReader(OneProcess):
     ) -> None:
         """Create a reader without a connection. `mark`, which no other reader has, identifies the reader in
         the broker's statistics. `bucket` None: the whole subscription. `stall_seconds` is the time without
-        messages after which an idle reader checks if the broker still delivers. `on_close` is called by
-        `close`.
+        messages after which an idle reader checks if the broker still delivers. `on_arrival` is called, from
+        any thread, when there may be news; `on_close` is called by `close`.
         """
         self.bucket = bucket
         self.prefetch_messages = prefetch_messages
@@ -109,10 +109,11 @@ class PulsarReader(OneProcess):
 
     def _take_in(self, limit: int) -> None:
         """Take messages that have arrived, until the buffer has `limit` messages, or `prefetch_messages` if
-        that is more.
+        that is more. Do nothing without a connection, or after an entry that cannot be decrypted.
 
         Barriers are acknowledged and skipped. An entry that cannot be decrypted ends the taking, and is
-        stored as the error of a later `read`; a message that is out of place ends the reading.
+        stored as the error of a later `read`; a message that is out of place and cannot be inserted
+        (`_put_in_place`) ends the reading.
         """
         if self._intake is None or self._unreadable is not None:
             return
@@ -175,8 +176,8 @@ class PulsarReader(OneProcess):
             self.notify_owner()
 
     def interrupt(self) -> None:
-        """End this reading: keep the library from reconnecting, and notify the owner, whose next call raises
-        the reason unless the topic is drained.
+        """End this reading: keep the library from reconnecting, and notify the owner, whose next `read` or
+        `is_drained` raises the reason unless the topic is drained. Does nothing if the reading has ended.
         """
         if not self._interrupted.is_set():
             self._interrupted.set()
@@ -187,8 +188,8 @@ class PulsarReader(OneProcess):
             self.notify_owner()
 
     def may_wait(self) -> bool:
-        """Return True if the next `read` may query why the connection ended, or if it is time to check for a
-        stall.
+        """Return True if the next `read` may wait for a request: if the reading has ended, or if the reader is
+        idle (attached, no message buffered or unacknowledged) and it is time to check for a stall.
         """
         self.check_connection()
         if self._interrupted.is_set():
@@ -201,8 +202,9 @@ class PulsarReader(OneProcess):
         ended during the call, or if the connection has ended because the topic is drained.
 
         Raises InvalidInput for a limit below 1; the reason why the reading has ended (LostRace, FencedOut or
-        NotFound), which a request determines; Terminal if the next message is encrypted and no key here can
-        decrypt it; LostRace if the broker has stopped delivering (`reader_stall`).
+        NotFound), which a request determines, or the error of that request; Terminal if the next message is
+        encrypted and no key here can decrypt it; LostRace if the broker has stopped delivering
+        (`reader_stall`), which ends the reading.
         """
         if limit < 1:
             raise InvalidInput(f"read limit {limit}: ask for 1 message or more")
@@ -237,10 +239,11 @@ class PulsarReader(OneProcess):
     def acknowledge(self, position: Position) -> None:
         """Acknowledge all messages up to and including `position`. The broker receives it within 100 ms. Does
         nothing, even after the reading has ended, if they were acknowledged by this reader before. Raises
-        InvalidInput for a position that was not read. If the reading has ended, raises the reason if it is
-        known, otherwise LostRace.
+        InvalidInput for a position behind the last message read. If the reading has ended, raises the reason
+        if it is known, otherwise LostRace. An error of the library ends the reading and is raised as Cleave's.
 
-        The method makes no call to find out why the reading ended; `read` does.
+        The method makes no call to find out why the reading ended; `read` does. If the reading ends during the
+        call, the method may return although the messages will be delivered again.
         """
         if position > self._read and position > self._acknowledged:
             raise InvalidInput(
@@ -311,15 +314,18 @@ class PulsarReader(OneProcess):
                 pause.wait(random.uniform(_POLL_SECONDS, 5 * _POLL_SECONDS))  # noqa: S311 - no secret
 
     def evict(self, error: CleaveError) -> None:
-        """Release the cursor at once, for another reader of this process, and notify the owner. Later calls
-        except `close` raise `error`, or the known error for which the reading ended before.
+        """Release the cursor at once, for another reader of this process, and notify the owner. Later calls of
+        `read` and `is_drained`, and of `acknowledge` for messages that are not acknowledged, raise `error`, or
+        the known error for which the reading ended before.
         """
         self._lost = self._lost or error
         self._disconnect()
         self.notify_owner()
 
     def close(self) -> None:
-        """Release the cursor. Acknowledgements in flight arrive before the next reader is admitted."""
+        """Release the cursor, and call `on_close`. Acknowledgements in flight arrive before the next reader is
+        admitted.
+        """
         self._disconnect()
         self._on_close(self)
 
@@ -367,7 +373,7 @@ class PulsarReader(OneProcess):
     def _why_lost(self) -> CleaveError:
         """Return the error that names the present owner of the cursor, or the reason why the cursor is gone.
         The error is kept, because it cannot change for this reading. If neither is known, return LostRace for
-        a lost connection.
+        a lost connection, which is not kept. Raises the errors of the request, except NotFound.
         """
         if self._lost is None:
             self._lost = self._read_loss_reason()
@@ -382,9 +388,10 @@ class PulsarReader(OneProcess):
         )
 
     def _read_loss_reason(self) -> CleaveError | None:
-        """Request the consumers of the subscription, and return the error that names the holder that is in
-        the way of this reader, or says what does not exist. None if no other consumer is in the way, or the
-        broker still shows this reader.
+        """Request the consumers of the subscription, and return the error that says why this reader lost its
+        part: FencedOut if the consumer that is in the way has this reader's owner name, LostRace for another
+        consumer, NotFound for a missing topic or subscription. None if no consumer is in the way, or the
+        broker still shows this reader. Raises other errors of the request.
         """
         try:
             attached = self._cursors.attachments(

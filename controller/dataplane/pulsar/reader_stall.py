@@ -46,8 +46,8 @@ class StallWatch:
         return time.monotonic() >= self._check_at
 
     def is_stalled(self, looks_stalled: Callable[[], bool]) -> bool:
-        """Return True if two consecutive checks found the reader stalled, with no message or acknowledgement
-        in between. `looks_stalled` performs a check, and is called only when a check is due.
+        """Return True if this check and the previous one found the reader stalled, with no activity in between.
+        False if no check is due. `looks_stalled` performs a check, and is called only when a check is due.
         """
         if not self.is_due:
             return False
@@ -75,9 +75,10 @@ class SubscriptionStall:
         return self._watch.is_due
 
     def is_stalled(self, held_back: int = 0) -> bool:
-        """Return True if two consecutive checks show that the reader, which has no messages except
-        `held_back` ones, is stalled; count and log the stall then. Requests the statistics only when a check
-        is due.
+        """Return True if two consecutive checks, without activity in between, show that the reader is stalled;
+        count and log the stall then. Call this for a reader that has no unacknowledged messages except
+        `held_back` ones, which it does not deliver. Requests the statistics only when a check is due; a request
+        that fails counts as not stalled.
         """
         if not self._watch.is_stalled(lambda: self._is_suspected(held_back)):
             return False

@@ -88,8 +88,8 @@ class Unmet:
 
 
 def _no_auto_creation(namespace: Namespace) -> bool:
-    """Return True if clients cannot create topics: by the namespace's own policy, otherwise by the brokers'
-    configuration.
+    """Return True if clients cannot create topics: by the namespace's own policy, if it has one, otherwise by
+    the brokers' configuration. False if neither says so.
     """
     override = namespace.policies.get("autoTopicCreationOverride")
     if override is not None:
@@ -98,8 +98,8 @@ def _no_auto_creation(namespace: Namespace) -> bool:
 
 
 def _keeps_inactive(namespace: Namespace) -> bool:
-    """Return True if brokers do not delete inactive topics: by the namespace's own policy, otherwise by the
-    brokers' configuration.
+    """Return True if brokers do not delete inactive topics: by the namespace's own policy, if it has one,
+    otherwise by the brokers' configuration. False if neither says so.
     """
     policy = namespace.policies.get("inactive_topic_policies")
     if policy is not None:
@@ -108,8 +108,8 @@ def _keeps_inactive(namespace: Namespace) -> bool:
 
 
 def _keeps_subscriptions(namespace: Namespace) -> bool:
-    """Return True if unused subscriptions do not expire: by the namespace's own policy, otherwise by the
-    brokers' configuration.
+    """Return True if unused subscriptions do not expire (0 minutes or fewer): by the namespace's own policy, if
+    it has one, otherwise by the brokers' configuration. True if neither gives a time.
     """
     minutes = namespace.policies.get("subscription_expiration_time_minutes")
     if minutes is None:
@@ -174,7 +174,9 @@ def _allows_exclusive(namespace: Namespace) -> bool:
 
 
 def _allows_key_shared(namespace: Namespace) -> bool:
-    """Return True if the namespace and the brokers admit Key_Shared consumers."""
+    """Return True if the namespace and the brokers admit Key_Shared consumers. A namespace without a list of
+    subscription types, or with an empty one, admits all types.
+    """
     types = namespace.policies.get("subscription_types_enabled") or []
     if types and "Key_Shared" not in types:
         return False
@@ -336,10 +338,10 @@ DEMANDS: tuple[Demand, ...] = (
 
 
 def demand_gates(access: PulsarAccess, admin: AdminCalls, namespace: str) -> None:
-    """Raise Unsupported, with the unmet demand, if topics of the namespace cannot have gates, or if `access`
-    has no binary address.
+    """Raise Unsupported if `access` has no binary address, or if topics of the namespace (`tenant/name`) cannot
+    have gates; the message names the first unmet demand of `GATE_DEMANDS`.
 
-    Raises NotFound if the namespace does not exist.
+    Raises InvalidInput for an invalid name, and NotFound if the namespace does not exist.
     """
     if access.service_url is None:
         raise Unsupported(
@@ -361,8 +363,9 @@ class Namespaces:
         self._encrypts = access.encryption_key is not None
 
     def check(self, namespace: str, *, fix: bool = False) -> tuple[Unmet, ...]:
-        """Return the demands that are unmet when the call begins; empty if all are met. With `fix`, change
-        the settings that Cleave may change, and mark their demands with `set_now`.
+        """Return the demands of `DEMANDS` that the namespace (`tenant/name`) does not meet when the call begins, in
+        the order of the table; empty if all are met. With `fix`, change the settings that Cleave may change, and
+        mark their demands with `set_now`; after an error, some may be changed.
 
         Raises NotFound for a namespace that does not exist, and the errors to which the broker's refusals are
         mapped.
@@ -395,8 +398,8 @@ class Namespaces:
 
 
 def _read(admin: AdminCalls, path: str, deadline: Deadline, *, encrypts: bool) -> Namespace:
-    """Return the policies of the namespace at `path` and the brokers' settings. `encrypts`: producers with
-    these settings encrypt. Raises NotFound for a missing namespace.
+    """Return the policies of the namespace at `path` (`tenant/name`) and the brokers' settings, with `encrypts`
+    as given. Raises NotFound for a missing namespace.
     """
     policies = admin.ask(
         Ask("GET", f"namespaces/{path}", f"read the settings of namespace {path}"), deadline
@@ -405,8 +408,9 @@ def _read(admin: AdminCalls, path: str, deadline: Deadline, *, encrypts: bool) -
 
 
 def _read_brokers(admin: AdminCalls, path: str, deadline: Deadline) -> Namespace:
-    """Return the brokers' settings as a namespace without its own policies, which need more rights. Values
-    that the token may not read are empty. Raises NotFound for a missing namespace.
+    """Return the brokers' settings as a `Namespace` whose `policies` are empty, because they need more rights, and
+    whose `encrypts` is False. `broker` and `version` are empty if the token may not read them. `path` is
+    `tenant/name`. Raises NotFound for a missing namespace.
     """
     runtime = admin.ask(
         Ask(

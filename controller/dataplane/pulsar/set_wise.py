@@ -21,8 +21,9 @@ from controller.domain.pulsar_names import namespace_of
 
 def create(admin: AdminCalls, successors: Sequence[Successor]) -> dict[str, CreatedLog]:
     """Create the topics with their own subscriptions and those of their predecessors, without those in
-    `excepted`, and return the state, these subscriptions and the origin of each after the call, by name.
-    Missing subscriptions are added to existing topics.
+    `excepted`, and return the state, these subscriptions (sorted) and the origin of each after the call, by
+    name. Missing subscriptions are added to existing topics; further subscriptions of an existing topic are not
+    returned. A missing predecessor has no subscriptions.
 
     The predecessors' subscriptions are read while the topics are created. Raises the first error; the work
     done before remains.
@@ -80,8 +81,8 @@ def _subscriptions_for(
 
 
 def terminate(admin: AdminCalls, backing_topics: Sequence[str]) -> dict[str, str]:
-    """Terminate the topics, in parallel, and return the last position of each that exists, by name. A missing
-    topic is absent.
+    """Terminate the topics, in parallel, and return the last position of each that exists, by name, as
+    `ledger:entry` (the entry is -1 in an empty topic). A missing topic is absent; a terminated one is success.
 
     Raises the first error other than SegmentNotFound; the other topics may then be terminated.
     """
@@ -111,9 +112,9 @@ def subscriptions(admin: AdminCalls, backing_topics: Sequence[str]) -> dict[str,
 
 
 def segments(admin: AdminCalls, topics: Sequence[str]) -> dict[str, list[str]]:
-    """Return the logs of each topic's segments, sorted, by topic; an empty list for a topic without logs.
-    Each namespace is listed once, however many of its topics are requested. A missing namespace has no logs.
-    Raises DataPlaneUnavailable for a response that is not a list.
+    """Return the names of all logs of each topic's segments, sorted, by topic; an empty list for a topic without
+    logs. Each namespace is listed once, however many of its topics are requested. A missing namespace has no
+    logs. Raises InvalidInput for an invalid topic, and DataPlaneUnavailable for a response that is not a list.
     """
     namespaces = {topic: namespace_path(namespace_of(segment_topic(topic, ""))) for topic in topics}
     listing = {
@@ -173,8 +174,9 @@ def describe(admin: AdminCalls, backing_topics: Sequence[str]) -> dict[str, LogR
 def _without_barriers(
     admin: AdminCalls, name: str, state: Answer | CleaveError, report: LogReport, deadline: Deadline
 ) -> LogReport | None:
-    """Return the report, with `has_carried_messages` False if the topic contains only the barrier of a gate.
-    `state` is the response with the topic's internal statistics. None if a request for an entry failed.
+    """Return the report, with `has_carried_messages` False if the topic contains only the barrier of a gate,
+    otherwise True. `state` is the response with the topic's internal statistics. None if a request for an entry
+    failed.
     """
     if not isinstance(state, Answer) or state.document["numberOfEntries"] > MOST_ENTRIES:
         return report

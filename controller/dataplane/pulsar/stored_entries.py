@@ -69,8 +69,9 @@ class StoredPart:
 def parts_of(
     admin: AdminCalls, backing_topic: str, places: Sequence[tuple[int, int]], deadline: Deadline
 ) -> dict[tuple[int, int], StoredPart | None]:
-    """Return the content of each entry, with one request per entry, in parallel. None for a deleted entry.
-    Raises DataPlaneUnavailable for a response that does not say which messages an entry contains.
+    """Return the content of the entry at each place (ledger, entry), by place, with one request per entry, in
+    parallel. None for a deleted entry, and for each entry of a missing topic. Raises DataPlaneUnavailable for a
+    response that does not say which messages an entry contains, and the errors of `AdminCalls.demand_all`.
     """
     answers = admin.demand_all([entry_ask(backing_topic, place) for place in places], deadline)
     return {
@@ -107,8 +108,8 @@ def is_final(internal: Mapping[str, Any]) -> bool:
 
 
 def messages_in(admin: AdminCalls, backing_topic: str, place: tuple[int, int], deadline: Deadline) -> int:
-    """Return the number of messages in the entry at (ledger, entry). Raises DataGone if the entry was
-    deleted.
+    """Return the number of messages in the entry at (ledger, entry); 1 for a message outside a batch. Raises
+    DataGone if the entry or the topic was deleted.
     """
     answer = admin.ask(entry_ask(backing_topic, place), deadline)
     if answer.status in _TRIMMED:
@@ -128,12 +129,12 @@ def count_unread(
     deadline: Deadline,
 ) -> int:
     """Return the approximate number of messages in the `entries` entries that a subscription has not
-    acknowledged. `internal` are the topic's internal statistics, and `cursor` the subscription's part of
-    them.
+    acknowledged; 0 for 0. `internal` are the topic's internal statistics, and `cursor` the subscription's part
+    of them. A batch counts whole.
 
     Messages are counted in the first `MOST_COUNTED` entries, or in fewer if that takes more than half of the
-    remaining time; their mean stands for the rest. Entries deleted meanwhile count as the others do. If no
-    entry can be read, each entry counts as one message.
+    remaining time; their mean stands for the other entries, and for entries that were deleted or could not be
+    read. If no entry can be read, each counts as one message.
     """
     places, counts = _unacknowledged(internal, cursor), list[int]()
     limit, reserved_seconds = min(entries, MOST_COUNTED), deadline.left_seconds / 2
@@ -160,7 +161,8 @@ def entry_ask(backing_topic: str, place: tuple[int, int]) -> Ask:
 
 
 def _unacknowledged(internal: Mapping[str, Any], cursor: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
-    """Yield (ledger, entry) of each entry that is not acknowledged, in ascending order.
+    """Yield (ledger, entry) of each entry up to the topic's last that is not acknowledged, in ascending order.
+    `internal` are the topic's internal statistics, and `cursor` the subscription's part of them.
 
     The subscription has acknowledged everything up to `markDeletePosition`. After that position, the broker
     lists acknowledged ranges that exclude their first place: `[(7:3..7:5],(9:0..9:1]]`.
@@ -184,11 +186,13 @@ def place_told(text: object) -> tuple[int, int]:
 def place_before_instant(
     admin: AdminCalls, backing_topic: str, instant_ms: int, internal: Mapping[str, Any], deadline: Deadline
 ) -> tuple[int, int]:
-    """Return (ledger, entry) before the first entry published at the instant or later, or of the last entry
-    if there is no such entry; (ledger, -1) before a ledger's first entry.
+    """Return (ledger, entry) before the first entry published at the instant (milliseconds since the Unix epoch)
+    or later, or of the last entry if there is no such entry; (ledger, -1) before a ledger's first entry, and
+    for a topic without entries. `internal` are the topic's internal statistics.
 
-    Entries that retention removed count as published before. Makes one request for each halving of the
-    entries.
+    Publication times are taken to rise with the entries. Entries that retention removed count as published
+    before. Makes one request for each halving of the entries. Raises DataPlaneUnavailable if a response has no
+    publication time.
     """
     entries = _entries(internal)
     ledgers = sorted(entries)
@@ -243,7 +247,9 @@ def _entries(internal: Mapping[str, Any]) -> dict[int, int]:
 
 
 def places_forwards(internal: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
-    """Yield the places of entries, from the first one that is stored on."""
+    """Yield the places (ledger, entry) of the stored entries in ascending order, up to the topic's last entry.
+    `internal` are the topic's internal statistics.
+    """
     entries, stored = _entries(internal), {int(ledger["ledgerId"]) for ledger in internal["ledgers"]}
     for ledger in sorted(stored.intersection(entries)):
         for entry in range(entries[ledger]):
@@ -251,7 +257,9 @@ def places_forwards(internal: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
 
 
 def places_backwards(internal: Mapping[str, Any], behind: tuple[int, int]) -> Iterator[tuple[int, int]]:
-    """Yield the places of entries, from the last one back to the first after `behind`."""
+    """Yield the places (ledger, entry) of entries, from the topic's last one back to the first after the place
+    `behind`. `internal` are the topic's internal statistics. An entry of the last ledger may be deleted.
+    """
     entries = _entries(internal)
     for ledger in sorted(entries, reverse=True):
         for entry in range(entries[ledger] - 1, -1, -1):

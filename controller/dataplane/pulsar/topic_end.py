@@ -64,8 +64,10 @@ class TopicEnd:
         behind the place (ledger, entry), and True if the number is final. With False, more of the batch may
         still be stored.
 
-        Messages that retention has removed count as not stored. Concurrent calls wait for each other. Raises
-        DataPlaneTimeout at the deadline, and SegmentNotFound if there is no such topic.
+        The producer's last entry behind the place decides: all messages of the batch up to its end count. The
+        number is 0 if there is no such entry, or if an entry between it and the end of the topic was deleted,
+        for instance by retention. Concurrent calls wait for each other. Raises DataPlaneTimeout at the deadline,
+        and SegmentNotFound if there is no such topic.
         """
         with self._locked(deadline):
             internal = self._final
@@ -79,7 +81,9 @@ class TopicEnd:
         return 0, self._final is not None
 
     def _read_statistics(self, deadline: Deadline) -> Mapping[str, Any]:
-        """Return statistics that were received after the call began, by this call or by a concurrent one."""
+        """Return the topic's internal statistics, received after the call began, by this call or by a concurrent
+        one. Raises DataPlaneTimeout at the deadline, and SegmentNotFound.
+        """
         called_at = time.monotonic()
         with self._locked(deadline):
             if self._read_at < called_at:
@@ -90,8 +94,9 @@ class TopicEnd:
     def _parts_backwards(
         self, internal: Mapping[str, Any], behind: tuple[int, int], deadline: Deadline
     ) -> Iterator[StoredPart | None]:
-        """Yield the content of each entry, from the last one back to the first behind the place; None for a
-        deleted entry. Reads entries in waves, each in parallel, and keeps their contents.
+        """Yield the content of each entry, from the last one in `internal` (internal statistics) back to the first
+        behind the place (ledger, entry); None for a deleted entry. Reads entries in waves, each in parallel,
+        and keeps their contents. The caller holds the lock.
         """
         places = places_backwards(internal, behind)
         for size in chain(_WAVES, repeat(_WAVES[-1])):

@@ -55,8 +55,8 @@ def properties(backing_topic: str) -> Ask:
 
 def origin(ask: Ask, answer: Answer) -> LogOrigin | None:
     """Return the origin in the topic's properties, read from `answer`, the response to `properties`. None if
-    there is no readable origin, no such topic or no such call. Raises DataPlaneUnavailable for an incomplete
-    response.
+    there is no readable origin, the response is GONE (no such topic), or its body is empty. Raises
+    DataPlaneUnavailable for a response that is no object; `ask` names the request in the error.
     """
     if answer.status in GONE or answer.document is None:
         return None
@@ -80,8 +80,9 @@ def terminate(backing_topic: str) -> Ask:
 
 
 def position(ask: Ask, answer: Answer) -> str:
-    """Return the last entry of a terminated topic as `ledger:entry`, read from `answer`, the response to
-    `terminate`. Raises DataPlaneUnavailable for an incomplete response.
+    """Return the last entry of a terminated topic as `ledger:entry` (the entry is -1 in an empty topic), read
+    from `answer`, the response to `terminate`. Raises DataPlaneUnavailable for an incomplete response; `ask`
+    names the request in the error.
     """
     try:
         return f"{answer.document['ledgerId']}:{answer.document['entryId']}"
@@ -109,8 +110,10 @@ def state(ask: Ask, answer: Answer) -> LogState:
 
 
 def has_carried_messages(ask: Ask, answer: Answer) -> bool:
-    """Return False if the topic's internal statistics, in the response `answer`, show no trace of a message.
-    Raises DataPlaneUnavailable if they are incomplete.
+    """Return True if the topic's internal statistics, in the response `answer`, show a trace of a message: a last
+    entry or a cursor's position behind the beginning of a ledger, an entry count above 0, or a property of a
+    cursor. An entry of a barrier is such a trace too. Raises DataPlaneUnavailable if the statistics are
+    incomplete, as for a missing topic.
 
     A broker that loads a topic starts a ledger, and forgets the ledgers that it removed. If all messages of a
     topic were acknowledged and removed after their retention, its statistics look unused after two loads,
@@ -140,8 +143,8 @@ def stats(backing_topic: str, purpose: str, query: str = "") -> Ask:
 
 def subscriptions(ask: Ask, answer: Answer) -> dict[str, Mapping[str, Any]] | None:
     """Return the statistics of each durable subscription, by name, except the broker's own, from `answer`,
-    the response to `stats`. None if there is no such topic. Raises DataPlaneUnavailable for an incomplete
-    response.
+    the response to `stats`; empty if there are none. None if there is no such topic. Raises
+    DataPlaneUnavailable for an incomplete response; `ask` names the request in the error.
     """
     if answer.status in GONE:
         return None
@@ -166,9 +169,10 @@ def unread_entries(purpose: str, statistics: Mapping[str, Any]) -> int:
 
 
 def cursors(ask: Ask, answer: Answer) -> dict[str, CursorReport]:
-    """Return a report on each durable subscription, by name, from statistics with a precise backlog: its
-    unread entries, and True if the subscription is Shared, None if its type is unknown. Empty if there is no
-    such topic. Raises DataPlaneUnavailable for an incomplete response.
+    """Return a report on each durable subscription, by name, except the broker's own, from `answer`, the response
+    to `stats` with `PRECISE_BACKLOG`: its unread entries, and as `is_queue` True if the subscription is Shared,
+    None if it had no consumer since the topic was loaded, otherwise False. Empty if there is no such topic.
+    Raises DataPlaneUnavailable for an incomplete response.
     """
     try:
         return {

@@ -50,8 +50,9 @@ class BrokerList:
         `cluster` None: the cluster of these brokers.
 
         `broker_url` is a pattern with `{host}` and optionally `{port}`, for brokers whose web service is not
-        at the listed address (which has the port without TLS if there are two): `https://{host}:8443`. Raises
-        InvalidInput for an empty list of addresses, or another placeholder in the pattern.
+        at the listed address (which has the port without TLS if there are two): `https://{host}:8443`. None:
+        the listed address, with the scheme of the first of `admin_urls`. Raises InvalidInput for an empty
+        list of addresses, or another placeholder in the pattern.
         """
         if not admin_urls:
             raise InvalidInput("a cluster's brokers are read from an admin address; give one or more")
@@ -72,10 +73,10 @@ class BrokerList:
     def current(self, deadline: float) -> tuple[Broker, ...]:
         """Return the brokers, sorted by name. The list is read again if the last attempt to read it is older
         than `REFRESH_SECONDS`, earlier after `refresh_soon`, and at each call while there is no list. If no
-        address responds, this is logged, and the older list is returned.
+        address returns a list, this is logged, and the older list is returned.
 
         `deadline` is in `time.monotonic` seconds. Calls wait for each other. Raises Retryable if no address
-        responds and there is no older list.
+        returns a list and there is no older list. The result is never empty.
         """
         with self._lock:
             if time.monotonic() < self._refresh_at:
@@ -100,11 +101,12 @@ class BrokerList:
             self._refresh_at = min(self._refresh_at, self._read_at + MIN_REFRESH_SECONDS)
 
     def _ask(self, deadline: float) -> tuple[Broker, ...]:
-        """Return the brokers that the first responding address lists, by name. Addresses are tried one after
-        the other, each for its share of the remaining time.
+        """Return the brokers that the first address with a list returns, sorted by name. Addresses are tried
+        one after the other, each for its share of the remaining time.
 
-        The address that responds is tried first the next time. Raises the Retryable error of the last
-        address; an address that lists no brokers has failed with DataPlaneUnavailable.
+        That address is tried first the next time. If all fail, raises the Retryable error of the last. An
+        address that returns anything but a list of names (a 404, a redirect, an empty list) has failed with
+        DataPlaneUnavailable.
         """
         for addresses_left in range(len(self._urls) - 1, -1, -1):
             url = self._urls[0]

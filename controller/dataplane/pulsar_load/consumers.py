@@ -56,13 +56,14 @@ class ConsumerReader:
         self._quiet_until: dict[str, float] = {}
 
     def consumers(self, backing_topics: Sequence[str]) -> dict[str, list[ObservedConsumer]]:
-        """Return the consumers of each log that responded, by name. Consumers of non-durable subscriptions,
-        and of subscriptions whose names begin with `__`, do not count. A missing log has an empty list; a log
-        that did not respond is absent.
+        """Return the consumers of each log whose broker responded, by the log's name (as
+        `persistent://tenant/namespace/name`). Consumers of non-durable subscriptions, and of subscriptions
+        whose names begin with `__`, do not count. A missing log has an empty list; a log whose broker did not
+        respond, or refused, is absent.
 
-        If a log did not respond, the list of brokers is refreshed, and its broker is not called again for
-        `QUIET_SECONDS` after a time-out. Raises Retryable if no log responded, or the list of brokers cannot
-        be read.
+        If a log is absent, the list of brokers is refreshed, and a broker that did not respond to a call
+        which had at least half of the time limit is not called again for `QUIET_SECONDS`. Raises Retryable if
+        all requested logs failed, or the list of brokers cannot be read.
         """
         self._forget_owners()
         deadline = time.monotonic() + self._deadline_seconds
@@ -100,16 +101,18 @@ class ConsumerReader:
         return self._owners.get(topic) or self._earlier_owners.get(topic)
 
     def _forget_owners(self) -> None:
-        """Every `FORGET_SECONDS`, forget the owners of the logs that were not read since the previous time."""
+        """If `FORGET_SECONDS` have passed since the owners were last forgotten, forget the owners of the logs
+        that were not read since then; else do nothing.
+        """
         now = time.monotonic()
         if now - self._forgot_at >= FORGET_SECONDS:
             self._forgot_at = now
             self._owners, self._earlier_owners = {}, self._owners
 
     def _ask(self, topic: str, brokers: Sequence[str], deadline: float) -> list[ObservedConsumer]:
-        """Return the topic's consumers from the broker that owns the topic, and remember that broker.
-        Consumers of non-durable subscriptions, and of subscriptions whose names begin with `__`, do not
-        count. Empty if the topic does not exist.
+        """Return the topic's consumers from the broker that owns the topic, and remember that broker, or the
+        broker that said that there is no such topic. Consumers of non-durable subscriptions, and of
+        subscriptions whose names begin with `__`, do not count. Empty if the topic does not exist.
 
         `brokers` are the addresses of the cluster's brokers, at least one; `deadline` is in `time.monotonic`
         seconds. A redirect is followed only to one of these addresses, because the session sends its token
@@ -132,7 +135,11 @@ class ConsumerReader:
         raise DataPlaneUnavailable(f"brokers redirect in a loop for {topic}; the last was {broker}")
 
     def _first_broker(self, topic: str, brokers: Sequence[str]) -> str:
-        """Return the remembered owner of the topic if it is among the brokers, else one of the brokers, a responding one if possible."""
+        """Return the remembered owner of the topic if it is among `brokers` (addresses, at least one), even
+        if it did not respond in time recently. Otherwise return one of `brokers` that the topic's name
+        determines, among those without a call that timed out within the last `QUIET_SECONDS`; among all if
+        there is none.
+        """
         owner = self._owner(topic)
         if owner is not None and owner in brokers:
             return owner
@@ -141,11 +148,12 @@ class ConsumerReader:
         return responding[crc32(topic.encode()) % len(responding)]
 
     def _ask_broker(self, broker: str, path: str, deadline: float) -> Answer:
-        """Return the response of the broker at the address `broker`. `deadline` is in `time.monotonic`
-        seconds. Raises DataPlaneUnavailable for a failed call. Raises DataPlaneTimeout without a call if the
-        broker did not respond in time within the last `QUIET_SECONDS`.
+        """Return the response of the broker at the address `broker` to a GET of `path`, the query included.
+        `deadline` is in `time.monotonic` seconds. Raises DataPlaneUnavailable for a failed call, and
+        DataPlaneTimeout at the deadline, or without a call if the broker is quiet: it did not respond in time
+        within the last `QUIET_SECONDS`.
 
-        A time-out begins such a period only if the call had half of the time of `consumers` or more. A
+        A time-out makes the broker quiet only if the call had half of the time of `consumers` or more. A
         shorter call, which first waited for a thread, does not show that the broker is slow.
         """
         if time.monotonic() < self._quiet_until.get(broker, 0.0):
@@ -161,7 +169,9 @@ class ConsumerReader:
 
 
 def _path(topic: str) -> str:
-    """Return the path of the statistics of a topic, `persistent://t/n/x`, each part percent-encoded."""
+    """Return the path of the statistics of a topic, `persistent://t/n/x`, each part percent-encoded. Raises
+    ValueError for a name with fewer parts.
+    """
     domain, _, path = topic.partition("://")
     tenant, namespace, name = path.split("/", 2)
     return f"/admin/v2/{domain}/{quoted(tenant)}/{quoted(namespace)}/{quoted(name)}/stats"

@@ -84,9 +84,10 @@ def blocks(
     """Yield the body of the response to a GET of `url` in blocks of up to BLOCK_BYTES, complete by `deadline`
     (`time.monotonic` seconds).
 
-    Raises DataPlaneTimeout at the deadline, and DataPlaneUnavailable for a body without a recognizable end, and for
-    a broken connection. Earlier blocks are then an incomplete body. For another status than 200, raises the error
-    that `refusal` returns for the URL and the status (None: DataPlaneUnavailable).
+    The request is sent when the first block is requested. Raises DataPlaneTimeout at the deadline, and
+    DataPlaneUnavailable for a body without a recognizable end, and for a broken connection. Earlier blocks are then
+    an incomplete body. For another status than 200 (a redirect is not followed), raises the error that `refusal`
+    returns for the URL and the status (None: DataPlaneUnavailable).
     """
     response = _open(session, url, deadline)
     with response, cut_off(response, deadline) as timer:
@@ -119,9 +120,10 @@ class Answer:
 
 
 def ask(session: HttpSession, url: str, deadline: float) -> Answer:
-    """Return the JSON at `url`, no document for a 404, or the target of a redirect, by `deadline`
-    (`time.monotonic` seconds). Raises DataPlaneTimeout at the deadline, and DataPlaneUnavailable for another
-    status, a broken connection or a document that is not JSON.
+    """Return the JSON at `url`, no document for a 404 (or for the JSON `null`), or the target of a redirect
+    with status 302, 307 or 308, which is not followed, by `deadline` (`time.monotonic` seconds). Raises
+    DataPlaneTimeout at the deadline, and DataPlaneUnavailable for another status, a broken connection, or a
+    document that is not JSON or exceeds `DOCUMENT_BYTES`.
     """
     response = _open(session, url, deadline)
     with response, cut_off(response, deadline):
@@ -135,8 +137,9 @@ def ask(session: HttpSession, url: str, deadline: float) -> Answer:
 
 
 def _open(session: HttpSession, url: str, deadline: float) -> requests.Response:
-    """Send the request, and return the response when its headers have arrived. Raises DataPlaneTimeout at the
-    deadline, DataPlaneUnavailable for a connection that is refused or breaks.
+    """Send a GET of `url`, and return the response, of any status and with an unread body, when its headers
+    have arrived. Redirects are not followed. `deadline` is in `time.monotonic` seconds. Raises
+    DataPlaneTimeout at the deadline, DataPlaneUnavailable for a connection that is refused or breaks.
     """
     remaining_seconds = deadline - time.monotonic()
     if remaining_seconds <= 0:
@@ -160,7 +163,8 @@ def cut_off(response: requests.Response, deadline: float) -> Iterator[threading.
     """Shut the response's socket at the deadline (`time.monotonic` seconds) unless the block has ended, so
     that the reading thread sees the end.
 
-    Provide the timer, which ends with the block; it is no longer alive once it has shut the socket.
+    Provide the timer, which ends with the block. Within the block, a timer that is no longer alive has shut
+    the socket, so that the end of the body may be false.
     """
 
     def shut() -> None:

@@ -33,8 +33,8 @@ class PulsarLoad:
         clock: Clock | None = None,
     ) -> None:
         """Use the cluster. `call_timeout_seconds` is the time limit of one call of `consumers`;
-        `settings.page_seconds` limits one page. `clock` None: `STEADY_CLOCK`. Raises InvalidInput for an
-        invalid `broker_url` in `settings`, or empty `admin_urls`.
+        `settings.page_seconds` limits one page. `clock` gives the times of samples; None: `STEADY_CLOCK`.
+        Raises InvalidInput for an invalid `broker_url` in `settings`, or empty `admin_urls`.
         """
         brokers = BrokerList(session, admin_urls, cluster=settings.cluster, broker_url=settings.broker_url)
         self._scraper = CounterScraper(

@@ -46,9 +46,9 @@ class TopicCounters:
 
 
 def watched_labels(topics: Iterable[str]) -> dict[bytes, str]:
-    """Return the topics by the text of their labels, in UTF-8. A topic whose name contains a backslash has
-    two labels, because brokers escape only the quotation mark, although the format also escapes the
-    backslash.
+    """Return the topics' names by the text of their `topic` labels on a page, with its escapes, in UTF-8. A
+    topic whose name contains a backslash has two labels, because brokers escape only the quotation mark,
+    although the format also escapes the backslash.
     """
     labels: dict[bytes, str] = {}
     for topic in topics:
@@ -75,9 +75,11 @@ class Page:
 
     def feed(self, block: bytes) -> None:
         """Parse the next block into `topics` and `started_at_ms`. The unfinished line at its end is kept for
-        the next block. Lines about other topics, and values that no counter can have, are ignored.
+        the next block. Lines of another form or about other topics, and values that no counter can have, are
+        ignored; of repeated lines the last counts.
 
-        Raises DataPlaneUnavailable for a body that is not a metrics page.
+        Raises DataPlaneUnavailable if the unfinished line exceeds `LINE_BYTES`. Another body that is not a
+        metrics page, as a page of HTML, is parsed without a result.
         """
         text = self._rest + block
         end = text.rfind(b"\n")
@@ -95,13 +97,17 @@ class Page:
             raise DataPlaneUnavailable(f"a line exceeds {LINE_BYTES} bytes: the body is not a metrics page")
 
     def finish(self) -> None:
-        """End the body. Raises DataPlaneUnavailable if it ended in the middle of a line."""
+        """End the body. Raises DataPlaneUnavailable if it ended in the middle of a line. An empty body is
+        accepted.
+        """
         if self._rest != b"\n":
             raise DataPlaneUnavailable("the page ends in the middle of a line")
 
     def _count(self, kind: bytes, labels: bytes, number: int) -> None:
-        """Store one number of a watched topic. `kind` is the name of the counter without `pulsar_`. Lines
-        about other topics are ignored, and outgoing counters without a subscription.
+        """Store one number in `topics`, in place of an earlier one. `kind` is the name of the counter without
+        `pulsar_`, one of those in `_LINE`; `labels` is the text between the braces. Topics that are not
+        watched are ignored, and outgoing counters without a subscription. If a subscription has only one of
+        its two outgoing counters, the other is 0.
         """
         labels = b"," + labels
         topic = self._watched.get(_label(labels, b"topic"))
@@ -123,8 +129,9 @@ class Page:
 
 
 def _number(value: bytes, factor: int = 1, limit: int = MOST) -> int | None:
-    """Return a value of the page multiplied by `factor`, as a whole number. None if no counter or instant can have
-    the value, or the number exceeds `limit`; only its series is then ignored.
+    """Return a value of the page (digits, perhaps with a fraction or an exponent) multiplied by `factor`,
+    without its fraction. None if the text is not a number, or the number is infinite or exceeds `limit`; only
+    its line is then ignored.
     """
     try:
         number = int(value) * factor if value.isdigit() else int(float(value) * factor)
@@ -134,8 +141,8 @@ def _number(value: bytes, factor: int = 1, limit: int = MOST) -> int | None:
 
 
 def _label(labels: bytes, name: bytes) -> bytes:
-    """Return the label's unparsed value, with its escapes. Empty if there is no such label. `labels` must
-    begin with a comma.
+    """Return the label's unparsed value, with its escapes. Empty if there is no such label. `labels` is the
+    text between the braces behind an additional comma; `name` is `topic` or `subscription`.
     """
     if b"\\" not in labels:  # true nearly always, and five times as fast
         return labels.partition(_PLAIN[name])[2].partition(b'"')[0]

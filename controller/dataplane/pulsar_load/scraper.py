@@ -50,7 +50,9 @@ class CounterScraper:
     def __init__(
         self, session: HttpSession, brokers: BrokerList, *, deadline_seconds: float, clock: Clock
     ) -> None:
-        """Use the brokers. `deadline_seconds` is the time limit of one broker's whole page."""
+        """Use the brokers. `deadline_seconds` is the time limit of one broker's whole page; `clock` gives the
+        times of the samples.
+        """
         self._session, self._brokers = session, brokers
         self._deadline_seconds, self._clock = deadline_seconds, clock
         self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="broker-page")
@@ -61,11 +63,13 @@ class CounterScraper:
 
     def sample(self, backing_topics: Sequence[str]) -> dict[str, Counters]:
         """Return the counters of the logs that a broker reported, by name. A log of a broker that did not
-        send its whole page in time is absent; the failure is logged and counted, and the list of brokers is
-        refreshed.
+        send its whole page in time is absent, and a log that lacks an incoming counter; a broker's failure is
+        logged and counted, and the list of brokers is refreshed.
 
-        Calls wait for each other. Raises DataPlaneUnavailable if no broker responded, or the list of brokers
-        cannot be read. For no logs, returns an empty dict without a request.
+        `source` is the broker's name, with the start of its process if known, and with the time at which a
+        deleted subscription was last noticed (`Series.since_ms`), if there was any. Calls wait for each
+        other. Raises DataPlaneUnavailable if no broker responded, or the list of brokers cannot be read. For
+        no logs, returns an empty dict without a request.
         """
         if not backing_topics:
             return {}
@@ -77,9 +81,10 @@ class CounterScraper:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _sample(self, watched: Mapping[bytes, str]) -> dict[str, Counters]:
-        """Return the counters of `watched` topics, by label, as `sample` describes. A broker whose page of an
-        earlier call still arrives is not called again, and counts as silent. Nothing is kept of brokers that
-        have left the cluster.
+        """Return the counters of topics by name, as `sample` describes; `watched` contains their names by
+        label (`watched_labels`). A broker whose page of an earlier call still arrives is not called again,
+        and has failed. Nothing is kept of brokers that have left the cluster. Raises the error of the first
+        broker by name if all failed.
         """
         deadline = time.monotonic() + self._deadline_seconds
         brokers = self._brokers.current(deadline)
@@ -106,7 +111,7 @@ class CounterScraper:
     def _read(self, broker: Broker, watched: Mapping[bytes, str], deadline: float) -> _Read:
         """Read the broker's whole metrics page. The source is the broker's name, with the start of its
         process if the page contains it. `deadline` is in `time.monotonic` seconds. Raises Retryable if the
-        page is not complete at the deadline, or is no metrics page.
+        page is not complete at the deadline, ends within a line, or is refused by `Page.feed`.
         """
         page, instant_ms = Page(watched), None
         for block in blocks(self._session, f"{broker.url}/metrics/", deadline):
@@ -120,11 +125,13 @@ class CounterScraper:
     def _take(
         self, broker: Broker, reading: Future[_Read] | None, sampled: dict[str, Counters]
     ) -> Retryable | None:
-        """Add a broker's counters to `sampled`, and keep its series. If two brokers report a log, the later reading
-        counts.
+        """Add a broker's counters to `sampled`, by log, and keep its series. A log that lacks an incoming
+        counter is left out. If two brokers report a log, the later reading counts, of equally late ones this
+        call's.
 
-        Return the error if the broker's page is not complete (DataPlaneTimeout if it did not arrive in time), and
-        count and log it; `sampled` then stays as it is. Return None otherwise.
+        `reading` is the page in progress; None if the page of an earlier call still arrives. Return the error
+        if the page is not complete (DataPlaneTimeout if it did not arrive in time), and count and log it;
+        `sampled` and the series then stay as they are. Return None otherwise.
         """
         try:
             if reading is None or not reading.done():

@@ -26,10 +26,12 @@ class Series:
     """Time at which the carried counts last grew; None if there are none."""
 
     def next(self, latest: TopicCounters, instant_ms: int) -> Series:
-        """Return the series after reading `latest` at that instant.
+        """Return the series after reading `latest` at `instant_ms` (milliseconds since the Unix epoch).
 
-        The counts of a subscription that was deleted or created again are carried, from `instant_ms` on; if
-        the incoming counters fell, everything counts from 0.
+        If one of a subscription's two counts fell (a missing subscription has 0), the subscription was
+        deleted or created again: its previous counts are added to the carried counts, and `since_ms` becomes
+        `instant_ms`. But if an incoming counter fell (None counts as 0), the log was reloaded, and nothing is
+        carried.
         """
         previous = self.counters
         if (latest.msg_in or 0) < (previous.msg_in or 0) or (latest.byte_in or 0) < (previous.byte_in or 0):

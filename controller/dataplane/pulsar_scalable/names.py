@@ -14,9 +14,10 @@ _SEGMENT = re.compile(r"segment://([^/]+/[^/]+)/(.+)/([^/]+)", re.DOTALL)
 
 
 def topic_path(topic: str) -> str:
-    """Return `scalable/t/n/x`, each part percent-encoded: the path behind `/admin/v2/`.
+    """Return `scalable/t/n/x`, each part percent-encoded: the path behind `/admin/v2/`. Slashes in the
+    topic's own name `x` are encoded too.
 
-    Raises InvalidInput for another form of name.
+    Raises InvalidInput for a name of another form than `topic://t/n/x`.
     """
     match = _TOPIC.fullmatch(topic)
     if match is None:
@@ -53,7 +54,8 @@ def topic_of(backing_topic: str) -> tuple[str, int]:
 
 def _parts(backing_topic: str) -> re.Match[str]:
     """Return the parts of a log's name as the groups 1 to 3 of a match: `tenant/namespace`, the topic's own
-    name, and the segment's descriptor. Raises InvalidInput for another form of name.
+    name (which may contain slashes), and the segment's descriptor, as they are in the name. Raises
+    InvalidInput for a name of another form, or an invalid descriptor.
     """
     match = _SEGMENT.fullmatch(backing_topic)
     if match is None:

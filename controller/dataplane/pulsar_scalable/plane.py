@@ -114,9 +114,10 @@ class PulsarScalableDataPlane(OneProcess, LayoutKeeper):
         merges ignore it. Make only one call at a time for a topic.
 
         Raises Unsupported for other kinds, and for other entry buckets on 5.0.0-M1, which has no such
-        request; Conflict if the engine will always refuse; DataPlaneUnavailable for another failure of the
-        engine; DataPlaneTimeout without an answer, or if the connection broke, so that the reshape may be in
-        progress.
+        request (TopicNotFound if the topic is missing there); Conflict if the engine will always refuse, as
+        for a missing segment or segments that are not adjacent; DataPlaneUnavailable for another failure of
+        the engine; DataPlaneTimeout without an answer, or if the connection broke, so that the reshape may be
+        in progress.
         """
         ids = "/".join(map(str, parent_ids))
         query = f"?bucketCount={bucket_count}" if kind is ReshapeKind.REBUCKET else ""
@@ -143,10 +144,12 @@ class PulsarScalableDataPlane(OneProcess, LayoutKeeper):
             raise _engine_error(purpose, answer)
 
     def check_logs(self, topic: str) -> LogCheck:
-        """Return the epoch of the present layout, and its ACTIVE segments whose logs are missing, sorted.
+        """Return the epoch of the present layout, and the ids, ascending, of its ACTIVE segments whose logs
+        are missing.
 
         A lookup of each log distinguishes a log that is not loaded from a missing log. Raises TopicNotFound;
-        DataPlaneUnavailable if a lookup has no clear answer.
+        DataPlaneUnavailable if the broker does not return the topic's statistics, or a lookup has no clear
+        answer.
         """
         stats = self._stats(topic)
         active = {
@@ -161,15 +164,16 @@ class PulsarScalableDataPlane(OneProcess, LayoutKeeper):
         return LogCheck(int(stats["epoch"]), tuple(sorted(missing)))
 
     def auto_scaler(self, topic: str) -> Mapping[str, Any] | None:
-        """Return the topic's own setting of the broker's auto-scaler, None if it has none. Raises
-        TopicNotFound.
+        """Return the topic's own setting of the broker's auto-scaler, the broker's document
+        `autoScalePolicy`. None if the topic has none. Raises TopicNotFound, and DataPlaneUnavailable if the
+        answer contains no layout.
         """
         setting = self._metadata(topic).get("autoScalePolicy")
         return dict(setting) if isinstance(setting, Mapping) else None
 
     def set_auto_scaler(self, topic: str, setting: Mapping[str, Any] | None) -> None:
-        """Replace the topic's own setting of the broker's auto-scaler with `setting`. None removes it. Raises
-        TopicNotFound.
+        """Replace the topic's own setting of the broker's auto-scaler with `setting`, the broker's document
+        as `auto_scaler` returns it. None removes the topic's own setting. Raises TopicNotFound.
         """
         path, purpose = f"{topic_path(topic)}/autoScalePolicy", f"set the auto-scaler of {topic}"
         verb = "DELETE" if setting is None else "POST"
@@ -225,8 +229,8 @@ class PulsarScalableDataPlane(OneProcess, LayoutKeeper):
 
     def segment_state(self, backing_topic: str) -> LogState:
         """Return the state of the log according to the layout, without a request for the log itself:
-        TERMINATED for a SEALED segment, OPEN for any other. MISSING if there is no such topic, or no such
-        segment in the layout.
+        TERMINATED for a SEALED segment, OPEN for any other. MISSING if there is no such topic, or the layout
+        has no segment with the id in the log's name (the range in the name is not compared).
         """
         topic, segment_id = topic_of(backing_topic)
         try:
@@ -343,8 +347,9 @@ class PulsarScalableDataPlane(OneProcess, LayoutKeeper):
         return self._admin.ask(ask, self._admin.deadline())
 
     def _metadata(self, topic: str) -> Mapping[str, Any]:
-        """Return the broker's document about the topic's layout. Raises TopicNotFound; DataPlaneUnavailable
-        if the answer contains no layout.
+        """Return the broker's document about the topic's layout, with the keys that
+        `SegmentLayout.from_metadata` reads (`segments` at least), and `autoScalePolicy` if the topic has a
+        setting of its own. Raises TopicNotFound; DataPlaneUnavailable if the answer has no `segments`.
         """
         answer = self._ask(Ask("GET", topic_path(topic), f"read the layout of {topic}", accept=_GONE))
         if answer.status in _GONE:
@@ -361,14 +366,17 @@ class PulsarScalableDataPlane(OneProcess, LayoutKeeper):
 
 
 def _ask_stats(topic: str) -> Ask:
-    """Return the request for the broker's statistics of the topic."""
+    """Return the request for the broker's statistics of the topic. A 404 and a 500 are results, which
+    `_read_stats` interprets.
+    """
     purpose = f"read the statistics of {topic}"
     return Ask("GET", f"{topic_path(topic)}/stats", purpose, accept=_GONE | _FAILED)
 
 
 def _read_stats(topic: str, answer: Answer | CleaveError) -> Mapping[str, Any]:
-    """Return the statistics in the answer to `_ask_stats`. Raises the answer if it is an error; TopicNotFound;
-    DataPlaneUnavailable if the broker failed.
+    """Return the statistics in the answer to `_ask_stats`: `epoch`, `segments` (`name` and `state` by id as
+    text) and `subscriptions` (`type` and `consumerCount` by name); no key is checked. Raises the answer if it
+    is an error; TopicNotFound; DataPlaneUnavailable if the broker failed or the answer is not an object.
     """
     if isinstance(answer, CleaveError):
         raise answer
@@ -382,15 +390,17 @@ def _read_stats(topic: str, answer: Answer | CleaveError) -> Mapping[str, Any]:
 
 
 def _stream_consumers(stats: Mapping[str, Any]) -> Iterator[ObservedConsumer]:
-    """Yield a consumer with a generated name for each stream consumer that the statistics count."""
+    """Yield for each subscription in the statistics, of any kind, as many consumers as its `consumerCount`:
+    of type `Exclusive`, named by the subscription and a number from 0, without connection and broker.
+    """
     for name, subscription in (stats.get("subscriptions") or {}).items():
         for number in range(int(subscription.get("consumerCount") or 0)):
             yield ObservedConsumer(name, "Exclusive", f"{name} {number}", "", "")
 
 
 def _engine_error(purpose: str, answer: Answer) -> Conflict | DataPlaneUnavailable:
-    """Return Conflict for a request that the engine will always refuse, and DataPlaneUnavailable for any
-    other failure.
+    """Return Conflict for a request that the engine will always refuse, according to the exception's text in
+    the answer (`_FOR_GOOD`), and DataPlaneUnavailable for any other failure. `purpose` begins the message.
     """
     reason = _message(answer)
     if _FOR_GOOD.search(str(answer.document)):
@@ -401,9 +411,10 @@ def _engine_error(purpose: str, answer: Answer) -> Conflict | DataPlaneUnavailab
 
 
 def _says_missing(purpose: str, answer: Answer) -> bool:
-    """Return True if the lookup says that there is no such topic; False if it found the topic.
+    """Return True if the answer to a lookup of a log is a 404 that says that there is no such topic; False
+    for any other status.
 
-    Raises DataPlaneUnavailable for a 404 with another reason.
+    Raises DataPlaneUnavailable for a 404 with another reason. `purpose` begins the message.
     """
     if answer.status not in _GONE:
         return False

@@ -19,13 +19,15 @@ from controller.domain.lanes.load_freshness import is_stale, wake_when_stale
 
 def answer(context: EvaluationContext) -> tuple[Decision, ...]:
     """Return a split of the busiest segment, a batch of rebuckets, or nothing. If there are no more consumers than
-    segments, nothing is returned and nothing refused; segments that running reshapes and held splits will add count.
+    segments, nothing is returned and nothing refused; the segments are counted as they will be after the running
+    reshapes and the held splits for consumers.
 
-    If consumers can share segments, segments are rebucketed when the topic has its maximum number of segments, or when
-    the busiest segment is slow and buckets suffice. Otherwise the busiest segment is split, unless the topic has its
-    maximum number of segments or the split cooldown lasts. If no action is taken, a refusal of the topic or of the
-    segment is added to the context. Each busier segment that cannot be split is refused. A segment without a fresh load
-    record counts with a rate of 0.
+    If consumers can share segments, segments are rebucketed when the topic has its maximum number of segments
+    (`segments_high`), or when the busiest segment that can be split has an incoming rate below
+    `split_vs_rebucket_min_msg_rate_in` and all segments together can have enough buckets. Otherwise the busiest segment
+    is split, unless the topic has its maximum number of segments or the split cooldown lasts. If no action is taken, a
+    refusal of the topic or of the segment is added to the context. Each busier segment that cannot be split is refused.
+    A segment without a fresh load record counts with a rate of 0.
     """
     if context.consumers <= context.segments_net + context.held_places:
         return ()
@@ -61,7 +63,7 @@ def _busiest(context: EvaluationContext, rates: list[float]) -> int | None:
     """Return the index of the segment with the highest rate of `rates` (incoming messages per second, by index) that
     can be split; of equal rates the lowest id. None if no segment can be split. Each segment that is passed over is
     refused. Under `strict_pulsar` a segment of one hash counts as a segment that can be split, as in Pulsar. The
-    evaluation becomes due again when a load record that was compared becomes stale.
+    evaluation is valid at most until a load record with a rate above 0 that was compared becomes stale.
     """
     active = context.active
     for index in sorted(range(len(active)), key=lambda i: (-rates[i], active[i].segment_id)):
@@ -86,13 +88,13 @@ def _busiest(context: EvaluationContext, rates: list[float]) -> int | None:
 
 
 def _rebucket(context: EvaluationContext, reason: str) -> tuple[Decision, ...]:
-    """Return the rebuckets of all segments with fewer buckets than the share, in one batch with ascending ids;
-    `reason` is the reason of these actions. The share is the number of consumers per segment, rounded up to a power of
-    two, at most `most_places`. A busy segment is refused instead.
+    """Return the rebuckets of all segments with fewer buckets than the share, in one batch with ascending ids; `reason`
+    is the reason of these actions. The share is the number of consumers per segment (of `segments_net`), rounded up to
+    a power of two, at most `most_places`. A busy segment is refused instead, unless it is already.
 
-    Return nothing and refuse the topic if the buckets suffice for the consumers, if no segment may have more
-    buckets, or during the rebucket cooldown. As in Pulsar, the buckets of all segments together decide whether they
-    suffice, so in an uneven layout only some segments may get more buckets.
+    Return nothing and refuse the topic if the buckets suffice for the consumers, then if no segment has fewer buckets
+    than the share, then during the rebucket cooldown. As in Pulsar, the buckets of all segments together decide whether
+    they suffice, so in an uneven layout only some segments may get more buckets.
     """
     consumers = context.consumers
     buckets = sum(min(segment.bucket_count, context.most_readers) for segment in context.active)

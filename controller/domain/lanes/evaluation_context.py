@@ -28,24 +28,25 @@ class EvaluationContext:
     A rate that is negative or not finite was never measured: it is NaN here, which is neither hot nor cold.
 
     While reshapes are running, segments are counted in three ways: `segments_net` if all reshapes commit,
-    `segments_high` if only those that add segments commit, `segments_low` if only those that remove segments
-    commit. The maximum is checked against the highest count and the minimum against the lowest, so neither limit is
-    exceeded, whichever reshapes fail.
+    `segments_high` if only those that add segments commit, `segments_low` if only those that remove segments commit.
+    The maximum is checked against the highest count and the minimum against the lowest, so neither limit is exceeded,
+    whichever reshapes fail.
 
-    `held` are actions that await approval or were rejected, by the segments that they would seal; these segments
-    are in no other action. Other decisions may not rely on a held action, so the segments are counted without it.
+    `held` are actions that await approval or were rejected, by the segments that they would seal; these segments are in
+    no other action. Other decisions may not rely on a held action, so the segments are counted without it.
     `held_places`: segments that held splits would add for consumers; no other split is made instead of them.
 
-    `busy`: the id of the operation that seals a segment, by segment id; 0 for a held action. `in_flight`: the
-    running reshapes that are not yet part of the layout. `stale_ms`: age in milliseconds above which a load record is
-    stale. `valid_until`: the earliest time at which the result may change without a change of the input, in
-    milliseconds since the Unix epoch; None if there is none.
+    `busy`: the id of the operation that seals a segment, by segment id; 0 for a held action. `in_flight`: the running
+    reshapes that are not yet part of the layout. `stale_ms`: age in milliseconds above which a load record is stale.
+    `valid_until`: the earliest time at which the result may change without a change of the input, in milliseconds since
+    the Unix epoch; None if there is none.
 
-    `kept`: the pauses in which a person excludes a segment from merges, by segment id; pauses that have ended are
-    left out.
+    `kept`: the pauses in which a person excludes a segment from merges, by segment id; pauses that have ended are left
+    out.
 
-    `most_readers`: maximum number of consumers of one segment, whatever its number of buckets; `most_places`:
-    maximum number of consumers that a segment can serve after a rebucket.
+    `most_readers`: maximum number of consumers of one segment, whatever its number of buckets; `most_places`: maximum
+    number of consumers that a segment can serve after a rebucket; 1 if consumers cannot share a segment. `records` has
+    None for a segment without a load record.
     """
 
     __slots__ = (
@@ -114,7 +115,8 @@ class EvaluationContext:
 
     def _count_in_flight(self) -> None:
         """Add the running reshapes to `in_flight`, their parents to `busy`, and the segments that they will add or
-        remove to the three counts of segments. A reshape that the layout shows as committed does not count.
+        remove to the three counts of segments. A reshape of which no parent is active does not count: the layout shows
+        it as committed.
         """
         active_ids = {segment.segment_id for segment in self.active}
         for reshape in self.situation.in_flight:
@@ -134,7 +136,9 @@ class EvaluationContext:
         return min(buckets, self.most_readers) if self.shared_buckets else 1
 
     def count_places(self) -> int:
-        """Return how many consumers the segments can serve after all running reshapes have committed."""
+        """Return how many consumers the segments can serve after all running reshapes have committed. A reshape whose
+        `child_places` is unknown counts one consumer for each child.
+        """
         sealed = {parent for reshape in self.in_flight for parent in reshape.parent_ids}
         remaining = sum(self.places_of(s.bucket_count) for s in self.active if s.segment_id not in sealed)
         created = (

@@ -13,9 +13,9 @@ from controller.domain.lanes.evaluation_context import EvaluationContext
 def answer(context: EvaluationContext) -> tuple[Decision, ...]:
     """Return the rebuckets that give up entry buckets which no consumer needs; the caller evaluates this lane only if
     there is no other action. Empty under `strict_pulsar`, if consumers cannot share a segment, or if it is unknown
-    since when consumers have not changed. If a segment could give up buckets, the topic is refused during a cooldown
-    for splits, merges or rebuckets, and for `bucket_idle_seconds` after the last change of consumers or rebucket. After
-    that, a busy segment is refused.
+    since when consumers have not changed. If a segment could give up buckets, the topic is refused once during a
+    cooldown for splits, merges or rebuckets, and for `bucket_idle_seconds` after the last change of consumers or
+    rebucket. After that, each busy segment that could give up buckets is refused.
 
     A segment keeps its share of the topic's `entry_bucket_budget`, rounded up, but no more than
     `entry_bucket_max_per_segment`. The topic keeps as many places as the number of its consumers, rounded up to a power
@@ -33,8 +33,9 @@ def answer(context: EvaluationContext) -> tuple[Decision, ...]:
 
 
 def _rebuckets(context: EvaluationContext) -> list[Rebucket]:
-    """Return a rebucket for each segment that can give up at least half of its buckets, without making a consumer idle;
-    segments with the most buckets first. Busy segments are included, so that they are refused.
+    """Return a rebucket for each segment that can give up at least half of its buckets while the topic keeps the places
+    and each segment the buckets that `answer` names; segments with the most buckets first, among equals the lowest id.
+    Busy segments are included, so that they are refused; their buckets do not count as given up.
     """
     policy, segments = context.policy, max(1, context.segments_net)
     minimum = min(-(-policy.entry_bucket_budget // segments), policy.entry_bucket_max_per_segment)

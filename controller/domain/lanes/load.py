@@ -26,11 +26,12 @@ class _Hot(NamedTuple):
 
 
 def answer(context: EvaluationContext, earlier_actions: tuple[Decision, ...]) -> tuple[Decision, ...]:
-    """Return a split of the hottest segment that can be split, or nothing, and add a refusal of every other hot segment
-    to the context. If segments have no load record, refuse the topic with their number, but split nevertheless.
+    """Return a split of the hottest segment that can be split (of equal scores the lowest range), or nothing, and add a
+    refusal of every other hot segment to the context. If segments have no load record, refuse the topic with their
+    number, but split nevertheless.
 
-    If an earlier lane has chosen actions (`earlier_actions`), nothing is split: each hot segment that could be
-    split is refused for this reason. A segment that these actions split has no refusal.
+    If an earlier lane has chosen actions (`earlier_actions`), nothing is split: each hot segment that could be split is
+    refused for this reason. A segment that these actions split has no refusal.
     """
     split_already = {action.segment_id for action in earlier_actions if isinstance(action, Split)}
     ids = [segment.segment_id for segment in context.active]

@@ -26,8 +26,8 @@ def wake_when_stale(context: EvaluationContext, record: LoadRecord | None) -> No
 
 def refuse_stale(context: EvaluationContext, lane: Lane, index: int, other_id: int | None = None) -> bool:
     """Add a refusal of the segment at `index` to the context and return True if its load record is stale. Otherwise
-    limit the validity of the evaluation to the time at which the load record becomes stale, and return False; without a
-    record only return False.
+    limit the validity of the evaluation to the time at which the load record becomes stale, and return False. Without a
+    record, and under `strict_pulsar`, only return False.
     """
     record = context.records[index]
     if record is None:

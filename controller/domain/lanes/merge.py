@@ -18,9 +18,10 @@ _LANE = Lane.MERGE
 
 
 def answer(context: EvaluationContext, earlier_actions: tuple[Decision, ...]) -> tuple[Decision, ...]:
-    """Return the merge of the coldest pair that may merge, or nothing, and add a refusal of every other pair of cold
-    neighbours to the context. Unless the topic has its minimum number of segments, refuse each cold segment without a
-    cold neighbour as well.
+    """Return the merge of the coldest pair that may merge (of equally cold pairs the lowest range), or nothing, and add
+    a refusal of every other pair of cold neighbours to the context. A segment is cold if all four rates of its load
+    record are below their merge thresholds. Unless the topic has its minimum number of segments, refuse each cold
+    segment without a cold neighbour as well (`_refuse_lone`).
 
     If an earlier lane has chosen actions (`earlier_actions`), nothing is merged, and each pair that may merge is
     refused for this reason.
@@ -78,9 +79,10 @@ def _cold(context: EvaluationContext) -> list[LoadRecord | None]:
 
 def _refuse_lone(context: EvaluationContext, cold: list[LoadRecord | None], touching: list[bool]) -> None:
     """Add to the context a refusal of each cold segment without a cold neighbour. The refusal names the neighbour that
-    is closest to cold as `segment_id` and the cold segment as `other_id`, with the neighbour's worst metric and the
-    threshold; NO_LOAD_RECORD if this neighbour has no record. A segment without a neighbour has no refusal. `cold` is
-    the result of `_cold`; `touching[i]`: True if no gap separates segments i and i + 1.
+    is closest to cold as `segment_id` and the cold segment as `other_id`, with the neighbour's worst metric, its rate
+    (None if never measured) and the threshold; NO_LOAD_RECORD if this neighbour has no record. A segment without a
+    neighbour has no refusal. `cold` is the result of `_cold`; `touching[i]`: True if no gap separates segment i from the next
+    one.
     """
     limits = context.thresholds.merge.rates
     touches_left = [False, *touching, False]

@@ -19,7 +19,7 @@ _LANE = Lane.MERGE
 
 class MergeConditions:
     """The conditions of one evaluation, called gates. A pair is named by the index of its left side. A gate adds a
-    refusal of the pair to the context and returns True, or returns False.
+    refusal of the pair to the context and returns True, or returns False. The context has at least one active segment.
     """
 
     __slots__ = ("_all_places", "_buckets", "_busiest", "_context", "_depths", "_gates", "_ids", "_window_ms")
@@ -229,7 +229,9 @@ class MergeConditions:
         return after < served and self._refuse(i, RefusalReason.WOULD_IDLE_CONSUMER, "places", after, served)
 
     def _is_kept_apart(self, i: int) -> bool:
-        """Refuse the pair and return True while a person excludes one of its sides from merges."""
+        """Refuse the pair and return True while a person excludes one of its sides from merges. The refusal names the
+        side that is excluded for longer as the cause.
+        """
         pair_ids = self._ids[i], self._ids[i + 1]
         kept_id = self._context.kept_longest(pair_ids)
         if kept_id is None:

@@ -257,9 +257,10 @@ class _Planner:
         return ticks
 
     def _is_unsplittable(self, i: int, load: float) -> bool:
-        """Refuse the segment and return True if no cut can divide its load: its range has one hash, one hash has
-        nearly all of the load, or its latest cuts had no effect. In the last case the refusal ends `STOP_TICKS`
-        ticks after the segment's creation.
+        """Refuse the segment and return True if no cut can divide its load: a key histogram with one bin for each hash
+        shows one hash with nearly all of the load, its range has one hash, or its latest cuts had no effect
+        (`MOST_STRIKES`). The last reason counts until `STOP_TICKS` ticks after the segment's creation, and the refusal
+        ends then.
         """
         context = self._context
         segment = context.active[i]
@@ -550,10 +551,11 @@ class _Planner:
         return _METRIC_NAMES[max(range(len(METRICS)), key=shares.__getitem__)]
 
     def _explain(self, plan: RingPlan, actions: Sequence[_PlannedAction]) -> None:
-        """Refuse each segment above its capacity, and each segment that could be spared, that is in no action and
-        has no refusal yet; refuse the topic if it has the minimum number of segments but needs fewer. Limit the
-        validity of the evaluation to one tick if an action or a refusal is pending, otherwise, for a topic with
-        several segments, to `TICKS_BETWEEN_LOOKS` ticks.
+        """Refuse each segment above its capacity, and each segment that could be spared, that is in no action and has
+        no refusal yet (a scale-in has one refusal for all its segments); members that are excluded from all runs are
+        left out. Refuse the topic if it has the minimum number of segments but needs fewer. Limit the validity of the
+        evaluation to one tick if an action or a refusal is pending, otherwise, for a topic with several segments, to
+        `TICKS_BETWEEN_LOOKS` ticks.
         """
         changed = {
             i for action in actions for i in range(action.run.first, action.run.first + action.run.length)
@@ -586,8 +588,8 @@ class _Planner:
         return math.ceil(ticks * self._tick_seconds * 1000)
 
     def _refuse_saving(self, candidate: Candidate) -> None:
-        """Refuse the scale-in: its saving does not exceed its cost yet, a person keeps its segments apart, or
-        another action was worth more. Does nothing if the merge lane is not evaluated.
+        """Refuse the scale-in in the merge lane: its saving does not exceed its cost yet; otherwise a person keeps its
+        segments apart; otherwise another action was worth more. Does nothing if the merge lane is not evaluated.
         """
         if Lane.MERGE not in self._lanes:
             return
@@ -624,7 +626,8 @@ class _Planner:
 
     def _refuses_fewer(self) -> bool:
         """Refuse a scale-in for the whole topic, and return True, if fewer segments would suffice for the load but the
-        topic has the minimum number of segments. Return False otherwise, and if the merge lane is not evaluated.
+        topic has no more segments than the policy or its consumers need (`_fewest`). Return False otherwise, and if the
+        merge lane is not evaluated.
         """
         context = self._context
         sufficient = math.ceil(sum(member.load for member in self._members) / self._prices.target)

@@ -39,9 +39,10 @@ LONGEST_COLLECTING_MS = 10_000
 
 
 def segments_wanted(context: EvaluationContext) -> int:
-    """Return the number of segments that the topic should have: one for each consumer, without a limit. If consumers can
-    share segments, at most as many as the incoming rate of the topic justifies, and at most `max_segments`; a segment
-    without a fresh load record adds nothing to this rate.
+    """Return the number of segments that the topic should have: one for each consumer, without a limit. If consumers
+    can share segments, at most as many as the incoming rate of the topic justifies, perhaps 0, and at most
+    `max_segments`; a segment without a fresh load record adds nothing to this rate. If
+    `split_vs_rebucket_min_msg_rate_in` is 0, any rate justifies any number.
     """
     if not context.shared_buckets:
         return context.consumers
@@ -215,9 +216,9 @@ def _most_parts(context: EvaluationContext, chosen: Sequence[_Candidate], *, is_
 
 
 def _candidates(context: EvaluationContext) -> list[_Candidate]:
-    """Return the segments that are not busy (no live or held action seals them), the highest incoming rate first.
-    Add a refusal of each busy segment to the context. The evaluation is valid at most until a used load record becomes
-    stale.
+    """Return the segments that are not busy (no live or held action seals them), the highest incoming rate first, of
+    equal rates the lowest id. Add a refusal of each busy segment to the context. The evaluation is valid at most until
+    a used load record becomes stale.
     """
     candidates = []
     for segment, record in zip(context.active, context.records, strict=True):

@@ -109,13 +109,13 @@ def _priced_runs(
     is_adjacent_to_next: Callable[[int], bool],
     best_scale_ins: dict[int, Candidate],
 ) -> list[list[Run]]:
-    """Return the runs that may be made, by the index after their last member: for a run with a hot member its scale-out,
-    unless it would change nothing; for any other run of several members the scale-ins whose saving exceeds their cost.
-    The best scale-in of each member, worthwhile or not, is added to `best_scale_ins`.
+    """Return the runs that may be made, by the index after their last member: for a run with a hot member its
+    scale-out, unless it would change nothing; for any other run of several members the scale-ins whose saving exceeds
+    their cost. The best scale-in of each member, worthwhile or not, is added to `best_scale_ins`.
 
-    A run contains no excluded member and no gap, and a member that is kept apart is in no run with others. Unless all
-    members have histograms, members whose densities differ by more than the factor `UNEVEN_DENSITY` are not scaled out
-    together, and are scaled in to one segment only.
+    A run contains at most `longest_run` members, no excluded member and no gap, and a member that is kept apart is in
+    no run with others. Unless all members have histograms, members whose densities differ by more than the factor
+    `UNEVEN_DENSITY` are not scaled out together, and are scaled in to one segment only.
     """
     by_end: list[list[Run]] = [[] for _ in range(len(members) + 1)]
     are_adjacent = [is_adjacent_to_next(i) for i in range(len(members) - 1)]

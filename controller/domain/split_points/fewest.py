@@ -24,8 +24,8 @@ def fewest_cuts(
     the order of their starts.
 
     The number of parts is the smallest with which no part has more than `max_load`, where a single bin above `max_load`
-    is a part by itself. But the number is at least `at_least`, at most `at_most`, and no more than there are bins, so a
-    part may have more. The greatest load of a part is as small as possible for this number.
+    is a part by itself. But the number is at least `at_least`, at most `at_most` (>= `at_least`), and no more than
+    there are bins, so a part may have more. The greatest load of a part is as small as possible for this number.
     """
     parts = len(_sweep(bins, max(max_load, 0.0))) + 1
     parts = max(min(parts, at_most), min(at_least, len(bins)))
@@ -46,7 +46,7 @@ _HALVINGS = 40
 
 def _sweep(bins: Sequence[Bin], max_load: float) -> list[int]:
     """Return the cuts (first hashes of bins, ascending) of a greedy sweep: a part ends before the bin that would raise
-    the load of the part above `max_load`.
+    the load of the part above `max_load`. A bin above `max_load` is a part by itself.
     """
     cuts: list[int] = []
     carried = 0.0

@@ -13,8 +13,9 @@ AWAY_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class ConnectionState:
-    """Consumers that hold their streams open, and for how long others have been disconnected. A consumer that
-    was disconnected for less than `AWAY_SECONDS` is in neither, so that its row stays unchanged.
+    """Names of the consumers that hold their streams open, and by name the seconds for which others have been
+    disconnected. A consumer that was disconnected for less than `AWAY_SECONDS`, or has no session, is in neither, so
+    that its row stays unchanged.
     """
 
     connected: Collection[str]
@@ -23,9 +24,9 @@ class ConnectionState:
     def row_changes(
         self, rows: Mapping[str, ConsumerRow], attached: Collection[str]
     ) -> dict[str, float | None]:
-        """Return the rows that must change, by consumer: the seconds for which a consumer has been
-        disconnected, or None for a reconnected consumer. Rows that are right are left out. Consumers in
-        `attached` count as reconnected in any case.
+        """Return the changes of the rows' connection state, by consumer name: the seconds for which a consumer has been
+        disconnected, or None for a consumer that is connected again. Rows that already record a disconnection are not
+        updated while it lasts. Consumers in `attached` count as connected in any case.
         """
         present = {*self.connected, *attached}
         changes: dict[str, float | None] = {}

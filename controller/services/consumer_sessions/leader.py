@@ -169,9 +169,9 @@ class SessionLeader:
         self._disconnect_silent()
 
     def _wait(self) -> None:
-        """Wait for a notification, an interrupt or the next due time, at most `LONGEST_WAIT_SECONDS`; not at
-        all if there is work. Notifications of other processes mark their topic's subscriptions as not
-        settled, or all subscriptions if notifications were lost.
+        """Wait for a notification, an interrupt or the next due time, at most `LONGEST_WAIT_SECONDS`; not at all if
+        there is work. A notification marks its topic's subscriptions as not settled, unless the last settlement sent
+        it. All subscriptions are marked if notifications were lost.
         """
         now = self._clock.monotonic_seconds()
         due_at = min((_next_due(sessions) for sessions in self._subscriptions.values()), default=math.inf)
@@ -196,9 +196,9 @@ class SessionLeader:
             self._subscriptions.pop(key).end_all("moved")
 
     def _follow_leases(self) -> None:
-        """Remove the subscriptions of shards whose lease this worker lost or holds in another term, and end
-        their streams. Read the sessions of shards with a new lease from the database, with all their
-        consumers disconnected.
+        """Remove the subscriptions of shards whose lease this worker lost or holds in another term, and end their
+        streams. Read the sessions of shards with a new lease from the database, with all their consumers disconnected.
+        If this raises an error, the shard is not led yet, and the next call tries again.
         """
         self._leave_shards()
         terms = dict(self._leases.terms)
@@ -221,9 +221,10 @@ class SessionLeader:
         return self._subscriptions.setdefault(key, SubscriptionSessions(self.timing))
 
     def _take_requests(self) -> None:
-        """Process the requests in the mailbox. Heartbeats and detachments, which change memory only, are
-        answered at once; the others are settled by subscription. Requests about topics that this worker does
-        not lead, or of another subject, are refused.
+        """Process the requests in the mailbox. Heartbeats and detachments, which change memory only, are answered at
+        once; the others are settled by subscription. A request about a topic that this worker does not lead is refused
+        with StoreUnavailable, and a request of another subject with AccessForbidden. Raises StoreUnavailable if a
+        settlement does; the requests of the subscriptions after it are then not settled, and get no answer.
         """
         by_subscription: dict[SubscriptionKey, list[Request]] = {}
         for _ in range(len(self._mailbox)):
@@ -245,8 +246,9 @@ class SessionLeader:
             self._settle(key, requests)
 
     def _is_foreign(self, request: Request) -> bool:
-        """Refuse the request if another subject's token began the consumer's session. Return True if the
-        request was refused; False also if the consumer has no session.
+        """Refuse the request with AccessForbidden if the token of another subject began the consumer's session. Return
+        True if the request was refused; False also if the consumer has no session, or the session or the request has no
+        token.
         """
         sessions = self._subscriptions.get(request.key)
         try:
@@ -258,9 +260,9 @@ class SessionLeader:
         return False
 
     def _note(self, request: Request) -> None:
-        """Apply a heartbeat or the end of a stream, which change memory only, and answer the request. A
-        heartbeat without a session of this incarnation is refused with LostRace, and so is the end of a stream if
-        the subscription has no session at all.
+        """Apply a heartbeat or the end of a stream, which change memory only, and answer the request. A heartbeat
+        without a session of this incarnation is refused with LostRace, and so is any of these requests if the leader
+        has no such subscription in memory. The end of a stream that is not the consumer's present stream is ignored.
         """
         now, sessions = self._clock.monotonic_seconds(), self._subscriptions.get(request.key)
         try:
@@ -276,9 +278,9 @@ class SessionLeader:
             _answer(request)
 
     def _process_due(self) -> None:
-        """Disconnect silent consumers, end sessions whose grace period has passed, each subscription in a
-        transaction, and update the metrics. Every `SWEEP_SECONDS`, mark all subscriptions as not settled, and
-        delete the rows of consumers that departed more than `LATE_SECONDS` ago.
+        """Disconnect silent consumers, end sessions whose grace period has passed (in one transaction per subscription,
+        not before its `retry_at`), and update the metrics. Every `SWEEP_SECONDS`, mark all subscriptions as not
+        settled, and delete the rows of consumers that departed more than `LATE_SECONDS` ago.
         """
         self._disconnect_silent()
         now = self._clock.monotonic_seconds()
@@ -301,7 +303,9 @@ class SessionLeader:
                 consumers.forget_departed(tx, LATE_SECONDS)
 
     def _measure(self) -> None:
-        """Set the metrics of the subscriptions that this worker leads, from their last settlements."""
+        """Set the metrics of the subscriptions that this worker leads, from their sessions in memory and their last
+        settlements.
+        """
         metrics.SESSIONS.set(sum(sessions.connected for sessions in self._subscriptions.values()))
         settled = [
             sessions.settled for sessions in self._subscriptions.values() if sessions.settled is not None
@@ -357,8 +361,9 @@ class SessionLeader:
             sessions.disconnect_silent(now)
 
     def _settle_all(self) -> None:
-        """Settle each subscription that has changed or is due, unless an earlier attempt failed less than
-        `RETRY_SECONDS` ago.
+        """Settle, without requests, each subscription that has changed or is due, except before its `retry_at`, which a
+        failed attempt set. Raises StoreUnavailable if the database is unavailable; the remaining subscriptions are then
+        not settled.
         """
         now = self._clock.monotonic_seconds()
         for key, sessions in list(self._subscriptions.items()):

@@ -69,8 +69,8 @@ class SubscriptionSessions:
 
     @property
     def note_at(self) -> float:
-        """Monotonic time from which the connection state in the rows is outdated: infinite if it stays right,
-        minus infinity if a recorded disconnection has ended.
+        """Monotonic time from which the connection state in the rows is outdated: infinite if it stays right or nothing
+        was settled yet, minus infinity if a recorded disconnection has ended.
         """
         outdated_at = math.inf
         for name, row in (self.settled.rows if self.settled is not None else {}).items():
@@ -100,10 +100,10 @@ class SubscriptionSessions:
         self.sessions[consumer] = Session(incarnation, expires_at, now, now, subject=subject)
 
     def begin(self, consumer: str, incarnation: str, now: float, subject: str | None = None) -> bool:
-        """Begin the session of a consumer that was just registered with a token of `subject` (None: without a
-        token), as disconnected at `now`, and return True. If this incarnation has a session, extend its grace
-        period and return False. The session of another incarnation of the consumer name is replaced, and its
-        stream is ended as replaced.
+        """Begin the session of a consumer that was just registered with a token of `subject` (None: without a token),
+        as disconnected at `now`, and return True. If this incarnation has a session, keep it and return False: its
+        grace period, if it runs, begins again, and `subject` is adopted if the session has none. The session of another
+        incarnation of the consumer name is replaced, and its stream is ended as replaced.
         """
         previous = self.sessions.get(consumer)
         if previous is not None and previous.incarnation == incarnation:
@@ -138,8 +138,8 @@ class SubscriptionSessions:
         session.expires_at, session.heard_at = math.inf, now
 
     def detach(self, consumer: str, stream: Stream, now: float) -> None:
-        """Remove the ended stream, and begin the grace period in which the consumer may reconnect. Does
-        nothing if another stream has replaced this one.
+        """Remove the ended stream, and begin the grace period in which the consumer may reconnect. Does nothing unless
+        `stream` is the consumer's present stream.
         """
         session = self.sessions.get(consumer)
         if session is not None and session.stream is stream:
@@ -188,8 +188,8 @@ class SubscriptionSessions:
                 self.restore(name, row.incarnation, now, row.subject)
 
     def end_all(self, reason: str) -> None:
-        """Remove all sessions of the subscription and end their streams with the reason. The rows stay: the
-        consumers reconnect to the new leader.
+        """Remove all sessions of the subscription and end their streams with the reason. The consumer rows stay, so
+        after a change of the leader the consumers can resume their sessions.
         """
         for session in self.sessions.values():
             if session.stream is not None:
@@ -197,8 +197,9 @@ class SubscriptionSessions:
         self.sessions.clear()
 
     def disconnect_silent(self, now: float) -> None:
-        """Close the streams of consumers that sent nothing for `silent_seconds`: their connections may have
-        broken unnoticed. These seconds are a part of the grace period, of which the rest begins at `now`.
+        """End the streams of consumers that sent nothing for more than `silent_seconds`, as silent: their connections
+        may have broken unnoticed. The consumers count as disconnected since their last message, but their grace period,
+        shortened by `silent_seconds`, begins at `now`.
         """
         for consumer, session in self.sessions.items():
             if session.stream is not None and now - session.heard_at > self.timing.silent_seconds:
@@ -232,7 +233,9 @@ class SubscriptionSessions:
 
 
 def _assignment(settlement: Settlement, consumer: str, term: int) -> PushedAssignment:
-    """Return the assignment of the consumer: all buckets that it owns in segments of the layout."""
+    """Return the assignment of the consumer: all buckets that it owns in segments of the layout, including buckets that
+    it must release.
+    """
     layout, topics = settlement.to_read.layout, settlement.to_read.backing_topics
     granted_buckets = []
     for owner in settlement.owners:

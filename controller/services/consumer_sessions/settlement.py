@@ -168,8 +168,9 @@ def settle(
     bucket within `release_seconds` loses it. With `may_defer_moves`, no release is requested of buckets whose segments
     a reshape may replace soon. Return the subscription after these changes.
 
-    A request that cannot be applied is refused alone: its error is in the result's `refused`. While a seek is in
-    progress, no bucket is assigned. The subscription stays locked until the transaction ends, and the topic too if a
+    A request that cannot be applied is refused alone: its error is in the result's `refused`. An `Attach` is never
+    refused here; it only counts its consumer as connected. While a seek is in progress, every owner must release its
+    buckets, and no bucket is assigned. The subscription stays locked until the transaction ends, and the topic too if a
     request reports a drained segment. Raises SubscriptionNotFound unless the subscription is live, TopicNotFound.
     """
     batch = _Batch(requests)
@@ -271,10 +272,10 @@ def _mark_drained(
     incarnations: Mapping[str, str],
     batch: _Batch,
 ) -> None:
-    """Mark the segments that an owner has read to their end. A report counts only if the consumer has owned a
-    bucket of the segment since the generation that the report names: after a seek, earlier reading does not
-    count. Otherwise, or if a segment is not sealed, the request is refused with Conflict; without a session,
-    with LostRace.
+    """Record for each `Drained` request that the subscription has drained its segments, which an owner has read to
+    their end. A request counts only if the consumer has owned a bucket of each segment since the generation that the
+    request names: after a seek, earlier reading does not count. Otherwise, or if a segment is ACTIVE, none of its
+    segments is marked and the request is refused with Conflict; without a session of this incarnation, with LostRace.
     """
     for index, request in enumerate(batch.requests):
         if isinstance(request, Drained):
@@ -300,7 +301,7 @@ def _begin_and_end(tx: Connection, key: SubscriptionKey, batch: _Batch) -> None:
     """Register and deregister consumers. A registration is refused if the subscription is of another kind, if it would
     begin a session while the topic is held or has to be verified first, or with an error of
     `consumers.register_session`, such as SessionExpired. A deregistration is refused if the session belongs to another
-    subject.
+    subject; without a session it is accepted, and its incarnation can no longer register.
     """
     for index, request in enumerate(batch.requests):
         with batch.each(index):
@@ -321,8 +322,10 @@ def _begin_and_end(tx: Connection, key: SubscriptionKey, batch: _Batch) -> None:
 def _store_reports(
     tx: Connection, key: SubscriptionKey, incarnations: Mapping[str, str], batch: _Batch
 ) -> None:
-    """Store the reports of owners about their buckets. Delete the reports of a consumer's previous
-    incarnation. Refuses a report without a session.
+    """Replace the reports of consumers about their buckets by the reports of each `ReportReasons` request; reports
+    about buckets of other owners or generations are ignored. A `Register` of another incarnation deletes the reports of
+    the consumer, even if the registration was refused. A report is refused with LostRace unless its incarnation had a
+    session before this transaction.
     """
     for index, request in enumerate(batch.requests):
         with batch.each(index):
@@ -367,8 +370,9 @@ def _demand_kind(tx: Connection, key: SubscriptionKey, reads: SubscriptionKind) 
 def _released(
     owners: Sequence[BucketOwner], incarnations: Mapping[str, str], batch: _Batch
 ) -> frozenset[SegmentBucket]:
-    """Return the buckets that their owners have released. A release at an older generation is ignored,
-    because the bucket has another owner since. Refuses a release without a session.
+    """Return the buckets that their owners have released. A release is ignored if the consumer does not own the bucket,
+    or owns it since another generation than the release names. Refuses a release with LostRace unless the incarnation
+    has a session.
     """
     released: set[tuple[str, int, int, int]] = set()
     for index, request in enumerate(batch.requests):

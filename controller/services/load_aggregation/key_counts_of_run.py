@@ -55,14 +55,14 @@ class Counted:
         return set_aside_files(self.area, examined)
 
     def sketches(self, scratch: Scratch, rates: pa.Table, baseline: Baseline) -> RunSketches:
-        """Return the key histograms of the segments whose counts cover at least `MIN_COUNTED_SHARE` of the
-        stored messages, for topics whose profile uses them; and the segments of which the engine excluded
-        counts that no producer can have. The counts come from the scratch directory, where an engine added
-        them up.
+        """Return the key histograms of the segments whose counts cover at least `MIN_COUNTED_SHARE` of the stored
+        messages, for topics whose profile uses them (those in `baseline.memories`); and the segments of which the
+        engine excluded counts that no producer can have. The counts come from the scratch directory, where an engine
+        added them up.
 
-        The broker's counters (`rates`) give the number of messages stored in a segment. If producers counted
-        more messages, their counts are scaled down to that number: they show where the load lies, not how
-        high it is.
+        The broker's counters (`rates`) give the number of messages stored in a segment; a segment without a rate has no
+        histogram. If producers counted more messages, their counts are scaled down to that number: they show where the
+        load lies, not how high it is.
         """
         counted_rows = scratch.read("sketches", SKETCH_SCHEMA)
         usable_rows = counted_rows.filter(
@@ -89,7 +89,7 @@ class Counted:
 
 
 def _scaled(rows: pa.Table, scale: pa.ChunkedArray) -> pa.Table:
-    """Multiply the bins of each row by its factor in `scale`, round them, and return the rows as
+    """Multiply the bins of each row by the factor at the row's index in `scale`, round them, and return the rows as
     STAGED_SKETCH_SCHEMA. The number of producers is limited to the maximum of a topic.
     """
     lists = rows["bins"].combine_chunks()
@@ -135,10 +135,10 @@ class KeyCountIntake:
     fresh_seconds: float
 
     def since_last_run(self, baseline: Baseline, window: LoadWindow) -> Counted | None:
-        """Return the counts since the end of the last merged run's window (before the first run: since the begin
-        of this window), at most `MAX_COUNT_AGE_MS` old, up to the end of this window. None if there are no
-        counts or no topic uses them. Quarantines files that are not key counts. Raises OSError if the storage
-        does not answer.
+        """Return the files of the counts since the end of the last merged run's window (before the first run: since the
+        begin of this window), but at most `MAX_COUNT_AGE_MS` before the end of this window, up to that end. None if
+        there is no usable file or no topic uses key counts. Quarantines files that are not key counts, and leaves out
+        files that the storage cannot read. Raises OSError if the storage does not answer.
         """
         if not baseline.memories.num_rows:
             return None
@@ -155,8 +155,9 @@ class KeyCountIntake:
 def set_aside_files(
     area: LandingArea, examined: Examination, foreign: Sequence[RejectedFile] = ()
 ) -> tuple[str, ...]:
-    """Quarantine files that are not sample files: move them out of the area. Leave files that the storage
-    cannot read where they are. Log both, and return their paths.
+    """Quarantine the files of `foreign` and the rejected files of `examined`, which are not sample files: move them out
+    of the area. Leave files that the storage cannot read where they are. Log both, and return their former paths; a
+    file that another run has moved already is left out.
     """
     for file in (*foreign, *examined.rejected):
         log.warning("file set aside", path=file.path, reason=file.reason)

@@ -18,7 +18,8 @@ log = telemetry.get_logger(__name__)
 
 def publish_left_over(store: Store, history: RateHistory) -> tuple[str, ...]:
     """Publish to the history the rates of runs that were merged and not published, delete their scratch
-    directories, and log this. Return the ids of these runs. `store` may log in as the loader.
+    directories, and log this. Return the ids of these runs; a run that was merged with another window end
+    than its directory names is not published. `store` may log in as the loader.
 
     Raises StoreUnavailable, and OSError if the storage does not answer. The next call finds the rates that
     remain.

@@ -127,9 +127,10 @@ def _silent_records(
     baseline: Baseline,
     window: LoadWindow,
 ) -> pa.Table:
-    """Return the stored records that become silent, as CHANGE_SCHEMA: their source has samples in this window,
-    but there are no rates of their segment. The silence begins at the last sample, at the latest at the start of
-    the window. Records that are silent already, or whose topic has no thresholds, are left out.
+    """Return the stored records that become silent, as CHANGE_SCHEMA: their source has samples in this window, but
+    there are no rates of their segment. The silence begins at the last sample of the source that the baseline knows
+    (without one, at the record's last change), at the latest at the start of the window. Records that are silent
+    already, or whose topic has no thresholds, are left out.
     """
     sources_with_samples = last_samples.filter(pc.is_valid(last_samples["observed_at_ms"]))["source"]
     may_be_silent = pc.and_(

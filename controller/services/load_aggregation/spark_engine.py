@@ -27,8 +27,9 @@ class SparkEngine:
 
     def compute(self, landed: Landed, scratch: Scratch, window: LoadWindow) -> None:
         """Compute the rates of the window from the landed files. The executors write the rates to the scratch
-        directory; this process writes the last samples of the sources and the key histograms there. Raises
-        Retryable if Spark is unavailable, Terminal if Spark can never compute this run, and Spark's errors.
+        directory; this process writes the last samples of the sources there, and the sums of the key counts
+        if the run has any. Raises Retryable if Spark is unavailable, Terminal if Spark can never compute this
+        run, and Spark's errors.
         """
         from spark_jobs.run_load_aggregation import add_up, compute
         from spark_jobs.session import with_session

@@ -25,8 +25,8 @@ class SqlEngine:
         self._store = store
 
     def compute(self, landed: Landed, scratch: Scratch, window: LoadWindow) -> None:
-        """Compute the rates of the window from the landed files in one transaction of the database, and write
-        them, the last samples of the sources and the key histograms to the scratch directory. Logs a warning
+        """Compute the rates of the window from the landed files in one transaction of the database, and write them, the
+        last samples of the sources and, if the run has key counts, their sums to the scratch directory. Logs a warning
         that Spark is not used. Raises StoreUnavailable, and the errors of the storage and of broken files.
         """
         log.warning(

@@ -88,11 +88,11 @@ class GateSteps:
             )
 
     def create_cursors(self, operation: Operation, key: SubscriptionKey, logs: Sequence[str]) -> list[str]:
-        """Create the cursors of a new subscription of standard consumers on those of `logs` that need a gate,
-        and record and close the gates. The data plane sets the dispatch rate before it creates the cursor. A
-        recorded gate that is no longer closed stays as it is. Return the `logs` that need no gate or have
-        such a gate, in their order; their cursors are not created here. Raises SubscriptionNotFound, and
-        Unsupported on a data plane without gates.
+        """Create the cursors of a new subscription of standard consumers on those of `logs` that need a gate because
+        they descend from a sealed segment which the subscription reads, and record and close the gates. The data plane
+        sets the dispatch rate before it creates the cursor. A recorded gate that is no longer closed stays as it is.
+        Return the `logs` that need no gate or have such a gate, in their order; their cursors are not created here.
+        Raises SubscriptionNotFound, and Unsupported on a data plane without gates.
         """
         with self._store.transaction() as tx:
             known = {gate.segment_id: gate for gate in gates.gates_of(tx, key)}
@@ -137,14 +137,14 @@ class GateSteps:
     def move_cursors(
         self, operation: Operation, key: SubscriptionKey, logs: Sequence[SeekLog], instant_ms: int | None
     ) -> Mapping[str, object]:
-        """Move the cursors to `instant_ms` (epoch milliseconds; None: the end), ancestors first. Return
-        `logs` (the number), `read` (the sealed segments that are read to their end) and `missing` (the
+        """Move the cursors to `instant_ms` (epoch milliseconds; None: the end), ancestors first. Return `logs` (the
+        number), `read` (sorted ids of the sealed segments that are read to their end) and `missing` (ids of the
         segments without a log) for the journal.
 
-        In a move to an instant, the cursor of a segment stays at its barrier while an ancestor is unread. An
-        ancestor counts as read after the data plane has persisted its cursor at the end, and also if it is in
-        `missing`. A missing cursor is created for a move to an instant; for a move to the end, its segment is
-        in `missing`. Raises Unsupported on a data plane without gates.
+        In a move to an instant, the cursor of a segment stays at its barrier while an ancestor is unread. An ancestor
+        counts as read after the data plane has persisted its cursor at the end, and also if it is in `missing`. A
+        missing cursor is created for a move to an instant; for a move to the end, its segment is in `missing`. Raises
+        Unsupported on a data plane without gates.
         """
         with self._store.single_statement() as tx:
             layout = layouts.load_layout(tx, operation.topic_id)
@@ -182,7 +182,9 @@ class GateSteps:
 
 
 def _generations(layout: SegmentGraph, logs: Iterable[SeekLog]) -> list[list[SeekLog]]:
-    """Return the logs in groups, so that the ancestors of a log are in earlier groups."""
+    """Return the logs in groups, so that the ancestors of a log are in earlier groups. Within a group the logs keep
+    their order; a log of a segment that is not in the layout is in the first group.
+    """
     depth: dict[int, int] = {}
     for segment_id in sorted(layout.segments):
         parents = [i for i in layout.segments[segment_id].parent_ids if i in depth]

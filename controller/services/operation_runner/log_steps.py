@@ -148,12 +148,13 @@ class LogSteps:
                 return StepResults({subject.operation_id: {} for subject in subjects})
 
     def _create_children(self, subjects: Sequence[ObservedOperation], *, demands_open: bool) -> StepResults:
-        """Create each reserved log with every subscription, and close its gates. Return the subscriptions
-        that exist on the children.
+        """Create each reserved log with every subscription, and close its gates. Existing logs stay as they are. The
+        details have `subscriptions` (those that exist on any child), and if there are any `made by applications` (those
+        of them without a live row) and `gates closed for`.
 
-        An operation gets UnmanagedLog if another operation created one of its logs. With `demands_open`,
-        which holds before the fence, it gets Conflict if a child is terminated: the child could never accept
-        a write, and aborting has no cost yet.
+        An operation gets UnmanagedLog if another operation created one of its logs. With `demands_open`, which holds
+        before the fence, it gets Conflict if a child is terminated: the child could never accept a write, and aborting
+        has no cost yet.
         """
         created_logs = self._create(successor for subject in subjects for successor in subject.successors())
         results = StepResults()
@@ -186,12 +187,12 @@ class LogSteps:
         return results
 
     def _terminate_parents(self, subjects: Sequence[ObservedOperation]) -> StepResults:
-        """Close the gates of the children, then terminate the parents, which fences their ranges. Return the
-        end position of each parent.
+        """Close the gates of the children, then terminate the parents, which fences their ranges. The details have the
+        end position of each parent, by log, as `positions`. A parent that was terminated under this claim is not
+        terminated again.
 
-        If the common call did not terminate a parent, its operation gets HeldUp and is tried alone later. An
-        operation that is alone creates a missing parent again, and raises HeldUp for a parent that another
-        client holds.
+        If the common call did not terminate a parent, its operation gets HeldUp and is tried alone later. An operation
+        that is alone creates a missing parent again, and raises HeldUp for a parent that another client holds.
         """
         for subject in subjects:
             self._gates.keep_closed(subject.operation, subject.observed.stock_subscriptions)
@@ -227,9 +228,9 @@ class LogSteps:
     def _recreate_and_terminate(
         self, subject: ObservedOperation, positions: dict[str, str], unterminated: Sequence[str]
     ) -> Detail:
-        """Create each parent that was deleted by hand again, empty, and terminate it: otherwise any client
-        could create a log of this name and write to it. Return all positions, and the logs that were missing.
-        Adds to `positions`.
+        """Create each parent that was deleted by hand again, empty, and terminate it: otherwise any client could create
+        a log of this name and write to it. Return all positions, by log, as `positions`, and the logs that were missing
+        as `found missing`. Adds to `positions`.
 
         Raises HeldUp for a log that exists and another client holds, or that is missing again.
         """
@@ -247,12 +248,12 @@ class LogSteps:
         return {"positions": positions, "found missing": list(unterminated)}
 
     def _complete_children(self, subjects: Sequence[ObservedOperation]) -> StepResults:
-        """Create on the children each subscription that an application made on a parent during its
-        termination. The details name these subscriptions and the children's logs that do not exist. They are
-        empty without such subscriptions, and for operations that replace no logs.
+        """Create on the children each subscription that an application made on a parent during its termination. The
+        details have these subscriptions as `subscriptions` and the children's logs that do not exist as `logs found
+        missing`. They are empty without such subscriptions, and for operations that replace no logs.
 
-        Then check that the parents are terminated, because a broker may have left a parent fenced. Raises
-        HeldUp if a parent was not, so that the step is repeated.
+        Then check that the parents are terminated, because a broker may have left a parent fenced. Raises HeldUp if a
+        parent was not, so that the step is repeated.
         """
         results = StepResults({subject.operation_id: {} for subject in subjects})
         succeeding = [subject for subject in subjects if subject.operation.kind.succeeds_logs]
@@ -277,11 +278,12 @@ class LogSteps:
         return results
 
     def _create_cursors(self, operation: Operation) -> Detail:
-        """Create the cursors on every log that held data at or after the subscription's first epoch, sealed
-        logs included. Return the number of logs, and which of the logs without a gate do not exist.
+        """Create the cursors on every log that held data at or after the subscription's first epoch, sealed logs
+        included. Return the number of logs as `logs`, and which of the logs without a gate do not exist as `logs found
+        missing`.
 
-        If the operation requests it, the cursors begin after the last message. Cursors of standard consumers
-        are created together with their gates. Raises SubscriptionNotFound.
+        If the operation requests it, the cursors begin after the last message. Cursors of standard consumers are
+        created together with their gates. Raises SubscriptionNotFound.
         """
         name = str(operation.parameters[SUBSCRIPTION])
         with self._store.single_statement() as tx:
@@ -298,8 +300,8 @@ class LogSteps:
         return {"logs": len(logs), "logs found missing": missing}
 
     def _delete_cursors(self, operation: Operation) -> Detail:
-        """Delete the subscription's cursors from every log of the topic, and its gates. Return the number of
-        the topic's logs, with or without a cursor.
+        """Delete the subscription's cursors from every log of the topic, and its gates. Return the number of the
+        topic's logs, with or without a cursor, as `logs`.
         """
         name = str(operation.parameters["subscription"])
         with self._store.single_statement() as tx:
@@ -314,13 +316,13 @@ class LogSteps:
         return {"logs": len(logs)}
 
     def _stop_readers(self, operation: Operation) -> Detail:
-        """End the ownership of all buckets of the subscription, which their owners have not released in time.
-        Return the number of these owners. Raises HeldUp, and ends no ownership, if a gate of the subscription
-        is being opened.
+        """End the ownership of all buckets of the subscription, which their owners have not released in time. Return
+        the number of these owners as `not let go of`: 0 also if the subscription is being deleted. Before a seek to an
+        instant, also make the subscription read all segments with messages since then. Raises HeldUp, and ends no
+        ownership, if a gate of the subscription is being opened.
 
-        Every cursor is read first, and the errors of the data plane are raised: while a cursor is
-        unreachable, none must be moved, and the seek can still be cancelled. A missing log or cursor is no
-        error.
+        Every cursor is read first, and the errors of the data plane are raised: while a cursor is unreachable, none
+        must be moved, and the seek can still be cancelled. A missing log or cursor is no error.
         """
         name = str(operation.parameters[SUBSCRIPTION])
 
@@ -337,12 +339,12 @@ class LogSteps:
     def _move_cursors(self, operation: Operation) -> Detail:
         """Move each cursor of the subscription to the target of the seek: an instant in milliseconds since the Unix
         epoch, or None, the end of each log. Any other target is that of a checkpoint group, which stores its positions
-        itself; then no cursor moves. Return the number of logs, the sealed segments that then have nothing to read, and
-        the segments without a log or cursor.
+        itself; then no cursor moves. Return the number of logs as `logs`, the ids of the sealed segments that then have
+        nothing to read as `read`, and the ids of the segments without a log or cursor as `missing`.
 
-        A missing cursor is created for an instant. The cursors of standard consumers are moved by `_move_gated_cursors`.
-        A segment that is created in the meantime starts at the right position: all its messages are younger than the
-        request.
+        A missing cursor is created for an instant. The cursors of standard consumers are moved by
+        `_move_gated_cursors`. A segment that is created in the meantime starts at the right position: all its messages
+        are younger than the request.
         """
         name = str(operation.parameters[SUBSCRIPTION])
         target = operation.parameters[SEEK_TARGET]
@@ -376,9 +378,9 @@ class LogSteps:
         }
 
     def _move_gated_cursors(self, operation: Operation, name: str, logs: Sequence[SeekLog]) -> Detail:
-        """Move the cursors of standard consumers. Return the number of logs, the sealed segments that are then read to
-        their end, and the segments without a log. Before a seek to an instant, the gates of every segment that has
-        ancestors to read are closed.
+        """Move the cursors of standard consumers. Return the keys of `GateSteps.move_cursors`: `logs`, `read` and
+        `missing`. A target that is not an instant counts as the end. Before a seek to an instant, the gates of every
+        segment that has ancestors to read are closed.
         """
         key, target = SubscriptionKey(operation.topic_id, name), operation.parameters[SEEK_TARGET]
         instant_ms = target if isinstance(target, int) else None

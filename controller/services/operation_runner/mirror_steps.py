@@ -57,10 +57,11 @@ class MirrorSteps:
         self._call_all = call_all
 
     def perform(self, step: Step) -> Detail:
-        """Perform the step on the broker, and return the details to store in the journal. A step that needs no action
-        returns empty details. Raises Unsupported if the data plane keeps no layouts, TopicNotFound if the broker lacks
-        the topic, and the errors of the data plane. Giving the topic back, deleting it and checking its logs succeed
-        without the topic.
+        """Perform the step on the broker, and return the details to store in the journal. A commit returns the broker's
+        layout as `layout`, except for a topic that is detached or deleted. A step that needs no action returns empty
+        details. Raises Unsupported if the data plane keeps no layouts, TopicNotFound if the broker lacks the topic, and
+        the errors of the data plane. Giving the topic back, deleting it and checking its logs succeed without the
+        topic.
         """
         match step:
             case Step.TAKE_OVER:
@@ -83,11 +84,11 @@ class MirrorSteps:
 
     def _take_over(self) -> Detail:
         """Create the topic if the operation requests it, store the broker's auto-scaler setting, then turn the
-        auto-scaler off for this topic. Return the earlier setting.
+        auto-scaler off for this topic. Return the earlier setting as `auto_scaler_before`.
 
-        The setting that was stored first stays. If the operation was aborted in the meantime, the earlier setting is
-        restored at once. Raises TopicNotFound if the broker lacks the topic, and LostRace if the topic is no longer
-        being attached.
+        The setting that was stored first stays. If the operation was aborted or the topic deleted in the meantime, the
+        earlier setting is restored at once. Raises TopicNotFound if the broker lacks the topic, and LostRace if the
+        topic is no longer being attached.
         """
         keeper = self._keeper()
         segments = self._operation.parameters.get("create_segments")
@@ -122,8 +123,9 @@ class MirrorSteps:
         return topic.state in (TopicState.CREATING, TopicState.LIVE) and not (is_ours and is_given_up)
 
     def _give_back(self) -> Detail:
-        """Restore the auto-scaler setting that the attachment stored. Does nothing if none was stored. A
-        topic that the broker does not have is returned as missing.
+        """Restore the auto-scaler setting that the attachment stored, and return it as `auto_scaler`. Does nothing, and
+        returns no details, if none was stored. If the broker does not have the topic, return its name as `found
+        missing`.
         """
         keeper = self._keeper()
         with self._store.transaction() as tx:
@@ -137,13 +139,13 @@ class MirrorSteps:
         return {"auto_scaler": mirror.policy_before}
 
     def _reshape(self) -> Detail:
-        """Request the reshape unless the broker's layout shows it, and return the logs of parents that had to
-        be created again. If the request times out, or fails with DataPlaneUnavailable or Conflict, the error
-        is raised only if the layout does not show the reshape. Also raises DataPlaneUnavailable if the broker
-        accepts the request but the layout does not show it yet.
+        """Request the reshape unless the broker's layout shows it, and return as `logs found missing` the logs of
+        parents that had to be created again; empty if there were none. If the request times out, or fails with
+        DataPlaneUnavailable or Conflict, the error is raised only if the layout does not show the reshape. Also raises
+        DataPlaneUnavailable if the broker accepts the request but the layout does not show it yet.
 
-        A segment can be reshaped once, so a lost call and the call that follows it cannot both take effect.
-        If the lost call arrives late, the broker refuses the other.
+        A segment can be reshaped once, so a lost call and the call that follows it cannot both take effect. If the lost
+        call arrives late, the broker refuses the other.
         """
         keeper, operation = self._keeper(), self._operation
         layout, restored = self._layout(), []
@@ -179,11 +181,11 @@ class MirrorSteps:
         return logs
 
     def _check_logs(self) -> Detail:
-        """Check the logs of the layout, and store the result with an intent to split each segment without a
-        log. Return the ids of these segments for the journal.
+        """Check the logs of the layout, and store the result with an intent to split each segment without a log. Return
+        the ids of these segments, as `segments without a log`, for the journal.
 
-        If each segment has a log, the details are empty. They are also empty, and nothing is stored, if the broker
-        does not answer or refuses: the mirror checks the logs later.
+        If each segment has a log, the details are empty. They are also empty, and nothing is stored, if the broker does
+        not answer or refuses: the mirror checks the logs later.
         """
         try:
             check = self._call(partial(self._keeper().check_logs, self._topic))
@@ -194,8 +196,8 @@ class MirrorSteps:
         return {"segments without a log": list(check.missing)} if check.missing else {}
 
     def _is_done(self, layout: SegmentLayout) -> bool:
-        """Return True if children with the operation's ranges have taken over from its parents in this
-        layout. Raises Unsupported if the operation, which a newer program wrote, names no ranges.
+        """Return True if children with the operation's ranges have taken over from its parents in this layout. Raises
+        Unsupported if `child_ranges` of the operation, which a newer program wrote, is no list.
         """
         ranges = self._operation.parameters["child_ranges"]
         if not isinstance(ranges, Sequence):

@@ -175,12 +175,13 @@ class OperationSet:
                 self._end_as_taken_over(member, steps.fenced_out(member.operation, self._context.claimant))
 
     def _take_next(self, members: Sequence[_Member]) -> None:
-        """Take the most urgent next step of the operations that are ready, together for all operations with
-        this step. If no operation is ready, sleep until the first one is.
+        """Take the most urgent next step (by `_urgency`) of the operations that are ready, which are those whose
+        `ready_at` has passed, together for all operations with this step. If no operation is ready, sleep until the
+        first one is.
 
-        Of the operations with this step, those that finish without their last action are taken first. Those
-        that lost a race are taken last, one at a time unless the step needs no call. An operation whose next
-        step is WAIT is deferred.
+        Of the operations with this step, those that finish without their last action are taken first. Those that lost a
+        race are taken last, one at a time unless the step needs no call. An operation whose next step is WAIT is
+        deferred.
         """
         now = self._context.clock.monotonic_seconds()
         transitions = {
@@ -328,7 +329,9 @@ class OperationSet:
             self._context.checkpoint(f"{step}:after")
 
     def _record_steps(self, records: dict[_Member, StepRecord]) -> None:
-        """Record the steps in one statement, and apply them to the members whose rows were written."""
+        """Record the steps in one statement, and apply them to the members whose rows were written. For a member whose
+        row was not written, the lost race or lost claim is handled.
+        """
         leads_to = next(iter(records.values())).leads_to
         with self._context.store.single_statement() as tx:
             recorded_at_ms = steps.record(
@@ -397,8 +400,9 @@ class OperationSet:
             self._apply_record(member, record, layout_commit.now_ms, epoch=layout_commit.epoch)
 
     def _end(self, member: _Member, record: StepRecord) -> None:
-        """Commit one operation that is no reshape of Cleave's own logs, or end the abort of any operation, in
-        a transaction of its own. Apply the record to the member. Raises FencedOut, LostRace.
+        """Commit one operation that is no reshape of Cleave's own logs, or end the abort of any operation, in a
+        transaction of its own. Apply the record to the member. Raises the error of the refused commit, such as
+        FencedOut or LostRace; then nothing is written.
         """
         runner, started_at_ms = self._context.claimant, member.observation().now_ms
         with self._context.store.transaction() as tx:
@@ -547,7 +551,9 @@ class OperationSet:
         self._end_member(member, Outcome.FENCED_OUT)
 
     def _release_claims(self, members: Sequence[_Member]) -> None:
-        """Release the claims in the journal, and end the operations here as STOPPED."""
+        """Release the claims in the journal, and end the operations here as STOPPED, also an operation whose claim is
+        lost.
+        """
         with self._context.store.single_statement() as tx:
             claims.release(tx, [member.operation for member in members], self._context.claimant)
         for member in members:

@@ -103,12 +103,13 @@ def promote(
 ) -> Promotion:
     """Compare the topic's candidate with the policy in force by a backtest, then promote or refuse it in one
     transaction, and log a promotion. With `with_approval`, a candidate that would have cost less awaits approval
-    instead. A candidate that was promoted or refused stays as it is. In a dry run, whose store rolls back each
-    transaction, the comparison is made and the candidate stays as it is.
+    instead. A candidate that was promoted or refused stays as it is, without a backtest if this was known before. In a
+    dry run, whose store rolls back each transaction, the comparison is made and the candidate stays as it is.
 
     `days` is the length of the topic's past that is simulated. Raises TopicNotFound, TopicNotLive, NotFound without a
-    candidate, Conflict for a withdrawn candidate or if the policies cannot be compared (fewer than `DAYS_NEEDED` recorded
-    days, no result), LostRace if the policy in force was changed in the meantime, and the other errors of `trials`.
+    candidate, Conflict for a withdrawn candidate or if the policies cannot be compared (fewer than `DAYS_NEEDED`
+    recorded days, no result), LostRace if the policy in force was changed in the meantime, and the other errors of
+    `trials`.
     """
     candidate = _newest(store, topic)
     if candidate.state is not CandidateState.SHADOW:

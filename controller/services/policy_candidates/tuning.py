@@ -161,8 +161,8 @@ def tune(store: Store, trials: Trials, request: TuningRequest) -> list[TunedTopi
 
 
 def _reason_not_to_search(subject: Subject, in_shadow: Collection[int]) -> str | None:
-    """Return the reason why a topic is not searched: its policy cannot be tuned, or it has a candidate in
-    shadow. None if it is searched.
+    """Return the reason why a topic is not searched: its policy cannot be read, is not valid or not enabled or follows
+    Pulsar's own rules, or it has a candidate in shadow (its id is in `in_shadow`). None if it is searched.
     """
     policy = subject.policy
     if isinstance(policy, UnreadablePolicy):
@@ -191,9 +191,9 @@ class _Search:
     until: datetime
 
     def best_of(self, subjects: Sequence[Subject]) -> Iterable[TunedTopic | _SearchResult]:
-        """Yield for each topic the best variant on the first part of the past, or a result with the reason
-        why there is none. Runs backtests: of the policy in force, of `ALONE`, and of each combination of
-        helpful values.
+        """Yield for each topic, in no particular order, the best variant on the first part of the past, or a result
+        with the reason why there is none. Runs backtests: of the policy in force, of `ALONE`, and of each combination
+        of helpful values.
         """
         live = self._run_search((Variant(IN_FORCE),), [subject.name for subject in subjects], "in-force")
         if isinstance(live, str):
@@ -279,8 +279,10 @@ class _Search:
     def _best(
         subject: Subject, trials: Sequence[Trial], variant: Variant | None
     ) -> TunedTopic | _SearchResult:
-        """Return the variant of least cost for the topic, or a result with a reason if none costs less than
-        the policy in force or differs from it. `variant` is the topic's combination, if any.
+        """Return the variant of least cost for the topic, or a result with a reason if none costs less than the policy
+        in force or differs from it. Of equal costs, the variant of the first name is taken. `trials` begin with the
+        policy in force and `ALONE`; `variant` is the topic's combination, None if it has none, and does not count
+        without a result.
         """
         results_by_name = {
             name: result for trial in trials for name, result in trial.of(subject.name).items()
@@ -319,8 +321,9 @@ def _reason_too_short(live: Trial, topic: str) -> str | None:
 
 
 def _combined_variant(results_by_name: Mapping[str, BacktestResult]) -> Variant | None:
-    """Return a variant with the best value of each parameter that alone cost less than `adaptive` with its
-    defaults. None if fewer than two parameters helped, or if the topic has no results.
+    """Return a variant with the value of least cost (the least of equal values) of each parameter that alone cost less
+    than `adaptive` with its defaults. `results_by_name` are the topic's results by the names of `ALONE`. None if fewer
+    than two parameters helped, or if the topic has no results.
     """
     if ADAPTIVE not in results_by_name:
         return None
@@ -337,7 +340,9 @@ def _combined_variant(results_by_name: Mapping[str, BacktestResult]) -> Variant 
 
 
 def _grouped(variants: Mapping[str, Variant | None]) -> list[tuple[Variant, list[str]]]:
-    """Return each variant with its topics. Topics without a variant are left out."""
+    """Return each variant with the names of its topics; variants of the same name are one. Topics without a variant are
+    left out.
+    """
     groups: dict[str, tuple[Variant, list[str]]] = {}
     for topic, variant in variants.items():
         if variant is not None:
@@ -377,8 +382,8 @@ def _name(parameters: Mapping[str, Any]) -> str:
 def _evaluate_confirmation(
     store: Store, request: TuningRequest, search_result: _SearchResult, trial: Trial | str
 ) -> TunedTopic:
-    """Return the topic's result: with a candidate if the variant is confirmed and proposed, otherwise with
-    the reason why it is not.
+    """Return the topic's result: with a candidate if the variant is confirmed and proposed, otherwise with the reason
+    why it is not. `trial` is the confirming run, or the message why there is none.
     """
     if isinstance(trial, str):
         return search_result.answer(trial)

@@ -42,6 +42,7 @@ class Suspects(Stoppable):
     """
 
     def __init__(self, store: Store, planes: Mapping[str, DataPlane], clock: Clock) -> None:
+        """`planes` are the data planes of this process, by name."""
         super().__init__()
         self._store, self._planes, self._clock = store, planes, clock
         self._lock = threading.Lock()
@@ -50,8 +51,8 @@ class Suspects(Stoppable):
 
     def report(self, topic: str, segment_id: int) -> None:
         """Queue a check of the segment, whose log is missing or terminated according to a client, if the
-        segment is active and not queued yet. If the queue is full, the report is dropped. Raises
-        TopicNotFound, TopicNotLive, StoreUnavailable.
+        segment is active and not queued yet. If `MOST_TOPICS` topics or `MOST_SEGMENTS` segments of this
+        topic wait, the report is dropped. Raises TopicNotFound, TopicNotLive, StoreUnavailable.
         """
         with self._lock:
             if segment_id in self._waiting.get(topic, ()):
@@ -99,10 +100,11 @@ class Suspects(Stoppable):
         return True
 
     def _check(self, name: str, segment_ids: Collection[int]) -> None:
-        """Describe the logs of these segments; if a log is not open or lacks a cursor, reconcile the topic
-        and log the findings. Does nothing for segments that are sealed or part of a live operation, and for
-        topics whose broker keeps the layout or whose data plane is not configured here. Raises TopicNotFound,
-        and the errors of the data plane and of `reconcile`.
+        """Describe the logs of these segments; if a log is not open or lacks a cursor of a recorded
+        subscription, reconcile the topic and log the kinds of the findings. Does nothing for segments that
+        are sealed or part of a live operation, and for topics whose broker keeps the layout or whose data
+        plane is not configured here. Raises TopicNotFound, and the errors of the data plane and of
+        `reconcile`.
         """
         with self._store.transaction() as tx:
             topic = topics.find_topic(tx, name)

@@ -62,10 +62,10 @@ def reconcile_gates(
 
 
 def _topic(store: Store, planes: Mapping[str, DataPlane], topic_id: int, *, dry_run: bool) -> list[Finding]:
-    """Compare the gates of one topic's subscriptions, each in a transaction of its own, and correct their
-    rows unless `dry_run`. Return the differences; empty if the data plane has no gates. A subscription that
-    is deleted after its gates were read is skipped. Raises TopicNotFound, SubscriptionNotFound for a
-    subscription that is deleted before, and the errors of the data plane.
+    """Compare the gates of one topic's subscriptions, each in a transaction of its own, and correct their rows unless
+    `dry_run`. Return the differences; empty if the data plane has no gates or is not configured here. A subscription
+    that is deleted after its gates were read is skipped. Raises TopicNotFound, SubscriptionNotFound for a subscription
+    that is deleted before, and the errors of the data plane.
     """
     with store.transaction() as tx:
         topic = topics.get_topic(tx, topic_id)
@@ -113,8 +113,8 @@ def _differences(
 ) -> Iterator[Finding]:
     """Yield the differences, and correct the rows unless `dry_run`: close the rows of gates that must be closed, and
     have the keeper open gates that are shut at the data plane without a reason. A closed gate whose barrier is
-    acknowledged is only yielded. Yields nothing while a seek is in progress. The caller holds the lock of the
-    subscription.
+    acknowledged is only yielded. `states` are the result of `_states`; a gate whose row has changed since is not
+    compared with its state. Yields nothing while a seek is in progress. The caller holds the lock of the subscription.
     """
     if seeks.under_way(tx, key) is not None:
         return

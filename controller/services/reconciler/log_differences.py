@@ -154,9 +154,10 @@ def _unexpected_logs(
 
 
 def _differences(topic: str, plane_view: PlaneView, metadata: ExpectedLogs) -> list[Finding]:
-    """Return the differences of every log that the metadata shows unchanged and idle before and after it was
-    described; none for a topic that is not live. Records of drained segments are compared only for an
-    unverified topic, and cursors only while no subscription changes.
+    """Return the differences of every log that the metadata shows unchanged and idle before and after it was described:
+    one if the log's state differs, otherwise those of its drained records or cursors; none for a topic that is not
+    live. Records of drained segments are compared only for an unverified topic, and cursors only while no subscription
+    changes.
     """
     if metadata.topic_state != "live":
         return []
@@ -199,9 +200,9 @@ def _kind_of_difference(log: BackingLog, state: LogState) -> FindingKind | None:
 
 
 def _cursor_differences(log_finding: Finding, plane_view: PlaneView, metadata: ExpectedLogs) -> list[Finding]:
-    """Return a finding for each recorded subscription without a cursor, and for each cursor without a
-    recorded subscription; a subscription that is being deleted counts as recorded for its cursors, and needs
-    none. Empty if the log is not open.
+    """Return a finding for each subscription that is recorded, before and after the log was described, and has no
+    cursor, and for each cursor whose subscription is recorded neither before nor after. A subscription that is being
+    deleted counts as recorded for its cursors, and needs none. Empty if the log is not open.
     """
     report = plane_view.reports.get(log_finding.backing_topic)
     if report is None or report.state is not LogState.OPEN:

@@ -60,8 +60,9 @@ def plan(
 
 
 def _unrecorded_logs(plane_view: PlaneView, metadata: ExpectedLogs, owners: Owners) -> list[SegmentLog]:
-    """Return the logs with an origin that belong to no segment, past or present, and to no live operation. A
-    log with a deletion entry is included if a log of its operation was used.
+    """Return the logs with an origin that belong to no segment, past or present, and to no live operation. A log with a
+    deletion entry is included only if one of these logs of its operation has carried messages. `owners` has the
+    ownership of the listed logs that the metadata does not expect, by name.
     """
     names = (
         name
@@ -88,9 +89,10 @@ def _recorded_logs(plane_view: PlaneView, names: Iterable[str]) -> list[SegmentL
 
 
 def recovered(plane_view: PlaneView, metadata: ExpectedLogs, planned: RecoveryPlan) -> RecoveredLayout:
-    """Return the plan with the subscriptions and positions of the data plane. A subscription is new if every
-    active log has a cursor of it and the journal does not know it. A sealed segment is marked as read or
-    unread for each subscription with a cursor; a missing log counts as read.
+    """Return the plan with the subscriptions and positions of the data plane. A subscription is new if every active log
+    has a cursor of it and the journal does not know it, not even as being deleted. `marks` say by subscription and
+    segment id whether a sealed segment is read, for recorded and new subscriptions with a cursor on its log; a missing
+    log counts as read for all of them.
     """
     names = {log.segment_id: log.backing_topic for log in metadata.logs}
     names |= {segment_id: log.backing_topic for segment_id, log in planned.added.items()}

@@ -68,14 +68,13 @@ def reconcile_topics(
     shards: Shards | None = None,
     dry_run: bool = False,
 ) -> tuple[list[Finding], int | None]:
-    """Compare the logs and gates of up to `limit` topics with an id above `after`, also topics that were
-    deleted in the last 24 hours, and repair their differences; a dry run only lists them. Return the
-    findings, and the id after which to continue (None: there are no more topics). `shards` restricts the
-    topics; None: all.
+    """Compare the logs and gates of up to `limit` topics with an id above `after`, also topics that were deleted in the
+    last 24 hours, and repair their differences; a dry run only lists them. Return the findings, and the id after which
+    to continue (None: fewer than `limit` topics were left). `shards` restricts the topics; None: all.
 
-    All topics are first described together without a lock. Topics with a difference are then reconciled one
-    by one. If the data plane of a topic does not answer, the error is logged and the topic is skipped. Raises
-    StoreUnavailable only.
+    All topics are first described together without a lock. Topics with a difference are then reconciled one by one. If
+    a topic cannot be compared, for example because its data plane does not answer, the error is logged and the topic is
+    skipped. Raises StoreUnavailable only.
     """
     with store.transaction() as tx:
         topic_ids = backing_logs.comparable_topics(tx, limit=limit, after=after, shards=shards)
@@ -91,9 +90,9 @@ def verify_topics(
     limit: int = TOPICS_PER_VIEW,
     shards: Shards | None = None,
 ) -> tuple[int, int]:
-    """Compare the logs of up to `limit` unverified topics, which exist after a restart, a promotion or a
-    restore of the database, and repair their differences. Return the number of these topics, and how many of
-    them are verified afterwards. `shards` restricts the topics; None: all. Raises StoreUnavailable only.
+    """Compare the logs of up to `limit` unverified topics, which exist after a restart, a promotion or a restore of the
+    database, and repair their differences. Return the number of these topics, and how many of them are verified and not
+    held afterwards. `shards` restricts the topics; None: all. Raises StoreUnavailable only.
     """
     with store.single_statement() as tx:
         topic_ids = holds.unverified_topics(tx, limit=limit, shards=shards)
@@ -123,9 +122,9 @@ def _compare_all(
 def _topics_to_reconcile(
     store: Store, planes: Mapping[str, DataPlane], topic_ids: Sequence[int], *, dry_run: bool
 ) -> list[int]:
-    """Return the ids of the topics that differ according to one common view, and of the topics whose logs could
-    not be described or whose data plane is not configured here. The other topics are recorded as verified and
-    without unmanaged logs, unless this is a dry run. Topics whose broker keeps the layout are only recorded.
+    """Return the sorted ids of the topics that differ according to one common view, and of the topics whose logs could
+    not be described or whose data plane is not configured here. The other topics are recorded as verified and without
+    unmanaged logs, unless this is a dry run. Topics whose broker keeps the layout are only recorded.
     """
     with store.transaction() as tx:
         rows = topics.get_topics(tx, topic_ids)
@@ -195,13 +194,13 @@ def reconcile(
     actor: str = "reconciler",
     dry_run: bool = False,
 ) -> tuple[Finding, ...]:
-    """Compare the logs and gates of one topic and repair their differences; a dry run only lists them. A
-    topic whose logs are ahead of the journal is rebuilt from the logs, with `actor` as the actor of the
-    change, or held. Return the findings: a remedy that failed is the `error` of its finding. Empty if a broker
-    keeps the layout. Idempotent.
+    """Compare the logs and gates of one topic and repair their differences; a dry run only lists them. A topic whose
+    logs are ahead of the journal is rebuilt from the logs, with `actor` as the actor of the change, or held. Return the
+    findings: a remedy that failed is the `error` of its finding. Empty if a broker keeps the layout. Idempotent.
 
-    Raises TopicNotFound, Unsupported if the topic's data plane is not configured here or cannot describe
-    logs, and DataPlaneUnavailable if a log does not answer. Errors of the gates are not raised (see `reconcile_gates`).
+    Raises TopicNotFound, Unsupported if the topic's data plane is not configured here or cannot describe logs,
+    DataPlaneUnavailable if a log does not answer, and TopicHeld, SegmentBusy or LostRace if the repair of a terminated
+    log cannot be intended. Errors of the gates are not raised (see `reconcile_gates`).
     """
     differences = _reconcile_logs(store, planes, topic_id, actor=actor, dry_run=dry_run)
     return (*differences, *reconcile_gates(store, planes, [topic_id], dry_run=dry_run))
@@ -215,13 +214,14 @@ def _reconcile_logs(
     actor: str = "reconciler",
     dry_run: bool = False,
 ) -> tuple[Finding, ...]:
-    """Compare the logs of one topic and repair their differences, in up to `ROUNDS` rounds; a dry run only
-    lists them. Return the findings, none if a broker keeps the layout. Idempotent.
+    """Compare the logs of one topic and repair their differences, in up to `ROUNDS` rounds; a dry run only lists them.
+    Return the findings of all rounds, none if a broker keeps the layout. Idempotent.
 
-    If the logs are ahead of the journal, the layout is rebuilt from the logs, with `actor` as the actor of
-    the change. If the logs' records are not sufficient, or a runner may still work on the topic, the topic is
-    held. Raises TopicNotFound, Unsupported (the topic's data plane is not configured here, or cannot describe
-    logs), and DataPlaneUnavailable if a log does not answer.
+    If the logs are ahead of the journal, the layout is rebuilt from the logs, with `actor` as the actor of the change.
+    If the logs' records are not sufficient, or a runner may still work on the topic, the topic is held. Raises
+    TopicNotFound, Unsupported (the topic's data plane is not configured here, or cannot describe logs),
+    DataPlaneUnavailable if a log does not answer, and TopicHeld, SegmentBusy or LostRace if the repair of a terminated
+    log cannot be intended.
     """
     with store.transaction() as tx:
         topic = topics.get_topic(tx, topic_id)
@@ -506,9 +506,9 @@ def _create_again(
     origin: LogOrigin | None,
     closed: Collection[tuple[str, str]],
 ) -> None:
-    """Create the log again, with `origin` as its creation record if there is one, and with the cursors of its
-    first creation: the recorded subscriptions, and those that applications created on its parents. A cursor
-    with a closed gate is created together with the gate. Raises the errors of the data plane.
+    """Create the log again, with `origin` as its creation record if there is one, and with the cursors of its first
+    creation: the recorded subscriptions, and those that applications created on its parents and that are not being
+    deleted. A cursor with a closed gate is created together with the gate. Raises the errors of the data plane.
     """
     [parents] = [log.parent_topics for log in metadata.logs if log.backing_topic == backing_topic]
     parent_cursors = {name for parent in parents for name in plane.list_subscriptions(parent)}

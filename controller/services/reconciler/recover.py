@@ -92,8 +92,9 @@ def _set_wise(planes: Mapping[str, DataPlane], data_plane: str, topic: str) -> S
 
 
 def _ids_of_logs(planes: Mapping[str, DataPlane], topic: str, data_plane: str | None) -> list[int]:
-    """Return the segment ids of the logs of a topic that is not in the journal. Raises TopicNotFound if there
-    are no logs, or if `data_plane` is None; Unsupported if the data plane is not configured here or keeps layouts.
+    """Return the segment ids, at least one, of the logs that a topic which is not in the journal has on the data plane.
+    Raises TopicNotFound if there are no logs, or if `data_plane` is None; Unsupported if the data plane is not
+    configured here or keeps layouts.
     """
     if data_plane is None:
         raise TopicNotFound(f"topic {topic} is not in the journal; name the data plane that has its logs")

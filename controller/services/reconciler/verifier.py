@@ -58,7 +58,8 @@ class Verifier(Stoppable):
     def _paced_round(self) -> float:
         """Run a round; if it verified topics, log this and call `on_verified`. Return the seconds until the
         next round: 0 if topics were verified, `INTERVAL_SECONDS` if there were no unverified topics, and
-        twice as long after each round that verified none of them, up to `LONGEST_INTERVAL_SECONDS`.
+        after a round that verified none of them twice the last such pause, up to `LONGEST_INTERVAL_SECONDS`;
+        only a round without unverified topics shortens the pause again.
         """
         unverified, verified = self.round()
         if verified:

@@ -85,7 +85,9 @@ class Feeds:
         self._listener.close()
 
     def _round(self) -> float:
-        """Wait, then notify the watchers. Return 0: the next round begins at once."""
+        """Wait, then notify the watchers. Return 0: the next round begins at once. An error of one feed is
+        raised, and the later feeds are notified in the next round.
+        """
         self._wait()
         for feed in self._feeds:
             feed.notify()

@@ -90,7 +90,7 @@ class LayoutFeed:
         self._wake()
 
     def forget(self, topic_id: int, watcher: Watcher[FedLayout]) -> None:
-        """Remove a watcher. Forgets the layout of a topic without watchers."""
+        """Remove a watcher; it is not told. Forgets the layout that was sent last if the topic has no other watcher."""
         with self._lock:
             watching = self._watchers.get(topic_id, set())
             watching.discard(watcher)
@@ -117,10 +117,9 @@ class LayoutFeed:
             }
 
     def notify(self) -> None:
-        """Read each topic with a change once, and send its watchers the layout if its epoch or leader
-        changed; new watchers in any case. The watches of a topic that is gone end. A CleaveError is raised,
-        and the next call then reads all these topics again. Any other error is logged, and the next sweep
-        reads the topic again.
+        """Read each topic with a change once, and send its watchers the layout if its epoch or leader changed; new
+        watchers in any case. The watches of a topic that is gone end as gone. A CleaveError is raised, and the next
+        call then reads all these topics again. Any other error is logged, and the next sweep reads the topic again.
         """
         with self._lock:
             dirty_ids, self._dirty = self._dirty & self._watchers.keys(), set()

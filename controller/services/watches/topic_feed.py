@@ -44,8 +44,8 @@ class TopicFilter:
 
     @classmethod
     def of(cls, namespace: str, properties: Iterable[str]) -> TopicFilter:
-        """Build the filter from `key=value` texts. Raises InvalidInput for another form, or for a key given
-        twice. The namespace is not checked.
+        """Build the filter from `key=value` texts, of which the value may be empty. Raises InvalidInput for
+        another form, or for a key given twice. The namespace is not checked.
         """
         pairs = []
         for pair in properties:
@@ -87,7 +87,9 @@ class TopicFeed:
             return tuple(tx.execute(_NAMES, parameters).scalars())
 
     def watch(self, topic_filter: TopicFilter, watcher: Watcher[Names]) -> None:
-        """Add a watcher, and wake the feeds' thread, which sends the watcher the present names."""
+        """Add a watcher, and wake the feeds' thread, which sends the present names to all watchers of this
+        filter.
+        """
         with self._lock:
             self._watchers.setdefault(topic_filter, set()).add(watcher)
             self._due[topic_filter] = -math.inf
@@ -175,9 +177,10 @@ class TopicChanges:
         self._sent: frozenset[str] | None = None
 
     def document(self, names: Names) -> Mapping[str, object] | None:
-        """Return the message as JSON, and count it as sent. The first message has all allowed names, each
-        later one the removed and added names. None if no allowed name changed since the last call, or,
-        instead of the first message, if the client has these names already.
+        """Return the message as JSON, and count it as sent. The first message has the keys `hash` and
+        `topics` (all allowed names), each later one `hash`, `removed` and `added`; `hash` is the
+        `snapshot_hash` of all allowed names. None if no allowed name changed since the last call, or, instead
+        of the first message, if the client has these names already.
         """
         allowed_names = frozenset(filter(self._is_allowed, names))
         sent_names, self._sent = self._sent, allowed_names

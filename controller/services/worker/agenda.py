@@ -98,11 +98,11 @@ class Agenda:
         return now >= min(self._firing_known_until, self._ask_again_at)
 
     def note_firings(self, firings: Collection[Firing], queried_at: float) -> None:
-        """Store the sensors' answers for `FIRINGS_KEPT_SECONDS`. `queried_at` is the time before the sensors
-        were queried, because the query may be slow.
+        """Store the sensors' answers for `FIRINGS_KEPT_SECONDS`. `queried_at` is the time before the sensors were
+        queried, because the query may be slow.
 
-        The agenda keeps the work of the sensor that fires first, and of all that are overdue. A sensor that
-        fires after the next sweep is ignored. A call of `ask_sensors_soon` is done.
+        The agenda keeps the work of the sensor that fires first, and of all that are overdue. A sensor that fires after
+        the next sweep is ignored. Earlier calls of `ask_sensors_soon` have no further effect.
         """
         self._ask_again_at = math.inf
         first_seconds = min((firing.in_seconds for firing in firings), default=math.inf)

@@ -22,8 +22,8 @@ class SchemaVersion:
         self._last_applied = known
 
     def compare(self, tx: Connection) -> None:
-        """Read the newest migration of the database, and log a warning once for each change to a version that
-        this program does not know. Does nothing if no version is recorded.
+        """Read the newest migration of the database, and log a warning, once for each change, if it is newer
+        than the one that this program knows. Does nothing if no version is recorded.
         """
         applied = migrations.newest_applied(tx)
         if applied is None or applied == self._last_applied:

@@ -93,13 +93,13 @@ class ShardLeases(OneProcess):
             return {shard: lease.term for shard, lease in self._leases.items()} if trusted else {}
 
     def demand_held(self, tx: Connection, shards: Shards, terms: Mapping[int, int] | None = None) -> None:
-        """Raise FencedOut unless this worker holds the leases of these shards, at their terms, by the
-        database's clock. The lease rows stay locked until the transaction ends, and the server ends the
-        transaction if it is idle for the lease time.
+        """Raise FencedOut unless this worker holds the leases of these shards, at their terms, by the database's clock.
+        The lease rows stay locked until the transaction ends, and the server ends the transaction if it is idle for the
+        lease time.
 
-        The check runs inside the transaction that acts, so that the transaction of a worker whose lease moved
-        fails. `terms` are the terms for which the caller acts: the caller's state may precede a lease that
-        was lost and won again. None: the present terms.
+        The check runs inside the transaction that acts, so that the transaction of a worker whose lease moved fails.
+        `terms` are the terms, by shard, for which the caller acts; a shard without one is refused: the caller's state
+        may precede a lease that was lost and won again. None: the present terms.
         """
         with self._lock:
             own_leases = {shard: lease for shard, lease in self._leases.items() if shard in shards.held}
@@ -117,9 +117,9 @@ class ShardLeases(OneProcess):
             )
 
     def round(self) -> bool:
-        """Renew, resign or acquire leases once, in one transaction, up to the worker's fair share of the
-        shards. Return True if `held` changed: other shards, or shards that are trusted again. Logs and counts
-        the shards that were acquired or lost.
+        """Renew, resign or acquire leases once, in one transaction, up to the worker's fair share of the shards. Return
+        True if `held` changed: other shards, or shards that are trusted again. Logs and counts the shards that were
+        acquired, and those that were lost or resigned.
 
         Raises StoreUnavailable, HeldUp while another process of this name holds the lease of the name, and
         WorkerNameInUse if that process has renewed the lease since the last round.
@@ -196,15 +196,17 @@ class ShardLeases(OneProcess):
             self._schema.compare(tx)
 
     def _report_changes(self, change: str, changed: Mapping[int, Lease]) -> None:
-        """Count the leases that were acquired (`change` is `got`) or lost (`lost`), and log a line for each."""
+        """Count the leases, by shard, that were acquired (`change` is `got`) or lost or resigned (`lost`), and log a
+        line for each.
+        """
         metrics.LEASE_CHANGES.labels(change).inc(len(changed))
         event = "shard acquired" if change == "got" else "shard lost"
         for shard, lease in sorted(changed.items()):
             log.info(event, shard=shard, worker=self._worker_id, term=lease.term)
 
     def _renew(self, tx: Connection, fair_share: int) -> dict[int, Lease]:
-        """Renew the leases up to the fair share, and resign the others. Return the leases that are held; lost
-        leases are left out.
+        """Renew the leases up to the fair share, lowest shard first, and resign the others. Return the renewed leases
+        by shard; lost leases are left out.
         """
         held_leases: dict[int, Lease] = {}
         for shard, lease in sorted(self._leases.items()):

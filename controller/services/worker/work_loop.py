@@ -152,12 +152,12 @@ class WorkLoop:
         return Round(everything(self._sensors), self._parallel_operations)
 
     def _perform(self, next_round: Round) -> None:
-        """Evaluate the topics of the round, then start threads for operations if the work requests operations or some were intended. Does
-        nothing without shards.
+        """Evaluate the topics of the round, then start threads for operations if the work requests operations or some
+        were intended. Does nothing without shards.
 
         A Retryable error is raised at once. After another CleaveError, such as a lost right to act, log it, pause for
-        `REFUSED_PAUSE_SECONDS`, and still start requested operations. After any other error of the evaluation, start a thread for
-        operations and raise the error.
+        `REFUSED_PAUSE_SECONDS`, and still start requested operations. After any other error of the evaluation, start
+        the round's threads for operations, at least one, and raise the error.
         """
         shards, work = self._shards(), next_round.work
         if not shards.held:
@@ -189,9 +189,9 @@ class WorkLoop:
             self._agenda.ask_sensors_soon(self._now())
 
     def _note_decided(self, work: Work, shards: Shards) -> None:
-        """Record as a metric, for each evaluated topic, the time since the first notification about its
-        consumers. Forget topics of shards that this worker does not hold. Does nothing if the consumer lane
-        was not evaluated.
+        """Record as a metric, for each evaluated topic with a notification about its consumers, the time since the
+        first one since the last evaluation. Forget topics of shards that this worker does not hold. Does nothing if the
+        consumer lane was not evaluated.
         """
         if Lane.CONSUMER not in work.lanes:
             return
@@ -258,9 +258,10 @@ class WorkLoop:
                 return
 
     def _wait(self) -> Round:
-        """Query the sensors if necessary, and block until a notification arrives, work is due according to
-        the agenda, or an interrupt. Return the next round: a sweep if it is due, requested by `rescan`, or if
-        notifications were lost.
+        """Query the sensors if necessary, and block until a notification arrives, work is due according to the agenda,
+        or an interrupt. Return the next round: a sweep if it is due, requested by `rescan`, or if notifications were
+        lost; otherwise the work of the notifications, the sensors that fire and the deferred work that is due, possibly
+        none.
 
         An interrupt alone requests no work; the next call then queries the sensors.
         """

@@ -64,9 +64,9 @@ def demand_none_ended(ended: Sequence[str]) -> None:
 
 @contextmanager
 def running(parts: Sequence[BackgroundService], stopping: threading.Event) -> Iterator[None]:
-    """Run the parts of a process in threads. At the end of the `with` block set `stopping`, stop the parts
-    and wait for their threads. A part that ends by itself sets `stopping`, and then InvariantViolated is
-    raised at the end of the block.
+    """Run the parts of a process in threads. At the end of the `with` block set `stopping`, stop the parts and wait for
+    their threads. A part that ends by itself sets `stopping`, and then InvariantViolated is raised at the end of the
+    block, unless the block raised an error.
     """
     ended: list[str] = []
     stop_process = ended, stopping.is_set, stopping.set
@@ -143,9 +143,9 @@ class Worker:
         demand_none_ended(ended)
 
     def _take_shards(self) -> bool:
-        """Run the first round of leases, and repeat it with growing pauses until it succeeds; then return True. An
-        error that repeats is logged once. Return False if the worker was stopped before. Raises Terminal errors,
-        such as WorkerNameInUse.
+        """Check the schema and run the first round of leases, repeated with growing pauses until both succeed; then
+        return True. An error that repeats is logged once. Return False if the worker was stopped before. Raises
+        Terminal errors of either, such as WorkerNameInUse.
         """
         delay_seconds, last_error = FIRST_WAIT_SECONDS, ""
         while not self.loop.is_stopping:

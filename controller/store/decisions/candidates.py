@@ -173,8 +173,8 @@ def ask(tx: Connection, candidate: CandidateRow, run_id: int, approval: NewAppro
     """Make the backtest the evidence for the candidate, add the approval as pending, and return the candidate. If the candidate has a
     pending approval, that approval stays and `approval` is ignored.
 
-    If the candidate had another backtest as evidence, its pending and approved approvals expire first. The caller holds the lock of
-    the topic row.
+    Unless the backtest is the evidence of `candidate` already, the candidate's pending and approved approvals expire first. The caller
+    holds the lock of the topic row.
     """
     if candidate.run_id != run_id:
         reason = f"candidate {candidate.candidate_id} was tested again, in backtest {run_id}"
@@ -186,7 +186,9 @@ def ask(tx: Connection, candidate: CandidateRow, run_id: int, approval: NewAppro
 def turned_down(
     tx: Connection, topic_id: int, override: PolicyOverride, since: datetime
 ) -> CandidateRow | None:
-    """Return the last candidate with exactly these parameters that was refused or withdrawn after `since`. None if there is none."""
+    """Return the topic's candidate with exactly these parameters that was refused or withdrawn after `since`; of several, the one that was
+    proposed last. None if there is none.
+    """
     document = json.dumps(override.to_document())
     row = tx.execute(_REFUSED, {"topic_id": topic_id, "override": document, "since": since}).one_or_none()
     return None if row is None else _candidate(row)

@@ -254,9 +254,10 @@ def load_evaluation_inputs(
     policies that require approvals. `recent_loads`, `strikes`, `clients`, `producers` and `reconnections_left` are read only for the
     profile `adaptive`, and `sketches` only if the data plane can also split at any hash.
 
-    A subscription without registered consumers has the number of consumers that brokers list, except for a queue. Such consumers turn
-    `shared_buckets` off for their topic. The inputs of a topic are consistent only if the caller has locked its `evaluation` row
-    (`evaluations.lock_due`). A policy that cannot be read is an `UnreadablePolicy`.
+    A subscription without registered consumers, a subscription of standard consumers, and a subscription that only brokers know have the
+    number of consumers that brokers list, except for a queue. Such consumers turn `shared_buckets` off for their topic. The inputs of a
+    topic are consistent only if the caller has locked its `evaluation` row (`evaluations.lock_due`). A policy that cannot be read is an
+    `UnreadablePolicy`.
     """
     parameters: dict[str, object] = {"topic_ids": list(topic_ids)}
     topics = [row for row in _TOPICS.execute(tx, parameters) if row.data_plane in capabilities]
@@ -386,7 +387,9 @@ Rows = defaultdict[int, list[Row[Any]]]
 
 
 def _grouped(tx: Connection, parameters: Mapping[str, object], statement: Prepared) -> Rows:
-    """Return the rows of the statement by topic id. If `topic_ids` in the parameters is empty, the statement is not executed."""
+    """Return the rows of the statement by topic id; a topic without rows has an empty list. If `topic_ids` in the parameters is empty, the
+    statement is not executed.
+    """
     rows: Rows = defaultdict(list)
     for row in statement.execute(tx, parameters) if parameters["topic_ids"] else ():
         rows[row.topic_id].append(row)
@@ -433,9 +436,10 @@ _NO_CLIENTS = _Clients(clients=0, producers=0, reconnections_left=None)
 def _clients(
     row: Row[Any], policy: AutoScalePolicy, segments: Rows, consumers: Rows, queues: Rows, producers: Rows
 ) -> _Clients:
-    """Return the number of consumers that read an average segment (of each stream subscription the consumers divided by the segments,
-    rounded up, and all consumers of queues), the number of producers, and the reconnection budget: the smaller of the topic's and the
-    cluster's. Both numbers are 0 and the budget is None if no client is connected or the profile is not `adaptive`.
+    """Return the figures of the topic of `row` (a row of `_TOPICS`): the number of consumers that read an average segment (of each stream
+    subscription the consumers divided by the segments, rounded up, and all consumers of queues), the largest number of producers of any
+    ACTIVE segment, and the present reconnection budget: the smaller of the topic's and the cluster's. Both numbers are 0 and the budget is
+    None if no client is connected or the profile is not `adaptive`.
     """
     if policy.profile != "adaptive":
         return _NO_CLIENTS
@@ -476,14 +480,12 @@ def _load(row: Row[Any]) -> LoadRecord:
 
 
 def _expected(rows: Iterable[Row[Any]]) -> dict[int, LoadRecord]:
-    """Return expected load records of segments that are completely covered by ancestors with load, by segment id.
-    Other segments are absent. `rows` are the rows of `_EXPECTED` for one topic, ordered by segment; each is one ancestor
-    of one segment.
+    """Return expected load records of segments that are completely covered by ancestors with load, by segment id. Other segments are
+    absent. `rows` are the rows of `_EXPECTED` for one topic, ordered by segment; each is one ancestor of one segment.
 
-    A segment gets from each ancestor the load of its part of the ancestor's key histogram, or without a histogram of the
-    ancestor's width. A record has the age of the oldest load record of the ancestors, and no `cold_since`. A segment within one bin of
-    a key histogram gets no expected record, because the distribution within the bin is not known. The segment waits for its own load
-    record.
+    A segment gets from each ancestor the load of its part of the ancestor's key histogram, or without a histogram of the ancestor's width.
+    A record has the age of the oldest load record of the ancestors, and no `cold_since`. A segment whose share of one ancestor is not known
+    (`_share`) gets no expected record and waits for its own load record.
     """
     records: dict[int, LoadRecord] = {}
     for segment_id, group in groupby(rows, key=lambda row: int(row.segment_id)):
@@ -507,8 +509,9 @@ def _expected(rows: Iterable[Row[Any]]) -> dict[int, LoadRecord]:
 
 
 def _share(row: Row[Any]) -> float | None:
-    """Return the share (0 to 1) of an ancestor's load that the segment is expected to have: from the ancestor's key histogram, or without
-    a histogram from the widths. None if the segment lies within one bin of several hashes, so that the share is not known.
+    """Return the share (0 to 1) of an ancestor's load that the segment is expected to have: from the ancestor's key histogram, or without a
+    histogram from the widths. None if the hashes that both ranges have in common lie within one bin of several hashes, so that the share is
+    not known.
     """
     if row.bins is None:
         return float(row.share)

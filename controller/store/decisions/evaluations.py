@@ -131,7 +131,9 @@ def lock_due(
     transaction ends.
 
     Locked rows, and topics paused by `not_before`, are skipped. `skip` lists further topics to skip, for example topics whose evaluation
-    failed in this pass. `shards` and `topic_ids` limit the topics; None: all.
+    failed in this pass. `shards` and `topic_ids` limit the topics; None: all. With `topic_ids`, the topics are in the order of their ids;
+    otherwise by lane, and of each lane first topics with a changed input, by id, then topics that are due by time, earliest first. Each
+    topic occurs once.
     """
     parameters: dict[str, object] = {**filter_of(shards), "skip": list(skip), "limit": limit}
     if topic_ids is not None:

@@ -40,8 +40,9 @@ class Spending:
 
 
 def spend(tx: Connection, spendings: Sequence[Spending]) -> None:
-    """Refill the budgets of these topics and of the cluster by the time since the last change, up to the rate of one minute, and subtract
-    the costs, which may make a budget negative.
+    """Refill the budgets of these topics (at most one spending each) and of the cluster by the time since the last change, up to the rate
+    of one minute, and subtract the costs, which may make a budget negative. A budget without an earlier change is full. Changes nothing
+    without a spending.
 
     The budget of the cluster is refilled at the largest rate of the given policies. The caller has locked the rows of `evaluation`.
     """

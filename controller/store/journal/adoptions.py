@@ -53,12 +53,13 @@ class Adoption:
 def intend_adopt(
     tx: Connection, adoption: Adoption, *, backing_topic: BackingTopic, request: Request
 ) -> Intent:
-    """Write the intent of the adoption, and the rows of the topic (state creating) and its subscriptions. Segment ids are reserved for
-    the old topics first, then for the created segments.
+    """Write the intent of the adoption, and the rows of the topic (state creating) and its subscriptions. Segment ids are reserved for the
+    old topics first, then for the created segments.
 
-    A repeated request key returns the first operation, even if other parameters differ. It is not checked that the old topics exist.
-    Raises TopicExists, InvalidInput for an invalid name, for a number of segments outside 1..65536 and without an old topic, LostRace if
-    another topic used the name in the meantime, and Conflict if the request key was used for another topic or kind of operation.
+    Raises InvalidInput for an adoption without an old topic. Otherwise a repeated request key returns the first operation, even if other
+    parameters differ, or raises Conflict if the key was used for another topic or kind of operation. Raises TopicExists, InvalidInput for
+    an invalid name and for a number of segments outside 1..65536, and LostRace if another topic used the name in the meantime. It is not
+    checked that the old topics exist.
     """
     if not adoption.old_topics:
         raise InvalidInput(f"the adoption of {adoption.name} names no topic; name a topic that exists")

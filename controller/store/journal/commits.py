@@ -241,13 +241,14 @@ def _why_skipped(record: StepRecord, row: Row[Any] | None, runner: str) -> Cleav
 
 
 def commit_one(tx: Connection, record: StepRecord, runner: str, *, started_at_ms: int) -> Committed:
-    """Record the steps and commit one operation that is not a reshape of Cleave's own logs. Return the epoch and the time of the
-    commit. Waits for the lock of the topic row.
+    """Record the steps and commit one operation that is not a reshape of Cleave's own logs. Return the epoch and the time of the commit;
+    the epoch is None for a seek, for a deleted subscription, and for a prune of which no segment is drained. Waits for the lock of the
+    topic row.
 
     Raises FencedOut if the claim is lost or the state of the operation has changed, LostRace if the runner has to read the state again
-    (HeldUp if a deletion waits for another operation, or consumers own buckets at the commit of a seek), InvariantViolated if a rule of
-    the layout would be broken; and for a mirrored topic InvalidInput or Conflict for a layout that cannot be read or is older than the
-    rows. After an error the caller rolls back, so nothing is written.
+    (HeldUp if a deletion waits for another operation, or consumers own buckets at the commit of a seek), InvariantViolated if a rule of the
+    layout would be broken; and for a mirrored topic InvalidInput or Conflict for a layout that cannot be read or is older than the rows.
+    After an error the caller rolls back, so nothing is written.
     """
     operation = record.operation
     topic = topics.get_topic(tx, operation.topic_id, lock=True)

@@ -138,11 +138,11 @@ def reasons_to_keep(tx: Connection, operation_ids: Collection[int | None]) -> li
 
 
 def record_absence(tx: Connection, deletion_entry_id: int, *, apart_seconds: float) -> bool:
-    """Record that the log was absent, and make the entry due again `apart_seconds` after the first absence. Return True if this closed
-    the deletion entry.
+    """Record that the log was absent, and make the entry due again `apart_seconds` after the first absence. Return True if this closed the
+    deletion entry.
 
-    An entry closes at an absence more than `apart_seconds` (longer than the longest data-plane call) after the first. Raises NotFound
-    if the entry is closed already.
+    An entry closes at an absence more than `apart_seconds` (longer than the longest data-plane call) after the first. Absences before the
+    last `record_failure` do not count. Raises NotFound if the entry is closed already or does not exist.
     """
     parameters = {"deletion_entry_id": deletion_entry_id, "apart_seconds": apart_seconds}
     closed = tx.execute(text(_ABSENT), parameters).scalar_one_or_none()

@@ -321,8 +321,9 @@ def _reserved(draft: ReshapeDraft) -> tuple[ReservedChild, ...]:
 
 
 def _parameters(draft: ReshapeDraft) -> dict[str, object]:
-    """Return the parameters of a reshape that a broker performs; empty for a layout that Cleave keeps. The broker
-    chooses the ids, so the ranges identify the children.
+    """Return the parameters of a reshape that a broker performs: `MIRRORED`, `child_ranges` (hash ranges as texts, in the order of the
+    plan, which identify the children because the broker chooses the ids) and `bucket_count` (entry buckets of the first child). Empty for a
+    layout that Cleave keeps.
     """
     if draft.backing_topic is not None:
         return {}

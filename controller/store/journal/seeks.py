@@ -152,10 +152,11 @@ def intend_seek(
 
 
 def give_up(tx: Connection, topic_id: int, subscription: str, actor: str, reason: str) -> list[Operation]:
-    """Request the abort of all seeks of the subscription that have not stopped its readers yet, and notify the
-    runners, which perform the abort. Return these seeks as operations, including seeks whose abort had begun.
+    """Request the abort of all seeks of the subscription that have not stopped its readers yet, and notify the runners, which perform the
+    abort. Return these seeks as operations, by id, including seeks whose abort had begun. An earlier reason of an abort is kept.
 
-    Raises TopicNotFound, TopicNotLive, SubscriptionNotFound, and Conflict if there is no seek that can be aborted.
+    Raises TopicNotFound, TopicNotLive, SubscriptionNotFound unless the subscription is live, and Conflict if there is no seek that can be
+    aborted.
     """
     topic = topics.lock_live_topic(tx, topic_id)
     key = SubscriptionKey(topic_id, subscription)

@@ -263,8 +263,8 @@ def statement_parameters(
 
 
 def held_parameters(operations: Sequence[Operation], runner: str) -> dict[str, object]:
-    """Return the parameters of the SQL texts `GIVEN` and `HELD` for statements that record nothing: the operations with their terms and
-    states as JSON, the runner, and `operation_ids`.
+    """Return the parameters of the SQL texts `GIVEN` and `HELD` for statements that record nothing: `given` (a JSON list of the operations
+    with their ids, claim terms and states), `runner`, and `operation_ids`.
     """
     documents = [
         {

@@ -145,9 +145,9 @@ def stage_and_merge(
     """Write the result of a run: `changes` as CHANGE_SCHEMA, `heard` as SOURCE_SCHEMA, `remembered` as returned by `ticks`, and the key
     counts (None: none). Return the numbers of written and skipped load records.
 
-    The rows are copied into staging tables and merged in this transaction. A record that was written since the baseline is kept and
-    counted as outrun. A run that was merged before, or whose window does not end after the watermark, merges nothing: `applied` is
-    False.
+    The rows are copied into staging tables and merged in this transaction. A record that was written since the baseline is kept, and a
+    segment that was pruned gets no record; both are counted as outrun. A run that was merged before, or whose window does not end after the
+    watermark, merges nothing, not even the key counts: `applied` is False.
     """
     append(tx, "staging.load_row", run.run_id, changes, CHANGE_SCHEMA)
     append(tx, "staging.source_row", run.run_id, heard, SOURCE_SCHEMA)

@@ -126,9 +126,10 @@ def aggregate(
     rates: pa.Schema,
 ) -> tuple[pa.Table, pa.Table]:
     """Return the rates of the window in the schema `rates`, one row per segment, and its sources in the schema HEARD_SCHEMA. `samples` have
-    COLUMNS. Samples with a missing value are ignored, and samples that are not valid are counted for their source only. A row is
-    computed from intervals between two samples of one source and reader. A segment without an interval that overlaps the window has no
-    row; a segment without a usable one, because counters decreased within or next to each, has a row with null rates.
+    COLUMNS. Samples with a missing value are ignored, and samples that are not valid are counted for their source only. A row is computed
+    from intervals between two samples of one source and reader; of several readers, from the reader whose intervals cover most of the
+    window. A segment without an interval that overlaps the window has no row; a segment without a usable one, because counters decreased
+    within or next to each, has a row with null rates.
 
     Creates temporary tables in the transaction, and drops them before it returns.
     """
@@ -150,8 +151,10 @@ def aggregate(
 def sum_key_counts(
     tx: Connection, counts: Iterable[pa.RecordBatch], since_ms: int, until_ms: int
 ) -> pa.Table:
-    """Return the sums of key counts with times in (since, until] for each segment, in the schema SKETCH_SCHEMA. `counts` have
-    KEY_COUNT_COLUMNS. Rows with a missing value are ignored; rows that are not valid are counted in `set_aside` only.
+    """Return the sums of key counts with times in (since, until], in milliseconds since the Unix epoch, for each segment, in the schema
+    SKETCH_SCHEMA. `producers` is the sum, over the sources, of the largest number that a source reported. `counts` have KEY_COUNT_COLUMNS.
+    Rows with a missing value are ignored; rows that are not valid are counted in `set_aside` only, so a segment may have no messages and no
+    bins.
 
     Creates temporary tables in the transaction, and drops them before it returns.
     """

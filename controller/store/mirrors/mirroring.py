@@ -117,9 +117,10 @@ OperationByEpoch = Mapping[int, Row[Any]]
 
 
 def _requested_operations(tx: Connection, topic: TopicRow, steps: Sequence[LayoutStep]) -> OperationByEpoch:
-    """Return, by epoch, the rows of the operations that requested the steps: same kind, and the same sealed segments.
+    """Return, by epoch, the rows of the operations that requested the steps: operations of any state, without an epoch so far, of the same
+    kind and with the same sealed segments; of several, the newest.
 
-    A segment is sealed once, so the sealed segments identify the operation. Steps without an operation are absent.
+    A segment is sealed once, so the sealed segments identify the operation. Steps of an unknown kind or without an operation are absent.
     """
     sealed_ids = [segment_id for step in steps for segment_id in step.sealed_ids]
     if not sealed_ids:
@@ -181,8 +182,8 @@ def _write_mirrored(tx: Connection, topic: TopicRow, from_epoch: int, epoch: int
 
 
 def _reason(step: LayoutStep) -> str:
-    """Return a text with the kind of the step and its sealed and created segments: `split on the broker: sealed 3,
-    created 7, 8`.
+    """Return a text with the kind of the step and its sealed and created segments: `split on the broker: sealed 3, created 7, 8`. An
+    unknown kind is `change`; no segments are `none`.
     """
     kind = step.kind.value if step.kind is not None else "change"
     sealed, created = (", ".join(map(str, ids)) or "none" for ids in (step.sealed_ids, step.created_ids))

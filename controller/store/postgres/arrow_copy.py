@@ -102,7 +102,9 @@ def copy_in(tx: Connection, target: str, batches: Iterable[pa.RecordBatch]) -> N
 
 
 def _with_arrays(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the batch with each column of lists converted to text of PostgreSQL arrays, such as `{1,2}`."""
+    """Return the batch with each column of lists converted to text of PostgreSQL arrays, such as `{1,2}`. A null, and a list with a null
+    element, become null.
+    """
     for position, field in enumerate(batch.schema):
         if pa.types.is_list(field.type):
             joined = pc.binary_join(batch.column(position).cast(pa.list_(pa.string())), ",")

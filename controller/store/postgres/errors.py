@@ -185,7 +185,7 @@ _ERRORS: Mapping[Condition, Callable[[str], CleaveError]] = {
 
 def _refusal(state: str | None, message: str) -> str | None:
     """Return the message of a server that refuses the connection of this login; None for any other error. `state` is the SQLSTATE; None:
-    the driver reported none, and the `message` decides.
+    the driver reported none, and the `message` decides, of which only the part that names the refusal is returned.
     """
     if state is not None:
         return message if condition(state) is Condition.REFUSED else None

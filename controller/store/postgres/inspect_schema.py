@@ -115,7 +115,9 @@ def grant(tx: Connection, kept: Sequence[Grant]) -> None:
 
 
 def _ours(tx: Connection) -> list[tuple[str, str]]:
-    """Return the kind and the name of each view and function of Cleave, views first."""
+    """Return the kind (`VIEW` or `FUNCTION`) and the qualified name of each view and function of Cleave in schema inspect, views first. The
+    name of a function has its argument types.
+    """
     statement = f"SELECT relkind, name FROM ({_OURS}) ours ORDER BY relkind DESC, name"  # noqa: S608 -- a constant
     rows = tx.execute(text(statement))
     return [("VIEW" if row.relkind == "v" else "FUNCTION", row.name) for row in rows]

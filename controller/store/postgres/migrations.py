@@ -50,9 +50,9 @@ class _Script:
 
 
 def sql_directory() -> Path:
-    """Return the directory of the SQL files: next to the package in a checkout, `share/cleave/sql` in an installation.
+    """Return the directory of the SQL files: next to the package in a checkout, otherwise `share/cleave/sql` of the installation.
 
-    Raises Terminal if neither exists.
+    Raises Terminal if neither directory has `bootstrap.sql`.
     """
     checkout = Path(__file__).resolve().parents[3] / "sql"
     installed = Path(sysconfig.get_path("data")) / "share" / "cleave" / "sql"
@@ -183,8 +183,8 @@ def newest_applied(tx: Connection) -> str | None:
     reraise=True,
 )
 def _attempt(store: Store, directory: Path, drop_dependent_views: bool) -> list[str]:
-    """Apply all pending scripts in one transaction and return their names. Up to 8 attempts are made after a race
-    with another run. Raises Conflict as `migrate` does.
+    """Apply all pending scripts in one transaction and return their names, `views` last if the views were rebuilt. Up to 8 attempts are
+    made after a race with another run. Raises Conflict as `migrate` does.
     """
     with store.transaction() as tx:
         _run(tx, _Script("bootstrap", (directory / "bootstrap.sql").read_text()))

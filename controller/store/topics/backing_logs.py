@@ -231,7 +231,9 @@ def comparable_topics(
 def _grouped(
     tx: Connection, statement: TextClause, parameters: Mapping[str, object]
 ) -> defaultdict[int, list[Row[Any]]]:
-    """Return the rows of the statement by topic."""
+    """Return the rows of the statement, which has a column `topic_id`, by topic id and in the order of the statement. A topic without rows
+    has an empty list.
+    """
     rows: defaultdict[int, list[Row[Any]]] = defaultdict(list)
     for row in tx.execute(statement, parameters):
         rows[row.topic_id].append(row)

@@ -86,8 +86,8 @@ class SubscriptionKey:
 
 
 def lock(tx: Connection, key: SubscriptionKey) -> tuple[int, int]:
-    """Lock the row of the subscription until the end of the transaction. Return its generation and the origin of its positions.
-    Raises SubscriptionNotFound unless the subscription is live.
+    """Lock the row of the subscription until the end of the transaction. Return its generation and the origin of its positions. Raises
+    SubscriptionNotFound if the subscription does not exist or is being deleted.
     """
     row = tx.execute(text(_LOCK), key.parameters).one_or_none()
     if row is None:

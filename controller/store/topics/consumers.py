@@ -185,11 +185,10 @@ def demand_owner(tx: Connection, topic_id: int, subscription: str, name: str, su
 def depart(
     tx: Connection, topic_id: int, subscription: str, name: str, incarnation: str, reason: str = LEFT
 ) -> None:
-    """Record that the incarnation, registered or not, has departed, so that its late messages are refused. Delete its row, but not the
-    row of another incarnation.
+    """Record that the incarnation, registered or not, has departed, so that its late messages are refused. Delete its row, but not the row
+    of another incarnation. If the departure is recorded already, its reason and time are kept.
 
-    Keeps the newest `MOST_DEPARTED` departed incarnations of the subscription. Does nothing but delete the row if the subscription does
-    not exist.
+    Keeps the newest `MOST_DEPARTED` departed incarnations of the subscription. Does nothing if the subscription does not exist.
     """
     row = {**_key(topic_id, subscription, name), "incarnation": incarnation, "reason": reason}
     tx.execute(text(_DEPART), row)
@@ -231,8 +230,8 @@ def _demand_registered(
     subscription_state: str | None,
     is_new: bool | None,
 ) -> bool:
-    """Return True if `cleave.register_consumer` registered the consumer, False if the consumer was registered already. The arguments
-    after the subscription are the columns of its result, None where the row does not exist.
+    """Return True if `cleave.register_consumer` or `cleave.register_session` registered the consumer, False if a consumer of that name was
+    registered already. The arguments after the subscription are the columns of the function's result, None where the row does not exist.
 
     Raises TopicNotFound, TopicNotLive, SubscriptionNotFound, or Conflict while the subscription is being deleted.
     """

@@ -41,7 +41,9 @@ _FORGET = tuple(
 
 
 def demand_alone(tx: Connection, topic: TopicRow, operation: Operation) -> None:
-    """Raise HeldUp while another operation of the topic is live. The caller holds the lock of the topic row."""
+    """Raise HeldUp, to be retried after 0.1 s, while the topic has another operation that has not finished. The caller holds the lock of
+    the topic row.
+    """
     parameters = {"topic_id": topic.topic_id, "operation_id": operation.operation_id}
     live_count = tx.execute(text(_OTHERS_LIVE), parameters).scalar_one()
     if live_count:

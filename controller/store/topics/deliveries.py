@@ -79,11 +79,12 @@ def open_bucket(
     tx: Connection, ownership: Ownership, position: Sequence[int]
 ) -> tuple[int, list[MessageDelivery]]:
     """Record that the owner begins to read at this position. Return the number of incarnations, including this one, that in turn began
-    there (`close_bucket` resets the number to 1), and the recorded messages from there on, by position, at most `MOST_TROUBLED`, with
-    errors of at most `LONGEST_ERROR` characters. Raises LostRace if the incarnation does not own the bucket since `generation`.
+    there (`close_bucket` resets the number to 1; an incarnation that opens again counts once), and the recorded messages at or after the
+    position, by position, at most `MOST_TROUBLED`, with errors of at most `LONGEST_ERROR` characters. Raises LostRace if the incarnation
+    does not own the bucket since `generation`.
 
-    Deletes the records of messages before the position. A message that another incarnation began to handle and did
-    not end counts one more in `deaths`.
+    Deletes the records of messages before the position. A message whose handling another incarnation began, and neither ended nor recorded
+    as failed, counts one more in `deaths`; the stored error then says so.
     """
     parameters = {**ownership.parameters, "position": list(position)}
     openings = tx.execute(text(_OPEN), parameters).scalar_one()

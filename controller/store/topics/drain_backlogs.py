@@ -66,9 +66,13 @@ def slow_drains(
     fresh_for_seconds: float,
     limit: int,
 ) -> list[SlowDrain]:
-    """Return up to `limit` uncompleted drains, of topics of the shards on these data planes, whose segments were sealed more than
-    `sealed_for_seconds` ago. Drains that were never counted or were counted longest ago come first, segments sealed within
-    `fresh_for_seconds` last.
+    """Return up to `limit` rows of the view `inspect.undrained`, of topics of the shards on these data planes, whose segments were sealed
+    more than `sealed_for_seconds` ago. Drains that were never counted, then drains that were counted longest ago, come first; drains of
+    segments sealed within `fresh_for_seconds` come last.
+
+    The view has the uncompleted drains of live topics by live stream subscriptions whose segments wait for their parents (`parents_block`)
+    and that have a consumer with a session or standard consumers at a broker. Queue subscriptions, checkpoint groups and subscriptions
+    without consumers are absent.
     """
     bounds = {"sealed_for": sealed_for_seconds, "fresh_for": fresh_for_seconds, "limit": limit}
     rows = tx.execute(_SLOW, {**shards.parameters, "planes": sorted(planes), **bounds})
@@ -76,9 +80,11 @@ def slow_drains(
 
 
 def note(tx: Connection, counted: Mapping[SlowDrain, int], shards: Shards) -> None:
-    """Store the backlog of each drain, in messages, with the time of the count and the time at which the backlog last changed.
+    """Store the backlog of each drain, in messages, with the time of the count and the time at which the backlog last changed. A drain
+    whose subscription does not exist is ignored.
 
-    Also deletes the stored backlogs of drained or pruned segments of the shards. A drain whose subscription does not exist is ignored.
+    Also deletes, whatever was counted, the stored backlogs of segments of the shards that are pruned or that the subscription or all
+    subscriptions have drained.
     """
     drains: Sequence[SlowDrain] = list(counted)
     if drains:

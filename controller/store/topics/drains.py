@@ -66,8 +66,9 @@ def drained(tx: Connection, topic_id: int, subscription: str) -> set[int]:
 def undrained_subscriptions(
     tx: Connection, topic_id: int, segment_ids: Collection[int]
 ) -> dict[int, list[str]]:
-    """Return, by segment id, the names of the live subscriptions that read the segment and have not drained it. No subscription has
-    drained an ACTIVE segment. Segments that every subscription has drained, and unknown segments, are absent.
+    """Return, by segment id, the names of the live subscriptions (not being deleted) that read the segment and have no drain mark on it,
+    sorted. Every live subscription reads an ACTIVE segment; a subscription does not read a segment sealed by its creation epoch. Unknown
+    segments, and segments that no subscription has still to read, are absent.
     """
     names_by_segment: dict[int, list[str]] = {}
     parameters = {"topic_id": topic_id, "segment_ids": list(segment_ids)}
@@ -77,10 +78,10 @@ def undrained_subscriptions(
 
 
 def mark_drained(tx: Connection, topic_id: int, subscription: str, segment_ids: Collection[int]) -> None:
-    """Record that the subscription has drained these SEALED segments, and notify the leader. Idempotent; pruned segments are ignored.
-    Waits for the topic's lock.
+    """Record that the subscription has drained these SEALED segments, and notify the leader. Idempotent; pruned segments are ignored. Waits
+    for the topic's lock.
 
-    Raises Conflict for a segment that is ACTIVE or unknown, TopicNotFound, and SubscriptionNotFound.
+    Raises TopicNotFound, SubscriptionNotFound, and Conflict if one of the segments is ACTIVE or unknown; then no segment is marked.
     """
     parameters = _locked(tx, topic_id, subscription, segment_ids)
     not_sealed = tx.execute(text(_NOT_SEALED), parameters).scalars().all()
@@ -125,8 +126,8 @@ def notify_leader(tx: Connection, topic_id: int) -> None:
 def _locked(
     tx: Connection, topic_id: int, subscription: str, segment_ids: Collection[int]
 ) -> dict[str, object]:
-    """Lock the topic row, and return the parameters of statements about these segments. Raises TopicNotFound and
-    SubscriptionNotFound.
+    """Lock the topic row, and return the parameters of statements about these segments: `topic_id`, `subscription` and `segment_ids`.
+    Raises TopicNotFound and SubscriptionNotFound.
     """
     topics.get_topic(tx, topic_id, lock=True)
     subscriptions.get_subscription(tx, topic_id, subscription)

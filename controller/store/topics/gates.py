@@ -234,8 +234,9 @@ def make_ready(
     tx: Connection, key: SubscriptionKey, segment_ids: Collection[int], *, opening_seconds: float
 ) -> list[int]:
     """Set the gates of these segments that are not open to `ready` (every ancestor is drained), and record that a call which opens the
-    gates may be in progress for `opening_seconds`. Return the ids of these gates' segments, ascending. The caller holds the lock of the
-    subscription, and has checked that no seek has changed its origin since the drains were read.
+    gates may be in progress for at least `opening_seconds`. Return the ids of these gates' segments, ascending, including gates that were
+    ready already; open gates and segments without a gate are absent. The caller holds the lock of the subscription, and has checked that no
+    seek has changed its origin since the drains were read.
     """
     if not segment_ids:
         return []

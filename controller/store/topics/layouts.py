@@ -65,8 +65,8 @@ def insert_segments(
     """Write the rows of segments, and the links to their parents. `backing_topics` has the log of each segment, by its id.
 
     `at` is the time of the commit that creates and seals segments. None: the segments have the times, and an unknown time of a migrated
-    segment is the Unix epoch. `recorded` has the ids of the segments with rows; links to parents without a row are left out. None:
-    every parent has a row.
+    segment is the Unix epoch. `recorded` has the ids of the segments that have rows already; links to parents that neither have a row nor
+    are among `segments` are left out. None: every parent has a row.
     """
     segment_list = list(segments)
     if not segment_list:

@@ -76,8 +76,8 @@ def get_namespace(tx: Connection, namespace: str) -> NamespacePolicy:
 def set_cluster(
     tx: Connection, policy: AutoScalePolicy, *, actor: str, seen_row_version: int | None = None
 ) -> ClusterPolicy:
-    """Replace the policy of the cluster, of which only the parameters that differ from their defaults are stored. The history records
-    the actor. Locks the row.
+    """Replace the policy of the cluster, of which only the parameters that differ from their defaults are stored, and return it with its
+    new row version. The history records the actor. Locks the row.
 
     Raises InvalidPolicy if `policy` is not valid, or LostRace if the row has another version than `seen_row_version` (None accepts any).
     The replaced policy need not be readable.
@@ -102,13 +102,13 @@ def set_namespace(
     actor: str,
     seen_row_version: int | None = None,
 ) -> NamespacePolicy:
-    """Replace the override of the namespace, which must be valid together with the policy of the cluster. The history records the
-    actor. Locks both rows.
+    """Replace the override of the namespace, which must be valid together with the policy of the cluster, and return it with its new row
+    version. The history records the actor. Locks both rows.
 
-    An empty override keeps the row, so that its versions never start again. `seen_row_version` 0 requires that no policy was set yet;
-    None accepts any version. Raises InvalidPolicy (also if the stored policy of the cluster is not readable), InvalidInput for an invalid
-    name of a namespace, or LostRace if the row has another version or another transaction inserts the row at the same time. Topics of
-    the namespace are not checked.
+    An empty override keeps the row, so that its versions never start again. `seen_row_version` 0 requires that no policy was set yet; None
+    accepts any version. Raises InvalidPolicy (also if the stored policy of the cluster is not readable), InvalidInput for an invalid name
+    of a namespace, or LostRace if the row has another version or another transaction inserts the row at the same time. The replaced
+    override need not be readable. Topics of the namespace are not checked.
     """
     cluster = _cluster(tx, _FOR_SHARE)
     row = tx.execute(_NAMESPACE[_FOR_UPDATE], {"namespace": namespace}).one_or_none()
@@ -168,8 +168,8 @@ def stored_document(
 def stored_version(
     tx: Connection, *, namespace: str | None = None, topic_id: int | None = None
 ) -> tuple[dict[str, Any], int]:
-    """Return the document of `stored_document` and its row version: the topic's row version for a topic, 0 for a namespace without a
-    row. Raises TopicNotFound.
+    """Return the stored policy document, by parameter, of a topic, a namespace, or (with neither) the cluster, as `stored_document`, and
+    its row version: that of the topic's row for a topic, 0 if the namespace or the cluster has no row. Raises TopicNotFound.
     """
     if topic_id is not None:
         topic = topics.get_topic(tx, topic_id)

@@ -93,7 +93,9 @@ def get_topics(tx: Connection, topic_ids: Collection[int]) -> list[TopicRow]:
 
 
 def lock_live_topic(tx: Connection, topic_id: int) -> TopicRow:
-    """Lock the row of the topic until the end of the transaction and return it. Raises TopicNotFound, or TopicNotLive with the state."""
+    """Lock the row of the topic until the end of the transaction and return it. Raises TopicNotFound, or TopicNotLive, with the state in
+    its message, if the topic is being created or deleted or is deleted.
+    """
     topic = get_topic(tx, topic_id, lock=True)
     demand_live(topic.name, topic.state)
     return topic

@@ -58,8 +58,8 @@ class UnmanagedLog:
 def replace(
     tx: Connection, data_plane: str, topic_ids: Collection[int], logs: Sequence[UnmanagedLog]
 ) -> None:
-    """Store the unmanaged logs of these topics on the data plane, and delete the rows of these topics for logs that are not among
-    `logs`.
+    """Store the unmanaged logs of these topics on the data plane, and delete the rows of these topics for logs that are not among `logs`. A
+    log that is stored already gets the topic, the reason and the number of unread messages, and keeps its segment and creation record.
     """
     documents = json.dumps([log.to_document() for log in logs])
     parameters = {"data_plane": data_plane, "topic_ids": list(topic_ids), "logs": documents}

@@ -138,8 +138,9 @@ _MOST_OF = {
 
 
 def parameters_of(policy: AutoScalePolicy, before: Mapping[str, Any]) -> Document:
-    """Return the level's document with the values of `policy` for the parameters that Pulsar has; a parameter whose field is null is left
-    out. `before` is the level's stored document, whose parameters that Pulsar does not have are kept. The result is not validated.
+    """Return the level's document, by parameter, with the values of `policy` for the parameters that Pulsar has; a parameter whose field is
+    null is left out, and the largest number of 64 bits in a field of bytes becomes infinity. `before` is the level's stored document, whose
+    parameters that Pulsar does not have are kept. The result is not validated.
     """
     other_parameters = {parameter: value for parameter, value in before.items() if parameter not in _FIELD_OF}
     overrides = {name: value for name in _PARAMETER_OF if (value := getattr(policy, name)) is not None}
@@ -156,7 +157,7 @@ def _kept(name: str, value: float) -> float:
 
 def policy_of(stored: Mapping[str, Any]) -> AutoScalePolicy | None:
     """Return those parameters of a level's stored document that Pulsar has; None if there are none. A stored number outside the range of
-    Pulsar's field becomes the nearest number in the range; a value that is not a number is left out.
+    Pulsar's field becomes the nearest number in the range; a value that is neither a number nor a truth value is left out.
     """
     read = ((_FIELD_OF[parameter], value) for parameter, value in stored.items() if parameter in _FIELD_OF)
     fields: Document = {
@@ -166,8 +167,8 @@ def policy_of(stored: Mapping[str, Any]) -> AutoScalePolicy | None:
 
 
 def _field_value(name: str, value: Any) -> float | None:
-    """Return the value of Pulsar's field, cut to the field's range and rounded if the field is a whole number; a truth value unchanged.
-    None for a value that is not a number, which a newer version or a manual update may have written.
+    """Return the value of Pulsar's field `name`: a truth value unchanged, a number as a float, or, if the field is a whole number in
+    Pulsar, rounded and cut to the field's range. None for another value or NaN, which a newer version or a manual update may have written.
     """
     if isinstance(value, bool):
         return value

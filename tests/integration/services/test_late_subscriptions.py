@@ -69,7 +69,9 @@ def test_from_latest_it_begins_behind_everything_published_so_far(bench: Bench) 
     assert bench.settle() == []
 
 
-def test_from_latest_a_cursor_of_an_attempt_that_died_before_it_moved_the_cursor_is_moved(bench: Bench) -> None:
+def test_from_latest_a_cursor_of_an_attempt_that_died_before_it_moved_the_cursor_is_moved(
+    bench: Bench,
+) -> None:
     bench.plane.create_subscription(bench.log_of(1), "late")
     create(bench, "late", from_latest=True)
     assert bench.unread("late") == 0

@@ -55,11 +55,11 @@ class BalanceVerdict:
 
 
 def balance(inputs: BalanceInputs) -> BalanceVerdict:
-    """Return the moves of one cycle, the refusals, and the state for the next cycle. Pure.
+    """Return the moves of one cycle in the shedder's order, the refusals, and the state for the next cycle. Pure.
 
-    At most `max_moves_per_cycle` moves of the shedder are placed. A move whose destination would be its source, for which no broker is
-    allowed, or that `shed_bundles_with_policies` excludes, becomes a refusal. Raises InvalidPolicy for settings that are not valid
-    together.
+    The first `max_moves_per_cycle` (0: all) proposals of the shedder are placed. A proposal whose destination would be its source, for
+    which no other broker is allowed or the placement finds none, or that `shed_bundles_with_policies` excludes, becomes a refusal. Each
+    broker without a usable report has a refusal too. Raises InvalidPolicy for settings that are not valid together.
     """
     cluster, settings = inputs.cluster, inputs.settings
     validate(settings)
@@ -90,10 +90,10 @@ def balance(inputs: BalanceInputs) -> BalanceVerdict:
 
 
 def observed(cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_ms: int) -> BalanceState:
-    """Return the state with these reports in `broker_averages`, without brokers that have left and without grace periods that have ended.
-    `now_ms`: milliseconds since the Unix epoch.
+    """Return the state with these reports in `broker_averages`, without the entries and plans of brokers that have left, and without the
+    entries of `unloaded_bundles` whose grace period has ended. `now_ms`: milliseconds since the Unix epoch.
 
-    A report counts once, however many cycles read it.
+    A report counts once, however many cycles read it. A broker without a report keeps its averages.
     """
     grace_over = now_ms - settings.grace_seconds * 1_000
     state = state.forgetting((broker.name for broker in cluster.brokers), grace_over)
@@ -122,8 +122,9 @@ def place(bundle: Bundle, occupancy: Occupancy, settings: BalanceSettings, state
     """Choose a broker for a bundle by the placement of the settings, whether or not a broker owns it now; the present owner may be chosen.
     The broker is None if there is no candidate. `occupancy` does not change.
 
-    If the chosen broker is above `overloaded_usage`, the choice is made once more among all brokers that the policy allows, as in Pulsar.
-    The second choice may be above the threshold too. A bundle of an anti-affinity group keeps to its candidates.
+    If the chosen broker's usage (without weights) is above `overloaded_usage`, the choice is made once more among all brokers that the
+    policy allows, as in Pulsar. The second choice may be above the threshold too. A bundle of an anti-affinity group keeps to its
+    candidates. The state in the result counts both choices.
     """
     choose, candidates = placement(settings.placement), occupancy.candidates(bundle)
     choice = choose(bundle.bundle_id, candidates, occupancy, settings, state)
@@ -160,10 +161,10 @@ def _shed(
 
 
 def _measured(cluster: Cluster, settings: BalanceSettings) -> tuple[Cluster, list[MoveRefusal]]:
-    """Return the cluster without the reports of brokers whose usage is unknown, and a refusal for each of these brokers.
+    """Return the cluster without the reports of brokers whose usage is unknown, and a refusal for each of these brokers, by name.
 
-    Usage is unknown if no resource with a weight has a limit in the report, or if a resource has none that another broker reports:
-    unknown usage would look like none. If the shedder does not use resources, the cluster is returned unchanged.
+    Only resources with a weight above 0 count. Usage is unknown if none of them has a limit in the report, or if one has no limit that
+    another broker reports: unknown usage would look like none. If the shedder does not use resources, the cluster is returned unchanged.
     """
     if not shedder(settings.shedder).by_usage:
         return cluster, []
@@ -208,10 +209,11 @@ def _limited(moves: Iterable[Move], settings: BalanceSettings) -> tuple[list[Mov
 def _destination(
     move: Move, bundle: Bundle, occupancy: Occupancy, settings: BalanceSettings, state: BalanceState
 ) -> Choice | MoveRefusal:
-    """Return the choice for the bundle, or the refusal if no other broker is allowed, or if the namespace has placement policies and
-    `shed_bundles_with_policies` is not set.
+    """Return the choice for the bundle, or the refusal if the namespace has placement policies and `shed_bundles_with_policies` is not set,
+    or if the isolation policy allows no other broker with a report.
 
-    The destination of the move is kept if it may take the bundle; otherwise the placement chooses.
+    The destination of the move is kept if it may take the bundle; otherwise the placement chooses. The broker of that choice may be None,
+    or the source of the move; the caller refuses both.
     """
     if not settings.shed_bundles_with_policies and occupancy.cluster.policy_of(bundle.namespace).binds:
         return MoveRefusal(MoveRefusalReason.EXCLUDED, move.source, move.bundle_id)

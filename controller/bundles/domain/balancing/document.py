@@ -67,7 +67,9 @@ def write_verdict(verdict: BalanceVerdict) -> dict[str, Any]:
 
 
 def write_state(state: BalanceState) -> dict[str, Any]:
-    """Return the document of the state between cycles, which `read_state` reads."""
+    """Return the document of the state between cycles, which `read_state` reads. The keys are the fields of `BalanceState`; each entry of
+    `broker_averages` is a list of usage, byte rate and `reported_at`.
+    """
     document = {f.name: getattr(state, f.name) for f in fields(state)}
     for name in _FLOATS_BY_NAME:
         document[name] = {key: write_number(value) for key, value in document[name].items()}
@@ -79,8 +81,9 @@ def write_state(state: BalanceState) -> dict[str, Any]:
 
 
 def read_state(document: Mapping[str, Any]) -> BalanceState:
-    """Read the document of `write_state`. Raises an error of UNREADABLE (KeyError, TypeError, ValueError or AttributeError) for another
-    document.
+    """Read the document of `write_state`. A field of `BalanceState` that is absent has its default, but the three fields of averages are
+    required. Raises an error of UNREADABLE (KeyError, TypeError, ValueError or AttributeError) without them, for an unknown key, and for
+    averages in another form.
     """
     values = dict(document)
     for name in _FLOATS_BY_NAME:

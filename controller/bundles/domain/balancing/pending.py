@@ -24,10 +24,11 @@ class PendingMove:
 
 
 def as_if_made(cluster: Cluster, pending: Iterable[PendingMove]) -> Cluster:
-    """Return the cluster with these moves made: the owners, and the resources and totals in the reports of both brokers.
+    """Return the cluster with these moves made: the owners, and the resources and totals in the reports of both brokers. `pending` has at
+    most one move of a bundle.
 
-    A bundle that is unknown, or whose owner is no longer its source, stays as it is. If the source has no report, only the owner
-    changes; if the destination has none, only the source's report changes with it.
+    A bundle that is unknown, or whose owner is no longer its source, stays as it is. If the source has no report, only the owner changes;
+    if the destination has none, only the source's report changes with it.
     """
     bundles = cluster.bundle_by_id
     made = [
@@ -64,8 +65,8 @@ def _taken_along(bundle: Bundle, source: BrokerReport, owned: Iterable[Bundle]) 
 
 
 def _changed(report: BrokerReport, taken: Mapping[str, float], bundle: Bundle, sign: int) -> BrokerReport:
-    """Return the broker's report after the bundle has arrived (`sign` 1) or left (-1). `taken` is the bundle's usage of each
-    resource. No figure falls below 0.
+    """Return the broker's report after the bundle has arrived (`sign` 1) or left (-1). `taken` is the bundle's usage of each resource, in
+    the unit of the report. Limits and `reported_at` stay, and no figure falls below 0.
     """
     usages = {}
     for name in RESOURCES:

@@ -37,8 +37,8 @@ class BalanceSettings:
     - `report_ttl_seconds`: an older report counts as none (`transfer`, `even`).
     - `max_moves_per_cycle` limits the disturbance; 0: no limit.
     - `history_weight` is the weight of the past in moving averages.
-    - Each further group belongs to the shedder or placement in its name. `unload_fraction`, `min_unload_*` and `max_unload_bundles` (-1:
-      no limit) belong to `uniform` and `avg`.
+    - Each further group belongs to the shedder or placement in its name. `unload_fraction` and `min_unload_*` belong to `uniform` and
+      `avg`, `max_unload_bundles` (-1: no limit) to `uniform`.
     - The bands of `even` are shares of the mean usage. A broker outside `even_hot_band` or `even_cold_band` is brought back to the goal,
       which is closer to the mean.
     - `strict_pulsar` reproduces those errors of Pulsar that can be reproduced, for comparison.
@@ -175,8 +175,8 @@ _BELOW: Final = (
 
 
 def violations(settings: BalanceSettings) -> tuple[Violation, ...]:
-    """Return a violation for each broken rule, with the parameter, its value and the needed value. Empty if the settings are valid.
-    Raises no error.
+    """Return a violation for each broken rule, with the parameter, its value, the needed value (None for an unknown name) and the rule.
+    Empty if the settings are valid. Raises no error.
 
     The bands of `even` must together keep `even_target_spread`: if every broker is between 1 - cold and 1 + hot times the mean, the
     standard deviation is at most the mean times the square root of cold x hot.

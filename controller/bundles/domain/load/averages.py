@@ -48,7 +48,7 @@ class TimeAverage:
         return self.byte_rate_in + self.byte_rate_out
 
     def with_sample(self, stats: BundleStats) -> Self:
-        """Return the averages after one more sample; only its rates count."""
+        """Return the averages after one more sample; only its rates count. The first sample replaces the initial values."""
         count = min(self.sample_count + 1, self.max_samples)
 
         def average(old: float, new: float) -> float:

@@ -58,7 +58,7 @@ class NamespaceBundles:
     def equal(cls, namespace: str, count: int = DEFAULT_BUNDLES) -> NamespaceBundles:
         """Create bundles as Pulsar does: `count` widths of 2^32 // count; the last bundle takes the remainder.
 
-        Raises InvalidInput unless 1 <= count <= MAX_BUNDLES.
+        Raises InvalidInput unless 1 <= count <= MAX_BUNDLES, and for an invalid namespace.
         """
         if not 1 <= count <= MAX_BUNDLES:
             raise InvalidInput(

@@ -85,6 +85,7 @@ class NamespaceBundle:
         return f"{self.namespace}/{self.range_text}"
 
     def __lt__(self, other: object) -> bool:
+        """Return True if the bundle comes first, by namespace, then by range. Raises InvalidRange for different bundles that overlap."""
         if not isinstance(other, NamespaceBundle):
             return NotImplemented
         if self != other and self.overlaps(other):

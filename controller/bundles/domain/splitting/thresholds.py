@@ -43,8 +43,8 @@ class SplitThresholds:
             )
 
     def readings(self, counts: BundleStats, rates: BundleStats) -> Iterator[Reading]:
-        """Yield one reading for each limit, in the order in which Pulsar tests them: topics, sessions, messages, bytes. Topics and
-        sessions are those of `counts`, messages and bytes those of `rates`.
+        """Yield one reading for each limit, in the order in which Pulsar tests them: topics, sessions (if they have a limit), messages,
+        bytes. Topics and sessions are those of `counts`, messages and bytes those of `rates`.
         """
         yield Reading("topics", counts.topic_count, self.max_topics)
         if self.max_sessions > 0:

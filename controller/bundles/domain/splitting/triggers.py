@@ -179,7 +179,10 @@ def decide_splits(
     """Return the splits of this cycle, the refusals of the other hot bundles, and the counts for the next cycle. Pure if `find_cuts` is.
     `settings` None: the defaults, with the rules of the modular manager.
 
-    A bundle that is not hot, is split, or is refused for another reason before its hot cycles are counted has no count for the next cycle.
+    A hot bundle has the first refusal of: splits disabled, too few brokers, fewer than two topics, not owned, too narrow, too few hot
+    cycles, a split of its range in progress or in the cool-down, too many splits in the cycle, too many bundles, no cut. A bundle that is
+    not hot, is split, or has one of the first five refusals has no count for the next cycle; no bundle has one if the rules do not count.
+
     Raises InvalidInput for a bundle reported twice, and if `bundle_counts` lacks the namespace of a hot bundle whose limit is checked.
     """
     decision = _Decision(inputs, find_cuts, settings or TriggerSettings())
@@ -230,7 +233,8 @@ def _hottest_first(inputs: SplitInputs, settings: TriggerSettings) -> list[_HotB
 
 class _Decision:
     """One pass over the hot bundles. Every gate returns a refusal, or None to let the bundle pass to the next gate. `added`: number of
-    bundles that the splits chosen so far add to each namespace.
+    bundles that the splits chosen so far add to each namespace. `last_split_at_ms`: the splits within the cool-down, and those chosen so
+    far.
     """
 
     def __init__(self, inputs: SplitInputs, find_cuts: CutFinder, settings: TriggerSettings) -> None:
@@ -271,7 +275,9 @@ class _Decision:
         return None
 
     def _bundle_gate(self, hot: _HotBundle) -> SplitRefusal | None:
-        """Refuse a bundle with fewer than two topics, of another owner than the reporting broker, or too narrow to cut."""
+        """Refuse a bundle with fewer than two topics, one that the reporting broker no longer owns, or one that is too narrow to cut; the
+        first of these is the reason.
+        """
         bundle, topics = hot.report.bundle, hot.report.latest.topic_count
         if topics < MIN_TOPICS_TO_SPLIT:
             return hot.refusal(SplitRefusalReason.TOO_FEW_TOPICS, "topics", topics, MIN_TOPICS_TO_SPLIT)

@@ -100,8 +100,8 @@ def apply(
 
 
 def waiting(store: Store, *, cluster: str, cycle_id: int | None) -> list[ProposalRow]:
-    """Return the approved proposals of the cluster, and the proposals of the cycle in automatic namespaces (`cycle_id` None: none of
-    these), without merges and stale proposals. Changes nothing.
+    """Return the approved proposals of the cluster, those of the newest cycle first, then the proposals of the cycle in automatic
+    namespaces (`cycle_id` None: none of these), without merges and stale proposals. Changes nothing.
 
     `apply` may apply fewer: it obeys the limits of `ApplySettings`. It skips proposals that are claimed or that wait for another attempt,
     approved ones of a namespace in dry run, and those of the cycle for a bundle that has an approved or applied proposal.
@@ -132,8 +132,9 @@ def require_cycle(store: Store, *, cluster: str, cycle_id: int) -> None:
 def _one(
     store: Store, acts: BundleActions, row: ProposalRow, settings: ApplySettings, claimant: str
 ) -> ActReport:
-    """Perform the claimed proposal, record its new state, and return the report. After a temporary error the proposal stays approved, until
-    `max_attempts`; any other error of Cleave makes it failed. Raises LostRace if another process has changed the proposal.
+    """Perform the claimed proposal, record its new state, and return the report. After a temporary error the proposal stays approved, and
+    fails at the attempt number `max_attempts`; any other error of Cleave makes it failed at once. A merge becomes refused. Raises LostRace
+    if another process has changed the proposal.
     """
     try:
         state, outcome = _ACTS[row.kind](store, acts, row)
@@ -165,8 +166,8 @@ def _put_back(store: Store, row: ProposalRow, error: Retryable, claimant: str) -
 
 
 def _split(store: Store, acts: BundleActions, row: ProposalRow) -> tuple[ProposalState, str]:
-    """Split the bundle at the cut points, and store the new boundaries. Return the state for the proposal (APPLIED, or FAILED if the
-    broker changed nothing) and its outcome as a text. Raises the errors of `split_at`.
+    """Split the bundle at the cut points, and store the new boundaries. Return the state for the proposal (APPLIED, also if the cuts
+    existed already, or FAILED if the broker changed nothing) and its outcome as a text. Raises the errors of `split_at`.
     """
     result = acts.split_at(row.bundle, row.cut_points)
     if result.outcome is ActOutcome.NOTHING_CHANGED:
@@ -179,8 +180,8 @@ def _split(store: Store, acts: BundleActions, row: ProposalRow) -> tuple[Proposa
 def _store_boundaries(store: Store, row: ProposalRow, boundaries: tuple[int, ...]) -> None:
     """Store the boundaries in a transaction of their own, so that the next cycle knows the parts before a report names them.
 
-    Equal boundaries are not written. If another process writes at the same time, its list is kept. Any other error is logged only: the
-    broker has split the bundle, and its next report brings the boundaries.
+    Equal boundaries are not written. If another process writes at the same time, its list is kept. Any other error of Cleave is logged
+    only: the broker has split the bundle, and its next report brings the boundaries.
     """
     try:
         with store.transaction() as tx:
@@ -201,10 +202,10 @@ def _store_boundaries(store: Store, row: ProposalRow, boundaries: tuple[int, ...
 
 
 def _unload(_store: Store, acts: BundleActions, row: ProposalRow) -> tuple[ProposalState, str]:
-    """Unload the bundle, to the destination if there is one. Return the state for the proposal (APPLIED, or FAILED if the source loaded the
-    bundle again) and its outcome as a text. Raises InvalidInput if the placement rules forbid the destination, LostRace if neither the
-    source nor the destination owns the bundle but another broker does, and the other errors of `demand_allowed` and
-    `BundleActions.unload`.
+    """Unload the bundle, to the destination if there is one. Return the state for the proposal (APPLIED, also if the destination owned the
+    bundle already, or FAILED if the source loaded the bundle again) and its outcome as a text. Raises InvalidInput if the placement rules
+    forbid the destination, LostRace if neither the source nor the destination owns the bundle but another broker does, and the other errors
+    of `demand_allowed` and `BundleActions.unload`.
     """
     if row.destination is not None:  # the policies of the cluster may have changed since the proposal
         demand_allowed(acts.reader, row.namespace, row.destination)

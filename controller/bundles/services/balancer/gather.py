@@ -108,10 +108,12 @@ def gather(
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """Stored inputs, as of one transaction at `now_ms`. `sampled_at` is the end of the last aggregated window in milliseconds, 0 before
-    the first.
+    """Stored inputs, as of one transaction at `now_ms`. `sampled_at` is the end of the last aggregated window in milliseconds, 0 before the
+    first.
 
-    `remembered` holds the applied unloads that a rule still uses, `done` the unloads applied within the time that a proposal may wait.
+    `remembered` holds the applied unloads that a rule still uses, `done` the unloads applied within the time that a proposal may wait; both
+    by time, verified ones included. `under_way` holds the proposals that wait for an approval, are approved, or are applied and not
+    verified, without stale ones.
     """
 
     now_ms: int
@@ -125,7 +127,7 @@ class _Stored:
 
 
 def _read(tx: Connection, cluster: str, settings: BalanceSettings) -> _Stored:
-    """Read the stored inputs of the cluster in the transaction."""
+    """Read the stored inputs of the cluster in the transaction. `settings` say how long an applied unload is remembered."""
     watermark = bundle_loads.watermark(tx)
     namespaces = bundle_namespaces.list_namespaces(tx, cluster)
     remembered = max(settings.grace_seconds, settings.transfer_delay_seconds, settings.even_settle_seconds)
@@ -142,8 +144,8 @@ def _read(tx: Connection, cluster: str, settings: BalanceSettings) -> _Stored:
 
 
 def _cluster(tx: Connection, cluster: str, namespaces: list[NamespaceRow]) -> Cluster:
-    """Return all bundles in the stored boundaries and all brokers, as last aggregated. A bundle that was never reported has no owner and
-    no figures.
+    """Return all bundles in the stored boundaries and all brokers, as last aggregated, without averages and placement rules. A bundle that
+    was never reported has no owner and no figures. Every broker has a report.
     """
     loads = {
         (row["namespace"], row["lower_bound"], row["upper_bound"]): row
@@ -190,8 +192,8 @@ def _without_dry_run(settings: BalanceSettings, modes: Mapping[str, BalancingMod
 
 
 def _after_acts(state: BalanceState, unloads: list[ProposalRow]) -> BalanceState:
-    """Return the state with the instants at which these unloads moved their bundles and brokers, and without the plans for their bundles.
-    Unloads without a source or a time of application are ignored. Idempotent.
+    """Return the state with the instants at which these unloads, which are given by time, moved their bundles and brokers, and without the
+    plans for their bundles. Unloads without a source or a time of application are ignored. Idempotent.
     """
     for row in unloads:
         if row.broker is not None and row.applied_at is not None:
@@ -203,10 +205,11 @@ def _after_acts(state: BalanceState, unloads: list[ProposalRow]) -> BalanceState
 def _pending(
     cluster: Cluster, done: list[ProposalRow], under_way: list[ProposalRow]
 ) -> tuple[PendingMove, ...]:
-    """Return the unloads with a destination that are not visible yet, sorted: those that wait or run, and applied ones until they are
-    verified and their source broker has reported afterwards.
+    """Return the unloads with a destination that are not visible yet, by bundle id: those in `under_way`, and applied ones (`done`) until
+    they are verified and their source broker has reported afterwards.
 
-    An unload whose bundle is unknown or no longer owned by its source is left out.
+    An unload whose bundle is unknown or no longer owned by its source is left out, and so is an unload in `done` whose bundle has a
+    proposal in `under_way`, which counts instead.
     """
     moves = []
     for row in {str(row.bundle): row for row in (*done, *under_way)}.values():
@@ -221,7 +224,9 @@ def _pending(
 
 
 def _awaited(under_way: list[ProposalRow], namespaces: list[NamespaceRow]) -> dict[str, int]:
-    """Return the number of bundles that each namespace gains by splits that wait or run and are not in its boundaries yet."""
+    """Return the number of bundles that each namespace gains by splits in `under_way`: their cut points that are not in its boundaries yet.
+    Namespaces that gain none are left out.
+    """
     edges = {row.namespace: frozenset(row.boundaries) for row in namespaces}
     gained: Counter[str] = Counter()
     for row in under_way:
@@ -247,10 +252,12 @@ def _policies(namespaces: list[NamespaceRow]) -> tuple[dict[str, SplitPolicy], d
 def _topics(
     area: ReportArea, cluster: str, sampled_at: int, bundles: set[str]
 ) -> dict[str, tuple[BundleTopic, ...]]:
-    """Return the stored topics of the given bundles, by bundle, sorted by name. The aggregation stores all topics of the bundles that
-    were hot in the window that ended at `sampled_at` (milliseconds; 0: no window yet). Empty if that window has none.
+    """Return the stored topics of the given bundles (by text id), sorted by name. The aggregation stores all topics of the bundles that
+    were hot in the window that ended at `sampled_at` (milliseconds; 0: no window yet). Empty if that window has none; a bundle without
+    stored topics is left out.
 
-    A topic that several reports name counts once, as its newest report has it. A topic outside the bundle's present range is left out.
+    A bundle has the topics stored for the bundle with its lower boundary, without those outside its present range. A topic that several
+    reports name counts once, as its newest report has it.
     """
     table = area.hot_topics(sampled_at) if sampled_at else None
     if table is None:

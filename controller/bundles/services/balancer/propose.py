@@ -86,7 +86,7 @@ def _once(
     request_key: str,
     decided_by: str,
 ) -> ProposedCycle:
-    """Attempt one cycle as `propose` describes it. Raises LostRace if another cycle ended in the meantime."""
+    """Attempt one cycle as `propose` describes it. Raises LostRace, and records nothing, if another cycle ended in the meantime."""
     cluster = reader.cluster
     with store.transaction() as tx:
         first = bundle_cycles.find_request(tx, request_key)
@@ -132,8 +132,8 @@ def _once(
 
 
 def _next_state(snapshot: Snapshot, outcome: CycleOutcome) -> CycleState:
-    """Return the state for the next cycle. A bundle whose split is only shown, because its namespace is in dry run, keeps its hit count
-    and begins no cool-down, so that the next cycle shows the split again.
+    """Return the state for the next cycle, with none of the moves counted as made. A bundle whose split is only shown, because its
+    namespace is in dry run, keeps its hit count and begins no cool-down, so that the next cycle shows the split again.
 
     Cold cycles are counted only if reports were aggregated since the previous cycle.
     """
@@ -201,7 +201,10 @@ def _why(move: Move) -> str:
 
 
 def _refusals(outcome: CycleOutcome, settings: BalanceSettings) -> Iterator[Mapping[str, Any]]:
-    """Yield the rows of inspect.bundles_why_not: refused moves, refused splits, and bundles whose move was passed over."""
+    """Yield the refusals of a cycle as rows of inspect.bundles_why_not: refused moves, refused splits, and bundles whose move was passed
+    over. Each row has `rule` (the shedder, or `split`) and `reason`; an absent column is null, as `namespace` and `bundle` are if a broker
+    or the cluster is refused.
+    """
     for refusal in outcome.balance.refusals:
         namespace, _, bundle = (refusal.bundle_id or "").rpartition("/")
         yield {

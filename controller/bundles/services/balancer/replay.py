@@ -27,9 +27,12 @@ class Replay:
 
 
 def replay(cycle: StoredCycle) -> Replay:
-    """Decide the cycle again from its stored inputs. Compare the inputs, written again, and the outcome with the stored texts, and return
-    the result with the first difference, None if both are equal byte for byte. Writes nothing.
-    Raises NotFound if the texts were deleted, and InvalidInput for inputs that cannot be read.
+    """Decide the cycle again from its stored inputs. Compare the inputs, written again, and then the outcome with the stored texts, and
+    return the result with the first difference, None if both are equal byte for byte. If the inputs differ, nothing is decided. Writes
+    nothing.
+
+    Raises NotFound if the texts were deleted, InvalidInput for inputs that cannot be read, and InvalidPolicy for settings that this version
+    does not accept.
     """
     if cycle.inputs is None or cycle.outcome is None:
         raise NotFound(
@@ -61,7 +64,9 @@ def difference_of(name: str, stored: str, replayed: str) -> str | None:
 
 
 def _first(path: str, stored: Any, replayed: Any) -> str | None:
-    """Return the first difference of two JSON values, as a sentence that begins with the path. None if the values are equal."""
+    """Return the first difference of two JSON values, as a sentence that begins with the path; keys in sorted order. None if the values are
+    equal. Values of different types, as 1 and 1.0, differ.
+    """
     if isinstance(stored, dict) and isinstance(replayed, dict):
         for key in sorted(stored.keys() | replayed.keys()):
             if (key in stored) != (key in replayed):

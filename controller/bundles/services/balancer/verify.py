@@ -67,7 +67,8 @@ def _one(store: Store, reader: BundleReader, row: ProposalRow, claimant: str, no
 
 def _look(reader: BundleReader, row: ProposalRow, now: datetime) -> tuple[ProposalState, str]:
     """Return the state that the cluster shows for the proposal, and the outcome as a text: VERIFIED or FAILED, or APPLIED for an unload
-    that cannot be judged yet. Raises Retryable if a broker does not answer, and Terminal if a broker refuses to answer.
+    that cannot be judged yet. Raises Retryable if a broker does not answer, NotFound if the namespace of a split is unknown, and Terminal
+    if a broker refuses to answer.
     """
     if row.kind is ProposalKind.SPLIT:
         bundles = reader.bundles(row.namespace)
@@ -81,9 +82,9 @@ def _look(reader: BundleReader, row: ProposalRow, now: datetime) -> tuple[Propos
 def _look_at_owner(reader: BundleReader, row: ProposalRow, now: datetime) -> tuple[ProposalState, str]:
     """Return the state of an unload, judged by the present owner of its bundle, and the outcome as a text.
 
-    With a destination: VERIFIED if the destination owns the bundle, FAILED if another broker does; while no broker does, APPLIED for
-    PATIENCE_SECONDS and then VERIFIED. Without a destination: FAILED if the source owns the bundle, otherwise VERIFIED. `now` is the
-    database's time, as are the times of the proposal. Raises the errors of the reader.
+    With a destination: VERIFIED if the destination owns the bundle, FAILED if another broker, the source included, does; while no broker
+    does, APPLIED for PATIENCE_SECONDS after the unload and then VERIFIED. Without a destination: FAILED if the source owns the bundle,
+    otherwise VERIFIED. `now` is the database's time, as are the times of the proposal. Raises the errors of the reader.
     """
     first = [name for name in (row.destination, row.broker) if name]
     owner = reader.owner(row.bundle, first=first)

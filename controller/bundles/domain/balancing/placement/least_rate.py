@@ -23,8 +23,9 @@ def least_long_term_rate(
     settings: BalanceSettings,
     state: BalanceState,
 ) -> Choice:
-    """Choose at random among the candidates with the lowest long-term message rate, without overloaded brokers. If all candidates are
-    overloaded, choose at random among all of them. Without candidates the broker is None.
+    """Choose at random among the candidates with the lowest long-term message rate (`Occupancy.long_term_msg_rate`). Candidates whose
+    weighted usage is above `overloaded_usage` are left out; if all are, choose at random among all. Without candidates the broker is None.
+    Each candidate must have a report.
     """
     reports = occupancy.cluster.report_of
     scores = {

@@ -18,9 +18,12 @@ from controller.bundles.domain.load.averages import UNKNOWN_LOAD
 
 
 class Occupancy:
-    """The owners of a cluster's bundles, at first those in the cluster. `move` changes them; the other public methods only read."""
+    """The owners of a cluster's bundles, at first those in the cluster. `move` changes them; the other public methods only read. `settings`
+    gives the limit of topics and whether namespaces are spread.
+    """
 
     def __init__(self, cluster: Cluster, settings: BalanceSettings) -> None:
+        """Count the topics, bundles and long-term rates of each broker by the owners in the cluster."""
         self.cluster = cluster
         self._settings = settings
         self._active = tuple(name for name, _ in cluster.reporting)
@@ -36,8 +39,8 @@ class Occupancy:
         return self._long_term[broker]
 
     def move(self, bundle_id: str, destination: str) -> None:
-        """Change the owner of the bundle, which must be in the cluster, to the destination, and the counts of both brokers. The cluster
-        itself does not change.
+        """Change the owner of the bundle to the destination, and the counts of both brokers; no filter is checked. The cluster itself does
+        not change. Raises KeyError for a bundle that is not in the cluster.
         """
         bundle = self.cluster.bundle_by_id[bundle_id]
         source = self._owner[bundle_id]
@@ -51,8 +54,9 @@ class Occupancy:
         return self._active if brokers is None else tuple(name for name in self._active if name in brokers)
 
     def may_take(self, bundle: Bundle, broker: str) -> bool:
-        """Return True if the broker has a report, the isolation policy allows it, it would have at most `max_topics_per_broker` topics
-        with those of the bundle, and anti-affinity permits it.
+        """Return True if the broker has a report, the isolation policy allows it, it would have at most `max_topics_per_broker` topics with
+        those of the bundle, and, for a bundle of an anti-affinity group, it is among the best brokers for the group. The even spread of
+        namespaces is not checked. `broker` is not the bundle's owner, for which the topics of the bundle would count twice.
         """
         policy, allowed = self.cluster.policy_of(bundle.namespace), self.cluster.allowed_for(bundle.namespace)
         if broker not in self._active or (allowed is not None and broker not in allowed):
@@ -85,8 +89,8 @@ class Occupancy:
         """Return those of the brokers `names` with the fewest of the anti-affinity group's namespaces: in their failure domain, then on the
         broker itself. For a namespace without a group, return all `names`.
 
-        Of these, brokers with more of the group's *other* namespaces than the present owner are left out, even if none remains. Pulsar
-        makes this check before it unloads a bundle. Without an owner, none is left out.
+        Of these, brokers with more of the group's *other* namespaces than the present owner, compared in the same way, are left out, even
+        if none remains. Pulsar makes this check before it unloads a bundle. Without an owner in the cluster, none is left out.
         """
         group = self.cluster.policy_of(bundle.namespace).anti_affinity_group
         if group is None:
@@ -101,8 +105,8 @@ class Occupancy:
         return tuple(name for name in fewest if counts_of_others[name] <= counts_of_others[owner])
 
     def _company(self, namespaces: Sequence[str]) -> Mapping[str, tuple[int, int]]:
-        """Return, by broker, the number of these namespaces in its failure domain, and on the broker itself. A namespace on two brokers
-        of a domain counts twice.
+        """Return, by broker of the cluster (with or without a report), the number of these namespaces in its failure domain, and the number
+        on the broker itself. A namespace on two brokers of a domain counts twice in the first number.
 
         A broker without a failure domain is a domain of its own.
         """

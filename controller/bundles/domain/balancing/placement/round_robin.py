@@ -26,8 +26,9 @@ def round_robin(
     settings: BalanceSettings,  # noqa: ARG001 -- nothing to set
     state: BalanceState,
 ) -> Choice:
-    """Choose the candidate whose turn it is by the state's counter, which advances. Without candidates the broker is None, and the counter
-    stays. Bundle, load and settings play no part.
+    """Choose the candidate whose turn it is: the index in `candidates` is the state's counter modulo their number. The counter advances by
+    1, and starts again from 0 after `LAST_TURN`. Without candidates the broker is None, and the counter stays. Bundle, load and settings
+    play no part.
     """
     if not candidates:
         return Choice(None, (), state)

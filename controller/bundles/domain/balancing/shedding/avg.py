@@ -46,12 +46,13 @@ class _Pair:
 
 
 def avg(cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_ms: int) -> Shedding:
-    """Return the moves from the higher to the lower broker of each pair that has differed for the number of cycles in the settings, and a
-    refusal for each pair of two brokers without moves. With fewer than two brokers, return one refusal and leave the state unchanged.
+    """Return the moves from the higher to the lower broker of each pair (lowest with highest, and so on inward) in which a broker has had
+    enough hits, and a refusal for each pair of two brokers without moves. A broker with a new report has a hit in each cycle in which it
+    differs enough from its partner, whichever this is. With fewer than two reporting brokers, return one refusal and leave the state
+    unchanged.
 
-    If no pair differs enough, all counts are cleared. The state holds the counts, and the destinations as plans.
-
-    A pair that has differed for long enough loses its counts, even if no bundle of it may move.
+    The state holds the hits, and the destinations as plans. If no pair differs enough, all hits are cleared. A pair with enough hits loses
+    them, even if no bundle of it may move.
     """
     few = too_few_brokers(cluster)
     if few is not None:
@@ -88,7 +89,9 @@ def avg(cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_ms
 
 
 def _pairs(scores: Mapping[str, float]) -> Iterator[_Pair]:
-    """Yield the lowest broker with the highest, and so on inward. The middle one of an odd number is paired with itself."""
+    """Yield the lowest broker with the highest, and so on inward; equal ones are ordered by name. `scores`: usage in percent, by broker.
+    The middle one of an odd number is paired with itself.
+    """
     ordered = sorted(scores, key=lambda name: (scores[name], name))
     for index in range((len(ordered) + 1) // 2):
         low, high = ordered[index], ordered[-1 - index]
@@ -102,10 +105,11 @@ def _count(
     high_hits: dict[str, int],
     cluster: Cluster,
 ) -> bool:
-    """Add a hit to both brokers of the pair, in `low_hits` and `high_hits`, for each threshold that the difference reaches; clear the
-    count of the other threshold.
+    """Add a hit to both brokers of the pair, in `low_hits` and `high_hits`, for each threshold that the difference reaches; clear their
+    hits of a threshold that it does not reach.
 
-    A broker's hit counts only if its report is new. Return True if the difference reaches the low threshold, False if it is below.
+    A broker with a repeated report keeps its hits without another one. Return True if the difference reaches the low threshold, False if it
+    is below.
     """
     beyond_low = pair.difference >= settings.avg_low_usage * 100
     beyond_high = beyond_low and pair.difference >= settings.avg_high_usage * 100
@@ -153,8 +157,10 @@ def _shed(
     now_ms: int,
 ) -> tuple[list[Move], MoveRefusal | None]:
     """Return moves off the higher broker of the pair to the lower broker, heaviest bundles first, and None; or no moves and the refusal.
-    Together the bundles carry at most `unload_fraction` of the difference in messages, or in bytes if that fraction is not above the
-    floor `min_unload_msg_rate`. One bundle stays.
+    Together the bundles carry at most `unload_fraction` of the difference in messages, or in bytes if that fraction is not above the floor
+    `min_unload_msg_rate`. Bundles that do not fit are skipped, and one bundle stays.
+
+    The refusal says that neither fraction is above its floor, that the broker has fewer than two bundles, or that none fits.
     """
     owned = cluster.bundles_of(pair.high)
     high, low = reports[pair.high].stats, reports[pair.low].stats

@@ -52,8 +52,8 @@ class WeighedBundle:
 def may_move(
     cluster: Cluster, bundle: Bundle, settings: BalanceSettings, state: BalanceState, now_ms: int
 ) -> bool:
-    """Return True if a bundle may be proposed: its load is known, its namespace is neither a broker's own nor excluded, no action on it
-    is in progress, and it was not moved within the grace period.
+    """Return True if a bundle may be proposed: its load is known, its namespace is neither a broker's own nor excluded, no action on it is
+    in progress (`resting` of the cluster), and it was never moved or its last move is more than `grace_seconds` ago.
     """
     if bundle.load is None or bundle.bundle_id in cluster.resting:
         return False

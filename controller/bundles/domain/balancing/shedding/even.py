@@ -37,8 +37,9 @@ def even(cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_m
     """Return moves that bring hot brokers down and cold brokers up to their goals, with destinations, and the refusals. The state counts
     the cycles outside the band.
 
-    Nothing moves without two fresh reports or without load. A broker is relieved or filled after `even_hits` cycles outside its band;
-    the other broker of a move may be inside. A broker that settles after its last move neither gives nor takes.
+    Without two fresh reports or without load nothing moves, and the state is unchanged. A broker is relieved or filled after `even_hits`
+    cycles outside its band; the other broker of a move may be inside. A broker that settles after its last move neither gives nor takes,
+    and loses its hits.
     """
     old = stale_reports(cluster, settings, now_ms)
     refusals = list(old.values())
@@ -69,8 +70,8 @@ def even(cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_m
 def _settling(
     reports: Mapping[str, BrokerReport], settings: BalanceSettings, state: BalanceState
 ) -> dict[str, MoveRefusal]:
-    """Return a refusal for each broker whose report may still describe the time before its last move: it was made less than
-    `even_settle_seconds` after the move.
+    """Return, by broker, a refusal for each broker whose report may still describe the time before the last move off or to it: the report
+    was made less than `even_settle_seconds` after the move. Stale reports are included.
     """
     refusals = {}
     for name, report in reports.items():
@@ -84,8 +85,8 @@ def _settling(
 
 
 def _counted(levels: EvenLevels, state: BalanceState, waiting: frozenset[str]) -> BalanceState:
-    """Return the state with one more hit for each broker outside its band whose report is new. Brokers inside their band lose their hits,
-    and so do brokers without a fresh report and the brokers in `waiting`.
+    """Return the state with one more hit for each broker outside its band whose report is new; with a repeated report the broker keeps its
+    hits. Brokers inside their band lose their hits, and so do brokers that `levels` leaves out and the brokers in `waiting`.
     """
     counted = [name for name in levels.load if name not in waiting]
     hit = {name: int(levels.cluster.is_new(name)) for name in counted}
@@ -113,9 +114,10 @@ def _level(
     cold: frozenset[str],
     settings: BalanceSettings,
 ) -> tuple[list[Move], list[MoveRefusal]]:
-    """Relieve the hot brokers, fullest first, then fill the cold ones, emptiest first, up to `max_moves_per_cycle` moves (0: no limit).
-    Return the moves, and a refusal for each hot broker that could give nothing, and one if the limit keeps back a move. `ready`:
-    brokers that may be the other side of a move. Changes `levels`.
+    """Relieve the brokers in `hot`, fullest first, then fill those in `cold`, emptiest first, up to `max_moves_per_cycle` moves (0: no
+    limit). Return the moves in this order, a refusal for each hot broker that could give nothing, and one if the limit keeps back a move.
+    Brokers whose turn does not come before the limit, and cold brokers, have no refusal. `ready`: brokers that may be the other side of a
+    move. Changes `levels`.
     """
     moves: list[Move] = []
     refusals: list[MoveRefusal] = []

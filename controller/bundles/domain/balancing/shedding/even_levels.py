@@ -21,8 +21,9 @@ _TRIED_DESTINATIONS: Final = 8  # where a policy forbids the emptiest, the next 
 
 
 class EvenLevels:
-    """Usage by broker, changed by `perform`. The mean, the goals and the bounds stay those before the first move. The brokers in
-    `without` are left out; at least 1 other broker must have a report.
+    """Usage by broker (`load`, a share of its limit), changed by `perform`. The mean, the goals and the bounds stay those before the first
+    move. The mean weighs the brokers with their limits of the resource that dominates on the fullest broker; equally, if a limit is
+    unknown. The brokers in `without` are left out; at least 1 other broker must have a report.
     """
 
     def __init__(
@@ -33,6 +34,9 @@ class EvenLevels:
         now_ms: int,
         without: frozenset[str],
     ) -> None:
+        """Compute the usage and the mean from the reports of the brokers that are not in `without`. `state` and `now_ms` (milliseconds
+        since the Unix epoch) decide which bundles may move.
+        """
         self.cluster = cluster
         self.settings = settings
         self._state = state
@@ -108,7 +112,7 @@ class EvenLevels:
 
     def bundles_of(self, broker: str) -> list[WeighedBundle]:
         """Return the bundles that may leave the broker and have traffic, each with the usage that it takes along, lightest first, then by
-        name. The shares are computed at the first call; bundles that this cycle moves to the broker are missing.
+        name. Bundles that this cycle moves off or to the broker are missing. The shares are of the broker's usage at the first call.
         """
         if broker not in self._bundles:
             owned = self.cluster.bundles_of(broker)

@@ -16,13 +16,14 @@ _ROUNDING: Final = 1e-9  # a gain of exactly the gap counts, whatever the last b
 def pick_for(
     levels: EvenLevels, source: str, destinations: Sequence[str], needed: float, reason: MoveReason
 ) -> Move | MoveRefusal:
-    """Return the best move off `source` that relieves it of about `needed` usage, to the first destination that may take it. Return the
-    refusal if the source has fewer than two bundles, none that may leave it, or none that fits and that a destination may take.
+    """Return the best move off `source` that relieves it of about `needed` usage, to the first of `destinations` for which a bundle fits
+    that it may take. Return the refusal if the source has fewer than two bundles, none that may leave it, or none that fits and that a
+    destination may take.
 
-    First comes the heaviest bundle within `needed` and the destination's room. While the broker to be relieved or filled (`reason` says
-    which) is still outside its band, heavier bundles follow: the lightest with which both brokers stay on their side of the mean, then
-    the lightest that relieves the fuller of the two by the distance from the mean to the upper end of the band. The last bundle of a
-    broker stays. `levels` does not change.
+    First comes the heaviest bundle within `needed` and the destination's room, which ends at `hot_goal`. While the broker to be relieved or
+    filled (`reason` says which) is still outside its band, heavier bundles follow: the lightest with which both brokers stay on their side
+    of the mean, then the lightest that relieves the fuller of the two by the distance from the mean to the upper end of the band. The last
+    bundle of a broker stays. `levels` does not change.
     """
     if levels.remaining[source] < 2:
         return MoveRefusal(
@@ -50,9 +51,9 @@ def _in_order(
     *,
     exceed: bool,
 ) -> Iterator[WeighedBundle]:
-    """Yield the candidates from best to worst: the bundles within `needed` and the destination's room, heaviest first. With `exceed`,
-    heavier bundles follow, lightest first: bundles that leave both brokers on their side of the mean, then bundles that relieve the fuller
-    broker enough. Lazy, because the first is nearly always taken. `bundles`: lightest share first.
+    """Yield the candidates from best to worst: the bundles within `needed` and the destination's room (up to `hot_goal`), heaviest first.
+    With `exceed`, heavier bundles follow, lightest first: bundles that leave both brokers on their side of the mean, then bundles that
+    relieve the fuller broker enough. Lazy, because the first is nearly always taken. `bundles`: lightest share first.
     """
     scale = levels.scale(source, destination)
     wanted = min(needed, (levels.hot_goal - levels.load[destination]) / scale)

@@ -22,9 +22,9 @@ MARGIN: Final = 0.05
 
 
 def overload(cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_ms: int) -> Shedding:
-    """Return moves without a destination off each broker at or above `overloaded_usage`, and a refusal for each reporting broker without
-    moves: one below, or one whose bundles cannot be moved. With fewer than two reporting brokers, return one refusal. The state does not
-    change.
+    """Return moves without a destination off each broker at or above `overloaded_usage`, so many that it comes five points below, or as
+    near as its movable bundles allow; and a refusal for each reporting broker without moves: one below, or one whose bundles cannot be
+    moved. With fewer than two reporting brokers, return one refusal. The state does not change.
     """
     few = too_few_brokers(cluster)
     if few is not None:

@@ -31,9 +31,11 @@ _LOWER_SHARE: Final = 0.5  # of the margin, given up at the lower boundary
 
 def threshold(cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_ms: int) -> Shedding:
     """Return moves without a destination off brokers whose average usage is at or above the mean plus `threshold_margin`, and the refusals.
-    If there are no such moves and `threshold_lower_boundary` is set, return moves off the busiest broker if some broker is more than the
-    margin below the mean. The state holds the advanced averages; with `strict_pulsar`, the lower boundary advances them a second time. With
-    fewer than two reporting brokers, return one refusal and the unchanged state.
+    If there are no such moves and `threshold_lower_boundary` is set, return moves off the busiest broker with at least two bundles if some
+    broker is more than the margin below the mean. An amount below `threshold_min_byte_rate` is a refusal in either case.
+
+    The state holds the advanced averages; with `strict_pulsar`, the lower boundary advances them a second time. With fewer than two
+    reporting brokers, return one refusal and the unchanged state; with a mean of 0, one refusal and the advanced averages.
     """
     few = too_few_brokers(cluster)
     if few is not None:
@@ -83,8 +85,9 @@ def _shed(
     state: BalanceState,
     now_ms: int,
 ) -> tuple[list[Move], MoveRefusal | None]:
-    """Return moves without a destination off the broker that bring its usage five points below the mean plus `threshold_margin`, and None;
-    or no moves and the refusal. `mean` is the mean of all averages, which are those in `state`.
+    """Return moves without a destination off the broker that together bring its usage five points below the mean plus `threshold_margin`,
+    or as near as its movable bundles allow, and None; or no moves and the refusal: the average is below the line, the amount below
+    `threshold_min_byte_rate`, or no bundle may be moved. `mean` is the mean of all averages, which are those in `state`.
     """
     usage, margin = state.usage_averages[broker], settings.threshold_margin
     if usage < mean + margin:
@@ -101,9 +104,10 @@ def _shed(
 def _shed_for_the_lowest(
     cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_ms: int
 ) -> tuple[list[Move], MoveRefusal | None]:
-    """Return moves off the busiest broker that has at least two bundles, and None, if some broker is more than `threshold_margin` below the
-    mean; otherwise no moves and the refusal. The moves carry at least half of the margin, as a part of the broker's byte rate, and have
-    no destination.
+    """Return moves without a destination off the busiest broker that has at least two bundles, and None, if some broker is more than
+    `threshold_margin` below the mean; otherwise no moves and the refusal. The moves carry at least half of the margin, as a part of the
+    broker's byte rate, or all movable bundles if these carry less. If that half is below `threshold_min_byte_rate`, or no bundle may be
+    moved, the result is a refusal too.
     """
     averages = state.usage_averages
     line = sum(averages.values()) / len(averages) - settings.threshold_margin

@@ -42,11 +42,12 @@ from controller.bundles.domain.cluster import Bundle, Cluster
 
 
 def transfer(cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_ms: int) -> Shedding:
-    """Return the exchanges of the cycle as moves with destinations, and the refusals. The state counts the cycles for which the condition
-    held; moves and a load within the target reset the count.
+    """Return the exchanges of the cycle as moves, and the refusals. The moves have destinations if `transfer_enabled` is set. The state
+    counts the cycles for which the condition held; moves and a load within the target reset the count.
 
-    Returns no moves while a report is missing or settling, fewer than two reports are fresh, the load is within the target, or the
-    condition has not held for more than `transfer_hits` cycles with a new report.
+    Returns no moves while a report or an average is missing, a fresh report is settling, fewer than two reports are fresh, the load is
+    within the target, or the condition has not held for more than `transfer_hits` cycles with a new report. In the first three cases the
+    count stays.
     """
     refusals, loads = _loads(cluster, settings, state, now_ms)
     if loads is None:
@@ -74,8 +75,10 @@ def transfer(cluster: Cluster, settings: BalanceSettings, state: BalanceState, n
 def _loads(
     cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_ms: int
 ) -> tuple[tuple[MoveRefusal, ...], dict[str, BrokerAverages] | None]:
-    """Return refusals, and the averages of the brokers with a fresh report. The averages are None if a broker has no report or no average,
-    if a fresh report was made less than `transfer_delay_seconds` after its broker's last unload, or if fewer than two brokers remain.
+    """Return refusals, and the averages by broker of the brokers with a fresh report. The averages are None if fewer than two brokers
+    report, if a broker has no report or no average, if a fresh report was made less than `transfer_delay_seconds` after its broker's last
+    unload, or if fewer than two fresh reports remain. The refusals name the cause, checked in this order, and, except in the first two
+    cases, the brokers with stale reports.
     """
     few = too_few_brokers(cluster)
     if few is not None:
@@ -142,10 +145,8 @@ class Levels:
 
 
 def _condition(levels: Levels, settings: BalanceSettings) -> tuple[MoveReason, BrokerReading] | None:
-    """Return the reason for moves, with the figure that is beyond its bound; the first that applies of a high deviation, a broker with
-    low usage or low byte rate, and a broker with high usage.
-
-    None if no figure is beyond its bound.
+    """Return the reason for moves, with the figure that is beyond its bound; None if no figure is. The first that applies: a high
+    deviation, low usage or low byte rate of the present `lowest` broker, high usage of the present `highest`.
     """
     target = settings.transfer_target_std
     if levels.std > target:
@@ -167,8 +168,9 @@ def _condition(levels: Levels, settings: BalanceSettings) -> tuple[MoveReason, B
 def _exchange_all(
     levels: Levels, cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_ms: int
 ) -> tuple[list[Move], list[MoveRefusal]]:
-    """Return the moves from the fullest brokers to the emptiest, and a refusal for each source that gives nothing. Ends when
-    `transfer_max_sources` brokers have given, no figure is beyond its bound, or no two untried brokers are left. Changes `levels`.
+    """Return the moves from the fullest brokers to the emptiest, each after the moves of the bundles that return for it, and a refusal for
+    each source that gives nothing. Ends when `transfer_max_sources` brokers have given, no figure is beyond its bound, or no two untried
+    brokers are left. Changes `levels`.
     """
     moves: list[Move] = []
     refusals: list[MoveRefusal] = []

@@ -104,11 +104,11 @@ class Exchange:
     def run(
         self, bundles: Sequence[Bundle], back: Iterator[Bundle], share: float, reported: int
     ) -> MoveRefusal | None:
-        """Add moves of up to `share` of the source's throughput to `moves`. Return None, or a refusal if no bundle could be moved.
+        """Add to `moves` moves of up to `share` of the source's reported byte rate. Return None, or a refusal if no bundle could be moved.
 
-        A bundle that exceeds the share goes only in exchange for bundles from `back`; the first bundle without an exchange that fits ends
-        the moves. `bundles` are tried in their order. `reported` is the number of the source's reported bundles, including those that may
-        not move; one of them stays.
+        A bundle with which the source would give more than the share goes only in exchange for bundles from `back`, and may then exceed the
+        share; the first bundle without a possible exchange ends the moves. `bundles` are tried in their order. `reported` is the number of
+        the source's reported bundles, including those that may not move; one of them stays.
         """
         target = self.reports[self.source].stats.byte_rate * share
         remaining = reported
@@ -129,9 +129,12 @@ class Exchange:
         return MoveRefusal(MoveRefusalReason.NOTHING_FITS, self.source, None, "byte_rate", lightest, target)
 
     def _swap(self, rate: float, back: Iterator[Bundle]) -> list[Bundle] | None:
-        """Return the bundles that must return so that a bundle of `rate` bytes per second can go; None if no exchange makes it fit.
+        """Return the bundles that must return so that a bundle of `rate` bytes per second can go; None if no exchange makes it fit, or the
+        destination would return more than `spare`. It fits if the source then has less than 75 % of what it had, and at least as much as
+        the destination.
 
-        `back` is one pass over the destination's bundles for the whole source. It is never started again, as in Pulsar.
+        `back` is one pass over the destination's bundles for the whole source, consumed even without an exchange. It is never started
+        again, as in Pulsar.
         """
         had = self.reports[self.source].stats.byte_rate
         net = self._given - self._gained + rate

@@ -57,10 +57,13 @@ class _Spread:
 
 
 def uniform(cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_ms: int) -> Shedding:
-    """Return moves without a destination off the broker with the highest message rate if that exceeds the lowest by more than the share
-    `uniform_msg_rate_difference` of the lowest, otherwise off the broker with the highest byte rate if that is more than
-    `uniform_byte_rate_ratio` times the lowest. If neither holds, or no bundle of the broker can be moved, return refusals and no moves.
-    A setting of 0 turns its rule off. The state does not change.
+    """Return moves without a destination off one broker: the broker with the highest message rate if that exceeds the lowest by more than
+    the share `uniform_msg_rate_difference` of the lowest; otherwise the broker with the highest byte rate if that is more than
+    `uniform_byte_rate_ratio` times the lowest. A lowest rate of 0 counts as 1. A setting of 0 turns its rule off. The state does not
+    change.
+
+    If neither rule applies, return no moves and two refusals. If a rule applies but nothing can be moved, return one refusal; the second
+    rule is not tried after the first. With fewer than two reporting brokers, return one refusal.
     """
     few = too_few_brokers(cluster)
     if few is not None:
@@ -94,9 +97,9 @@ def _shed(
     state: BalanceState,
     now_ms: int,
 ) -> Shedding:
-    """Return moves without a destination off the highest broker of up to `unload_fraction` of the difference to the lowest, or the refusal,
-    with the unchanged state. `bound`: the rate that the highest exceeds. `floor`: the least amount worth moving. At most
-    `max_unload_bundles` bundles are moved (negative: any number), and one bundle stays.
+    """Return moves without a destination off the highest broker of about `unload_fraction` of the difference to the lowest, with the
+    unchanged state; or no moves and one refusal if the broker has fewer than two bundles, the amount is below `floor`, or none fits.
+    `bound`: the rate that the highest exceeds. At most `max_unload_bundles` bundles are moved (negative: any number), and one bundle stays.
     """
     owned = cluster.bundles_of(spread.source)
     needed = int((spread.highest - spread.lowest) * settings.unload_fraction)
@@ -130,7 +133,8 @@ def _shed(
 
 def _fitting(weighed: list[WeighedBundle], needed: int, max_bundles: int) -> list[WeighedBundle]:
     """Return up to `max_bundles` bundles, in their order, each of which carries load and fits into the part of `needed` that the earlier
-    bundles leave. Bundles that do not fit are skipped.
+    bundles leave. An earlier bundle counts with its load cut to a whole number, so the sum may exceed `needed` slightly. Bundles that do
+    not fit are skipped.
     """
     picked: list[WeighedBundle] = []
     for bundle in weighed:

@@ -29,7 +29,7 @@ MIB = 1024 * 1024
 class BundleTopic:
     """One topic with its hash and load. Each partition is a topic; idle ones have empty stats.
 
-    Raises InvalidInput unless the hash is on the ring and the rates are finite and >= 0.
+    Raises InvalidInput unless the hash is on the ring and the two sums of the rates in and out are finite and >= 0.
     """
 
     name: str
@@ -65,16 +65,16 @@ class Midpoint(StrEnum):
 class SplitOptions:
     """The parameters of every algorithm. The defaults are Pulsar's where Pulsar has the parameter.
 
-    - `max_msg_rate` (messages/s, in and out) and `max_byte_rate` (bytes/s, in and out): the intended maximum of one bundle.
-    - `difference_percent`: percentage by which a bundle must exceed them before flow_or_qps_equally_divide cuts.
+    - `max_msg_rate` (messages/s, in and out) and `max_byte_rate` (bytes/s, in and out): the intended maximum of one bundle, above 0.
+    - `difference_percent`: percentage by which a bundle must exceed them before flow_or_qps_equally_divide cuts, at least 0.
     - `midpoint`: None for each algorithm's own.
     - `positions`: cut points of specified_positions_divide; `force` takes them with fewer than two topics too.
-    - `parts`: number of parts of range_equally_divide and load_equally_divide.
+    - `parts`: number of parts of range_equally_divide and load_equally_divide, at least 2.
     - `topics`: names for specified_topic_count_equally_divide (one) and isolate_outstanding (none: those found by load).
-    - `outstanding_percent`: the share of either limit from which a hash is outstanding.
-    - `bundle_budget`: number of bundles that the namespace may still gain, None for any number.
+    - `outstanding_percent`: the share of either limit from which a hash is outstanding, above 0.
+    - `bundle_budget`: number of bundles that the namespace may still gain, at least 0; None for any number.
 
-    Raises InvalidInput at construction for values out of these bounds.
+    Raises InvalidInput at construction for numbers out of these bounds. Positions and topics are not checked.
     """
 
     max_msg_rate: float = 30_000.0
@@ -109,10 +109,10 @@ class SplitOptions:
 
 @dataclass(frozen=True, slots=True)
 class SplitRequest:
-    """A bundle, the topics known in its namespace, and the options. The order of topics does not matter.
+    """A bundle, the topics known in its namespace, and the options. Topics are given in any order, and kept by hash, then by name.
 
-    Topics that lie elsewhere are dropped, so the whole list of a namespace may be given. Raises InvalidInput for a
-    topic that is listed twice.
+    Topics that lie elsewhere are dropped, so the whole list of a namespace may be given. Raises InvalidInput for a topic of the bundle that
+    is listed twice.
     """
 
     bundle: NamespaceBundle

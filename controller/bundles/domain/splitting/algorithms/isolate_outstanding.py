@@ -22,11 +22,11 @@ from controller.bundles.domain.splitting.algorithms.specified_topic_count_equall
 
 
 def isolate_outstanding(request: SplitRequest) -> CutPoints | CutRefusal:
-    """Return the cuts around each outstanding or named topic, with refusals for named topics that are missing, topics that no cut can
-    separate, and topics over the budget. Topics that no cut can separate are isolated together.
+    """Return the cuts around each named topic, or around each outstanding one if none is named, with refusals for named topics that are
+    missing, topics that no cut can separate, and topics over the budget. Topics that no cut can separate are isolated together.
 
-    Refused if no cut can separate two topics of the bundle, if no topic is outstanding, no named topic is in the bundle, or none fits
-    into the budget. Raises InvalidInput for an invalid topic name.
+    Refused if no cut can separate two topics of the bundle, if no topic is outstanding, no named topic is in the bundle, or none fits into
+    the budget. Raises InvalidInput for an invalid topic name, unless the first refusal applies.
     """
     bundle, options = request.bundle, request.options
     if refusal := too_few(bundle, request.topics):
@@ -52,7 +52,9 @@ def isolate_outstanding(request: SplitRequest) -> CutPoints | CutRefusal:
 
 
 def _named(request: SplitRequest, everywhere: Sequence[Place]) -> tuple[list[Place], tuple[CutRefusal, ...]]:
-    """Return the places of the named topics, heaviest first, and a refusal for each name without a topic in the bundle."""
+    """Return the places of the named topics, heaviest first, and a refusal for each name without a topic in the bundle. A name without a
+    partition number names all its partitions; a repeated name counts once. `everywhere`: all places of the bundle.
+    """
     by_name = {name: topics_named(name, request.topics) for name in dict.fromkeys(request.options.topics)}
     places_named = {place_of(topic.hash_value) for topics in by_name.values() for topic in topics}
     missing = tuple(

@@ -28,8 +28,8 @@ from controller.bundles.domain.splitting.algorithms.refusal import CutRefusal, C
 
 
 def load_equally(request: SplitRequest) -> CutPoints | CutRefusal:
-    """Return the cuts into `options.parts` parts of even load; fewer parts, with a refusal, if the budget is smaller or if the topics
-    with load cannot be divided into as many parts.
+    """Return the cuts into `options.parts` parts, of which the heaviest is as light as possible; fewer parts, with a refusal, if the budget
+    (not 0) is smaller or if the topics with load cannot be divided into as many parts.
 
     Refused if no cut can separate two topics with load.
     """
@@ -51,8 +51,8 @@ def load_equally(request: SplitRequest) -> CutPoints | CutRefusal:
 
 
 def even_starts(loaded: Sequence[Place], parts: int, options: SplitOptions) -> list[int]:
-    """Return the index in `loaded` of the first place of every part but the lowest, if `loaded` is divided into `parts` parts of even load;
-    2 <= parts <= number of places.
+    """Return the index in `loaded` of the first place of every part but the lowest, rising, if `loaded` (places by hash) is divided into
+    `parts` parts of even load; 2 <= parts <= number of places.
     """
     max_share = _least_maximum(loaded, parts, options)
     starts: list[int] = []
@@ -83,8 +83,8 @@ def _least_maximum(loaded: Sequence[Place], parts: int, options: SplitOptions) -
 def _filled(
     loaded: Sequence[Place], first: int, bound: float, options: SplitOptions
 ) -> tuple[int, float, float]:
-    """Fill parts from place `first` on, each up to the bound (a share of a limit); a place that exceeds the bound alone begins a part.
-    Return the number of parts, the heaviest load of a part, and the lightest load that exceeded the bound (infinite if none did).
+    """Fill parts from place `first` to the last, each up to the bound (a share of a limit), which is at least the load of the heaviest
+    place. Return the number of parts, the heaviest load of a part, and the lightest load that exceeded the bound (infinite if none did).
 
     Rates are added place by place from the low end of a part, here and in `_even_end`, so that the same part always has the same sum. The
     loop works on plain numbers, because nearly all the time is spent in it.
@@ -109,7 +109,8 @@ def _even_end(
     loaded: Sequence[Place], first: int, parts_after: int, max_share: float, options: SplitOptions
 ) -> int:
     """Return the index of the first place after the part that begins with place `first`. The load of the part is nearest to an even share
-    of the remaining load, at most `max_share`, and `parts_after` parts can take the rest.
+    of the remaining load, at most `max_share`, and `parts_after` parts of at most `max_share` can take the rest, each with a place at
+    least. Of two equally near ends, return the lower.
     """
     lowest = bisect_left(
         range(len(loaded)),

@@ -52,8 +52,8 @@ def split_algorithm(name: str) -> SplitAlgorithm:
 def plan_split(name: str, request: SplitRequest) -> SplitPlan | CutRefusal:
     """Return the cuts of the algorithm with the load of each part, or its refusal.
 
-    A bundle that is too narrow and a plan over the budget are refused, whatever the algorithm. Raises InvalidInput
-    for an unknown name or for options that the algorithm cannot use.
+    A bundle that is too narrow, a budget of 0, and a plan over the budget are refused, whatever the algorithm. Raises InvalidInput for an
+    unknown name or, after the first two of these refusals, for options that the algorithm cannot use.
     """
     algorithm = split_algorithm(name)
     bundle, budget = request.bundle, request.options.bundle_budget

@@ -12,8 +12,8 @@ from controller.domain.errors import InvalidInput
 
 
 def specified_positions(request: SplitRequest) -> CutPoints | CutRefusal:
-    """Return the positions strictly inside the bundle, with a refusal for each other position. Refused if none is inside, or with fewer
-    than two topics unless forced.
+    """Return the positions strictly inside the bundle, rising and once each, with a refusal for each other position. Refused if none is
+    inside, or with fewer than two topics unless `force` is set.
 
     Raises InvalidInput, whatever the topics, if no position is given.
     """

@@ -18,8 +18,8 @@ from controller.domain.pulsar_names import canonical_topic_name, partitioned_top
 
 
 def specified_topic_count_equally(request: SplitRequest) -> CutPoints | CutRefusal:
-    """Return the cut that halves the number of the named topic's partitions in the bundle. Refused if fewer than two of these
-    partitions are in the bundle, or if no cut can separate them.
+    """Return the cut that halves the number of the named topic's partitions in the bundle, as nearly as possible. A name with a partition
+    number is only this partition. Refused if fewer than two of these partitions are in the bundle, or if no cut can separate them.
 
     Raises InvalidInput unless `options.topics` is a single valid topic name.
     """
