@@ -381,9 +381,13 @@ def compute_here(
 def compute(
     spark: SparkSession, rates: DataFrame, recordings: Sequence[Recording], question: Question, parallel: int
 ) -> pa.Table:
-    """Compute the results (`RESULTS`) on Spark, with `parallel` tasks at a time, and return them sorted by load, key, policy and seed.
-    With fewer loads than tasks the candidates of a load are divided among tasks. `rates` without a recording are ignored. A recording
-    without rates has no result. A load that cannot be simulated has an error row from each task that has a part of it.
+    """Compute the results (`RESULTS`) on Spark, and return them sorted by load, key, policy and seed. `rates` has the columns of
+    `RATE_COLUMNS`. `parallel` is the number of tasks that the session runs at a time; it decides how the work is divided, into at most
+    `WAVES` times as many tasks.
+
+    With fewer loads than `parallel` the cases of a load are divided among tasks. `rates` without a recording are ignored. A recording
+    without rates has no result. If a case cannot be simulated, the task's part of the load has a single row with the error; other parts of
+    the load may have results.
     """
     from pyspark.sql import functions as f
 

@@ -5,7 +5,6 @@ Evaluations are read as documents, so that a present evaluation and one of the d
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -78,26 +77,21 @@ def matched(
     first: Sequence[Document], second: Sequence[Document]
 ) -> tuple[list[Document], list[Document], list[Document]]:
     """Return the documents that are only in the first sequence, in its order; only in the second, in its order; and in
-    both, in the order of the second. Documents are equal whatever the order of their keys. Equal documents are matched
-    one to one, so repetitions count.
+    both, in the order of the second. Numbers are compared by value. Equal documents are matched one to one, so
+    repetitions count. Raises ValueError for NaN and infinities.
     """
     only_first = list(first)
     only_second, in_both = list[Document](), list[Document]()
-    keys = [_key(document) for document in only_first]
+    unmatched = [exact(document) for document in only_first]
     for document in second:
-        key = _key(document)
-        if key in keys:
-            index = keys.index(key)
-            keys.pop(index)
+        compared = exact(document)
+        if compared in unmatched:
+            index = unmatched.index(compared)
+            unmatched.pop(index)
             in_both.append(only_first.pop(index))
         else:
             only_second.append(document)
     return only_first, only_second, in_both
-
-
-def _key(document: Document) -> str:
-    """Return a text that is equal for equal documents, whatever the order of their keys."""
-    return json.dumps(exact(document), sort_keys=True, default=str)
 
 
 def at(milliseconds: float | None) -> datetime | int | None:

@@ -324,12 +324,13 @@ def read_answers(
     columns: str | None = None,
     **filters: object,
 ) -> list[Row]:
-    """Return the first `limit` rows (None: all) for a caller that has looked up the topic: `topic` and `topic_id`
-    are ordinary filters.
+    """Return the first `limit` rows (None: all), converted by the question's `present`, for a caller that has looked up
+    the topic: `topic` and `topic_id` are ordinary filters.
 
-    `order` and `columns` replace the order and the columns of the question. A filter that is None, False or an empty
-    text does not filter, and a filter without a condition in the question is ignored. No rows are no error. Raises
-    InvalidInput if the span from `since` to `until` is empty.
+    `order` and `columns` replace the order and the columns of the question; `columns` must contain what `present`
+    reads, and columns whose names begin with `key_` are left out. A filter that is None, False or an empty text does not
+    filter. A filter that is neither a condition of the question nor a parameter of its view is ignored; parameters of
+    the view must be given. No rows are no error. Raises InvalidInput if the span from `since` to `until` is empty.
     """
     values = {name: value for name, value in filters.items() if value not in (None, "")}
     rows = read_view(

@@ -14,10 +14,11 @@ _SEGMENT = re.compile(r"segment://([^/]+/[^/]+)/(.+)/([^/]+)", re.DOTALL)
 
 
 def topic_path(topic: str) -> str:
-    """Return `scalable/t/n/x`, each part percent-encoded: the path behind `/admin/v2/`. Slashes in the
-    topic's own name `x` are encoded too.
+    """Return `scalable/t/n/x`, the path behind `/admin/v2/`. The topic's own name `x` is percent-encoded, its
+    slashes too; tenant and namespace need no encoding.
 
-    Raises InvalidInput for a name of another form than `topic://t/n/x`.
+    Raises InvalidInput for a name of another form than `topic://t/n/x`, and for a tenant or namespace that
+    Pulsar does not allow.
     """
     match = _TOPIC.fullmatch(topic)
     if match is None:
@@ -26,8 +27,8 @@ def topic_path(topic: str) -> str:
 
 
 def segment_path(backing_topic: str) -> str:
-    """Return `segments/t/n/x/0000-7fff-12`, each part percent-encoded: the path behind `/admin/v2/`. Raises
-    InvalidInput for a name that is not of a segment.
+    """Return `segments/t/n/x/0000-7fff-12`, the path behind `/admin/v2/`. The topic's own name `x` is
+    percent-encoded; the other parts need no encoding. Raises InvalidInput for a name that is not of a segment.
     """
     parts = _parts(backing_topic)
     return f"segments/{namespace_path(parts[1])}/{quoted(parts[2])}/{parts[3]}"
