@@ -320,7 +320,8 @@ class Client:
         token may see.
 
         `on_change` is called, in a thread of the watch, with the removed and the added topics. It must not
-        block. `TopicWatch.topics` contains the first set when this method returns.
+        block. `TopicWatch.topics` contains the first set when this method returns. After an error of
+        `on_change`, which is logged, the change is reported again.
         """
         notify = on_change or (lambda _removed, _added: None)
         return TopicWatch(self._servers, namespace, properties=properties, on_change=notify)

@@ -54,8 +54,7 @@ class StreamConsumer(Consumer[InnerConsumer]):
         message, in order.
         """
         self._demand_open()
-        for batch in _batches(messages):
-            self._inner.give_back(batch)
+        self._give_back(_batches(messages))
 
     @contextmanager
     def transaction(self, messages: Message | Sequence[Message]) -> Iterator[Any]:
@@ -84,14 +83,19 @@ class StreamConsumer(Consumer[InnerConsumer]):
             self.negative_acknowledge(messages)
             raise _unreachable(error) from error
         with closing(connection):
+            is_block_over = False
             try:
                 with closing(connection.cursor()) as cursor:
                     yield cursor
+                    is_block_over = True
                     for batch in batches:
                         self._inner.commit(batch, connection)
                 connection.commit()
             except (FencedOut, AlreadyStored) as error:
                 _roll_back(connection)
+                if not is_block_over:  # an error of the application
+                    self._give_back(batches)
+                    raise
                 _log.info("%s", error)
                 # AlreadyStored does not show if the other batches are stored.
                 if isinstance(error, FencedOut) or len(batches) > 1:
@@ -99,7 +103,7 @@ class StreamConsumer(Consumer[InnerConsumer]):
                     return
             except BaseException as error:
                 _roll_back(connection)
-                self.negative_acknowledge(messages)
+                self._give_back(batches)
                 if connection.closed and isinstance(error, getattr(connection, "Error", ())):
                     raise _unreachable(error) from error
                 raise
@@ -116,6 +120,13 @@ class StreamConsumer(Consumer[InnerConsumer]):
         StoreUnavailable.
         """
         return self._inner.lag()
+
+    def _give_back(self, batches: Sequence[Batch]) -> None:
+        """Return the batches, to be delivered again. Does nothing for a batch whose ownership has ended; after
+        `close` these are all batches.
+        """
+        for batch in batches:
+            self._inner.give_back(batch)
 
     def _read(self, most: int, timeout_seconds: float) -> list[Message]:  # noqa: ARG002 - the batch has its own size
         """Return the messages of the next batch, whatever `most` is; empty if none arrives within

@@ -37,9 +37,9 @@ class EventWatch(OneProcess):
         """Start a thread that holds the event stream at `path` open until `close`.
 
         `on_event` is called with the name and the data of each event except heartbeats and the end of the
-        stream; if it raises, the stream is reopened. `query` is called at each opening, and returns the query
-        parameters. `on_refusal` is called when a worker refuses the request with a terminal error, or
-        `on_event` raises one; the watch keeps trying.
+        stream; if it raises, the error is logged, and the stream is reopened. `query` is called at each
+        opening, and returns the query parameters. `on_refusal` is called when a worker refuses the request with
+        a terminal error; the watch keeps trying.
         """
         self._servers, self._path = servers, path
         self._on_event, self._query, self._on_refusal = on_event, query, on_refusal
@@ -76,9 +76,9 @@ class EventWatch(OneProcess):
         """Follow one stream until it ends, and call `on_event` for each event but heartbeats.
 
         Each event resets the backoff. Return True if the worker ended the stream only because its token
-        expired, so that the next stream has a fresh token; False after another end by the worker, and after
-        `close`. Raises the errors of `Servers.events` (StoreUnavailable when the stream breaks) and of
-        `on_event`.
+        expired, so that the next stream has a fresh token; False after another end by the worker, after an
+        error of `on_event`, which is logged, and after `close`. Raises the errors of `Servers.events`
+        (StoreUnavailable when the stream breaks).
         """
         with self._servers.events(self._path, query=self._query(), silent_seconds=SILENT_SECONDS) as feed:
             self._feed = feed
@@ -88,6 +88,10 @@ class EventWatch(OneProcess):
                 if event.event == "end":
                     return is_for_the_token(event)
                 if event.event != "heartbeat":
-                    self._on_event(event.event, event.data)
+                    try:
+                        self._on_event(event.event, event.data)
+                    except Exception:  # noqa: BLE001 - a CleaveError here is the application's, and no refusal
+                        _log.exception("cannot handle an event of %s; reopening the stream", self._path)
+                        return False
                 backoff.reset()
         return False

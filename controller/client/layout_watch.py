@@ -39,20 +39,19 @@ class LayoutWatch:
     def refresh_if_changed(self) -> bool:
         """Read the topic again if a change was notified, into `snapshot`. Return True if the topic was read.
 
-        Raises the errors of `LayoutSource.topic`, such as TopicNotFound; then the next call reads again. Also
-        raises TopicNotFound if another topic has the name; then the next call reads only after another
-        notification.
+        Raises the errors of `LayoutSource.topic`, such as TopicNotFound, and TopicNotFound also if another
+        topic has the name. After an error the next call reads again.
         """
         if not self._changed.is_set():
             return False
         self._changed.clear()  # cleared before reading, so that a change during the read sets the flag again
         try:
             snapshot = self._source.topic(self.snapshot.name)
+            if snapshot.topic_id != self.snapshot.topic_id:
+                raise TopicNotFound(f"{snapshot.name} was deleted and created again; open it again")
         except Exception:
             self._changed.set()
             raise
-        if snapshot.topic_id != self.snapshot.topic_id:
-            raise TopicNotFound(f"{snapshot.name} was deleted and created again; open it again")
         self.snapshot = snapshot
         return True
 

@@ -81,6 +81,13 @@ def _refusal(payload: object, key: object, metadata: object) -> InvalidInput:
     )
 
 
+def _of_queued(error: InvalidInput) -> Terminal:
+    """Return the error for queued messages that were refused with InvalidInput. InvalidInput of `send` itself
+    means that its message is not queued.
+    """
+    return Terminal(f"queued messages cannot be sent: {error}")
+
+
 @checks_arguments
 class Producer(OneProcess, StoresOnExit):
     """One producer of one topic. For one thread; the producer sends in its own threads.
@@ -180,11 +187,10 @@ class Producer(OneProcess, StoresOnExit):
 
         Messages without a key go to the active segments in rotation. Raises, like `flush`, the error that has
         blocked earlier messages for longer than the timeout, and at once an error that is not retried. After
-        these errors every message stays queued, including this one, also after an InvalidInput with which the
-        data plane refused an earlier message. Raises InvalidInput, and does not queue the message, for an
-        argument of a wrong type, a key without a UTF-8 form, or a payload of more than MAX_MESSAGE_BYTES.
-        Raises Terminal, and does not queue the message, after `close`; if another thread closes the
-        producer during the call, Terminal gives the number of dropped messages.
+        these errors every message stays queued, including this one. Raises InvalidInput, and does not queue
+        the message, for an argument of a wrong type, a key without a UTF-8 form, or a payload of more than
+        MAX_MESSAGE_BYTES. Raises Terminal, and does not queue the message, after `close`; if another thread
+        closes the producer during the call, Terminal gives the number of dropped messages.
         """
         is_bytes, is_right = isinstance(payload, bytes), isinstance(metadata, _METADATA)
         if not is_bytes or len(payload) > MAX_MESSAGE_BYTES or not is_right or not isinstance(key, _KEYS):
@@ -202,7 +208,7 @@ class Producer(OneProcess, StoresOnExit):
                         (payload, None if key is None else key_bytes(key), None, metadata)
                     )
                     self._pending += 1
-                    self._routing.route_all()
+                    self._route_all()
                     self._start_lanes(self._lanes, whole_batches=True)
                 else:
                     lane = self._lanes.put(payload, key, metadata)
@@ -228,8 +234,8 @@ class Producer(OneProcess, StoresOnExit):
         Raises the error that persists after `send_timeout_seconds`: SegmentTerminated if no successor of a
         fenced segment was published, or a missing log was not created again; DataPlaneUnavailable;
         StoreUnavailable. Raises at once an error that is not retried: TopicNotFound if the topic was deleted,
-        another refusal, or an exception of `on_stored`. Call it again to continue. Raises Terminal if the
-        producer is closed with pending messages, and gives their number.
+        Terminal for another refusal, or an exception of `on_stored`. Call it again to continue. Raises
+        Terminal if the producer is closed with pending messages, and gives their number.
         """
         self._store_until(lambda: self._pending == 0)
 
@@ -379,8 +385,8 @@ class Producer(OneProcess, StoresOnExit):
         the lock. Unless `sends_all`, a lane sends only full batches while another lane is sending. Report segments
         that stay fenced.
 
-        Raises the error of a lane, and the errors of `SuccessorRouting.route_all`. Raises SegmentTerminated
-        if `send_timeout_seconds` after the call messages wait for the successor of a fenced segment, or for a
+        Raises the error of a lane, and the errors of `_route_all`. Raises SegmentTerminated if
+        `send_timeout_seconds` after the call messages wait for the successor of a fenced segment, or for a
         missing log to be created again. Until then the layout is read again every LOOK_SECONDS without
         progress.
         """
@@ -389,7 +395,7 @@ class Producer(OneProcess, StoresOnExit):
             # cleared before the check, so that a change during the check sets it again
             self._progress.clear()
             with self._lock:
-                is_routed = self._routing.route_all()
+                is_routed = self._route_all()
                 self._fenced.report(LOOK_SECONDS)
                 self._demand_sent()
                 if is_done():
@@ -412,6 +418,13 @@ class Producer(OneProcess, StoresOnExit):
             ]
             if not self._progress.wait(max(0.0, min(limits))) and fenced:
                 self._routing.look_again()
+
+    def _route_all(self) -> bool:
+        """Call `SuccessorRouting.route_all`, but raise Terminal instead of its InvalidInput."""
+        try:
+            return self._routing.route_all()
+        except InvalidInput as error:
+            raise _of_queued(error) from error
 
     def _demand_sent(self) -> None:
         """Raise the error of the first lane that has one, once: the lane forgets the error and is retried."""
@@ -516,7 +529,8 @@ class Producer(OneProcess, StoresOnExit):
         nothing (`_settle`); a missing log of an active segment is awaited. Other errors are recorded by
         `SendLane.fail`, for the application's next call.
         """
-        stored, failure, is_missing = 0, None, False
+        stored, is_missing = 0, False
+        failure: Exception | None = None
         try:
             stored = append()
         except SegmentTerminated:
@@ -524,6 +538,8 @@ class Producer(OneProcess, StoresOnExit):
         # the log was deleted long after the fence, or was lost
         except SegmentNotFound:
             is_missing = True
+        except InvalidInput as error:
+            failure = _of_queued(error)
         except Exception as error:  # noqa: BLE001 - the application's next call raises it
             failure = error
         with self._lock:

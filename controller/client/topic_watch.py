@@ -54,8 +54,7 @@ class TopicWatch(OneProcess):
 
         `on_change` is called with the removed and the added topics in the watch's thread, and must not block.
         The first set is complete when the constructor returns, and is not reported. After an error of
-        `on_change`, which is logged unless it is a CleaveError, the change is reported again.
-        Raises InvalidInput, AccessDenied, StoreUnavailable.
+        `on_change`, which is logged, the change is reported again. Raises InvalidInput, AccessDenied, StoreUnavailable.
         """
         tenant, _, name = namespace.partition("/")
         if not tenant or not name or "/" in name:

@@ -169,8 +169,8 @@ class GuardedProtocol(HttpToolsProtocol):
         """Start the app, or queue the request behind the request in progress, and allow a limited time for the body to arrive. The app
         starts before the body is complete.
 
-        Refuse a body that is too large or has no length with 413. If requests are queued on the connection, disconnect the client without
-        an answer instead; so a request beyond `MOST_PIPELINED` queued requests is never answered.
+        Refuse a body that is too large or has no length with 413. If an earlier request of the connection is not answered, disconnect the
+        client without an answer instead; so a request beyond `MOST_PIPELINED` queued requests is never answered.
         """
         problem = body_problem(self.headers)
         if problem is not None:
@@ -240,15 +240,18 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def _refuse(self, status: int, reason: str) -> None:
         """Answer with the status and a JSON reason, and disconnect once the client has had `_LINGER_SECONDS` to read the answer. The app
-        sees a request in progress as disconnected. If the answer of this request has begun, or further requests wait, only disconnect.
+        sees a request in progress as disconnected. If the answer of this request has begun, or another request is not answered, only
+        disconnect: the client would take the refusal for the answer to its oldest request.
         """
+        # From the end of its head on, the refused request is the newest one that the app has got.
+        is_newest = self._awaited is Awaited.BODY
         self._refusal = (status, reason)
         self._await(None)
         cycle = cast("RequestResponseCycle | None", self.cycle)  # None before the first request
         if cycle is not None and not cycle.response_complete:
             cycle.disconnected = True
             cycle.message_event.set()
-            if cycle.response_started or self.pipeline:
+            if cycle.response_started or self.pipeline or not is_newest:
                 self.drop()
                 return
         self._unset_keepalive_if_required()

@@ -214,7 +214,7 @@ class AdminCalls:
 
         Raises the error of a refusal whose status is not accepted; UnknownAddress for a 404 without a reason,
         even if the status is accepted; DataPlaneTimeout at the deadline; and DataPlaneUnavailable for a body
-        that is too long, or that is no JSON though the request succeeded.
+        that is too long, or that is no JSON though the request succeeded or a 409 is accepted.
         """
         body = bytearray()
         for chunk in response.iter_content(_CHUNK_BYTES):
@@ -235,7 +235,8 @@ class AdminCalls:
             raise refusal(
                 ask.purpose, status, reason.strip(), retry_after=response.headers.get("Retry-After")
             )
-        if document is _NO_JSON and not is_refusal:
+        if document is _NO_JSON and (not is_refusal or status == 409):
+            # A proxy's 409 does not show that a log or a subscription exists.
             raise half_answer(ask.purpose, status, f"not JSON: {text[:80]}")
         broker = urlsplit(response.url).netloc
         return Answer(status, document, broker, response.headers, STEADY_CLOCK.now_ms())

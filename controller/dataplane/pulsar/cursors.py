@@ -38,6 +38,8 @@ OWNER, READER, OWNERSHIP = "cleave.owner", "cleave.reader", "cleave.ownership"
 """Properties of a consumer: the owner's name; a mark that no other reader has; and its ownership,
 `origin.generation`.
 """
+WHOLE_ENTRY = 2**31 - 1
+"""Index in a batch that stands for the position behind every message of the entry."""
 _GONE = frozenset({404})
 
 
@@ -283,7 +285,7 @@ class Cursors:
         if internal.get("state") != "Terminated":
             return False
         last = place_told(internal["lastConfirmedEntry"])
-        if last[1] < 0 or read[:2] > last:
+        if last[1] < 0 or read >= (*last, WHOLE_ENTRY):
             return True
         if read[:2] != last:
             return False
@@ -299,12 +301,13 @@ class Cursors:
 
     def demand_kept(self, backing_topic: str, after: Position, deadline: Deadline) -> None:
         """Raise DataGone unless the broker still has the position's ledger, and so every message that follows
-        the position, or the position is behind the topic's last entry. DataGone is also raised for a position
-        in the last entry if the entry's ledger was deleted. Raises SegmentNotFound.
+        the position, or the position is behind the topic's last entry. DataGone is also raised for the position
+        of a message of the last entry if the entry's ledger was deleted, because more messages of the entry may
+        follow. Raises SegmentNotFound.
         """
         internal = self.internal(backing_topic, deadline)
         ledgers = {int(ledger["ledgerId"]) for ledger in internal.get("ledgers") or ()}
-        if after[0] in ledgers or after[:2] > place_told(internal["lastConfirmedEntry"]):
+        if after[0] in ledgers or after >= (*place_told(internal["lastConfirmedEntry"]), WHOLE_ENTRY):
             return
         raise DataGone(
             f"{backing_topic}: the broker has deleted the messages behind {after[0]}:{after[1]}, or may have; start again at the "

@@ -6,6 +6,7 @@ status, the broker's reason and the next step. No other module of this package i
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -204,12 +205,14 @@ def _retry_after_seconds(text: str | None) -> float | None:
     if text is None:
         return None
     try:
-        return max(0.0, float(text))
+        seconds = float(text)
     except ValueError:
         pass
+    else:
+        return None if math.isnan(seconds) else max(0.0, seconds)
     try:
         when = parsedate_to_datetime(text)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     if when.tzinfo is None:  # a date of HTTP is in UTC
         when = when.replace(tzinfo=UTC)

@@ -33,8 +33,16 @@ from controller.dataplane.pulsar.bucket_reader import BUCKET_PREFETCH_MESSAGES, 
 from controller.dataplane.pulsar.buckets import demand_on_ring
 from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.dataplane.pulsar.cursor_claims import Claim, evict_holders
-from controller.dataplane.pulsar.cursors import OWNER, OWNERSHIP, READER, Cursors, Holder, ownership_text
-from controller.dataplane.pulsar.position_reader import WHOLE_ENTRY, PulsarPositionReader
+from controller.dataplane.pulsar.cursors import (
+    OWNER,
+    OWNERSHIP,
+    READER,
+    WHOLE_ENTRY,
+    Cursors,
+    Holder,
+    ownership_text,
+)
+from controller.dataplane.pulsar.position_reader import PulsarPositionReader
 from controller.dataplane.pulsar.queue_reader import AGAIN_MS, QUEUE_PREFETCH_MESSAGES, PulsarQueueReader
 from controller.dataplane.pulsar.reader import PREFETCH_MESSAGES, PulsarReader
 from controller.dataplane.pulsar.reader_stall import STALL_SECONDS

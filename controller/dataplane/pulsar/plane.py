@@ -126,8 +126,9 @@ class PulsarDataPlane(OneProcess):
         return topic_requests.state(ask, self._admin.ask(ask, self._admin.deadline()))
 
     def create_subscription(self, backing_topic: str, subscription: str) -> None:
-        """Create the subscription at the earliest position, behind a barrier if the topic begins with one; an
-        existing subscription keeps its position. Raises SegmentNotFound.
+        """Create the subscription at the earliest position, behind a barrier if the topic begins with one. An
+        existing subscription keeps its position, but skips a barrier that it has not acknowledged, unless its
+        gate is closed. Raises SegmentNotFound.
 
         Checks the topic first, because a broker that creates topics on demand would create it.
         """
@@ -140,7 +141,8 @@ class PulsarDataPlane(OneProcess):
             )
         if subscription not in existing:
             self._admin.ask(topic_requests.create_cursor(backing_topic, subscription), deadline)
-            self._gates.skip_barrier(backing_topic, subscription, deadline)
+        # An earlier call may have created the subscription and then failed to skip the barrier.
+        self._gates.skip_barrier(backing_topic, subscription, deadline)
 
     def delete_subscription(self, backing_topic: str, subscription: str) -> None:
         """Delete the subscription, even if it has consumers. A missing subscription or topic is success."""

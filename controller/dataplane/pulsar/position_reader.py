@@ -43,9 +43,6 @@ from controller.forks import OneProcess
 
 log = telemetry.get_logger(__name__)
 
-WHOLE_ENTRY = 2**31 - 1
-"""Index in a batch that stands for the position behind every message of the entry."""
-
 
 class PulsarPositionReader(OneProcess):
     """A `PositionReader`: reads a topic without a subscription, as long as its connection lasts. Created by

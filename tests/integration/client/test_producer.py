@@ -16,6 +16,7 @@ from controller.domain.errors import (
     DataPlaneUnavailable,
     InvalidInput,
     SegmentTerminated,
+    Terminal,
     TopicNotFound,
 )
 from controller.domain.hash_range import HashRange
@@ -323,6 +324,44 @@ def test_a_topic_made_anew_under_the_name_is_another_one(bench: Bench, producer:
     with pytest.raises(TopicNotFound, match="created again"):
         wait_until(send, message="the producer knows")
     assert bench.unread("billing") == 0
+
+
+def refuse(*_arguments: object, **_named: object) -> int:
+    raise InvalidInput("injected: refused")
+
+
+def test_what_refuses_an_earlier_message_does_not_refuse_the_next_one(
+    bench: Bench, producer: Producer, logs: FaultyLogs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A caller that takes InvalidInput for a refusal of its message would send the message a second time, or drop it."""
+    monkeypatch.setattr(logs, "append", refuse)
+    for number in range(10):  # a batch
+        producer.send(b"%d" % number, "key-1")
+    wait_until(lambda: producer._has_failed, message="the batch is refused")
+    with pytest.raises(Terminal, match=r"^queued messages cannot be sent: injected: refused$") as raised:
+        producer.send(b"10", "key-1")
+    monkeypatch.undo()
+
+    assert not isinstance(raised.value, InvalidInput)
+    assert producer.pending == 11
+    producer.flush()
+    assert flows(bench, 0, 1) == {b"key-1": list(range(11))}
+
+
+def test_a_layout_that_cannot_be_read_does_not_refuse_the_message(
+    bench: Bench, source: PostgresSource, producer: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As for a token that is not valid at that moment."""
+    monkeypatch.setattr(source, "topic", refuse)
+    producer._routing.look_again()
+    for call in (lambda: producer.send(b"0", "key-1"), producer.flush):
+        with pytest.raises(Terminal, match=r"^queued messages cannot be sent: injected: refused$") as raised:
+            call()
+        assert not isinstance(raised.value, InvalidInput)
+    monkeypatch.undo()
+
+    producer.flush()
+    assert flows(bench, 0, 1) == {b"key-1": [0]}
 
 
 def test_producing_goes_on_in_order_while_the_layout_changes_again_and_again(

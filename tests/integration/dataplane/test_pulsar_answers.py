@@ -10,10 +10,13 @@ import pytest
 
 from controller.dataplane.base import LogState, Successor
 from controller.dataplane.pulsar.admin import Deadline
+from controller.dataplane.pulsar.barrier import BARRIER
 from controller.dataplane.pulsar.cluster_access import PulsarAccess
+from controller.dataplane.pulsar.cursors import WHOLE_ENTRY
 from controller.dataplane.pulsar.plane import PulsarDataPlane
 from controller.dataplane.pulsar.requirements import Namespaces, Severity
 from controller.domain.errors import (
+    DataGone,
     DataPlaneTimeout,
     DataPlaneUnavailable,
     InvalidInput,
@@ -21,7 +24,7 @@ from controller.domain.errors import (
     SegmentNotFound,
     Terminal,
 )
-from tests.support.scripted_broker import ScriptedBroker, scripted_broker
+from tests.support.scripted_broker import Behaviour, ScriptedBroker, scripted_broker
 
 LOG = "persistent://t/n/x-segment-0000-ffff-0"
 PATH = "/admin/v2/persistent/t/n/x-segment-0000-ffff-0"
@@ -223,6 +226,14 @@ class TestAnswers:
         with pytest.raises(DataPlaneUnavailable):
             plane.delete_segment(LOG)
 
+    def test_a_page_that_is_no_brokers_does_not_make_logs_exist(
+        self, broker: ScriptedBroker, plane: PulsarDataPlane
+    ) -> None:
+        broker.behaves(broker.says_text(409, "<html>Conflict</html>"))
+
+        with pytest.raises(DataPlaneUnavailable, match="CLEAVE_PULSAR_ADMIN_URL"):
+            plane.create_segment(LOG, [])
+
     @pytest.mark.parametrize("text", ["<html>welcome</html>", "", '{"other": 1}', "[]", "null"])
     def test_an_answer_that_says_nothing_of_it_is_none(
         self, broker: ScriptedBroker, plane: PulsarDataPlane, text: str
@@ -300,6 +311,26 @@ class TestAnswers:
             plane.sample([LOG])
 
 
+class TestPositions:
+    """A topic whose last ledger was deleted, because the topic was idle."""
+
+    def test_who_is_behind_the_last_entry_misses_nothing(
+        self, broker: ScriptedBroker, plane: PulsarDataPlane
+    ) -> None:
+        trimmed = {"lastConfirmedEntry": "5:9", "ledgers": [{"ledgerId": 6, "entries": 0}]}
+        broker.behaves(broker.says(200, trimmed))
+        cursors, deadline = plane._cursors, Deadline(30.0)
+
+        cursors.demand_kept(LOG, (5, 9, WHOLE_ENTRY), deadline)
+        for missed in ((5, 8, WHOLE_ENTRY), (5, 9, 0)):  # a batch may have had more messages
+            with pytest.raises(DataGone):
+                cursors.demand_kept(LOG, missed, deadline)
+
+        broker.behaves(broker.says(200, {**trimmed, **TERMINATED}), broker.refuses(404, "Ledger not found"))
+        assert cursors.is_at_end(LOG, (5, 9, WHOLE_ENTRY), deadline)
+        assert len(broker.received) == 4
+
+
 class TestRepeats:
     """An act whose answer was lost is done already when it is tried again."""
 
@@ -320,6 +351,34 @@ class TestRepeats:
         plane.delete_segment(LOG)
         plane.delete_subscription(LOG, "s")
         assert plane.segment_state(LOG) is LogState.MISSING
+
+    def test_a_barrier_that_a_subscription_has_not_skipped_is_skipped_by_the_repeated_call(
+        self, broker: ScriptedBroker, plane: PulsarDataPlane
+    ) -> None:
+        """No client acknowledges the barrier, so the subscription would never have read the log to its end."""
+
+        def internal(mark: str) -> Behaviour:
+            statistics = {"ledgers": [{"ledgerId": 7, "entries": 0}], "lastConfirmedEntry": "7:0"}
+            return broker.says(200, {**statistics, "cursors": {"s": {"markDeletePosition": mark}}})
+
+        stats = {"subscriptions": {"s": {"msgBacklog": 1}}}
+        entry = broker.says(200, X_Pulsar_producer_name=BARRIER, X_Pulsar_Is_Encrypted="true")
+        broker.behaves(
+            *(broker.says(200, {"subscriptions": {}}), broker.says(204), broker.refuses(503, "busy"))
+        )
+        with pytest.raises(DataPlaneUnavailable):
+            plane.create_subscription(LOG, "s")
+
+        no_rate = broker.says(200)
+        broker.behaves(
+            *(broker.says(200, stats), internal("7:-1"), entry, no_rate),
+            *(internal("7:-1"), broker.says(204), internal("7:0")),
+        )
+        plane.create_subscription(LOG, "s")
+
+        [skip] = [received for received in broker.received if received.method == "POST"]
+        assert skip.path == f"{PATH}/subscription/s/expireMessages"
+        assert json.loads(skip.body) == {"ledgerId": 7, "entryId": 0, "partitionIndex": -1}
 
     def test_a_subscription_is_not_made_on_what_is_missing(
         self, broker: ScriptedBroker, plane: PulsarDataPlane

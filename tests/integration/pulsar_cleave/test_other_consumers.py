@@ -11,6 +11,7 @@ import psycopg2
 import pytest
 
 import pulsar_cleave as cleave
+from controller.domain.errors import AlreadyStored, CleaveError, FencedOut
 from controller.services import subscription_admin
 from controller.store.topics.subscriptions import SubscriptionKind
 from tests.integration.pulsar_cleave.conftest import Shop
@@ -350,6 +351,28 @@ def test_a_transaction_whose_connection_is_lost_gives_its_messages_back(
             raised.value
         )
         assert isinstance(raised.value.__cause__, psycopg2.Error)
+
+
+@pytest.mark.parametrize("error", [FencedOut, AlreadyStored])
+def test_an_error_of_the_block_is_raised_whatever_its_class(
+    shop: Shop, positions: cleave.PositionTable, error: type[CleaveError]
+) -> None:
+    """It may come from another consumer that the block uses."""
+    options: dict[str, Any] = {"name": "billing-1", "positions": positions}
+    with shop.client.stream_consumer(shop.topic, "billing", **options) as consumer:
+        messages = consumer.receive_many(2, 60)
+        with pytest.raises(error, match="of the block"), consumer.transaction(messages):
+            raise error("of the block")
+        store_all(shop, consumer)
+
+
+def test_an_error_of_the_block_is_raised_after_a_close(shop: Shop, positions: cleave.PositionTable) -> None:
+    """As by a signal handler that closes the consumer and ends the process."""
+    options: dict[str, Any] = {"name": "billing-1", "positions": positions}
+    with shop.client.stream_consumer(shop.topic, "billing", **options) as consumer:
+        messages = consumer.receive_many(2, 60)
+        with pytest.raises(SystemExit), consumer.transaction(messages), closing(consumer):
+            raise SystemExit
 
 
 def test_a_transaction_that_finds_no_database_gives_its_messages_back(

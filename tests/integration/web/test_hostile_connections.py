@@ -242,6 +242,31 @@ class TestSizes:
         thousands = raw(ends, address).send(request("GET /nothing HTTP/1.1") * 5_000).rest()
         assert thousands.count(b"HTTP/1.1 404 ") < 5_000
 
+    @pytest.mark.parametrize(
+        "refused",
+        [
+            request("GET / HTTP/1.1", "X-Long: " + "a" * 9_000),
+            request("POST / HTTP/1.1", "Transfer-Encoding: chunked"),
+            b"\x16\x03\x01 no request",
+        ],
+        ids=["head", "body", "no HTTP"],
+    )
+    def test_a_refusal_is_not_the_answer_to_the_request_before(
+        self, address: str, ends: ExitStack, refused: bytes
+    ) -> None:
+        """A client reads answers in the order of its requests: it would take the first one for refused, though it is performed."""
+        said = raw(ends, address).send(request("GET /openapi.json HTTP/1.1") + refused).rest()
+
+        assert said == b""
+
+    def test_a_request_beyond_those_that_may_wait_is_not_answered(
+        self, address: str, ends: ExitStack
+    ) -> None:
+        most = 1 + connections.MOST_PIPELINED
+        said = raw(ends, address).send(request("GET /nothing HTTP/1.1") * (most + 1)).rest()
+
+        assert said == b""
+
 
 class TestTime:
     @pytest.fixture(autouse=True)

@@ -62,7 +62,17 @@ def test_each_status(status: int, reason: str, kind: type[CleaveError], advice: 
 
 @pytest.mark.parametrize(
     ("header", "delay_seconds"),
-    [("7", 7.0), ("0", 0.0), ("-3", 0.0), ("86400", LONGEST_DELAY_SECONDS), ("soon", 1.0), (None, 1.0)],
+    [
+        ("7", 7.0),
+        ("0", 0.0),
+        ("-3", 0.0),
+        ("86400", LONGEST_DELAY_SECONDS),
+        ("inf", LONGEST_DELAY_SECONDS),
+        ("soon", 1.0),
+        ("nan", 1.0),
+        ("1 Jan 99999999999999999999 00:00:00 GMT", 1.0),
+        (None, 1.0),
+    ],
 )
 def test_a_broker_may_say_when_to_come_again(header: str | None, delay_seconds: float) -> None:
     error = refusal("sample x", 429, "", retry_after=header)
