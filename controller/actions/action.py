@@ -19,6 +19,7 @@ from controller.actions.responses import Document, OperationResponse
 from controller.actions.rights import Right
 from controller.bootstrap import Application
 from controller.domain.errors import Conflict, InvalidLayoutChange, InvalidRange, NotFound
+from controller.domain.operation import OperationKind
 
 RequestT = TypeVar("RequestT", bound=BaseModel)
 ResponseT = TypeVar("ResponseT", bound=Document)
@@ -101,6 +102,8 @@ class Action(Generic[RequestT, ResponseT]):
     """
     is_command: bool = True
     """True if the action is also a command."""
+    operation_kinds: tuple[OperationKind, ...] = ()
+    """Kinds of the operation that the response describes, one of which a request becomes; empty without an operation."""
 
     @property
     def is_waited_for(self) -> bool:
@@ -154,14 +157,19 @@ def about(topic: str | None) -> Iterator[None]:
 def perform_in(context: Context, action: AnyAction, request: BaseModel) -> Any:
     """Perform the action and return its response. Errors about a topic get the topic's name.
 
-    If a request that becomes an operation fails with NotFound, and an earlier request with the same key has an
-    operation, the response of this operation is returned: the earlier attempt has deleted the topic.
+    If a request that becomes an operation fails with NotFound, and the same request with the same key has an
+    operation, the response of this operation is returned: the topic was deleted after the earlier attempt. Raises
+    Conflict if the key was used for another topic, subscription or kind of operation.
     """
-    with about(getattr(request, "topic", None)):
+    topic = getattr(request, "topic", None)
+    with about(topic):
         try:
             return action.perform(context, request)
         except NotFound:
-            earlier = context.earlier_intent() if issubclass(action.response, OperationResponse) else None
+            if topic is None or not action.operation_kinds:
+                raise
+            subscription = getattr(request, "subscription", None)
+            earlier = context.earlier_intent(topic, action.operation_kinds, subscription)
             if earlier is None:
                 raise
             return context.respond(action.response, earlier)

@@ -14,10 +14,9 @@ from controller.actions.context import Context
 from controller.actions.fields import Reason, SubscriptionName, TopicName, TopicRequest
 from controller.actions.responses import OperationResponse, Row, SegmentDocument
 from controller.actions.rights import Right
-from controller.dataplane.layout_keeper import LayoutKeeper
 from controller.dataplane.registry import PLANE_NAMES
-from controller.domain.errors import InvalidInput
 from controller.domain.names import LONGEST_TOPIC, topic_name
+from controller.domain.operation import OperationKind
 from controller.services import subscription_consumers, topic_admin, topic_adoption
 
 PLANES = ", ".join(PLANE_NAMES)
@@ -208,12 +207,10 @@ def attach(context: Context, request: AttachTopic) -> AttachmentResponse:
 
 
 def _segments_on_broker(context: Context, request: AttachTopic) -> list[SegmentDocument]:
-    """Return the active segments of the broker's layout, by range. Raises InvalidInput for a data plane that keeps no
+    """Return the active segments of the broker's layout, by range. Raises Unsupported for a data plane that keeps no
     layouts, and the errors of the data plane.
     """
-    keeper = context.app.planes[request.data_plane]
-    if not isinstance(keeper, LayoutKeeper):
-        raise InvalidInput(f"data plane {request.data_plane!r} keeps no layouts; choose pulsar_scalable")
+    keeper = topic_admin.layout_keeper(context.app.planes, request.data_plane)
     return [SegmentDocument.of(segment) for segment in keeper.read_layout(request.topic).active]
 
 
@@ -227,11 +224,31 @@ def detach(context: Context, request: DetachTopic) -> OperationResponse:
 
 
 ACTIONS = (
-    Action("topics adopt", "/topics/{topic}/adopt", Right.ADMINISTER, AdoptTopic, AdoptionResponse, adopt),
     Action(
-        "topics attach", "/topics/{topic}/attach", Right.ADMINISTER, AttachTopic, AttachmentResponse, attach
+        "topics adopt",
+        "/topics/{topic}/adopt",
+        Right.ADMINISTER,
+        AdoptTopic,
+        AdoptionResponse,
+        adopt,
+        operation_kinds=(OperationKind.ADOPT,),
     ),
     Action(
-        "topics detach", "/topics/{topic}/detach", Right.ADMINISTER, DetachTopic, OperationResponse, detach
+        "topics attach",
+        "/topics/{topic}/attach",
+        Right.ADMINISTER,
+        AttachTopic,
+        AttachmentResponse,
+        attach,
+        operation_kinds=(OperationKind.ATTACH,),
+    ),
+    Action(
+        "topics detach",
+        "/topics/{topic}/detach",
+        Right.ADMINISTER,
+        DetachTopic,
+        OperationResponse,
+        detach,
+        operation_kinds=(OperationKind.DETACH,),
     ),
 )

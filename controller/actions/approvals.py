@@ -123,7 +123,7 @@ def _answer(context: Context, request: AnswerRequest, *, approve: bool) -> Answe
         request.approvals,
         approve=approve,
         actor=context.caller.actor,
-        reason=context.journal_request(request.reason).reason,
+        reason=context.reason_of(request.reason),
     )
     return AnsweredApprovals(approvals=rows, dry_run=context.dry_run)
 

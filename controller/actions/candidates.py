@@ -190,7 +190,7 @@ def propose(context: Context, request: ProposeCandidate) -> ProposedCandidate:
         request.topic,
         PolicyOverride.from_document(request.parameters),
         actor=context.caller.actor,
-        reason=context.journal_request(request.reason).reason,
+        reason=context.reason_of(request.reason),
     )
     fields = _fields(context, request.topic, proposal.candidate)
     if context.dry_run and not proposal.was_proposed_before:
@@ -206,7 +206,7 @@ def withdraw(context: Context, request: WithdrawCandidate) -> CandidateResponse:
         context.store,
         request.topic,
         actor=context.caller.actor,
-        reason=context.journal_request(request.reason).reason,
+        reason=context.reason_of(request.reason),
     )
     return CandidateResponse(**_fields(context, request.topic, candidate))
 

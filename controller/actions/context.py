@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -10,10 +11,10 @@ from controller.actions.responses import OperationResponse, operation_fields
 from controller.actions.waiting import run_to_its_end, user_name
 from controller.bootstrap import Application
 from controller.domain.errors import CleaveError, TopicNotFound
-from controller.domain.operation import Operation, Origin
+from controller.domain.operation import Operation, OperationKind, Origin
 from controller.store.journal import operations
 from controller.store.journal.operations import Request
-from controller.store.journal.request_keys import Intent
+from controller.store.journal.request_keys import Intent, repeated_intent
 from controller.store.postgres.engine import Store
 from controller.store.topics import topics
 
@@ -74,16 +75,18 @@ class Context:
         return self.options.dry_run
 
     def journal_request(self, reason: str | None) -> Request:
-        """Return the caller's request for the journal, with the deadline of the settings. Without a `reason`, the caller's default reason
-        is recorded.
-        """
+        """Return the caller's request for the journal, with the deadline of the settings."""
         return Request(
             request_key=self.caller.request_key,
             origin=self.caller.origin,
             actor=self.caller.actor,
-            reason=reason or self.caller.default_reason,
+            reason=self.reason_of(reason),
             deadline_seconds=self.app.settings.operation_deadline_seconds,
         )
+
+    def reason_of(self, reason: str | None) -> str:
+        """Return the reason to record: the given one, otherwise the caller's default reason."""
+        return reason or self.caller.default_reason
 
     def operation_response(self, intent: Intent) -> OperationResponse:
         """Return the response about the intended operation, after the wait that the options allow (none in a dry run). An
@@ -106,13 +109,15 @@ class Context:
             fields = operation_fields(self.wait_for(intent.operation))
         return kind(**fields, **extra_fields, dry_run=self.dry_run, repeated=intent.repeated)
 
-    def earlier_intent(self) -> Intent | None:
-        """Return the operation of an earlier request with the caller's key; None if there is none. Reads the
-        application's own store, also in a dry run.
+    def earlier_intent(
+        self, topic: str, kinds: Collection[OperationKind], subscription: str | None = None
+    ) -> Intent | None:
+        """Return the operation of an earlier request with the caller's key, also if its topic no longer exists; None if
+        there is none. Reads the application's own store, also in a dry run. Raises Conflict if the key was used for
+        another topic, subscription (None: any) or kind of operation.
         """
         with self.app.store.transaction() as tx:
-            operation = operations.find_by_request_key(tx, self.caller.request_key)
-        return None if operation is None else Intent(operation, repeated=True)
+            return repeated_intent(tx, self.caller.request_key, topic, kinds, subscription)
 
     def wait_for(self, operation: Operation) -> Operation:
         """Wait for the operation, at most `wait_seconds` of the options, and return it as it is then, whether it

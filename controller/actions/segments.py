@@ -13,6 +13,7 @@ from controller.actions.fields import Hash, Keep, SegmentId, TopicRequest, split
 from controller.actions.responses import OperationResponse
 from controller.actions.rights import Right
 from controller.domain.durations import parse_duration
+from controller.domain.operation import OperationKind
 from controller.services import segment_admin
 from controller.services.segment_admin import Planner
 
@@ -154,8 +155,24 @@ def recut(context: Context, request: RecutSegments) -> OperationResponse:
 
 
 ACTIONS = (
-    Action("segments split", "/topics/{topic}/split", Right.OPERATE, SplitSegment, OperationResponse, split),
-    Action("segments merge", "/topics/{topic}/merge", Right.OPERATE, MergeSegments, OperationResponse, merge),
+    Action(
+        "segments split",
+        "/topics/{topic}/split",
+        Right.OPERATE,
+        SplitSegment,
+        OperationResponse,
+        split,
+        operation_kinds=(OperationKind.SPLIT,),
+    ),
+    Action(
+        "segments merge",
+        "/topics/{topic}/merge",
+        Right.OPERATE,
+        MergeSegments,
+        OperationResponse,
+        merge,
+        operation_kinds=(OperationKind.MERGE,),
+    ),
     Action(
         "segments rebucket",
         "/topics/{topic}/rebucket",
@@ -163,6 +180,15 @@ ACTIONS = (
         RebucketSegment,
         OperationResponse,
         rebucket,
+        operation_kinds=(OperationKind.REBUCKET,),
     ),
-    Action("segments recut", "/topics/{topic}/recut", Right.OPERATE, RecutSegments, OperationResponse, recut),
+    Action(
+        "segments recut",
+        "/topics/{topic}/recut",
+        Right.OPERATE,
+        RecutSegments,
+        OperationResponse,
+        recut,
+        operation_kinds=(OperationKind.RECUT,),
+    ),
 )

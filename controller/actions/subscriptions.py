@@ -21,6 +21,7 @@ from controller.actions.responses import (
 )
 from controller.actions.rights import Right
 from controller.domain.errors import InvalidInput, InvalidPolicy
+from controller.domain.operation import OperationKind
 from controller.domain.policy import UnreadablePolicy
 from controller.domain.seek_target import parse_seek_target
 from controller.domain.subscription_consumers import SubscriptionConsumers
@@ -40,6 +41,7 @@ CONSUMERS = (
 MOST_CURSORS = 1_000
 """Maximum number of cursors that a dry run of a seek lists."""
 _PATH = "/topics/{topic}/subscriptions/{subscription}"
+_CREATION = (OperationKind.SUBSCRIPTION_CREATE,)
 
 
 class SubscriptionRequest(ActionRequest):
@@ -232,7 +234,9 @@ def create(context: Context, request: CreateSubscription) -> OperationResponse:
     with context.store.transaction() as tx:
         topic = topics.find_topic(tx, request.topic)
         consumers = request.consumers or _consumers_of_policy(tx, topic, request.kind)
-    if consumers is SubscriptionConsumers.STOCK and context.earlier_intent() is None:
+    if consumers is SubscriptionConsumers.STOCK and not context.earlier_intent(
+        request.topic, _CREATION, request.subscription
+    ):
         subscription_consumers.demand_stock(
             context.store, context.app.planes, topic, request.subscription, request.kind
         )
@@ -334,13 +338,12 @@ def cancel_seek(context: Context, request: CancelSeek) -> CancelledSeeks:
     operation for at most the wait that the context allows, and return the operations as they are then. A dry run does
     not wait. Raises TopicNotFound, TopicNotLive, SubscriptionNotFound, and Conflict if there is no such seek.
     """
-    journal_request = context.journal_request(request.reason)
     operations = subscription_admin.give_up_seek(
         context.store,
         request.topic,
         request.subscription,
-        actor=journal_request.actor,
-        reason=journal_request.reason,
+        actor=context.caller.actor,
+        reason=context.reason_of(request.reason),
     )
     if not context.dry_run:
         operations = [context.wait_for(operation) for operation in operations]
@@ -357,6 +360,7 @@ ACTIONS = (
         OperationResponse,
         create,
         method="PUT",
+        operation_kinds=_CREATION,
     ),
     Action(
         "subscriptions delete",
@@ -366,6 +370,7 @@ ACTIONS = (
         OperationResponse,
         delete,
         method="DELETE",
+        operation_kinds=(OperationKind.SUBSCRIPTION_DELETE,),
     ),
     Action(
         "subscriptions set", f"{_PATH}/sharing", Right.ADMINISTER, SetSharing, SharingResponse, set_sharing
@@ -378,6 +383,7 @@ ACTIONS = (
         SeekResponse,
         seek,
         default_wait_seconds=300.0,
+        operation_kinds=(OperationKind.SEEK,),
     ),
     Action(
         "subscriptions cancel-seek",

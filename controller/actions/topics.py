@@ -21,6 +21,7 @@ from controller.actions.responses import (
 from controller.actions.rights import Right
 from controller.dataplane.registry import PLANE_NAMES
 from controller.domain.errors import Terminal
+from controller.domain.operation import OperationKind
 from controller.domain.policy import PolicyOverride
 from controller.services import reconciler, topic_admin
 from controller.store.topics import layouts, topics
@@ -216,6 +217,7 @@ ACTIONS = (
         OperationResponse,
         create,
         method="PUT",
+        operation_kinds=(OperationKind.CREATE, OperationKind.ATTACH),
     ),
     Action(
         "topics delete",
@@ -226,6 +228,7 @@ ACTIONS = (
         delete,
         method="DELETE",
         confirms="Delete {topic} with all its segments and messages?",
+        operation_kinds=(OperationKind.DELETE,),
     ),
     Action(
         "topics recover", "/topics/{topic}/recover", Right.ADMINISTER, RecoverTopic, RecoveryResponse, recover

@@ -40,8 +40,16 @@ def doctor(
     with application(name="cleave-doctor", statement_seconds=STATEMENT_SECONDS) as cleave:
         looks = {name: partial(run_check, name, check, cleave) for name, check in CHECKS.items()}
         findings = findings_by(began + CHECK_SECONDS, looks)
-        if all(finding.level != "wrong" for finding in findings if finding.check in NEEDED_FOR_NAMESPACES):
-            findings += _namespaces(cleave, namespace or [], fix=fix, due_at=began + REPORT_SECONDS)
+        wrong = [
+            finding.check
+            for finding in findings
+            if finding.level == "wrong" and finding.check in NEEDED_FOR_NAMESPACES
+        ]
+        findings += (
+            pulsar.not_checked(namespace or [], wrong)
+            if wrong
+            else _namespaces(cleave, namespace or [], fix=fix, due_at=began + REPORT_SECONDS)
+        )
     rows = [asdict(finding) for finding in _without_repetitions(findings)]
     emit(as_json, rows, rows_table(rows))
     if any(finding.level == "wrong" for finding in findings):

@@ -31,8 +31,8 @@ class SpanMaker:
         self._salt, self._resource = salt, resource
 
     def spans(self, traced: TracedOperation) -> list[ReadableSpan]:
-        """Return the spans of one ended operation, parents before children: those of its decision, if it has one, its own, the wait for a
-        runner, and its steps.
+        """Return the spans of one ended operation, parents before children: those of its decision, if it has one, its own, the wait for
+        its first step, and its steps.
 
         Operations of one decision share a trace. The same rows give the same ids.
         """
@@ -93,7 +93,8 @@ class SpanMaker:
         self, trace_id: int, operation: Row, steps: Sequence[Row], parent: SpanContext | None
     ) -> list[ReadableSpan]:
         """Return the span from the intent of the operation to the beginning of its first recorded step; none for an operation without
-        steps. Besides the wait for a runner, it includes failed attempts and the wait for older operations and readers.
+        steps. It includes the wait for a runner, failed attempts with the delays after them, and the wait for older operations and readers.
+        The journal records no time of a claim, so the wait for a runner has no span of its own.
         """
         if not steps:
             return []
@@ -102,7 +103,7 @@ class SpanMaker:
             self._span(
                 trace_id,
                 f"wait of {number}",
-                "wait for a runner",
+                "wait for the first step",
                 operation["intended_at"],
                 taken_up,
                 parent,

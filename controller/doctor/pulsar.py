@@ -114,6 +114,12 @@ def namespaces(cleave: Application, requested: Sequence[str], *, fix: bool, due_
     return findings
 
 
+def not_checked(requested: Sequence[str], wrong: Sequence[str]) -> list[Finding]:
+    """Return a finding for each requested namespace: it was not checked, because the checks `wrong` have failed."""
+    reason = f"neither checked nor set; first correct what is wrong under {', '.join(wrong)}"
+    return [Finding(f"pulsar {namespace}", "wrong", reason) for namespace in requested]
+
+
 def _unchecked(pending: Sequence[str]) -> Finding:
     """Return the finding about namespaces that were not checked in time."""
     return Finding(

@@ -29,6 +29,14 @@ from controller.domain.segment import Segment, SegmentState
 from controller.domain.segment_graph import SegmentGraph
 
 
+def demand_initial_count(segments: int) -> None:
+    """Raise InvalidLayoutChange unless a topic can start with this number of segments, 1..65536."""
+    if not 1 <= segments <= RING_SIZE:
+        raise InvalidLayoutChange(
+            f"a topic cannot start with {shown(segments)} segments; give 1 to {RING_SIZE} initial segments"
+        )
+
+
 @dataclass(frozen=True)
 class SegmentLayout(SegmentGraph):
     """A layout with its changes; `SegmentGraph` holds the queries.
@@ -52,10 +60,7 @@ class SegmentLayout(SegmentGraph):
         limit of segments is not checked: it limits automatic splits, not the operator who creates a topic. Raises
         InvalidLayoutChange for another number of segments.
         """
-        if not 1 <= segments <= RING_SIZE:
-            raise InvalidLayoutChange(
-                f"a topic cannot start with {shown(segments)} segments; give 1 to {RING_SIZE} initial segments"
-            )
+        demand_initial_count(segments)
         buckets = entry_buckets.buckets_for_budget(bucket_budget, segments, max_buckets)
         splits = entry_buckets.equal_splits(buckets)
         ranges = FULL_RANGE.divide(segments)

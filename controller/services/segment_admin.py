@@ -112,7 +112,7 @@ def _submit_locked(
     with store.transaction() as tx:
         topics.find_topic(tx, topic, lock=True)
         view = reshape_intents.look(tx, topic, request.request_key)
-        first_intent = reshape_intents.first_intent(tx, view, request)
+        first_intent = reshape_intents.first_intent(tx, view)
         if first_intent is not None:
             return first_intent
         return reshape_intents.intend(tx, _draft(store, planes, view, planner, request))

@@ -9,8 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from sqlalchemy import Connection
-
 from controller.dataplane.base import DataPlane, NamespacedDataPlane
 from controller.dataplane.layout_keeper import LayoutKeeper
 from controller.domain.errors import CleaveError, Conflict, InvalidInput, NotFound, Unsupported
@@ -19,7 +17,7 @@ from controller.domain.policy import PolicyOverride
 from controller.domain.utf8 import utf8
 from controller.store.journal import mirror_intents, operations, topic_intents
 from controller.store.journal.operations import Request
-from controller.store.journal.request_keys import Intent, repeat
+from controller.store.journal.request_keys import Intent, repeated_intent
 from controller.store.mirrors import mirrors
 from controller.store.postgres.engine import Store
 from controller.store.topics import policies, topics
@@ -92,13 +90,22 @@ def attach_topic(
     another topic used the name in the meantime, and Conflict if the request key was used for another request. The
     operation detects a topic that the broker lacks.
     """
-    if not isinstance(planes.get(data_plane), LayoutKeeper):
+    layout_keeper(planes, data_plane)
+    with store.transaction() as tx:
+        return mirror_intents.intend_attach(tx, name, data_plane=data_plane, request=request)
+
+
+def layout_keeper(planes: Mapping[str, DataPlane], data_plane: str) -> LayoutKeeper:
+    """Return the data plane of this name, whose topics can be attached. Raises Unsupported for a data plane that keeps no
+    layouts or is not configured here.
+    """
+    keeper = planes.get(data_plane)
+    if not isinstance(keeper, LayoutKeeper):
         raise Unsupported(
             f"data plane {data_plane!r} has no topics to attach; set CLEAVE_PULSAR_ADMIN_URL and choose "
             "pulsar_scalable, or create the topic"
         )
-    with store.transaction() as tx:
-        return mirror_intents.intend_attach(tx, name, data_plane=data_plane, request=request)
+    return keeper
 
 
 def detach_topic(store: Store, name: str, request: Request) -> Intent:
@@ -109,7 +116,7 @@ def detach_topic(store: Store, name: str, request: Request) -> Intent:
     for another request.
     """
     with store.transaction() as tx:
-        repeated = _repeated_intent(tx, name, OperationKind.DETACH, request)
+        repeated = repeated_intent(tx, request.request_key, name, [OperationKind.DETACH])
         if repeated is not None:
             return repeated
         topic_id = topics.find_topic(tx, name).topic_id
@@ -126,20 +133,10 @@ def delete_topic(store: Store, name: str, request: Request) -> Intent:
     Raises TopicNotFound, TopicNotLive, TopicHeld, and Conflict if the request key was used for another request.
     """
     with store.transaction() as tx:
-        repeated = _repeated_intent(tx, name, OperationKind.DELETE, request)
+        repeated = repeated_intent(tx, request.request_key, name, [OperationKind.DELETE])
         if repeated is not None:
             return repeated
         return topic_intents.intend_delete(tx, topics.find_topic(tx, name).topic_id, request)
-
-
-def _repeated_intent(tx: Connection, name: str, kind: OperationKind, request: Request) -> Intent | None:
-    """Return the intent of the earlier request with this key, also if its topic no longer exists; None if the key is unused. Raises
-    Conflict if the key was used for another topic name or kind of operation.
-    """
-    first = operations.find_by_request_key(tx, request.request_key)
-    if first is None:
-        return None
-    return repeat(first, request, lambda operation: operation.topic_name == name and operation.kind is kind)
 
 
 def _demand_namespace(plane: DataPlane, topic: str) -> None:

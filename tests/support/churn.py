@@ -150,7 +150,7 @@ class _Player:
         with self._store.transaction() as tx:
             topics.get_topic(tx, topic.topic_id, lock=True)
             view = reshape_intents.look(tx, topic.topic_id, request.request_key)
-            first = reshape_intents.first_intent(tx, view, request)
+            first = reshape_intents.first_intent(tx, view)
             if first is not None:
                 return first
             view.demand_current()

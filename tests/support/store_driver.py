@@ -110,7 +110,7 @@ class StoreDriver:
         """Read, plan and write the intent in one transaction, as a service does. A repeated request gets its first intent."""
         with self.store.transaction() as tx:
             view = reshape_intents.look(tx, topic_id, wanted.request_key)
-            first = reshape_intents.first_intent(tx, view, wanted)
+            first = reshape_intents.first_intent(tx, view)
             if first is not None:
                 return first
             view.demand_current(epoch=epoch, input_version=input_version)

@@ -449,7 +449,7 @@ def _intend_repair(
     reason = f"log of active segment {segment_id} is terminated"
     request = Request(key, Origin.RECONCILER, "reconciler", reason)
     view = reshape_intents.look(tx, topic.topic_id, key)
-    first_intent = reshape_intents.first_intent(tx, view, request)
+    first_intent = reshape_intents.first_intent(tx, view)
     if first_intent is not None:
         return first_intent.operation.operation_id
     view.demand_current()

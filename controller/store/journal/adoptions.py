@@ -21,7 +21,7 @@ from controller.domain.reshape import ChildPlan
 from controller.domain.segment import Segment, SegmentState
 from controller.domain.subscription_consumers import SubscriptionConsumers
 from controller.store.journal.operations import BackingTopic, NewOperation, Request, write_operation
-from controller.store.journal.request_keys import Intent, once
+from controller.store.journal.request_keys import Intent, is_same, once
 from controller.store.topics import layouts, subscriptions, topics
 from controller.store.topics.subscriptions import SubscriptionKind
 from controller.store.topics.topics import TopicRow
@@ -85,12 +85,7 @@ def intend_adopt(
         new_operation = NewOperation(OperationKind.ADOPT, children=children, parameters=parameters)
         return write_operation(tx, topic, new_operation, request, backing_topic)
 
-    return once(
-        tx,
-        request,
-        write_intent,
-        lambda first: first.topic_name == adoption.name and first.kind is OperationKind.ADOPT,
-    )
+    return once(tx, request, write_intent, lambda first: is_same(first, adoption.name, OperationKind.ADOPT))
 
 
 def insert_generations(tx: Connection, topic: TopicRow, operation: Operation, at: datetime) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from sqlalchemy import Connection
 
 from controller.domain.errors import TopicNotLive
+from controller.domain.layout import demand_initial_count
 from controller.domain.operation import MIRRORED, Operation, OperationKind
 from controller.domain.policy import PolicyOverride
 from controller.store.journal.operations import NewOperation, Request, write_operation
@@ -32,11 +33,13 @@ def intend_attach(
     first creates the topic on the broker with that number of segments. The caller checks that `policy` fits the levels above.
 
     A repeated request key returns the first operation, even if other parameters differ. Raises TopicExists, InvalidInput for an invalid
-    name, LostRace if another topic used the name in the meantime, and Conflict if the request key was used for another topic or kind of
-    operation.
+    name and for a number of segments outside 1..65536, LostRace if another topic used the name in the meantime, and Conflict if the
+    request key was used for another topic or kind of operation.
     """
 
     def write_intent() -> Operation:
+        if segments is not None:
+            demand_initial_count(segments)
         topic = topics.insert_topic(
             tx,
             name,
@@ -51,12 +54,7 @@ def intend_attach(
         )
         return write_operation(tx, topic, new_operation, request)
 
-    return once(
-        tx,
-        request,
-        write_intent,
-        lambda first: first.topic_name == name and first.kind is OperationKind.ATTACH,
-    )
+    return once(tx, request, write_intent, lambda first: is_same(first, name, OperationKind.ATTACH))
 
 
 def intend_detach(tx: Connection, topic_id: int, request: Request) -> Intent:

@@ -7,7 +7,7 @@ request if that constraint, or another effect of the first request, makes the re
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from sqlalchemy import Connection
@@ -49,27 +49,45 @@ def once(
             first = find_by_request_key(tx, request.request_key)
             if first is None:
                 raise
-    return repeat(first, request, is_same)
+    return repeat(first, is_same)
 
 
-def repeat(first: Operation, request: Request, is_same: Callable[[Operation], bool]) -> Intent:
+def repeated_intent(
+    tx: Connection,
+    request_key: str,
+    topic: str,
+    kinds: Collection[OperationKind],
+    subscription: str | None = None,
+) -> Intent | None:
+    """Return the operation of the earlier request with this key, also if its topic no longer exists; None if the key is unused. Raises
+    Conflict if the key was used for another topic name, subscription (None: any) or kind of operation.
+    """
+    first = find_by_request_key(tx, request_key)
+    if first is None:
+        return None
+    return repeat(
+        first, lambda operation: any(is_same(operation, topic, kind, subscription) for kind in kinds)
+    )
+
+
+def repeat(first: Operation, is_same: Callable[[Operation], bool]) -> Intent:
     """Return `first`, the operation that an earlier request with the key wrote, as an intent with `repeated` True. Raises Conflict if
     `is_same` returns False for it.
     """
     if not is_same(first):
         raise Conflict(
-            f"request key {request.request_key} was used for {first.kind} of {first.topic_name} "
+            f"request key {first.request_key} was used for {first.kind} of {first.topic_name} "
             f"(operation {first.operation_id}); take a fresh key"
         )
     return Intent(first, repeated=True)
 
 
-def is_same(first: Operation, topic_id: int, kind: OperationKind, subscription: str | None = None) -> bool:
-    """Return True if the first operation of the request key has this topic, kind and subscription (None: any), so
-    that the request is a repetition.
+def is_same(first: Operation, topic: int | str, kind: OperationKind, subscription: str | None = None) -> bool:
+    """Return True if the first operation of the request key has this topic (its id or its name), kind and subscription
+    (None: any), so that the request is a repetition.
     """
     return (
-        first.topic_id == topic_id
+        topic == (first.topic_id if isinstance(topic, int) else first.topic_name)
         and first.kind is kind
         and (subscription is None or first.parameters.get("subscription") == subscription)
     )

@@ -236,12 +236,12 @@ def look_at_many(
     return _views(LOOK_BY_ID, tx, topic_ids, request_keys)
 
 
-def first_intent(tx: Connection, view: TopicView, request: Request) -> Intent | None:
+def first_intent(tx: Connection, view: TopicView) -> Intent | None:
     """Return the operation that the view found for the request key, as a repeated intent; None if the view found none. Raises Conflict
     unless the operation is a reshape of this topic.
     """
     first = None if view.first_id is None else get_operation(tx, view.first_id)
-    return None if first is None else _repeat(first, view, request)
+    return None if first is None else _repeat(first, view)
 
 
 def intend(tx: Connection, draft: ReshapeDraft) -> Intent:
@@ -401,14 +401,12 @@ def _first_of_key(tx: Connection, draft: ReshapeDraft) -> Intent | None:
     Raises Conflict unless the operation is a reshape of this topic.
     """
     first = find_by_request_key(tx, draft.request.request_key)
-    return None if first is None else _repeat(first, draft.view, draft.request)
+    return None if first is None else _repeat(first, draft.view)
 
 
-def _repeat(first: Operation, view: TopicView, request: Request) -> Intent:
+def _repeat(first: Operation, view: TopicView) -> Intent:
     """Return the first operation of the request key. Raises Conflict unless the operation is a reshape of this topic."""
-    return repeat(
-        first, request, lambda operation: operation.topic_id == view.topic_id and operation.kind.is_reshape
-    )
+    return repeat(first, lambda operation: operation.topic_id == view.topic_id and operation.kind.is_reshape)
 
 
 def _views(

@@ -71,12 +71,7 @@ def intend_create(
         )
         return write_operation(tx, topic, new_operation, request, backing_topic)
 
-    return once(
-        tx,
-        request,
-        write_intent,
-        lambda first: first.topic_name == name and first.kind is OperationKind.CREATE,
-    )
+    return once(tx, request, write_intent, lambda first: is_same(first, name, OperationKind.CREATE))
 
 
 def intend_delete(tx: Connection, topic_id: int, request: Request) -> Intent:

@@ -179,6 +179,22 @@ def test_what_is_away_is_wrong_and_the_rest_is_still_looked_at(
     assert "PostgreSQL is unreachable" in found["database"][1]
 
 
+@pytest.mark.parametrize("options", [(), ("--fix",)])
+def test_a_requested_namespace_that_cannot_be_checked_is_reported(
+    cleave: CommandLine, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("CLEAVE_DATABASE_URL", "postgresql://nobody@127.0.0.1:1/nowhere")
+
+    answer = cleave("doctor", "--namespace", "acme/shop", "--json", *options)
+
+    found = {row["check"]: (row["level"], row["finding"]) for row in json.loads(answer.out)}
+    assert answer.code == 1
+    assert found["pulsar acme/shop"] == (
+        "wrong",
+        "neither checked nor set; first correct what is wrong under database, schema",
+    )
+
+
 def test_held_topics_are_wrong_and_those_not_compared_yet_a_note(cleave: CommandLine, orders: str) -> None:
     name = f"topic://{orders}"
     assert findings(cleave)["topics held"][0] == "ok"

@@ -131,7 +131,7 @@ def test_a_split_is_told_from_its_samples_to_its_last_step(
     assert attributes(before[1])["cleave.engine"] == "test"
 
     steps = [span for span in trace if span.parent_span_id == split.span_id]
-    assert steps[0].name == "wait for a runner"
+    assert steps[0].name == "wait for the first step"
     assert {"create-children", "terminate-parents", "commit"} <= {span.name for span in steps}
     [runner] = {str(attributes(span)["cleave.runner"]) for span in steps[1:]}
     assert runner.startswith("a runner/")

@@ -19,6 +19,13 @@ def test_a_repeated_request_is_answered_with_the_operation_alone() -> None:
     assert needed == set()
 
 
+def test_an_action_names_the_kinds_of_the_operation_that_it_returns() -> None:
+    """Without them, a repeated request whose topic is gone would not get its operation."""
+    assert {action.name for action in all_actions() if action.operation_kinds} == {
+        action.name for action in all_actions() if issubclass(action.response, OperationResponse)
+    }
+
+
 def test_every_response_has_a_sentence_and_rows_of_its_own() -> None:
     for action in all_actions():
         if not (action.is_command or issubclass(action.response, Answer)):

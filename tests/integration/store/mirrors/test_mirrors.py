@@ -10,7 +10,7 @@ import pytest
 
 from controller.clock import to_ms
 from controller.domain.decision import CONSUMER_COUNT
-from controller.domain.errors import InvariantViolated, LostRace, TopicNotLive
+from controller.domain.errors import InvalidInput, InvariantViolated, LostRace, TopicNotLive
 from controller.domain.layout import SegmentLayout
 from controller.domain.operation import Operation, OperationState
 from controller.domain.operation_steps import Step, moves_of
@@ -91,6 +91,22 @@ def follow(driver: StoreDriver, topic_id: int, layout: SegmentLayout) -> None:
 
 
 # What the broker's auto-scaler was set to.
+
+
+@pytest.mark.parametrize("segments", [0, 65_537])
+def test_a_topic_cannot_be_created_on_the_broker_with_more_segments_than_hashes_or_none(
+    driver: StoreDriver, segments: int
+) -> None:
+    with pytest.raises(InvalidInput, match="give 1 to 65536"):
+        driver.do(
+            mirror_intents.intend_attach,
+            NAME,
+            data_plane="pulsar_scalable",
+            segments=segments,
+            request=request(),
+        )
+
+    assert driver.sql("SELECT count(*) FROM cleave.topic") == [(0,)]
 
 
 def test_the_first_word_about_the_brokers_setting_stands(driver: StoreDriver) -> None:

@@ -1,0 +1,62 @@
+"""Repeated requests whose topic is gone: the same request gets its operation, another request with its key is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+from controller.actions.action import find_action, perform_at
+from controller.actions.context import Caller, Options
+from controller.bootstrap import Application
+from controller.domain.errors import Conflict, TopicNotFound
+from controller.domain.operation import Origin
+from controller.services import topic_admin
+from tests.support.bench import TOPIC, Bench
+
+Perform = Callable[..., Any]
+
+
+@pytest.fixture
+def perform(cleave: Application) -> Perform:
+    """Performs an action, by default with the request key `only-once`."""
+    return partial(_perform, cleave)
+
+
+def _perform(cleave: Application, name: str, request_key: str = "only-once", **fields: object) -> Any:
+    action = find_action(name)
+    caller = Caller("ada", Origin.API, "a test", request_key)
+    return perform_at(cleave, caller, Options(), action, action.request(**{"topic": TOPIC, **fields}))
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "other_name", "other_fields"),
+    [
+        ("segments split", {"segment_id": 0}, "segments merge", {"first_id": 0, "second_id": 1}),
+        ("segments split", {"segment_id": 0}, "segments split", {"segment_id": 0, "topic": "another"}),
+        ("subscriptions create", {"subscription": "a"}, "subscriptions delete", {"subscription": "a"}),
+        ("subscriptions create", {"subscription": "a"}, "subscriptions create", {"subscription": "b"}),
+        ("subscriptions create", {"subscription": "a"}, "segments split", {"segment_id": 0}),
+    ],
+)
+def test_only_the_same_request_gets_the_operation_of_its_key(
+    bench: Bench,
+    perform: Perform,
+    name: str,
+    fields: dict[str, object],
+    other_name: str,
+    other_fields: dict[str, object],
+) -> None:
+    bench.create(segments=2)
+    first = perform(name, **fields)
+    bench.settle()
+    bench.finish(topic_admin.delete_topic(bench.store, TOPIC, bench.request()))
+
+    again = perform(name, **fields)
+    assert (again.operation_id, again.repeated) == (first.operation_id, True)
+    with pytest.raises(Conflict, match=f"request key only-once was used for {first.kind} of {TOPIC}"):
+        perform(other_name, **other_fields)
+    with pytest.raises(TopicNotFound):
+        perform(name, "a fresh key", **fields)
