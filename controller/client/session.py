@@ -332,7 +332,7 @@ class Session:
 
     def _is_permanently_refused(self, error: Retryable) -> bool:
         """Return True if each fresh token was outside its validity for as long as this consumer tolerates an
-        outage. An error of another kind than TokenOutOfTime ends that time.
+        outage. A stream that opens, or an error of another kind than TokenOutOfTime, ends that time.
         """
         if not isinstance(error, TokenOutOfTime):
             self._token_outage.end()
@@ -366,6 +366,7 @@ class Session:
             silent_seconds=self._silent_seconds,
         ) as feed:
             self._feed = feed
+            self._token_outage.end()  # the worker has accepted the token
             if self._closing.is_set():
                 return
             for number, event in enumerate(feed):
