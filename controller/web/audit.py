@@ -42,22 +42,27 @@ class Audited:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Call the app. Before the answer begins, record the request if it is a change or a denial; record status 500 if the app raises
-        an error.
+        an error before that.
         """
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         state: dict[str, Any] = scope.setdefault("state", {})
 
+        has_begun = False
+
         async def send_after_note(message: Message) -> None:
+            nonlocal has_begun
             if message["type"] == "http.response.start":
+                has_begun = True
                 await self._note(scope, state, message["status"])
             await send(message)
 
         try:
             await self._app(scope, receive, send_after_note)
         except Exception:
-            await self._note(scope, state, 500)
+            if not has_begun:
+                await self._note(scope, state, 500)
             raise
 
     async def _note(self, scope: Scope, state: dict[str, Any], status: int) -> None:
