@@ -77,13 +77,14 @@ class Audited:
         try:
             await run_in_threadpool(self._write, row)
         except CleaveError as error:
+            self._denials.pop(_denial_key(row), None)
             log.error("audit not written", row=row, error=str(error))
 
     def _is_known(self, row: AuditRow) -> bool:
         """Return True if a denial with the same subject, address, method, route and status was remembered within `REPEATS_AFTER_SECONDS`.
         Otherwise remember this one. At most `_DENIALS_KNOWN` are remembered; the next one makes this object forget all of them.
         """
-        key = (row.subject, row.address, row.method, row.act, row.status)
+        key = _denial_key(row)
         now = time.monotonic()
         before = self._denials.get(key)
         if before is not None and now - before < REPEATS_AFTER_SECONDS:
@@ -92,6 +93,11 @@ class Audited:
             self._denials.clear()
         self._denials[key] = now
         return False
+
+
+def _denial_key(row: AuditRow) -> tuple[object, ...]:
+    """Return the fields in which equal denials agree."""
+    return (row.subject, row.address, row.method, row.act, row.status)
 
 
 def _is_change(scope: Scope, state: dict[str, Any]) -> bool:

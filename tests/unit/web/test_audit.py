@@ -9,6 +9,7 @@ import pytest
 from starlette.types import Message, Receive, Scope, Send
 
 from controller.actions.rights import Right
+from controller.domain.errors import StoreUnavailable
 from controller.store.audit import AuditRow
 from controller.web.audit import Audited
 
@@ -55,3 +56,20 @@ def test_a_change_that_ends_in_an_error_is_recorded_once(is_answering: bool, sta
         ask(audited)
 
     assert [row.status for row in rows] == [status]
+
+
+def test_a_denial_that_could_not_be_recorded_does_not_hide_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tried: list[AuditRow] = []
+
+    def write(row: AuditRow) -> None:
+        tried.append(row)
+        if len(tried) == 1:
+            raise StoreUnavailable("injected")
+
+    audited = Audited(Application(403), write)
+    for _ in range(3):
+        ask(audited)
+
+    assert len(tried) == 2, "the first was not recorded, the third is a repetition"
