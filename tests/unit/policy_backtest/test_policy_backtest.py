@@ -207,6 +207,16 @@ def test_long_loads_are_thinned_to_their_peaks() -> None:
     assert ring["segments"] == [[0, 0, 0xFFFF, START, START + 6_000 * 60_000]]
 
 
+def test_a_load_that_is_shorter_than_a_tick_has_a_picture() -> None:
+    """Its policy is never evaluated, so nothing is refused."""
+    series = replace(of_messages("brief", [5.0] * 3, start_ms=START), step_seconds=10)
+    one = Recording(1, "brief", START, START + 30_000, POLICY.to_document(), step_seconds=10)
+    [row] = compute_here(rates_of_trace(one, series), [one], Question((OWN,), pictures=True)).to_pylist()
+
+    assert row["error"] is None
+    assert json.loads(row["picture"])["refusals"] == {}
+
+
 def test_a_candidate_is_refused_by_name_or_by_its_parameters() -> None:
     with pytest.raises(InvalidInput, match="rule 'nonsense' is unknown"):
         Candidate("x", "nonsense").check(POLICY)
