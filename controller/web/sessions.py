@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any, Literal, TypeVar
@@ -195,13 +194,13 @@ class RequestingConsumer:
 
     async def ask(self, kind: type[Asked], **more: Any) -> None:
         """Send a request of class `kind`, with the fields `more`, to the leader's mailbox and wait for the answer. Raises the error that
-        the leader answers with, StoreUnavailable after `ANSWER_SECONDS` or if the leader cancels the request.
+        the leader answers with, and StoreUnavailable after `ANSWER_SECONDS`.
         """
         request = kind(key=self.key, consumer=self.consumer, subject=self.subject, **more)
         self.served.leader.submit(request)
         try:
             await asyncio.wait_for(asyncio.wrap_future(request.done), ANSWER_SECONDS)
-        except (TimeoutError, CancelledError):
+        except TimeoutError:
             raise StoreUnavailable("the leader has not answered in time; ask again") from None
 
 
