@@ -150,7 +150,8 @@ class AttachmentResponse(OperationResponse):
 
 def adopt(context: Context, request: AdoptTopic) -> AdoptionResponse:
     """Write the intent to adopt the topic, and return its operation after the wait that the context allows. Also returns
-    the old topic's clients and subscriptions as they were before the adoption.
+    the old topic's clients and subscriptions as they were before the adoption. A repeated request returns the first
+    operation with the old topic's logs alone, and does not look at the old topic.
 
     A dry run lists the connected clients and the subscriptions that cannot be served; the action itself refuses the
     subscriptions (InvalidInput), and connected clients (Conflict) unless `cut_off`. Raises TopicNotFound if the old
@@ -158,6 +159,9 @@ def adopt(context: Context, request: AdoptTopic) -> AdoptionResponse:
     used for another request, LostRace, Unsupported if the data plane has no topics to adopt, and for `stock` on a data
     plane without gates, and the errors of the data plane.
     """
+    earlier = context.earlier_intent(request.topic, (OperationKind.ADOPT,))
+    if earlier is not None:  # the adoption may have terminated the old topic, which a plan refuses
+        return context.respond(AdoptionResponse, earlier, closes=list(earlier.operation.fenced_topics))
     planes = context.app.planes
     plan = topic_adoption.plan(
         planes, request.old, topic=request.topic, segments=request.segments, data_plane=request.data_plane
