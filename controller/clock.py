@@ -5,6 +5,7 @@ Decisions use the database's time, which the stores read. This clock serves code
 
 from __future__ import annotations
 
+import math
 import time
 from datetime import UTC, datetime
 from typing import Protocol
@@ -21,7 +22,7 @@ def to_ms(instant: datetime) -> int:
     """
     if instant.tzinfo is None:
         raise ValueError(f"naive datetime {instant.isoformat()}: instants at the edges carry their time zone")
-    return int(instant.timestamp() * 1000)
+    return math.floor(instant.timestamp() * 1000)
 
 
 _BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -17,6 +18,7 @@ from controller.client.stream_consumer import Batch, BucketStatus
 from controller.client.stream_consumer import StreamConsumer as InnerConsumer
 from controller.client.work_observer import WorkObserver
 from controller.dataplane.log_client import LogMessage
+from controller.domain.errors import CleaveError
 from pulsar_cleave._messages import Message, MessageId
 from pulsar_cleave._schemas import Schema
 
@@ -168,13 +170,15 @@ class DeadLetters:
 
     def receive_many(self, most: int = 100, timeout_seconds: float = 0.0) -> tuple[DeadLetter, ...]:
         """Return up to `most` dead letters that this reader has not returned yet, the earliest first. Waits
-        up to `timeout_seconds` for the first.
+        up to `timeout_seconds` for the first. After an error behind the first, the received letters are
+        returned, and a later call raises the error if it persists.
 
         Raises InvalidInput after the `with` block.
         """
         letters = self._reader.read(1, timeout_seconds=timeout_seconds)
         if letters and most > 1:
-            letters += self._reader.read(most - 1, timeout_seconds=0.0)
+            with suppress(CleaveError):  # a later call raises the error if it persists
+                letters += self._reader.read(most - 1, timeout_seconds=0.0)
         return tuple(DeadLetter(letter, self._topic, self._schema) for letter in letters)
 
     def acknowledge(self, letter: DeadLetter) -> None:

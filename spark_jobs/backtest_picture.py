@@ -77,7 +77,7 @@ def _refusals(run: Simulation) -> dict[str, list[tuple[int, int]]]:
     earliest. The rule must have been evaluated at least once.
     """
     step_ms = run.series.step_seconds * 1000
-    ends = [verdict.step for verdict in run.verdicts[1:]] + [run.series.steps]
+    ends = [*(verdict.step for verdict in run.verdicts), run.series.steps][1:]  # none without a verdict
     spans: dict[str, list[tuple[int, int]]] = {}
     for verdict, end in zip(run.verdicts, ends, strict=True):
         for reason in _reasons(verdict):

@@ -213,8 +213,8 @@ def _simulations(
     cases with which its least cost can be computed (steps, seconds of a step, greatest maximum number of segments of any candidate of the
     question, initial number of segments), and the load of each step in segments' capacities. Calls `done(1)` after each simulation.
 
-    Raises InvalidInput if a cost is not finite, ValueError if another figure is not, and the errors of `series_of`, of
-    `Candidate.as_rule` (also for candidates of other parts), and of `simulate`.
+    Raises InvalidInput if a figure is not finite, and the errors of `series_of`, of `Candidate.as_rule` (also for candidates of other
+    parts), and of `simulate`.
     """
     recording, rates, (number, of) = load
     series = series_of(recording, rates)
@@ -224,10 +224,6 @@ def _simulations(
     cases: list[tuple[dict[str, Any], tuple[int, ...], Floats]] = []
     for candidate, seed in question.cases[number::of]:
         row = _simulate_case(recording, series, candidate, seed, question)
-        if not np.isfinite(row["cost"]):
-            raise InvalidInput(
-                f"the cost under {candidate.name} is {row['cost']}; the recorded rates exceed any capacity; correct or exclude the load"
-            )
         cases.append((row, group, drawn(series, seed).load(base.thresholds.split.rates)))
         done(1)
     return cases
@@ -276,7 +272,8 @@ def _simulate_case(
     number by reason), and `is_ideal` for an ideal rule.
 
     Load and cost are in capacities of the recording's policy in force, not of the candidate; only the figure `silent_seconds` is not.
-    `picture` is None unless the question requests pictures. Raises ValueError if a figure other than the cost is not finite.
+    `picture` is None unless the question requests pictures. Raises InvalidInput if a figure is not finite, and the errors of
+    `Candidate.as_rule` and `simulate`.
     """
     base = recording.base_policy
     conditions = Conditions(
@@ -291,6 +288,11 @@ def _simulate_case(
     figures = asdict(score(run, question.prices))
     if run is not own:  # silence is measured by the candidate's own thresholds
         figures["silent_seconds"] = score(own, question.prices).silent_seconds
+    for name, figure in figures.items():
+        if not np.isfinite(figure):
+            raise InvalidInput(
+                f"the figure {name} under {candidate.name} is {figure}; the recorded rates exceed any capacity; correct or exclude the load"
+            )
     cost = figures.pop("cost")
     figures |= {"days": series.days, "measured": float(series.measured.mean())}
     figures |= {"is_ideal": True} if rule.is_ideal else {}

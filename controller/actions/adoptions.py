@@ -153,7 +153,8 @@ class AttachmentResponse(OperationResponse):
 
 def adopt(context: Context, request: AdoptTopic) -> AdoptionResponse:
     """Write the intent to adopt the topic, and return its operation after the wait that the context allows, with the old
-    topic's clients and subscriptions as this call found them.
+    topic's clients and subscriptions as this call found them. A repeated request returns the first operation with the
+    old topic's logs alone, and does not look at the old topic.
 
     The old topic is checked first, also for a repeated request key: Unsupported if the data plane has no topics to adopt,
     or no gates for `stock`; TopicNotFound; Conflict if a log of the old topic is already terminated, or unless `cut_off`
@@ -163,6 +164,9 @@ def adopt(context: Context, request: AdoptTopic) -> AdoptionResponse:
     segments, LostRace if another topic used the name in the meantime, and Conflict if the request key was used for
     another topic or kind of operation.
     """
+    earlier = context.earlier_intent(request.topic, (OperationKind.ADOPT,))
+    if earlier is not None:  # the adoption may have terminated the old topic, which a plan refuses
+        return context.respond(AdoptionResponse, earlier, closes=list(earlier.operation.fenced_topics))
     planes = context.app.planes
     plan = topic_adoption.plan(
         planes, request.old, topic=request.topic, segments=request.segments, data_plane=request.data_plane

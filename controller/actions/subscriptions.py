@@ -279,8 +279,7 @@ def delete(context: Context, request: DeleteSubscription) -> OperationResponse:
 
 def set_sharing(context: Context, request: SetSharing) -> SharingResponse:
     """Set the given fields of the sharing; a field that is null keeps its value. Return the fields of the request, so a
-    field that was not given is null, whatever its value is. The consumers are set in a transaction before the other
-    fields, and stay set if these are refused.
+    field that was not given is null, whatever its value is. All fields are set together or not at all.
 
     Raises InvalidInput if there is nothing to set, TopicNotFound, SubscriptionNotFound, and Conflict if standard
     consumers read the subscription and `parents_block` is False. If the given consumers differ from the present kind,
@@ -291,15 +290,22 @@ def set_sharing(context: Context, request: SetSharing) -> SharingResponse:
     """
     if request.parents_block is None and request.drain_consumers is None and request.consumers is None:
         raise InvalidInput("nothing to set; give parents_block, drain_consumers or consumers")
-    if request.consumers is not None:
+    if request.consumers is None:
+        with context.store.transaction() as tx:
+            subscriptions.set_sharing(
+                tx,
+                topics.find_topic(tx, request.topic).topic_id,
+                request.subscription,
+                parents_block=request.parents_block,
+                drain_consumers=request.drain_consumers,
+            )
+    else:
         subscription_consumers.set_consumers(
-            context.store, context.app.planes, request.topic, request.subscription, request.consumers
-        )
-    with context.store.transaction() as tx:
-        subscriptions.set_sharing(
-            tx,
-            topics.find_topic(tx, request.topic).topic_id,
+            context.store,
+            context.app.planes,
+            request.topic,
             request.subscription,
+            request.consumers,
             parents_block=request.parents_block,
             drain_consumers=request.drain_consumers,
         )

@@ -24,7 +24,7 @@ from controller.client.arguments import checked, checks_arguments
 from controller.client.closing import ClosesOnExit
 from controller.dataplane.log_client import LogClient, LogMessage, LogReader, OutgoingMessage
 from controller.domain.deliveries import REDRIVE
-from controller.domain.errors import SegmentNotFound
+from controller.domain.errors import CleaveError, SegmentNotFound
 from controller.forks import OneProcess
 
 _POLL_SECONDS = 1.0
@@ -129,17 +129,22 @@ class DeadLetterReader(OneProcess, ClosesOnExit):
 
     def read(self, count: int, *, timeout_seconds: float = 30.0) -> list[DeadLetter]:
         """Return the next `count` dead letters, in the order of the log, or fewer if no more arrive within
-        `timeout_seconds`. Letters that are there are returned even without time.
+        `timeout_seconds`, or after an error behind the first letter; a later call raises the error if it
+        persists. Letters that are there are returned even without time.
 
-        Raises InvalidInput after `close`, and the errors of `LogReader.read`. After such an error this reader
-        does not return the letters again that the call had read before.
+        Raises InvalidInput after `close`, and before the first letter the errors of `LogReader.read`.
         """
         self._demand_open()
         letters: list[DeadLetter] = []
         deadline = time.monotonic() + timeout_seconds
         while len(letters) < count:
             self._arrived.clear()
-            messages = self._reader.read(count - len(letters))
+            try:
+                messages = self._reader.read(count - len(letters))
+            except CleaveError:
+                if not letters:
+                    raise
+                break
             letters += map(DeadLetter.of, messages)
             remaining_seconds = deadline - time.monotonic()
             if not messages:

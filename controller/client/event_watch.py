@@ -50,13 +50,14 @@ class EventWatch(OneProcess):
         self._thread.start()
 
     def close(self) -> None:
-        """End the watch, and wait up to `LEAVES_WITHIN_SECONDS` for the thread. Idempotent. Not for the
-        watch's own thread, such as `on_event`.
+        """End the watch, and wait up to `LEAVES_WITHIN_SECONDS` for the thread, unless the thread itself calls
+        this method. Idempotent.
         """
         self._closed.set()
         if self._feed is not None:
             self._feed.hang_up()
-        self._thread.join(LEAVES_WITHIN_SECONDS)
+        if threading.current_thread() is not self._thread:  # a callback may close the watch
+            self._thread.join(LEAVES_WITHIN_SECONDS)
 
     def _run(self) -> None:
         """Follow stream after stream until `close`: the next at once if the token of a stream has expired,

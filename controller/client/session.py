@@ -335,8 +335,8 @@ class Session:
 
     def _is_permanently_refused(self, error: Retryable) -> bool:
         """Return True if tokens were outside their validity (TokenOutOfTime) at every error for longer than
-        this consumer tolerates an outage, counted from the first of these errors. An error of another kind
-        ends that time.
+        this consumer tolerates an outage, counted from the first of these errors. A stream that opens, or an
+        error of another kind, ends that time.
         """
         if not isinstance(error, TokenOutOfTime):
             self._token_outage.end()
@@ -370,6 +370,7 @@ class Session:
             silent_seconds=self._silent_seconds,
         ) as feed:
             self._feed = feed
+            self._token_outage.end()  # the worker has accepted the token
             if self._closing.is_set():
                 return
             for number, event in enumerate(feed):

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from math import floor
 
 from controller.domain.errors import InvalidInput
 from controller.domain.formatting import shown
@@ -76,4 +77,4 @@ def parse_seek_target(text: str) -> SeekTarget:
             f"{shown(text)} is not a position; write earliest, latest, kept, or an instant with its offset such as "
             "2026-11-22T10:00:00Z"
         )
-    return SeekTarget(int(instant.timestamp() * 1000))
+    return SeekTarget(floor(instant.timestamp() * 1000))

@@ -9,15 +9,18 @@ from controller.domain.errors import InvalidInput
 
 def web_address(text: str, name: str) -> str:
     """Return the address `text`, which may have a path, without slashes at its end. Raises InvalidInput for an address
-    that is not http or https, has no host or no valid port, or contains a user, a query or a fragment. The message
-    contains `name` but not the text, because the text may contain a password.
+    that is not http or https, has no host or no valid port, or contains a user, a query, a fragment, white space or a
+    character that is not printable. The message contains `name` but not the text, because the text may contain a password.
     """
     try:
         parts = urlsplit(text)
         is_complete = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        is_complete = (
+            is_complete and text.isprintable() and " " not in text
+        )  # `urlsplit` drops some white space
     except ValueError:
         is_complete, parts = False, urlsplit("")
-    if parts.username is not None or parts.query or parts.fragment:
+    if parts.username is not None or "?" in text or "#" in text:
         raise InvalidInput(
             f"{name} contains a user or a query; give the address alone, and the token separately"
         )

@@ -182,10 +182,14 @@ class Listener(Renewed):
             connection = connect(
                 self._address, application_name=self._application_name, statement_seconds=ANSWER_SECONDS
             )
-            connection.autocommit = True
-            with connection.cursor() as cursor:
-                for channel in self._channels:
-                    cursor.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
+            try:
+                connection.autocommit = True
+                with connection.cursor() as cursor:
+                    for channel in self._channels:
+                        cursor.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
+            except BaseException:
+                connection.close()
+                raise
         except psycopg2.Error as error:  # a standby refuses LISTEN
             raise StoreUnavailable(f"PostgreSQL is unreachable: {error}", RECONNECT_SECONDS) from error
         self._connection, self._heard_at = connection, time.monotonic()

@@ -137,7 +137,8 @@ def _demand_libraries() -> None:
 
 def policies_in(text: str) -> list[str]:
     """Return the texts of the policies in a text, which commas, semicolons, spaces or line breaks separate. They
-    are not checked, and may be repeated; empty if the text has none.
+    are not checked, and may be repeated; empty if the text has none. Raises InvalidInput if the text contains anything
+    else.
 
     Names of some rules contain spaces or a comma, and commas separate parameters, so the longest matching name is
     used.
@@ -145,7 +146,10 @@ def policies_in(text: str) -> list[str]:
     from controller.backtest.rivals.registry import RULES
 
     names = "|".join(re.escape(name) for name in sorted(RULES, key=len, reverse=True))
-    return re.findall(rf"(?:(?:{names})(?=[\s,;:]|$)|[^\s,;:]+){_PARAMETERS}", text)
+    policy = rf"(?:(?:{names})(?=[\s,;:]|$)|[^\s,;:]+){_PARAMETERS}"
+    if re.sub(rf"{policy}|[\s,;]", "", text):
+        raise InvalidInput(f"policies {shown(text)}: write parameters as adaptive:target_use=0.8")
+    return re.findall(policy, text)
 
 
 def candidate(text: str) -> Candidate:

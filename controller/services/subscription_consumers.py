@@ -93,23 +93,34 @@ def set_consumers(
     topic: str,
     subscription: str,
     kind: SubscriptionConsumers,
+    *,
+    parents_block: bool | None = None,
+    drain_consumers: int | None = None,
 ) -> None:
     """Set the kind of consumers that read the subscription, and increase the topic's subscription version, so that reshapes in progress
-    apply the change. Does nothing if the subscription has this kind.
+    apply the change. In the same statement, set the other parameters of the sharing (`subscriptions.set_sharing`); None keeps a parameter.
+    If the subscription has this kind, only the other parameters are set.
 
     The checks at the data plane come first; one transaction then locks topic and subscription, checks the rows and writes. Raises
-    TopicNotFound, TopicNotLive, SubscriptionNotFound, the errors of the data plane, and Conflict while a consumer reads or a seek is in
-    progress. For STOCK, also raises Unsupported if the data plane has no gates or a consumer of a type other than `TYPES_IN_ORDER` is
-    attached, and Conflict for a subscription that is not STREAM, or while a sealed segment is not read to its end. The last check is left
-    out if the gates of all segments with a sealed ancestor are closed already, as after a restore of the database to a time before this
-    change.
+    TopicNotFound, TopicNotLive, the errors of `subscriptions.set_sharing` and of the data plane, and Conflict while a consumer reads or a
+    seek is in progress. For STOCK, also raises Unsupported if the data plane has no gates or a consumer of a type other than
+    `TYPES_IN_ORDER` is attached, and Conflict for a subscription that is not STREAM, or while a sealed segment is not read to its end. The
+    last check is left out if the gates of all segments with a sealed ancestor are closed already, as after a restore of the database to a
+    time before this change.
     """
     with store.transaction() as tx:
         topic_row = topics.find_topic(tx, topic)
         row = subscriptions.get_subscription(tx, topic_row.topic_id, subscription)
+        if row.consumers is kind:
+            subscriptions.set_sharing(
+                tx,
+                topic_row.topic_id,
+                subscription,
+                parents_block=parents_block,
+                drain_consumers=drain_consumers,
+            )
+            return
         logs = backing_logs.backing_topics(tx, topic_row.topic_id)
-    if row.consumers is kind:
-        return
     if kind is SubscriptionConsumers.STOCK:
         demand_stock(store, planes, topic_row, subscription, row.kind)
     if _attached(planes, topic_row, subscription, logs):
@@ -123,7 +134,14 @@ def set_consumers(
         _demand_unused(tx, live_topic, locked_row)
         if kind is SubscriptionConsumers.STOCK and not _has_closed_gates(tx, locked_row, closed_logs):
             _demand_drained(tx, live_topic, locked_row)
-        subscriptions.set_consumers(tx, topic_row.topic_id, subscription, kind)
+        subscriptions.set_sharing(
+            tx,
+            topic_row.topic_id,
+            subscription,
+            parents_block=parents_block,
+            drain_consumers=drain_consumers,
+            consumers=kind,
+        )
         topics.update_topic(tx, live_topic, subscription_version=live_topic.subscription_version + 1)
 
 

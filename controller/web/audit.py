@@ -44,22 +44,27 @@ class Audited:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Call the app. Before the answer begins, record the request if it is a change or a denial; record a change with status 500 if the
-        app raises an error, also after an answer that was recorded.
+        app raises an error before that.
         """
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         state: dict[str, Any] = scope.setdefault("state", {})
 
+        has_begun = False
+
         async def send_after_note(message: Message) -> None:
+            nonlocal has_begun
             if message["type"] == "http.response.start":
+                has_begun = True
                 await self._note(scope, state, message["status"])
             await send(message)
 
         try:
             await self._app(scope, receive, send_after_note)
         except Exception:
-            await self._note(scope, state, 500)
+            if not has_begun:
+                await self._note(scope, state, 500)
             raise
 
     async def _note(self, scope: Scope, state: dict[str, Any], status: int) -> None:
@@ -74,13 +79,14 @@ class Audited:
         try:
             await run_in_threadpool(self._write, row)
         except CleaveError as error:
+            self._denials.pop(_denial_key(row), None)
             log.error("audit not written", row=row, error=str(error))
 
     def _is_known(self, row: AuditRow) -> bool:
         """Return True if a denial with the same subject, address, method, route and status was remembered within `REPEATS_AFTER_SECONDS`.
         Otherwise remember this one. At most `_DENIALS_KNOWN` are remembered; the next one makes this object forget all of them.
         """
-        key = (row.subject, row.address, row.method, row.act, row.status)
+        key = _denial_key(row)
         now = time.monotonic()
         before = self._denials.get(key)
         if before is not None and now - before < REPEATS_AFTER_SECONDS:
@@ -89,6 +95,11 @@ class Audited:
             self._denials.clear()
         self._denials[key] = now
         return False
+
+
+def _denial_key(row: AuditRow) -> tuple[object, ...]:
+    """Return the fields in which equal denials agree."""
+    return (row.subject, row.address, row.method, row.act, row.status)
 
 
 def _is_change(scope: Scope, state: dict[str, Any]) -> bool:

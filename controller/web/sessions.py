@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any, Literal, TypeVar
@@ -201,7 +200,7 @@ class RequestingConsumer:
         self.served.leader.submit(request)
         try:
             await asyncio.wait_for(asyncio.wrap_future(request.done), ANSWER_SECONDS)
-        except (TimeoutError, CancelledError):
+        except TimeoutError:
             raise StoreUnavailable("the leader has not answered in time; ask again") from None
 
 

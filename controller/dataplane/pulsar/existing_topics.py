@@ -7,7 +7,7 @@ subscriptions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from controller.dataplane.adoptable import TopicDescription
@@ -56,11 +56,7 @@ def describe_topic(admin: AdminCalls, name: str) -> TopicDescription:
         ),
         producers=_clients(statistics, _producers),
         consumers=_clients(statistics, _consumers),
-        subscriptions={
-            subscription: is_queue
-            for stats_of_log in statistics.values()
-            for subscription, is_queue in _subscriptions(stats_of_log)
-        },
+        subscriptions=_subscriptions(statistics.values()),
     )
 
 
@@ -117,13 +113,17 @@ def _consumers(log: str, stats: Mapping[str, Any]) -> Iterator[str]:
             yield f"{consumer.get('consumerName') or 'unnamed'} of {subscription} at {consumer.get('address')} on {log}"
 
 
-def _subscriptions(stats: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
-    """Yield each durable subscription whose name does not begin with `__`, and True if the subscription is
-    read as a queue. A subscription without a consumer does not show its type, and counts as read in order.
+def _subscriptions(statistics: Iterable[Mapping[str, Any]]) -> dict[str, bool]:
+    """Return the durable subscriptions of the logs whose names do not begin with `__`: True if any log shows that
+    the subscription is read as a queue. A log without a consumer does not show the type, and a subscription
+    without a type counts as read in order.
     """
-    for name, cursor in (stats.get("subscriptions") or {}).items():
-        if cursor.get("isDurable", True) and not name.startswith("__"):
-            yield name, cursor.get("type") == "Shared"
+    subscriptions: dict[str, bool] = {}
+    for stats in statistics:
+        for name, cursor in (stats.get("subscriptions") or {}).items():
+            if cursor.get("isDurable", True) and not name.startswith("__"):
+                subscriptions[name] = subscriptions.get(name, False) or cursor.get("type") == "Shared"
+    return subscriptions
 
 
 def _mapping(log: str, document: object) -> Mapping[str, Any]:

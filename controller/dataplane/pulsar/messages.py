@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import _pulsar
@@ -93,12 +94,15 @@ def incoming(message: pulsar.Message, position: Position, published_at_ms: int |
 
 
 def key_of(message: pulsar.Message, properties: Mapping[str, str]) -> bytes | None:
-    """Return the bytes of the application's key of a message with these properties. None without a key."""
+    """Return the bytes of the application's key of a message with these properties. None without a key. A key that is
+    marked as base64 but is not base64 is returned as UTF-8, because any program may send it.
+    """
     text = message.partition_key()
     if not text:
         return None
     if properties.get(_KEY_CODING) == _BASE64:
-        return base64.b64decode(text)
+        with suppress(ValueError):
+            return base64.b64decode(text, validate=True)
     key: bytes = text.encode()
     return key
 

@@ -256,12 +256,13 @@ class PulsarQueueReader(OneProcess):
         may be acknowledged.
         """
         self._demand_connected()
-        opened, refused = self._opened, []
+        opened, refused, acknowledged = self._opened, [], 0
         for position in positions:
             with self._lock:
                 delivery = self._held.pop(position, None)
                 if delivery is not None:
                     self._remember(position)
+                    acknowledged += 1
                 elif position not in self._settled:
                     refused.append(position)
             if delivery is not None and opened is not None:
@@ -271,7 +272,7 @@ class PulsarQueueReader(OneProcess):
                     self._disconnect()
                     raise self._lost() from None
         self._stall.note_activity()
-        self._drain.note_acknowledged(len(positions))
+        self._drain.note_acknowledged(acknowledged)
         return refused
 
     def give_back(

@@ -100,13 +100,11 @@ _REACH_BACK = """
 """
 
 
-_SET_CONSUMERS = """
-    UPDATE cleave.subscription SET consumers = :consumers WHERE topic_id = :topic_id AND name = :name
-"""
 _LOCK_READERS = "SELECT FROM cleave.subscription WHERE topic_id = :topic_id AND name = :name FOR UPDATE"
 _SET_SHARING = """
     UPDATE cleave.subscription
-       SET parents_block = coalesce(:parents_block, parents_block), drain_consumers = coalesce(:drain_consumers, drain_consumers)
+       SET parents_block = coalesce(:parents_block, parents_block), drain_consumers = coalesce(:drain_consumers, drain_consumers),
+           consumers = coalesce(:consumers, consumers)
      WHERE topic_id = :topic_id AND name = :name
 """
 
@@ -143,13 +141,20 @@ def reach_back(tx: Connection, topic_id: int, name: str, epoch: int) -> None:
 
 
 def set_sharing(
-    tx: Connection, topic_id: int, name: str, *, parents_block: bool | None, drain_consumers: int | None
+    tx: Connection,
+    topic_id: int,
+    name: str,
+    *,
+    parents_block: bool | None,
+    drain_consumers: int | None,
+    consumers: SubscriptionConsumers | None = None,
 ) -> None:
     """Set parameters of the subscription's assignment; None keeps a parameter. `parents_block`: False if a segment need not wait until its
     ancestors are drained. `drain_consumers` (1 to 65536): maximum number of consumers that share a sealed segment until it is drained.
+    `consumers`: the kind of consumers that read the subscription; the caller has refused a change that would break the order.
 
-    Raises SubscriptionNotFound, and through constraints InvalidInput for another number of consumers, and Conflict for False if standard
-    consumers read the subscription.
+    Raises SubscriptionNotFound, and through constraints InvalidInput for another number of consumers, and Conflict for `parents_block`
+    False if standard consumers read the subscription.
     """
     get_subscription(tx, topic_id, name)
     tx.execute(
@@ -159,15 +164,9 @@ def set_sharing(
             "name": name,
             "parents_block": parents_block,
             "drain_consumers": drain_consumers,
+            "consumers": None if consumers is None else consumers.value,
         },
     )
-
-
-def set_consumers(tx: Connection, topic_id: int, name: str, consumers: SubscriptionConsumers) -> None:
-    """Record the kind of consumers that read the subscription from now on. The caller has refused a change that would
-    break the order. Does nothing if the subscription does not exist.
-    """
-    tx.execute(text(_SET_CONSUMERS), {"topic_id": topic_id, "name": name, "consumers": consumers.value})
 
 
 def lock_readers(tx: Connection, topic_id: int, name: str) -> SubscriptionRow:

@@ -11,12 +11,15 @@ import pytest
 from controller.actions.action import find_action, perform_at
 from controller.actions.context import Caller, Options
 from controller.bootstrap import Application
+from controller.dataplane.adoptable import TopicDescription
 from controller.domain.errors import Conflict, TopicNotFound
 from controller.domain.operation import Origin
 from controller.services import topic_admin
 from tests.support.bench import TOPIC, Bench
+from tests.support.faulty_data_plane import FaultyDataPlane
 
 Perform = Callable[..., Any]
+OLD = "persistent://acme/shop/old"
 
 
 @pytest.fixture
@@ -25,10 +28,19 @@ def perform(cleave: Application) -> Perform:
     return partial(_perform, cleave)
 
 
-def _perform(cleave: Application, name: str, request_key: str = "only-once", **fields: object) -> Any:
+def _perform(
+    cleave: Application,
+    name: str,
+    request_key: str = "only-once",
+    *,
+    is_dry_run: bool = False,
+    **fields: object,
+) -> Any:
     action = find_action(name)
     caller = Caller("ada", Origin.API, "a test", request_key)
-    return perform_at(cleave, caller, Options(), action, action.request(**{"topic": TOPIC, **fields}))
+    return perform_at(
+        cleave, caller, Options(dry_run=is_dry_run), action, action.request(**{"topic": TOPIC, **fields})
+    )
 
 
 @pytest.mark.parametrize(
@@ -60,3 +72,43 @@ def test_only_the_same_request_gets_the_operation_of_its_key(
         perform(other_name, **other_fields)
     with pytest.raises(TopicNotFound):
         perform(name, "a fresh key", **fields)
+
+
+class OldTopics(FaultyDataPlane):
+    """A data plane with the plain topic `OLD`, which is open at first."""
+
+    terminated: tuple[str, ...] = ()
+
+    def describe_topic(self, name: str) -> TopicDescription:
+        """As `Adoptable.describe_topic`."""
+        return TopicDescription(
+            name=name,
+            logs=(OLD,),
+            missing=(),
+            terminated=self.terminated,
+            producers=(),
+            consumers=(),
+            subscriptions={},
+        )
+
+
+@pytest.mark.parametrize("is_dry_run", [False, True])
+def test_a_repeated_adoption_gets_its_operation_after_the_old_topic_is_terminated(
+    bench: Bench, cleave: Application, is_dry_run: bool
+) -> None:
+    """The first request may have lost its answer."""
+    plane = OldTopics(bench.plane)
+    cleave.__dict__["planes"] = {"pulsar": plane}
+    fields: dict[str, Any] = {"old": OLD, "topic": TOPIC}
+    first = _perform(cleave, "topics adopt", **fields)
+    plane.terminated = (OLD,)
+
+    again = _perform(cleave, "topics adopt", is_dry_run=is_dry_run, **fields)
+
+    assert again.repeated
+    assert again.operation_id == (None if is_dry_run else first.operation_id)
+    assert again.closes == [OLD]
+    with pytest.raises(Conflict, match="request key only-once was used for adopt"):
+        _perform(cleave, "topics adopt", **(fields | {"topic": "another"}))
+    with pytest.raises(Conflict, match="already terminated"):
+        _perform(cleave, "topics adopt", "a fresh key", **fields)

@@ -14,6 +14,7 @@ from controller.domain.errors import StoreUnavailable
 from controller.postgres.listener import Listener
 from controller.postgres.notification import Notification
 from tests.support.store_driver import StoreDriver
+from tests.support.waiting import wait_until
 
 LONG = 60.0
 
@@ -100,6 +101,17 @@ def test_a_server_that_is_away_is_retryable() -> None:
         pytest.raises(StoreUnavailable, match="PostgreSQL is unreachable"),
     ):
         listener.wait(0.0)
+
+
+def test_a_connection_that_cannot_listen_is_closed(driver: StoreDriver, database: str) -> None:
+    """A standby refuses, and so does any server for a channel without a name. The caller may keep the error."""
+    connections = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'refused'"
+    with Listener(database, [""], application_name="refused") as listener:
+        with pytest.raises(StoreUnavailable, match="zero-length") as refused:
+            listener.wait(0.0)
+
+        wait_until(lambda: driver.sql(connections)[0][0] == 0, message="the connection is closed")
+    assert refused.value is not None
 
 
 def test_a_layout_change_is_heard_when_it_commits(driver: StoreDriver, listener: Listener) -> None:

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
+from typing import Any
 
 import pytest
 
+from controller.actions.action import find_action, perform_at
+from controller.actions.context import Caller, Options
+from controller.actions.subscriptions import SetSharing
+from controller.bootstrap import Application
 from controller.clock import SystemClock
 from controller.dataplane.base import LogState
 from controller.domain.decision import Lane
 from controller.domain.errors import Conflict, DataPlaneUnavailable, TopicNotLive, Unsupported
 from controller.domain.gates import FenceState, GateState
-from controller.domain.operation import Operation, OperationState
+from controller.domain.operation import Operation, OperationState, Origin
 from controller.domain.seek_target import EARLIEST, SeekTarget
 from controller.domain.subscription_consumers import SubscriptionConsumers
 from controller.services import autoscaler, subscription_admin, subscription_consumers, topic_admin
 from controller.services.collection.consumer_watch import ConsumerWatch
 from controller.services.operation_runner import Outcome
 from controller.services.segment_admin import Planner, merging, rebucketing, recutting, replacing, splitting
+from controller.settings import Settings
 from controller.store.journal.adoptions import Adoption, intend_adopt
 from controller.store.topics import consumers, topics
 from controller.store.topics.subscriptions import SubscriptionKind
@@ -31,6 +38,7 @@ _JOURNALLED = """
     SELECT detail -> 'gates closed for' FROM cleave.operation_step WHERE detail ? 'gates closed for'
 """
 _CONSUMERS = "SELECT consumers FROM cleave.subscription WHERE name = 'billing'"
+_SHARING = "SELECT consumers, parents_block, drain_consumers FROM cleave.subscription WHERE name = 'billing'"
 
 
 @pytest.fixture
@@ -43,6 +51,16 @@ def bench(database: str) -> Iterator[GatedBench]:
 
 def set_consumers(bench: GatedBench, wanted: SubscriptionConsumers) -> None:
     subscription_consumers.set_consumers(bench.store, bench.planes, bench.topic_name, "billing", wanted)
+
+
+def set_sharing(bench: GatedBench, fields: dict[str, Any], *, is_dry_run: bool) -> None:
+    """Perform the action, on fake gates."""
+    app = Application(Settings(database_url=bench.url), bench.store)  # type: ignore[arg-type]
+    app.__dict__["planes"] = bench.planes
+    caller = Caller("ada", Origin.API, "a test", "only-once")
+    action = find_action("subscriptions set")
+    request = SetSharing(topic=bench.topic_name, subscription="billing", **fields)
+    perform_at(app, caller, Options(dry_run=is_dry_run), action, request)
 
 
 RESHAPES = pytest.mark.parametrize(
@@ -342,6 +360,42 @@ def test_the_field_changes_while_nobody_reads(bench: GatedBench) -> None:
     set_consumers(bench, CLEAVE)
     with bench.store.transaction() as tx:
         assert consumers.register(tx, bench.topic_id, "billing", "c1")
+
+
+@pytest.mark.parametrize(
+    ("before", "is_blocking", "fields", "is_refused"),
+    [
+        (CLEAVE, True, {"consumers": STOCK, "parents_block": False}, True),
+        (CLEAVE, True, {"consumers": STOCK, "drain_consumers": 4}, False),
+        (CLEAVE, False, {"consumers": STOCK}, True),
+        (CLEAVE, False, {"consumers": STOCK, "parents_block": True}, False),
+        (STOCK, True, {"consumers": CLEAVE, "parents_block": False}, False),
+        (STOCK, True, {"consumers": STOCK, "parents_block": False}, True),
+        (STOCK, True, {"consumers": STOCK, "drain_consumers": 4}, False),
+        (STOCK, True, {"parents_block": False}, True),
+    ],
+)
+def test_a_dry_run_of_the_sharing_refuses_what_the_action_refuses(
+    bench: GatedBench,
+    before: SubscriptionConsumers,
+    is_blocking: bool,
+    fields: dict[str, Any],
+    is_refused: bool,
+) -> None:
+    """All fields are set together or not at all."""
+    bench.topic_with(1)
+    bench.execute("UPDATE cleave.subscription SET parents_block = :value", value=is_blocking)
+    set_consumers(bench, before)
+    sharing_before = bench.rows(_SHARING)
+    wanted = {"consumers": before, "parents_block": is_blocking, "drain_consumers": 1, **fields}
+
+    for is_dry_run in (True, False):
+        with pytest.raises(Conflict) if is_refused else nullcontext():
+            set_sharing(bench, fields, is_dry_run=is_dry_run)
+        if is_refused or is_dry_run:
+            assert bench.rows(_SHARING) == sharing_before
+    if not is_refused:
+        assert bench.rows(_SHARING) == [tuple(wanted.values())]
 
 
 def test_the_field_stays_while_standard_consumers_are_attached(bench: GatedBench) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import queue
+import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from types import SimpleNamespace
@@ -51,3 +53,25 @@ def test_an_error_of_the_application_is_logged_and_is_no_refusal(
 
     assert [record.exc_info[1] for record in caplog.records if record.exc_info] == [error]
     assert refusals == []
+
+
+def test_a_handler_may_close_its_watch() -> None:
+    """An application may need no further change."""
+    errors: list[Exception] = []
+    closed = threading.Event()
+    watches: queue.SimpleQueue[EventWatch] = queue.SimpleQueue()
+
+    def handle(_event: str, _data: str) -> None:
+        try:
+            watches.get().close()
+        except Exception as error:  # noqa: BLE001 - the watch only logs it
+            errors.append(error)
+        closed.set()
+
+    watch = EventWatch(cast(Servers, Streams()), "/watch", handle)
+    watches.put(watch)
+
+    assert closed.wait(30.0)
+    watch.close()
+    assert errors == []
+    assert not watch._thread.is_alive()

@@ -22,7 +22,16 @@ def test_what_people_write(text: str, target: SeekTarget) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "now", "2026-11-22", "2026-11-22T10:00:00", "1969-12-31T00:00:00Z", "9999-12-31T00:00:00Z"]
+    "text",
+    [
+        "",
+        "now",
+        "2026-11-22",
+        "2026-11-22T10:00:00",
+        "1969-12-31T00:00:00Z",
+        "1969-12-31T23:59:59.9995Z",
+        "9999-12-31T00:00:00Z",
+    ],
 )
 def test_what_is_no_instant_is_refused(text: str) -> None:
     with pytest.raises(InvalidInput, match=r"instant|latest"):

@@ -207,6 +207,27 @@ def test_long_loads_are_thinned_to_their_peaks() -> None:
     assert ring["segments"] == [[0, 0, 0xFFFF, START, START + 6_000 * 60_000]]
 
 
+def test_a_load_that_is_shorter_than_a_tick_has_a_picture() -> None:
+    """Its policy is never evaluated, so nothing is refused."""
+    series = replace(of_messages("brief", [5.0] * 3, start_ms=START), step_seconds=10)
+    one = Recording(1, "brief", START, START + 30_000, POLICY.to_document(), step_seconds=10)
+    [row] = compute_here(rates_of_trace(one, series), [one], Question((OWN,), pictures=True)).to_pylist()
+
+    assert row["error"] is None
+    assert json.loads(row["picture"])["refusals"] == {}
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a_load_with_an_infinite_figure_is_refused_with_the_reason() -> None:
+    policy = replace(POLICY, split_msg_rate_in=2.0, merge_msg_rate_in=1.0)
+    one = Recording(1, "huge", START, START + 300 * 60_000, policy.to_document())
+    series = of_messages("huge", [1e308] * 300, start_ms=START)
+    [row] = compute_here(rates_of_trace(one, series), [one], Question((OWN,))).to_pylist()
+
+    assert row["error"].startswith("InvalidInput: ")
+    assert "under own is inf; the recorded rates exceed any capacity" in row["error"]
+
+
 def test_a_candidate_is_refused_by_name_or_by_its_parameters() -> None:
     with pytest.raises(InvalidInput, match="rule 'nonsense' is unknown"):
         Candidate("x", "nonsense").check(POLICY)

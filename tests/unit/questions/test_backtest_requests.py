@@ -68,3 +68,12 @@ def test_the_options_of_other_parameters_are_checked() -> None:
 @pytest.mark.parametrize("separator", [", ", " ", "\n", ";"])
 def test_every_rule_is_found_among_others(separator: str) -> None:
     assert backtest_requests.policies_in(separator.join(RULES)) == list(RULES)
+
+
+@pytest.mark.parametrize(
+    "text", ["adaptive:target_use", "in-force, adaptive:target_use pip483", "adaptive:=0.8", ":", "a:b:c=1"]
+)
+def test_a_text_that_is_not_all_policies_is_refused(text: str) -> None:
+    """Otherwise a mistyped parameter becomes a policy of its own."""
+    with pytest.raises(InvalidInput, match="write parameters as"):
+        backtest_requests.question(text)

@@ -11,6 +11,7 @@ import pytest
 from controller.dataplane.log_client import Position
 from controller.dataplane.pulsar import queue_reader
 from controller.dataplane.pulsar.admin import Deadline
+from controller.dataplane.pulsar.drain_check import DrainCheck
 from controller.dataplane.pulsar.queue_reader import PulsarQueueReader
 from controller.domain.errors import LostRace
 
@@ -202,3 +203,18 @@ def test_a_connection_that_broke_ends_the_reading(reader: PulsarQueueReader, con
     with pytest.raises(LostRace):
         reader.read(1)
     assert consumer.acknowledged == []
+
+
+def test_only_what_was_acknowledged_counts_as_acknowledged(
+    reader: PulsarQueueReader, consumer: _Consumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a check of a drained topic waits for acknowledgements that were never sent."""
+    counts: list[int] = []
+    monkeypatch.setattr(DrainCheck, "note_acknowledged", lambda _check, messages: counts.append(messages))
+    deliver(reader, consumer, 0, 1, 2)
+    payloads(reader, 2)
+
+    assert reader.acknowledge([(1, 0, 0), (1, 0, 0), (1, 0, 2)]) == [(1, 0, 2)]
+    reader.acknowledge([(1, 0, 0), (1, 0, 1)])
+
+    assert counts == [1, 1]

@@ -1,0 +1,53 @@
+"""A topic that is to be adopted, as its brokers describe it. Real brokers: `tests/integration/dataplane/test_pulsar_adoption.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import permutations
+from typing import cast
+
+import pytest
+
+from controller.dataplane.pulsar.admin import AdminCalls, Answer, Ask, Deadline
+from controller.dataplane.pulsar.existing_topics import describe_topic
+
+TOPIC = "persistent://acme/shop/orders"
+
+
+class Broker:
+    """In place of `AdminCalls`: a topic whose partitions show these types of the subscription `billing`."""
+
+    def __init__(self, types: Sequence[str | None]) -> None:
+        self._types = types
+
+    def deadline(self) -> Deadline:
+        """As `AdminCalls.deadline`."""
+        return Deadline(30.0)
+
+    def ask(self, ask: Ask, _deadline: Deadline) -> Answer:
+        """As `AdminCalls.ask`."""
+        if ask.path.endswith("/partitions"):
+            return _answer({"partitions": len(self._types)})
+        if ask.path.endswith("/internalStats"):
+            return _answer({"state": "LedgerOpened"})
+        number = int(ask.path.rpartition("/")[0].rpartition("-partition-")[2])
+        return _answer({"subscriptions": {"billing": {"type": self._types[number]}}})
+
+    def demand_all(self, asks: Sequence[Ask], deadline: Deadline) -> list[Answer]:
+        """As `AdminCalls.demand_all`."""
+        return [self.ask(ask, deadline) for ask in asks]
+
+
+def _answer(document: object) -> Answer:
+    return Answer(200, document, "broker:8080", {})
+
+
+@pytest.mark.parametrize("types", [*permutations(["Shared", "None", None])])
+def test_a_subscription_is_a_queue_if_any_partition_shows_it(types: Sequence[str | None]) -> None:
+    """A partition without a consumer does not show the type."""
+    assert describe_topic(cast(AdminCalls, Broker(types)), TOPIC).subscriptions == {"billing": True}
+
+
+@pytest.mark.parametrize("types", [["Failover", None], [None, "Exclusive"], [None, None]])
+def test_a_subscription_that_is_nowhere_shared_is_read_in_order(types: Sequence[str | None]) -> None:
+    assert describe_topic(cast(AdminCalls, Broker(types)), TOPIC).subscriptions == {"billing": False}

@@ -1,0 +1,33 @@
+"""Keys of messages of other programs, whose properties may be anything."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from controller.dataplane.pulsar.messages import incoming, key_of
+
+MARKED = {"cleave.key": "base64"}
+
+
+def _message(key: str) -> Any:
+    return SimpleNamespace(
+        partition_key=lambda: key,
+        properties=lambda: MARKED,
+        event_timestamp=lambda: 0,
+        publish_timestamp=lambda: 0,
+        data=lambda: b"payload",
+    )
+
+
+@pytest.mark.parametrize("key", ["abc", "a", "schl\u00fcssel", "no base64!", "YQ==\n"])
+def test_a_key_that_is_marked_as_base64_and_is_none_is_the_key_as_it_is(key: str) -> None:
+    """An error would come again at each read, and no later message of the segment would be delivered."""
+    assert key_of(_message(key), MARKED) == key.encode()
+    assert incoming(_message(key), (1, 0, 0)).key == key.encode()
+
+
+def test_a_key_in_base64_is_decoded() -> None:
+    assert key_of(_message("/wA="), MARKED) == b"\xff\x00"
