@@ -156,7 +156,7 @@ def adopt(context: Context, request: AdoptTopic) -> AdoptionResponse:
     topic's clients and subscriptions as this call found them. A repeated request returns the first operation with the
     old topic's logs alone, and does not look at the old topic.
 
-    The old topic is checked first, also for a repeated request key: Unsupported if the data plane has no topics to adopt,
+    Otherwise the old topic is checked first: Unsupported if the data plane has no topics to adopt,
     or no gates for `stock`; TopicNotFound; Conflict if a log of the old topic is already terminated, or unless `cut_off`
     if clients are connected; InvalidInput for subscriptions that no consumer of Cleave can read, or names in `stock` that
     do not exist or are read as queues; the errors of the data plane. A dry run lists connected clients and unreadable
