@@ -85,9 +85,10 @@ def _place(name: str) -> re.Pattern[str]:
 
 def write() -> None:
     """Write the figures of the results to README.md."""
-    text = README.read_text()
-    for name, new in in_results().items():
-        text = _place(name).sub(lambda _, new=new: new, text)
+    text, new = README.read_text(), in_results()
+    for name, old in in_readme().items():
+        begin = f"<!-- {name} -->\n"
+        text = text.replace(begin + old, begin + new[name])
     README.write_text(text)
 
 

@@ -79,9 +79,7 @@ with client.stream_consumer(topic, "billing", name="reader", patience_seconds=60
 assert sorted(received) == list(range(20)), received
 client.close()
 """
-_IMPORTED_MODULES = (
-    "import sys; before = len(sys.modules); import pulsar_cleave; print(len(sys.modules) - before)"
-)
+_IMPORTED_MODULES = "import sys; before = len(sys.modules); import pulsar_cleave; print(len(sys.modules) - before)"
 _MEGABYTES = """
 import compileall, sys
 from importlib.metadata import distributions
