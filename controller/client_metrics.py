@@ -25,7 +25,8 @@ CONSUMER_ACKNOWLEDGED = Counter(
     ["kind"],
 )
 STALLED_READERS = Counter(
-    "cleave_stalled_readers_total", "Readers of an entry bucket that ended since a broker stopped delivering."
+    "cleave_stalled_readers_total",
+    "Readers that were reopened because a broker had stopped delivering to them.",
 )
 MISPLACED_MESSAGES = Counter(
     "cleave_misplaced_messages_total", "Messages of another entry bucket that a reader got and held back."

@@ -38,7 +38,9 @@ class Settings(BaseSettings):
     pulsar_admin_url: str | None = None
     """Web address of the Pulsar cluster (`http://broker:8080`, several separated by commas). Unset: no Pulsar cluster."""
     pulsar_service_url: str | None = None
-    """Binary address of the Pulsar cluster (`pulsar://` or `pulsar+ssl://`); only producers and consumers of this process need it."""
+    """Binary address of the Pulsar cluster (`pulsar://` or `pulsar+ssl://`). Workers pass it to applications, and need it to sample keys and for
+    subscriptions of standard clients; commands need it to create such subscriptions and for dead letters.
+    """
     pulsar_token: SecretStr | None = None
     """Token of a Pulsar role that administers the tenants of Cleave's topics."""
     pulsar_token_file: str | None = None

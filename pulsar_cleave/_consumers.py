@@ -74,9 +74,13 @@ class Consumer(ClosesOnExit, Generic[InnerConsumer]):
                 yield message
 
     def pause(self) -> None:
-        """Deliver no messages until `resume`, and keep the buckets or segments. For any thread.
+        """Deliver no messages until `resume`. The consumer keeps its buckets or segments, except those that are
+        assigned to another consumer. For any thread.
 
-        Continue to call `receive`, so that the consumer releases what is assigned to others.
+        A bucket or segment with messages that were fetched and not yet returned by `receive` is released only
+        after `resume`. Continue to call `receive` with a timeout: it returns None, and raises the error if the
+        consumer can never continue, such as FencedOut. A member of a group releases segments only in `receive`
+        and `kept`.
         """
         self._demand_open()
         self._is_paused = True
@@ -92,10 +96,10 @@ class Consumer(ClosesOnExit, Generic[InnerConsumer]):
         """Close the consumer within `timeout_seconds` (default: 30). Unacknowledged messages are delivered
         again.
 
-        Later calls that receive, acknowledge, pause or seek raise InvalidInput, and so does a `receive` that
-        waits in another thread. With `leave=False` the session of a stream consumer, or of a member of a
-        group, is kept for the grace period, so that a process that restarts under the same name keeps its
-        buckets or segments. Idempotent.
+        Later calls that receive, pause, resume, acknowledge, or move a checkpoint consumer raise InvalidInput,
+        and so does a `receive` that waits in another thread. With `leave=False` the session of a stream
+        consumer, or of a member of a group, is kept for the grace period, so that a process that restarts
+        under the same name keeps its buckets or segments. Idempotent.
         """
         self._begin_close(timeout_seconds)
         self._inner.close(timeout_seconds, leave=leave)

@@ -318,8 +318,9 @@ class StreamConsumer(OneProcess, ClosesOnExit):
         self._positions.store(connection, self._claim(attachment), batch.messages[-1].position, after=after)
 
     def pause(self) -> None:
-        """Deliver no messages until `resume`, and keep the buckets. Continue to call `receive`, which
-        releases the buckets that other consumers are to get. For any thread.
+        """Deliver no messages until `resume`, and keep the buckets, except those that are assigned to another
+        consumer. Continue to call `receive`: it raises the error of a consumer that can never continue, and
+        with `on_release` only `receive` and `acknowledge` release buckets. For any thread.
         """
         self._is_paused = True
         for attachment in self._attachments.all:

@@ -7,14 +7,22 @@ import re
 from docs.reference.pages.markdown import ROOT, table
 
 README, RESULTS = ROOT / "README.md", ROOT / "benchmarks" / "RESULTS.md"
-_PLACE = re.compile(r"(?<=<!-- figures -->\n).*?(?=<!-- end of figures -->)", re.DOTALL)
+_COMMIT_DIGITS = 8
 
 
-def figures() -> str:
-    """Return the table, and the commits of its figures. Raises LookupError if the results lack a figure."""
-    pages = {"pulsar_controllers": "rows 1 and 3", "joins": "row 2", "fleet_pass": "row 4"}
-    commits = ", ".join(f"`{_commit(page)}` ({rows}, `{page}` in RESULTS.md)" for page, rows in pages.items())
-    return f"{_table()}\nCommits of Cleave at which each benchmark ran: {commits}.\n"
+def in_results() -> dict[str, str]:
+    """Return the text of each place of README.md: the table, and the commits of its figures, which stand behind the
+    explanation of the table. Raises LookupError if the results lack a figure.
+    """
+    return {"figures": _table(), "commits": _commits()}
+
+
+def _commits() -> str:
+    rows = {"pulsar_controllers": "rows 1 and 3", "joins": "row 2", "fleet_pass": "row 4"}
+    measured = ", ".join(
+        f"{row} `{page}` at `{_commit(page)[:_COMMIT_DIGITS]}`" for page, row in rows.items()
+    )
+    return f"Sections of RESULTS.md, and measured commits of Cleave: {measured}.\n"
 
 
 def _table() -> str:
@@ -60,12 +68,28 @@ def _commit(page: str) -> str:
     return match[1]
 
 
-def in_readme() -> str:
-    """Return the figures that README.md contains. Raises LookupError if it has no place for them."""
-    match = _PLACE.search(README.read_text())
-    if match is None:
-        raise LookupError("README.md has no place for figures")
-    return match[0]
+def in_readme() -> dict[str, str]:
+    """Return the text that README.md contains at each place of `in_results`. Raises LookupError if it lacks a place."""
+    text, found = README.read_text(), {}
+    for name in in_results():
+        match = _place(name).search(text)
+        if match is None:
+            raise LookupError(f"README.md has no place for {name}")
+        found[name] = match[0]
+    return found
+
+
+def _place(name: str) -> re.Pattern[str]:
+    return re.compile(rf"(?<=<!-- {name} -->\n).*?(?=<!-- end of {name} -->)", re.DOTALL)
+
+
+def write() -> None:
+    """Write the figures of the results to README.md."""
+    text, new = README.read_text(), in_results()
+    for name, old in in_readme().items():
+        begin = f"<!-- {name} -->\n"
+        text = text.replace(begin + old, begin + new[name])
+    README.write_text(text)
 
 
 def _gap(system: str, title: str) -> str:
@@ -88,4 +112,4 @@ def _of(row: str, title: str = "figure", column: str = "value") -> str:
 
 
 if __name__ == "__main__":
-    README.write_text(_PLACE.sub(lambda _: figures(), README.read_text()))
+    write()

@@ -55,8 +55,9 @@ def commands() -> str:
         "Commands",
         "This page is for users of the command `cleave` who look up an argument, an option or an exit code. "
         "`--json` prints one document for programs; tables are for people. `--dry-run` performs all checks of the real "
-        "run and changes nothing. Commands that only read need only a login in role `cleave_inspector` "
-        "([logins](../how-to/run-on-your-airflow.md#1-a-database-and-logins)). An error is one line on standard error. "
+        "run and changes nothing. Most commands that only read need only a login in role `cleave_inspector` "
+        "([logins, and the commands that need more](../how-to/run-on-your-airflow.md#1-a-database-and-logins)). "
+        "An error is one line on standard error. "
         "`-h` after any command prints its help, and `cleave --version` prints the version. `cleave --install-completion` installs "
         "completion for your shell.",
         *parts,
