@@ -68,8 +68,8 @@ class Audited:
             raise
 
     async def _note(self, scope: Scope, state: dict[str, Any], status: int) -> None:
-        """Record the request if it is a change or was denied. A denial is left out if `_is_known` returns True, even
-        if the earlier denial could not be written. A CleaveError of the store is logged, not raised.
+        """Record the request if it is a change or was denied, but not a denial that `_is_known`. A CleaveError of the store is logged, not
+        raised, and the next equal denial is then written.
         """
         if status not in _DENIED and not _is_change(scope, state):
             return
