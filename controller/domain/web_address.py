@@ -15,9 +15,8 @@ def web_address(text: str, name: str) -> str:
     try:
         parts = urlsplit(text)
         is_complete = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-        is_complete = (
-            is_complete and text.isprintable() and " " not in text
-        )  # `urlsplit` drops some white space
+        # `urlsplit` drops some white space, which the returned text still contains
+        is_complete = is_complete and text.isprintable() and " " not in text
     except ValueError:
         is_complete, parts = False, urlsplit("")
     if parts.username is not None or "?" in text or "#" in text:
