@@ -144,7 +144,8 @@ class OperationSet:
                 self._release_claims(members)
                 break
             self._observe([member for member in members if member.observed is None])
-            self._take_next(self._under_way())
+            if observed_members := self._under_way():
+                self._take_next(observed_members)
         return [member.outcome or Outcome.STOPPED for member in self._members]
 
     def _under_way(self) -> list[_Member]:

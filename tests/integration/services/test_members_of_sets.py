@@ -13,7 +13,7 @@ from controller.dataplane.embedded.plane import EmbeddedDataPlane
 from controller.domain.errors import Conflict, DataPlaneUnavailable, LostRace, Terminal
 from controller.domain.operation import OperationState
 from controller.services import subscription_admin
-from controller.services.operation_runner import Outcome, backoff, log_steps, run_due
+from controller.services.operation_runner import Outcome, backoff, log_steps, run_due, run_operation
 from controller.services.segment_admin import splitting
 from controller.store.journal import claims, steps
 from tests.integration.services.test_operation_sets import run_with, splits_of, two_splits
@@ -74,6 +74,25 @@ def test_one_whose_claim_is_lost_at_its_announcement_closes_nothing(bench: Bench
     assert states(bench, [lost, other]) == [_S.INTENDED, _S.DONE]
     assert bench.plane.segment_state(*parents_of(bench, lost)) is LogState.OPEN
     assert bench.scalar("SELECT attempts FROM cleave.operation WHERE operation_id = :id", id=lost) == 0
+
+
+def test_an_operation_whose_row_a_fail_over_lost_ends_as_taken_over(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was looked at again after a lost race, and there is no other operation in the set."""
+    bench.topic_with(segments=1)
+    operation_id = bench.intend(splitting(0)).operation.operation_id
+
+    def lose_the_row(*_: object) -> None:
+        bench.execute(
+            "SET LOCAL session_replication_role = replica; DELETE FROM cleave.operation WHERE operation_id = :id",
+            id=operation_id,
+        )
+        raise LostRace("the topic changed", 0.0)
+
+    monkeypatch.setattr(log_steps.LogSteps, "perform", lose_the_row)
+
+    assert run_operation(bench.context(), operation_id) is Outcome.FENCED_OUT
 
 
 # Spoilt, or held up.
