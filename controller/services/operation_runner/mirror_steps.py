@@ -199,7 +199,7 @@ class MirrorSteps:
         """Return True if children with the operation's ranges have taken over from its parents in this layout. Raises
         Unsupported if `child_ranges` of the operation, which a newer program wrote, is no list.
         """
-        ranges = self._operation.parameters["child_ranges"]
+        ranges = self._operation.parameters.get("child_ranges")
         if not isinstance(ranges, Sequence):
             raise Unsupported(
                 f"operation {self._operation.operation_id} names no child ranges; upgrade this program"
