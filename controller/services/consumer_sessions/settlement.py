@@ -324,7 +324,7 @@ def _store_reports(
 ) -> None:
     """Replace the reports of consumers about their buckets by the reports of each `ReportReasons` request; reports
     about buckets of other owners or generations are ignored. A `Register` of another incarnation deletes the reports of
-    the consumer, even if the registration was refused. A report is refused with LostRace unless its incarnation had a
+    the consumer, unless the registration was refused. A report is refused with LostRace unless its incarnation had a
     session before this transaction.
     """
     for index, request in enumerate(batch.requests):
@@ -332,9 +332,10 @@ def _store_reports(
             if isinstance(request, ReportReasons):
                 _demand_session(incarnations, request)
                 bucket_owners.replace_reports(tx, key, request.consumer, request.buckets)
-            elif isinstance(request, Register) and incarnations.get(request.consumer) not in (
-                None,
-                request.incarnation,
+            elif (
+                isinstance(request, Register)
+                and index not in batch.refused
+                and incarnations.get(request.consumer) not in (None, request.incarnation)
             ):
                 bucket_owners.replace_reports(tx, key, request.consumer, ())
 
