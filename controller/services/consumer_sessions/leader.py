@@ -224,7 +224,7 @@ class SessionLeader:
         """Process the requests in the mailbox. Heartbeats and detachments, which change memory only, are answered at
         once; the others are settled by subscription. A request about a topic that this worker does not lead is refused
         with StoreUnavailable, and a request of another subject with AccessForbidden. Raises StoreUnavailable if a
-        settlement does; the requests of the subscriptions after it are then not settled, and get no answer.
+        settlement does, after all requests that have no answer are refused with it.
         """
         by_subscription: dict[SubscriptionKey, list[Request]] = {}
         for _ in range(len(self._mailbox)):
@@ -242,8 +242,14 @@ class SessionLeader:
                 self._note(request)
             else:
                 by_subscription.setdefault(request.key, []).append(request)
-        for key, requests in by_subscription.items():
-            self._settle(key, requests)
+        try:
+            for key, requests in by_subscription.items():
+                self._settle(key, requests)
+        except StoreUnavailable as error:
+            for requests in by_subscription.values():
+                for request in requests:
+                    _refuse(request, error)
+            raise
 
     def _is_foreign(self, request: Request) -> bool:
         """Refuse the request with AccessForbidden if the token of another subject began the consumer's session. Return
@@ -536,6 +542,6 @@ def _answer(request: Request) -> None:
 
 
 def _refuse(request: Request, error: CleaveError) -> None:
-    """Set the error of the request, unless the client has cancelled the request."""
+    """Set the error of the request, unless the request was answered, or the client has cancelled it."""
     with suppress(InvalidStateError):
         request.done.set_exception(error)
