@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from controller import client_metrics, telemetry
-from controller.domain.errors import CleaveError, NotFound
+from controller.domain.errors import CleaveError, NotFound, TopicNotLive
 from controller.postgres.notification import Notification
 from controller.services.watches.feeds import Watcher
 from controller.store import leases
@@ -81,7 +81,7 @@ class LayoutFeed:
 
     def watch(self, topic_id: int, watcher: Watcher[FedLayout]) -> None:
         """Add a watcher, and wake the feeds' thread, which sends the watcher the present layout, or ends the watch as
-        gone if there is no such topic.
+        gone if there is no such topic. While the topic is being created, the watcher waits for the first layout.
         """
         with self._lock:
             self._watchers.setdefault(topic_id, set()).add(watcher)
@@ -118,8 +118,9 @@ class LayoutFeed:
 
     def notify(self) -> None:
         """Read each topic with a change once, and send its watchers the layout if its epoch or leader changed; new
-        watchers in any case. The watches of a topic that is gone end as gone. A CleaveError is raised, and the next
-        call then reads all these topics again. Any other error is logged, and the next sweep reads the topic again.
+        watchers in any case. The watches of a topic that is gone end as gone; those of a topic that is being
+        created wait for its first layout. Another CleaveError is raised, and the next call then reads all these topics
+        again. Any other error is logged, and the next sweep reads the topic again.
         """
         with self._lock:
             dirty_ids, self._dirty = self._dirty & self._watchers.keys(), set()
@@ -128,6 +129,8 @@ class LayoutFeed:
                 layout = self._read(topic_id)
             except NotFound:
                 self._each(lambda watcher: watcher.end("gone"), topic_id)
+            except TopicNotLive:
+                continue  # The commit of the creation is notified, and the topic is then read again.
             except CleaveError:
                 with self._lock:
                     self._dirty |= dirty_ids

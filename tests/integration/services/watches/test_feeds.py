@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ from controller.clock import SystemClock
 from controller.postgres.listener import Listener
 from controller.postgres.notification import Notification
 from controller.services.segment_admin import splitting
-from controller.services.topic_admin import delete_topic
+from controller.services.topic_admin import create_topic, delete_topic
 from controller.services.watches import feeds, layout_feed, topic_feed
 from controller.services.watches.feeds import Feeds
 from controller.services.watches.layout_feed import LayoutFeed
@@ -105,6 +106,31 @@ def test_watchers_of_a_deleted_topic_are_sent_away(bench: Bench, layouts: Layout
     assert told.ended == ["gone"]
 
 
+def test_a_topic_that_is_being_created_keeps_no_other_from_its_watchers(
+    bench: Bench, layouts: LayoutFeed
+) -> None:
+    live, told = bench.topic_with(segments=1), RecordingWatcher()
+    intent = create_topic(bench.store, bench.planes, f"{TOPIC}-late", bench.request())
+    early = RecordingWatcher()
+    layouts.watch(intent.operation.topic_id, early)
+    layouts.watch(live, told)
+
+    layouts.notify()
+
+    assert (told.epochs, early.pushed, early.ended) == ([0], [], [])
+    assert layouts.due_in_seconds == math.inf, "the commit of the creation is notified"
+
+
+def test_watchers_of_a_topic_that_is_being_created_are_told_its_first_layout(bench: Bench) -> None:
+    told = RecordingWatcher()
+    intent = create_topic(bench.store, bench.planes, TOPIC, bench.request())
+    with listening(bench) as layouts:
+        layouts.watch(intent.operation.topic_id, told)
+        wait_until(lambda: layouts.due_in_seconds == math.inf, message="it is read too early")
+        bench.finish(intent)
+        wait_until(lambda: told.epochs == [0])
+
+
 def test_many_that_open_and_close_leave_nothing_behind(bench: Bench, layouts: LayoutFeed) -> None:
     topic_id = bench.topic_with(segments=1)
     for _ in range(10_000):
@@ -123,9 +149,11 @@ def topics(bench: Bench) -> Iterator[TopicFeed]:
     telling = Feeds(listener, (feed,), clock=SystemClock())
     thread = threading.Thread(target=telling.run)
     thread.start()
-    yield feed
-    telling.stop()
-    thread.join()
+    try:
+        yield feed
+    finally:
+        telling.stop()
+        thread.join()
 
 
 def last(told: RecordingWatcher) -> Names | None:
@@ -182,9 +210,11 @@ def listening(bench: Bench) -> Iterator[LayoutFeed]:
     telling = Feeds(listener, (feed,), clock=SystemClock())
     thread = threading.Thread(target=telling.run)
     thread.start()
-    yield feed
-    telling.stop()
-    thread.join()
+    try:
+        yield feed
+    finally:
+        telling.stop()
+        thread.join()
 
 
 @contextmanager
