@@ -43,6 +43,7 @@ CREATE_SUBSCRIPTION = ("use-asyncio.md", "share-work-in-a-queue.md", "read-from-
 _BLOCK = re.compile(r"^```(sh|sql|python)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _ADDRESSES = re.compile(r"http://cleave-\d\.example\.org:8470(,http://cleave-\d\.example\.org:8470)*")
 TOPIC = "acme/shop/orders"
+TOPIC_WITH_SCHEMA = "acme/shop/drinks"
 SENT = 6
 """Messages that are sent before each block."""
 
@@ -166,6 +167,7 @@ def test_every_block_of_the_page_runs(
     monkeypatch.setenv("SHOP_PASSWORD", "a password")
     if page != CREATES_TOPIC:
         commands.ok("topics", "create", TOPIC)
+        commands.ok("topics", "create", TOPIC_WITH_SCHEMA)
         with commands.store.transaction() as tx:
             tx.execute(text(f"CREATE ROLE {user} LOGIN PASSWORD 'a password' IN ROLE cleave_client"))
         if page not in CREATE_SUBSCRIPTION:
