@@ -170,9 +170,10 @@ def create(context: Context, request: CreateTopic) -> OperationResponse:
 
 
 def delete(context: Context, request: DeleteTopic) -> DeletionResponse:
-    """Write the intent to delete the topic, and return its operation after the wait that the context allows. A dry run
-    also returns the segments that the topic would lose. Raises TopicNotFound, TopicNotLive, TopicHeld if the topic is
-    held or not verified, and Conflict if the request key was used for another request.
+    """Write the intent to delete the topic, which may still be being created, and return its operation after the wait
+    that the context allows. A dry run also returns the segments that the topic would lose. Raises TopicNotFound,
+    TopicNotLive if the topic is being deleted already, TopicHeld if the topic is held or not verified, and Conflict if
+    the request key was used for another request.
     """
     segments = None
     if context.dry_run:

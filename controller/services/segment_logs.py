@@ -2,7 +2,7 @@
 
 Layout and cursors belong to the journal, so requests to change them are made elsewhere: a log is terminated
 by replacing its segment (`segment_admin`), and deleted by pruning the segment (`garbage_collector`). This
-module ensures that a log and its cursors exist, and counts unread messages.
+module ensures that a log and its cursors exist, and counts unacknowledged messages.
 """
 
 from __future__ import annotations
@@ -60,8 +60,9 @@ class SegmentLog:
             )
 
     def backlog(self, name: str) -> int:
-        """Return the number of messages in the segment that the subscription `name` has not read. Raises
-        SubscriptionNotFound if the log or the cursor does not exist, and the errors of the data plane.
+        """Return the number of messages in the segment that the subscription `name` has not acknowledged; a
+        broker may estimate it (`DataPlane.backlog`). Raises SubscriptionNotFound if the log or the cursor does
+        not exist, and the errors of the data plane.
         """
         unread = self.plane.backlog(self.backing_topic, name)
         if unread is None:

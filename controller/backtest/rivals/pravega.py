@@ -104,8 +104,8 @@ def _too_young(segment: Segment) -> Refusal:
 def _merges(cold: list[Segment], situation: EvaluationInput) -> list[Decision]:
     """Return merges of runs of cold neighbours, divided from the left into groups of at most `MERGED_AT_ONCE`. A
     group is shortened so that the merges together do not go below the policy's minimum number of segments; no merge is
-    returned if there are no more segments than the minimum. Splits of the same evaluation do not count. `cold` is in the
-    order of ranges.
+    returned if there are no more segments than the minimum. Neither splits of the same evaluation nor running reshapes
+    count, so together with a running merge the topic may go below the minimum. `cold` is in the order of ranges.
     """
     removable = max(0, len(situation.layout.active) - situation.policy.min_segments)
     groups: list[list[Segment]] = []

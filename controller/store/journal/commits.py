@@ -180,7 +180,7 @@ def commit_reshapes(
 
     A commit seals the parents, inserts the children, raises the epoch, begins cooldowns, and writes the history and the steps.
     `records` has at most one operation per topic; `started_at_ms` (milliseconds since the Unix epoch) is the time at which their steps
-    began. An operation is skipped, and absent from the result, if its claim, state or topic has changed, if its recorded subscription
+    began. An operation is skipped, and absent from the result, if its claim is lost or has expired, if its state or topic has changed, if its recorded subscription
     version is stale, if a parent is not ACTIVE, or if another transaction has locked its rows; `why_skipped` returns the reasons. Raises
     InvariantViolated if a rule of a layout would be broken; then no operation is committed.
     """
@@ -205,9 +205,9 @@ def _stamps(operation: Operation) -> tuple[str, ...]:
 
 
 def why_skipped(tx: Connection, records: Sequence[StepRecord], runner: str) -> dict[int, CleaveError]:
-    """Return, by operation id, the error for which `commit_reshapes` skipped each of these operations: FencedOut if the claim or the state
-    has changed or the operation does not exist, InvariantViolated for a topic or a parent in another state, LostRace for stale
-    subscriptions, otherwise HeldUp for locked rows. The rows are read again, so an operation that was not skipped gets an error, too.
+    """Return, by operation id, the error for which `commit_reshapes` skipped each of these operations: FencedOut if the claim is lost
+    or has expired, the state has changed or the operation does not exist, InvariantViolated for a topic or a parent in another state,
+    LostRace for stale subscriptions, otherwise HeldUp for locked rows. The rows are read again, so an operation that was not skipped gets an error, too.
     """
     parameters = steps.held_parameters([record.operation for record in records], runner)
     rows = {row.operation_id: row for row in WHY_SKIPPED.execute(tx, parameters)}
@@ -218,9 +218,9 @@ def why_skipped(tx: Connection, records: Sequence[StepRecord], runner: str) -> d
 
 
 def _why_skipped(record: StepRecord, row: Row[Any] | None, runner: str) -> CleaveError:
-    """Return the error for which `commit_reshapes` skipped the operation: FencedOut if the claim or the state has changed or
-    the operation does not exist, InvariantViolated for a topic or a parent in another state, LostRace for stale
-    subscriptions, otherwise HeldUp. `row` is its row of `WHY_SKIPPED`, None if the operation does not exist.
+    """Return the error for which `commit_reshapes` skipped the operation: FencedOut if the claim is lost or has
+    expired, the state has changed or the operation does not exist, InvariantViolated for a topic or a parent in another
+    state, LostRace for stale subscriptions, otherwise HeldUp. `row` is its row of `WHY_SKIPPED`, None if the operation does not exist.
     """
     operation = record.operation
     if row is None or not row.is_held:  # the row is missing if a fail-over lost the intent
