@@ -180,9 +180,9 @@ def commit_reshapes(
 
     A commit seals the parents, inserts the children, raises the epoch, begins cooldowns, and writes the history and the steps.
     `records` has at most one operation per topic; `started_at_ms` (milliseconds since the Unix epoch) is the time at which their steps
-    began. An operation is skipped, and absent from the result, if its claim is lost or has expired, if its state or topic has changed, if its recorded subscription
-    version is stale, if a parent is not ACTIVE, or if another transaction has locked its rows; `why_skipped` returns the reasons. Raises
-    InvariantViolated if a rule of a layout would be broken; then no operation is committed.
+    began. An operation is skipped, and absent from the result, if its claim is lost or has expired, if its state or topic has changed, if
+    its recorded subscription version is stale, if a parent is not ACTIVE, or if another transaction has locked its rows; `why_skipped`
+    returns the reasons. Raises InvariantViolated if a rule of a layout would be broken; then no operation is committed.
     """
     stamps = {record.operation.operation_id: _stamps(record.operation) for record in records}
     parameters = steps.statement_parameters(records, runner, started_at_ms, stamps) | {
