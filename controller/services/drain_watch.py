@@ -45,8 +45,8 @@ PARALLEL_CALLS = 4
 
 class DrainWatch(Stoppable):
     """A background service that counts the unread messages of segments that drain slowly, one count for each row of the
-    view `inspect.undrained`, in the shards that `shards` returns, in rounds until it is stopped. The view has stream
-    subscriptions with consumers only. A segment is counted from `sealed_for_seconds` after its seal.
+    view `inspect.undrained`, in the shards that `shards` returns, in rounds until it is stopped. The view has only
+    stream subscriptions that have consumers. A segment is counted from `sealed_for_seconds` after its seal.
     """
 
     def __init__(
@@ -72,9 +72,10 @@ class DrainWatch(Stoppable):
     def round(self) -> int:
         """Count and store the unread messages of up to `DRAINS_A_ROUND` rows of the view `inspect.undrained` (pairs of
         a sealed segment and a stream subscription) in the held shards. Pairs that were never counted, or counted
-        longest ago, come first. Return the number of counts; 0 without a shard. Pairs that cannot be counted, and pairs
-        whose count has not begun within `ROUND_SECONDS`, are left out. Has the topic reconciled if the log of a sealed
-        segment is open and has no unread messages, so that the log is terminated again. Raises StoreUnavailable.
+        longest ago, come first; segments sealed within `FRESH_FOR_SECONDS` come last. Return the number of counts; 0
+        without a shard. Pairs that cannot be counted, and pairs whose count has not begun within `ROUND_SECONDS`, are
+        left out. Has the topic reconciled if the log of a sealed segment is open and has no unread messages, so that
+        the log is terminated again. Raises StoreUnavailable.
         """
         shards = self._shards()
         if not shards.held:

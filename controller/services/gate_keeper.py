@@ -66,7 +66,7 @@ class _Pace:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """Gates of a subscription to open and segments to drain, the origin under which the plan holds, and the logs of these segments."""
+    """Gates of a subscription to open and segments to drain, the origin under which the plan holds, and the logs of these segments by id."""
 
     gates: GatePlan
     origin: int
@@ -249,9 +249,9 @@ class GateKeeper(Stoppable):
             return [i for i, is_opened in zip(ready, calls.map(opening, ready), strict=True) if is_opened]
 
     def _open_one(self, shut: ShutGates, plan: _Plan, until: float, segment_id: int) -> bool:
-        """Open one gate, record the gate as open, and return True. The topic's other gates are then audited soon. Return False without a
-        call if the call could last until `until` (monotonic seconds), when a seek may close the gate again. Raises the errors of the data
-        plane.
+        """Open one gate, record the gate as open unless a seek has closed it again, and return True. The topic's other gates are then
+        audited soon. Return False without a call if the call could last until `until` (monotonic seconds), when a seek may close the gate
+        again. Raises the errors of the data plane.
         """
         plane = self._planes[shut.data_plane]
         if until - self._clock.monotonic_seconds() < plane.call_timeout_seconds:

@@ -130,8 +130,9 @@ class KeySampler(Stoppable):
         return self._sample(self._logs_due(self._shards()))
 
     def _logs_due(self, shards: Shards) -> list[LogToSample]:
-        """Return up to `LOGS_A_ROUND` logs to sample, in the held shards. Segments that this process tried to
-        sample, and whose next sample is not due, are left out. Empty without shards or data planes.
+        """Return up to `LOGS_A_ROUND` logs to sample, in the held shards, hot segments first. Segments that
+        this process tried to sample, and whose next sample is not due, are left out. Empty without shards or
+        data planes.
         """
         now = self._clock.monotonic_seconds()
         self._not_before = {key: due_at for key, due_at in self._not_before.items() if now < due_at}

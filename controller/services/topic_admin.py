@@ -37,14 +37,15 @@ def create_topic(
     policy: PolicyOverride | None = None,
     properties: Mapping[str, str] | None = None,
 ) -> Intent:
-    """Write the intent to create a topic (`topic://tenant/namespace/name`) with `segments` equal segments, 1..65536, and return
-    it. On a data plane that keeps layouts, the operation creates the topic there and mirrors its layout.
+    """Write the intent to create a topic (`topic://tenant/namespace/name`) with `segments` equal segments, 1..65536, and return it.
+    On a data plane that keeps layouts, the operation creates the topic there and mirrors its layout; the number of segments is then
+    not checked here.
 
-    A repeated request key returns its first intent, even if segments, policy or properties differ; data plane, namespace
-    and properties are checked before. The policy's maximum number of segments does not apply: it restricts automatic
-    splits only. Raises InvalidInput (also for an override that does not fit the levels above), TopicExists, NotFound if
-    the data plane lacks the namespace, Unsupported for a data plane that is not configured here, LostRace if another topic
-    used the name in the meantime, and Conflict if the request key was used for another topic or kind of operation.
+    A repeated request key returns its first intent, even if segments, policy or properties differ; data plane, namespace and
+    properties are checked before. The policy's maximum number of segments does not apply: it restricts automatic splits only.
+    Raises InvalidInput (also for an override that does not fit the levels above), TopicExists, NotFound if the data plane lacks the
+    namespace, Unsupported for a data plane that is not configured here, LostRace if another topic used the name in the meantime,
+    and Conflict if the request key was used for another topic or kind of operation.
     """
     if data_plane not in planes:
         raise Unsupported(
