@@ -72,13 +72,14 @@ def some_unasked(store: Store) -> bool:
 def answer(
     store: Store, approval_ids: Collection[int], *, approve: bool, actor: str, reason: str
 ) -> list[ApprovalRow]:
-    """Approve or reject all of the approvals, or none of them, in one transaction. Return them in the order of their ids.
-    The transaction also carries out the answers, except about operations: an approved operation begins when the next
-    evaluation still decides on it. New answers are logged. Repeating an answer changes nothing and returns the first
-    answer; an approval that is done counts as approved.
+    """Approve or reject all of the approvals, or none of them, in one transaction. Return their rows after the answer,
+    one for each distinct id, in the order of the ids. `reason` is stored as the outcome. The transaction also carries
+    out the answers, except about operations: an approved operation begins when the next evaluation still decides on it.
+    New answers are logged. Repeating an answer changes nothing and returns the first answer; an approval that is done
+    counts as approved.
 
-    Raises NotFound; Conflict if an approval has another answer or has expired, or if its subject is gone; and
-    the errors of the subject.
+    Raises NotFound; Conflict if an approval has another answer or has expired, or if its subject is gone; and the
+    errors of the subject.
     """
     state = ApprovalState.APPROVED if approve else ApprovalState.REJECTED
     rows, answered_ids = [], set[int]()
@@ -172,7 +173,9 @@ def _change_state(
 
 
 def _demand_answerable(row: ApprovalRow) -> None:
-    """Raise Conflict if the approval has expired or its subject is gone. The message says which."""
+    """Raise Conflict if the pending approval has expired or its subject is gone. The message says which; the end of the
+    subject if both apply.
+    """
     if row.is_answerable:
         return
     refusal = f"{_approval_text(row)} can no longer be answered"
@@ -189,7 +192,8 @@ def _demand_answerable(row: ApprovalRow) -> None:
 
 def _demand_answered(row: ApprovalRow, *, approve: bool) -> None:
     """Raise Conflict unless the approval has this answer; an approval that is done counts as approved. The message
-    names the actor of the first answer, or says that the approval has expired.
+    names the actor of the first answer, also if the approval expired after the answer. Without an answer the message
+    says that the approval has expired, or that its subject is gone.
     """
     approving_states = (ApprovalState.APPROVED, ApprovalState.DONE)
     if row.state in (approving_states if approve else (ApprovalState.REJECTED,)):

@@ -63,8 +63,8 @@ def sweep(
     should_stop: Callable[[], bool] = lambda: False,
 ) -> SweepReport:
     """Process up to `limit` deletion entries that are due, in claimed batches: delete each log that may be deleted, and
-    record the result in its entry. Return the results. Entries of held topics are skipped. Ends early if `should_stop`
-    returns True.
+    record the result in its entry. Return the results. Entries of held topics are skipped. Ends early, between two
+    batches, if `should_stop` returns True.
 
     Several sweepers may run at once. Raises StoreUnavailable only; any other error is recorded for the entry.
     """
@@ -91,11 +91,12 @@ def _sweep(
     apart_seconds: float,
     report: SweepReport,
 ) -> None:
-    """Delete the logs of one data plane that may be deleted, up to `PARALLEL_DELETES` at a time, and record
-    the result for each, in the database and in `report`.
+    """Delete the logs of one data plane that may be deleted, up to `PARALLEL_DELETES` at a time, and record the result
+    for each, in the database and in `report`.
 
-    If the logs cannot be described, all entries are tried again later. After an unexpected error each entry
-    is processed by itself. `apart_seconds` is the shortest time between the two absences that close an entry.
+    If the description of the logs raises a CleaveError, all entries are tried again later. If it raises an unexpected
+    error, each entry is processed by itself. `apart_seconds` is the shortest time between the two absences that close
+    an entry.
     """
     try:
         reports = _reports(plane, due_entries)
@@ -128,13 +129,13 @@ def _deletable(
     reports: Mapping[str, LogReport],
     report: SweepReport,
 ) -> list[DeletionEntry]:
-    """Return the entries whose logs may be deleted. The other logs are kept, or recorded as failed and tried
-    again later, in the database and in `report`. An existing log of an aborted operation is kept too if
-    another log of the operation is kept because it was used, unless its entry discards unread messages.
-    `plane` None (the data plane is not configured here): all entries fail.
+    """Return the entries whose logs may be deleted. The other logs are kept, or recorded as failed and tried again
+    later, in the database and in `report`. An existing log of an aborted operation is kept too if another log of the
+    operation is kept or was kept earlier, for any reason but that this journal did not create that log. Entries that
+    discard unread messages are excepted. `plane` None (the data plane is not configured here): all entries fail.
 
-    The check may change a log that this journal created: it terminates an open log that was never used, and
-    repeats acknowledgements that the broker lost. Raises StoreUnavailable.
+    The check may change a log that this journal created: it terminates an open log that was never used, and repeats
+    acknowledgements that the broker lost. Raises StoreUnavailable.
     """
 
     with store.transaction() as tx:
@@ -185,9 +186,11 @@ def _with_used_siblings(store: Store, never_active: Sequence[DeletionEntry]) -> 
 def _judge(
     plane: DataPlane | None, deletion_entry: DeletionEntry, reports: Mapping[str, LogReport], owner: Ownership
 ) -> str | None:
-    """Return the reason to keep the log; None if the log may be deleted. An open log that was never used is first
-    terminated, and acknowledgements that the broker lost are repeated. Raises DataPlaneUnavailable if the log did
-    not answer or is not terminated yet, or `plane` is None, and the other errors of the data plane.
+    """Return the reason to keep the log; None if the log may be deleted. `reports` is keyed by backing topic; `owner`
+    is the journal's record of the log's name. Unless the entry discards unread messages or this journal did not create
+    the log, an open log that was never used is first terminated, and acknowledgements that the broker lost are
+    repeated. Raises DataPlaneUnavailable if the log did not answer or is not terminated yet, or `plane` is None, and
+    the other errors of the data plane.
     """
     report = reports.get(deletion_entry.backing_topic)
     if report is None or not isinstance(plane, SetWiseDataPlane):
@@ -256,8 +259,9 @@ def _reason_to_keep(
 
 
 def _prepare_deletion(plane: DataPlane, deletion_entry: DeletionEntry, report: LogReport) -> bool:
-    """Terminate an unused log, or repeat lost acknowledgements. Return True if the log was changed, so that it must be
-    described again. Raises the errors of the data plane.
+    """Terminate an open log that was never used. In a terminated log, acknowledge all messages for the subscriptions of
+    the entry's `drained_for` that have unread messages. Return True if the log was changed, so that it must be
+    described again. An open log that was used is not changed. Raises the errors of the data plane.
     """
     if report.state is LogState.OPEN and report.is_unused:
         plane.terminate_segment(deletion_entry.backing_topic)

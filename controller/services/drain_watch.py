@@ -44,9 +44,9 @@ PARALLEL_CALLS = 4
 
 
 class DrainWatch(Stoppable):
-    """A background service that counts the unread messages of segments that drain slowly, for each subscription
-    that has not drained them, in the shards that `shards` returns, in rounds until it is stopped. A segment is
-    counted from `sealed_for_seconds` after its seal.
+    """A background service that counts the unread messages of segments that drain slowly, one count for each row of the
+    view `inspect.undrained`, in the shards that `shards` returns, in rounds until it is stopped. The view has only
+    stream subscriptions that have consumers. A segment is counted from `sealed_for_seconds` after its seal.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class DrainWatch(Stoppable):
         reconcile: Callable[[int], object],
         sealed_for_seconds: float = SEALED_FOR_SECONDS,
     ) -> None:
-        """`reconcile` is called with the id of a topic whose logs need a repair."""
+        """`planes` are the data planes by name. `reconcile` is called with the id of a topic whose logs need a repair."""
         super().__init__()
         self._reconcile = reconcile
         self._store, self._planes, self._shards, self._clock = store, planes, shards, clock
@@ -70,10 +70,12 @@ class DrainWatch(Stoppable):
         repeat_every(INTERVAL_SECONDS, self.round, self._stopping, log, "drains not counted")
 
     def round(self) -> int:
-        """Count the unread messages of up to `DRAINS_A_ROUND` pairs of a segment that drains slowly, in the held shards,
-        and a subscription, and store the counts. Return the number of counts. Segments that cannot be counted, or not
-        within `ROUND_SECONDS`, are left out. Has the topic reconciled if the log of a sealed segment is open and has no
-        unread messages, so that the log is terminated again. Raises StoreUnavailable.
+        """Count and store the unread messages of up to `DRAINS_A_ROUND` rows of the view `inspect.undrained` (pairs of
+        a sealed segment and a stream subscription) in the held shards. Pairs that were never counted, or counted
+        longest ago, come first; segments sealed within `FRESH_FOR_SECONDS` come last. Return the number of counts; 0
+        without a shard. Pairs that cannot be counted, and pairs whose count has not begun within `ROUND_SECONDS`, are
+        left out. Has the topic reconciled if the log of a sealed segment is open and has no unread messages, so that
+        the log is terminated again. Raises StoreUnavailable.
         """
         shards = self._shards()
         if not shards.held:

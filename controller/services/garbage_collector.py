@@ -157,14 +157,14 @@ def collect_segment(
     store: Store, planes: Mapping[str, DataPlane], topic: str, segment_id: int, request: Request
 ) -> Intent:
     """Intend to prune one sealed segment, regardless of its retention, and mark the segment as drained for each
-    recorded subscription. If the segment must be kept, the new marks are removed. A repeated request returns its first
-    intent.
+    recorded subscription. If the segment must be kept, the new marks are removed. A repeated request key returns its
+    first intent, even if it names another segment.
 
     Raises TopicNotFound, TopicNotLive, TopicHeld, SegmentNotFound, SegmentBusy, Unsupported if the data plane is not
     configured here, keeps layouts or cannot describe logs, Retryable if the topic has a checkpoint subscription, and
     the errors of the data plane. Raises Conflict with the reason why the segment is kept: it is active, a subscription
     has not read it to its end or has no position in a child, its log did not answer, or one of its ancestors still
-    exists. Also raises Conflict if the request key was used for another request.
+    exists. Also raises Conflict if the request key was used for another topic or kind of request.
     """
     with store.transaction() as tx:
         row = topics.find_topic(tx, topic)

@@ -66,7 +66,7 @@ class _Pace:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """Gates of a subscription to open and segments to drain, the origin under which the plan holds, and the logs of these segments."""
+    """Gates of a subscription to open and segments to drain, the origin under which the plan holds, and the logs of these segments by id."""
 
     gates: GatePlan
     origin: int
@@ -87,6 +87,9 @@ class GateKeeper(Stoppable):
         *,
         checkpoint: Callable[[str], None] = _ignore,
     ) -> None:
+        """`planes` are the data planes by name; those without gates are ignored. `checkpoint` is called before and after the commits of
+        `drain`, `ready` and `open`, with a name such as `drain:before`, so that tests can end the process there.
+        """
         super().__init__()
         self._store, self._shards, self._clock, self._checkpoint = store, shards, clock, checkpoint
         self._planes = {name: plane for name, plane in planes.items() if isinstance(plane, GatedDataPlane)}
@@ -113,10 +116,10 @@ class GateKeeper(Stoppable):
         return POLL_SECONDS if self.round() else IDLE_SECONDS
 
     def round(self) -> int:
-        """Open, drain and audit the gates of the subscriptions that are due, `PARALLEL_CALLS` subscriptions
-        at a time. Return the number of subscriptions with shut gates, due or not; 0 without shards or without
-        a data plane with gates. An error of one subscription is logged and recorded with its gates, which are
-        tried again later. Raises StoreUnavailable if the gates cannot be read.
+        """Open, drain and audit the gates of the subscriptions that are due, `PARALLEL_CALLS` subscriptions at a time. Return the number of
+        subscriptions with shut gates, due or not; 0 without shards or without a data plane with gates. Subscriptions that are not live, and
+        those of held or unverified topics, are absent. An error of one subscription is logged and recorded with its gates, which are tried
+        again later. Raises StoreUnavailable if the gates cannot be read.
         """
         shards = self._shards()
         if not (shards.held and self._planes):
@@ -153,8 +156,8 @@ class GateKeeper(Stoppable):
         pace.next_at = self._clock.monotonic_seconds() + pause
 
     def _report(self, shut: ShutGates, error: Exception, *segment_ids: int) -> None:
-        """Log and record the error with the gates of these segments; without segments, with all gates of `shut`. StoreUnavailable is
-        neither logged nor recorded.
+        """Log and record the error with the gates of these segments; without segments, with all gates of `shut`. StoreUnavailable is neither
+        logged nor recorded, and ignored if it occurs while the error is recorded.
         """
         segments = list(segment_ids or shut.logs)
         labels = {"topic": shut.topic, "subscription": shut.key.name, "segments": segments}
@@ -171,8 +174,8 @@ class GateKeeper(Stoppable):
             return
 
     def _open_what_may_open(self, shut: ShutGates) -> None:
-        """Open gates and drain segments until neither makes progress, all gates of `shut` are open, or the
-        keeper stops. This is repeated because an empty segment is drained as soon as its gate is open.
+        """Open gates and drain segments until neither makes progress, all gates of `shut` are open, or the keeper stops. This is repeated
+        because an empty segment is drained as soon as its gate is open. Raises SubscriptionNotFound and the errors of the data plane.
         """
         logs = dict(shut.logs)
         while logs and not self._stopping.is_set():
@@ -184,8 +187,8 @@ class GateKeeper(Stoppable):
                 return
 
     def _plan(self, shut: ShutGates, logs: Mapping[int, str]) -> _Plan:
-        """Return which of the gates on `logs` may be opened, and which segments hold the others back. All may be opened if the subscription
-        does not wait for ancestors; none while a seek is in progress. Raises SubscriptionNotFound.
+        """Return which of the gates on `logs` (backing topics by segment id) may be opened, and which segments hold the others back. All may
+        be opened if the subscription does not wait for ancestors; none while a seek is in progress. Raises SubscriptionNotFound.
         """
         with self._store.transaction() as tx:
             _, origin = bucket_owners.lock(tx, shut.key)
@@ -225,7 +228,8 @@ class GateKeeper(Stoppable):
 
     def _open(self, shut: ShutGates, plan: _Plan) -> list[int]:
         """Open the gates that the plan allows, unless a seek has begun since. Record them first as ready to open. Return the ids of the
-        segments whose gates were opened. Raises SubscriptionNotFound and the errors of the data plane.
+        segments whose gates were opened; a gate for whose call no time was left is not among them. Raises SubscriptionNotFound and the
+        errors of the data plane.
         """
         plane = self._planes[shut.data_plane]
         if not plan.gates.may_open:
@@ -245,9 +249,9 @@ class GateKeeper(Stoppable):
             return [i for i, is_opened in zip(ready, calls.map(opening, ready), strict=True) if is_opened]
 
     def _open_one(self, shut: ShutGates, plan: _Plan, until: float, segment_id: int) -> bool:
-        """Open one gate, record the gate as open, and return True. The topic's other gates are then audited soon. Return False without a
-        call if the call could last until `until` (monotonic seconds), when a seek may close the gate again. Raises the errors of the data
-        plane.
+        """Open one gate, record the gate as open unless a seek has closed it again, and return True. The topic's other gates are then
+        audited soon. Return False without a call if the call could last until `until` (monotonic seconds), when a seek may close the gate
+        again. Raises the errors of the data plane.
         """
         plane = self._planes[shut.data_plane]
         if until - self._clock.monotonic_seconds() < plane.call_timeout_seconds:
@@ -271,12 +275,11 @@ class GateKeeper(Stoppable):
                 pace.audit_at = min(pace.audit_at, audit_at)
 
     def _audit(self, shut: ShutGates, pace: _Pace) -> None:
-        """Compare the recorded gates of the subscription with the data plane: close gates that are open or
-        spent there, and record barriers that a consumer has acknowledged. Gates that are recorded as open or
-        being opened are skipped. The errors of one gate, except StoreUnavailable, which is raised, are
-        reported and do not stop the others.
+        """Compare the recorded gates of the subscription with the data plane: close gates that are open or spent there, and record barriers
+        that a consumer has acknowledged. Gates that are recorded as open or being opened are skipped. A CleaveError of one gate is reported
+        and does not stop the others; StoreUnavailable and unexpected errors are raised.
 
-        Does nothing before the time of the next audit, which is `AUDIT_SECONDS` after an audit, or if the
+        Does nothing before the time of the next audit, which is `AUDIT_SECONDS` after an audit or earlier (`_audit_soon`), or if the
         subscription does not wait for ancestors.
         """
         now = self._clock.monotonic_seconds()

@@ -159,8 +159,8 @@ class _Loads:
     def _observe(
         self, segment_id: int, rates: SegmentRates, before: LoadRecord | None, policy: AutoScalePolicy
     ) -> None:
-        """Replace the segment's record by the record that follows `before` (None: there was none). Rates
-        older than the record are ignored.
+        """Replace the segment's record by the record that follows `before` (None: there was none). The segment is then not silent. Rates
+        observed before `before.observed_at` are ignored.
         """
         if before is not None and rates.observed_at < before.observed_at:
             return
@@ -185,10 +185,10 @@ def retrace(
     window_ms: int = DEFAULT_WINDOW_MS,
 ) -> Iterator[Retraced]:
     """Yield each decision with its replay, on the windows that were applied before it. `decisions` are those of one topic, in the order of
-    time. A decision whose inputs cannot be read is yielded as unreadable.
+    time. A decision whose inputs cannot be read is yielded as unreadable. `windows`, of `window_ms` each, may be in any order.
 
-    `segments` are all segments that the topic ever had, by id. If the history does not begin with the topic
-    (`begins_with_the_topic` is False), the replay starts from the first decision with readable inputs, which is not yielded.
+    `segments` are all segments that the topic ever had, by id. If the history does not begin with the topic (`begins_with_the_topic` is
+    False), the replay starts from the first decision with readable inputs, which is not yielded.
     """
     if not decisions:
         return
@@ -237,9 +237,8 @@ class _ReplayState:
             self.memory.remember(window.end_ms, measured, policy.load_memory_seconds, heirs)
 
     def start_from(self, situation: EvaluationInput) -> None:
-        """Replace the load records of the segments that have one in `situation`, the inputs of the first
-        decision. Records of other segments, and the load memory, keep what the windows before the decision
-        gave.
+        """Replace the load records of the segments that have one in `situation`, the inputs of the first decision; these segments are then
+        not silent. Records of other segments, and the load memory, keep what the windows before the decision gave.
         """
         for segment_id, record in situation.loads.items():
             source = f"the source of segment {segment_id}"
@@ -251,8 +250,8 @@ class _ReplayState:
             self.loads.sources.setdefault(source, record.observed_at)
 
     def replay_decision(self, decided: Decided, situation: EvaluationInput) -> Retraced:
-        """Decide again with the inputs of the decision, `situation`, but on the loads that the history gives, and return the comparison.
-        Changes nothing.
+        """Decide again with the inputs of the decision, `situation`, but on the loads that the history gives for the ACTIVE segments, and
+        return the comparison. A profile other than `adaptive` keeps the load memories of `situation`. Changes nothing.
         """
         active = {segment.segment_id for segment in situation.layout.active}
         loads = {
@@ -282,7 +281,9 @@ def _differences(stored: EvaluationInput, replay_inputs: EvaluationInput) -> Ite
 
 
 def _is_nearly_same(stored_value: Any, recomputed_value: Any) -> bool:
-    """Return True if both load memories have the same ticks, to nine digits, or if both are None."""
+    """Return True if both load memories, as JSON lists of ticks (each a list of numbers), are the same to nine digits, or if both are
+    None.
+    """
     if stored_value is None or recomputed_value is None or len(stored_value) != len(recomputed_value):
         return stored_value is recomputed_value
     pairs = (
@@ -309,11 +310,10 @@ def _format_value(name: str, value: Any) -> str:
 def windows_of(
     history: RateHistory, topic_id: int, from_ms: int, to_ms: int, applied_at: Mapping[int, int]
 ) -> Iterator[Window]:
-    """Yield the recorded windows that ended between `from_ms` and `to_ms` (both included), reading one day of
+    """Yield the recorded windows that ended between `from_ms` and `to_ms` (both included), in the order of their ends, reading one day of
     files at a time. A window in which only other topics have rates is yielded too, without rates.
 
-    `applied_at` maps a window's end to the time when its records could be read; a window without an entry
-    counts from its end.
+    `applied_at` maps a window's end to the time when its records could be read; a window without an entry counts from its end.
     """
     import pyarrow.compute as pc
 

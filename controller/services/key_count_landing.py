@@ -65,9 +65,10 @@ class KeyCountLanding(Stoppable):
         """Messages by topic and producer since the last landing."""
 
     def add(self, topic: str, producer: str, counts: Sequence[KeyCount]) -> None:
-        """Add the counts of this producer since its last request, in memory until the next landing. If the counts would
-        exceed `MOST_SEGMENTS`, log a warning, and drop the counts of the first segment too many and the remaining
-        counts of the request. Raises TopicNotFound, TopicNotLive, StoreUnavailable, and InvalidInput, without adding
+        """Add the counts of this producer since its last request (first hash, number of hashes, messages) to the
+        topic's ACTIVE segments, in memory until the next landing. If the counts would exceed `MOST_SEGMENTS`, log a
+        warning, and drop the counts of the first segment too many and the remaining counts of the request. Raises
+        TopicNotFound, TopicNotLive while the topic is being created, StoreUnavailable, and InvalidInput, without adding
         any count, for counts that no producer can have (more hashes in a request, or messages since the last landing,
         than the limits of `domain.key_counts`), and for too many producers of a topic.
         """
@@ -90,7 +91,10 @@ class KeyCountLanding(Stoppable):
     def _add(
         self, key: tuple[int, int], hash_range: HashRange, producer: str, counts: Sequence[KeyCount]
     ) -> None:
-        """Add the counts of one segment. Ignore counts without messages. The caller holds the lock."""
+        """Add the counts (first hash, number of hashes, messages) to the segment `key` (topic id, segment id) with the
+        range `hash_range`; the part of a count outside the range is ignored. Does nothing if no count has messages. The
+        caller holds the lock.
+        """
         if not any(messages for _, _, messages in counts):
             return
         segment_counts = self._counts.get(key)
@@ -111,8 +115,9 @@ class KeyCountLanding(Stoppable):
         )
 
     def land(self) -> str | None:
-        """Write the counts since the last landing as one file, and forget them, even if writing fails. Return
-        the path of the file; None if there were no counts. Raises OSError if storage is unavailable.
+        """Write the counts since the last landing as one file, one row of `KEY_COUNT_SCHEMA` for each segment, and
+        forget them, even if writing fails. Return the path of the file; None if there were no counts. Raises OSError if
+        storage is unavailable.
         """
         with self._lock:
             counts_by_segment, self._counts = self._counts, {}

@@ -85,6 +85,9 @@ class KeySampler(Stoppable):
         sampling: KeySampling,
         clock: Clock,
     ) -> None:
+        """`planes` are the data planes by name; those that cannot be sampled, and those that split at the
+        midpoint only, are ignored.
+        """
         super().__init__()
         self._store, self._shards = store, shards
         self._sampling, self._clock = sampling, clock
@@ -111,8 +114,8 @@ class KeySampler(Stoppable):
         rounds.run(first_pause_seconds=INTERVAL_SECONDS)
 
     def _paced_round(self) -> float:
-        """Run a round. Return the seconds until the next round, so that listing the due segments takes a
-        small share of the time.
+        """Run a round. Return the seconds until the next round, at least `INTERVAL_SECONDS`, so that listing
+        the due segments takes a small share of the time. Raises StoreUnavailable.
         """
         began_at = self._clock.monotonic_seconds()
         logs = self._logs_due(self._shards())
@@ -127,8 +130,9 @@ class KeySampler(Stoppable):
         return self._sample(self._logs_due(self._shards()))
 
     def _logs_due(self, shards: Shards) -> list[LogToSample]:
-        """Return up to `LOGS_A_ROUND` logs to sample, in the held shards. Segments that this process tried to
-        sample, and whose next sample is not due, are left out. Empty without shards.
+        """Return up to `LOGS_A_ROUND` logs to sample, in the held shards, hot segments first. Segments that
+        this process tried to sample, and whose next sample is not due, are left out. Empty without shards or
+        data planes.
         """
         now = self._clock.monotonic_seconds()
         self._not_before = {key: due_at for key, due_at in self._not_before.items() if now < due_at}
@@ -208,7 +212,7 @@ class KeySampler(Stoppable):
 
 def sketch_of(hash_range: HashRange, sample: KeySample) -> list[float]:
     """Return the key histogram of a segment from its sample, as a number of messages for each bin; empty if
-    the sample is too small or contains no key of the segment.
+    the sample has fewer than `LEAST_MESSAGES` messages or no key of the segment.
 
     Messages without a key, and messages of producers with another hashing rule, would lie anywhere after a
     split. They are spread evenly over the bins.

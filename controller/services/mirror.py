@@ -49,11 +49,12 @@ def follow_due(
     limit: int = 100,
     shards: Shards | None = None,
 ) -> list[MirrorCheck]:
-    """Check up to `limit` topics of the shards (None: all topics) that were not checked for
-    `interval_seconds`, and return the results of the checks that did not fail. Raises StoreUnavailable only.
+    """Check up to `limit` live mirrored topics of the shards (None: all topics) that were not checked for
+    `interval_seconds`, the longest unchecked first, and return the results of the checks that did not fail.
+    Raises StoreUnavailable only.
 
-    If the check of a topic fails, the error is logged and the topic is checked again later. Returns an empty list
-    if no data plane here keeps layouts.
+    If the check of a topic fails, the error is logged and the topic is checked again later. Returns an empty
+    list if no data plane here keeps layouts.
     """
     plane_names = [name for name, plane in planes.items() if isinstance(plane, LayoutKeeper)]
     if not plane_names:
@@ -77,9 +78,10 @@ def follow_due(
 
 def follow(store: Store, planes: Mapping[str, DataPlane], topic_id: int) -> MirrorCheck:
     """Check one topic and update its rows: the broker's layout if it is later than the recorded one, the
-    reason of a pause, and the result of checking the logs, with an intent to split each segment that lacks a
-    log. The logs are checked once for each epoch, unless Cleave is paused on the topic. Return the changes
-    and the reason of a pause. Idempotent.
+    reason of a pause, and the result of checking the logs, with an intent to split each ACTIVE segment that
+    lacks a log, unless the topic is held or the segment is being reshaped or too narrow. The logs are checked
+    until a check finds all logs of the epoch, unless Cleave is paused on the topic. Return the changes and
+    the reason of a pause. Idempotent.
 
     Changes nothing, and returns no changes and no reason, if the topic is not live (for example being
     attached, detached or deleted) or has no mirror. A topic that its broker lacks is paused. Logs a change of

@@ -65,8 +65,8 @@ class ChangedDecisions:
 
 @dataclass(frozen=True, slots=True)
 class Consequences:
-    """Result of a preview: the change of the level, the topics whose decisions would differ, the number of
-    evaluated topics, and the number of all topics of the level.
+    """Result of a preview: the change of the level, the topics whose decisions would differ, the number of evaluated topics, and the
+    number of live topics of the level.
     """
 
     changed: Changed
@@ -132,7 +132,9 @@ def stored(tx: Connection, level: str) -> Document:
 
 
 def _stored(tx: Connection, level: str) -> tuple[Document, int]:
-    """Return the document of `stored`, and the row version of the level. Raises TopicNotFound."""
+    """Return the document of `stored`, and the row version of the level: that of the topic's row for a topic, 0 if the namespace or the
+    cluster has no row. Raises TopicNotFound.
+    """
     kind = kind_of(level)
     if kind is PolicyLevel.CLUSTER:
         document, row_version = policies.stored_version(tx)
@@ -180,11 +182,11 @@ def preview(
     level: str,
     merge: Merge,
 ) -> Consequences:
-    """Evaluate up to `MOST_TOPICS` topics of the level under the policy in force and under the policy that
-    `merge` returns, and return the topics whose decisions differ. Both evaluations use the same inputs at one
-    instant, so that differences come from the policy alone.
+    """Evaluate up to `MOST_TOPICS` topics of the level under the policy in force and under the policy that `merge` returns, and return the
+    topics whose decisions differ. Both evaluations use the same inputs at one instant, so that differences come from the policy alone.
 
-    The preview writes and locks nothing. Raises InvalidPolicy as the change would, TopicNotFound and TopicNotLive.
+    Topics whose data plane is not in `planes` are not evaluated. The preview writes and locks nothing. Raises InvalidPolicy as the change
+    would, TopicNotFound and TopicNotLive; the name of a namespace is not checked.
     """
     capabilities = {name: plane.capabilities for name, plane in planes.items()}
     with snapshot(store) as tx:

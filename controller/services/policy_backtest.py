@@ -218,10 +218,10 @@ class PolicyBacktest:
     def _collect(
         self, question: Question, loads: Loads
     ) -> tuple[list[Recording], dict[str, str], pa.Table | None]:
-        """Return the recordings to simulate, the loads left out with their reasons, and the rates of traces
-        (None for topics). A recording is left out if a candidate is not valid for its policy. Raises InvalidPolicy
-        if every recording is left out, InvalidInput for a trace that cannot be read, and NotFound if a named topic
-        is not live or there is no topic.
+        """Return the recordings to simulate, the reasons of loads that are left out, by name, and the rates of traces
+        with the columns of `RATE_COLUMNS` (None for topics). A recording is left out if a candidate is not valid for
+        its policy. Raises InvalidPolicy if every recording is left out, InvalidInput for a trace that cannot be read,
+        and NotFound if a named topic is not live or there is no topic.
         """
         if loads.traces:
             recordings, rates = _recordings_of_traces(loads.traces)
@@ -244,8 +244,8 @@ class PolicyBacktest:
         return valid_recordings, left_out, rates
 
     def _recordings_of_topics(self, loads: Loads) -> tuple[list[Recording], dict[str, str]]:
-        """Return the recordings of the topics, and the reasons of topics whose policy cannot be read. Raises
-        NotFound if a named topic is not live, or if there is no topic.
+        """Return the recordings of the selected live topics, with the topic id as key, and the reasons of topics whose
+        policy cannot be read, by name. Raises NotFound if a named topic is not live, or if there is no topic.
         """
         from spark_jobs.recorded_load import Recording
 
@@ -294,9 +294,9 @@ class PolicyBacktest:
         rates: pa.Table | None,
         progress: Progress,
     ) -> pa.Table:
-        """Compute the costs without Spark, and return them: of traces (`rates`) in this process, of topics
-        (`rates` is None) by `self.compute`. Calls `progress` with the completed and the total number of
-        simulations.
+        """Compute the costs without Spark, and return them with the columns of `spark_jobs.policy_backtest.RESULTS`: of
+        traces (`rates`) in this process, of topics (`rates` is None) by `self.compute`, from the span of `loads`. Calls
+        `progress` with the completed and the total number of simulations.
         """
         from spark_jobs.policy_backtest import compute_here
 
@@ -326,8 +326,9 @@ class PolicyBacktest:
         loads: Loads,
         rates: pa.Table | None,
     ) -> pa.Table:
-        """Return the costs computed on Spark, of traces (`rates`) or of topics (`rates` is None). If no day
-        of the history in the period has files, the costs of topics are computed without Spark.
+        """Return the costs computed on Spark, with the columns of `spark_jobs.policy_backtest.RESULTS`, of traces
+        (`rates`) or of topics (`rates` is None) in the span of `loads`. If no day of the history in the period has
+        files, the costs of topics are computed without Spark.
         """
         from spark_jobs.policy_backtest import compute, rates_of_history
         from spark_jobs.session import frame_of, with_session
@@ -379,8 +380,9 @@ def _demand_numpy() -> None:
 
 
 def _recordings_of_traces(traces: Sequence[Trace]) -> tuple[list[Recording], pa.Table]:
-    """Read the traces. Return them as recordings with keys below 0 under the default policy, and their rates.
-    Raises InvalidInput if a file cannot be read as a trace.
+    """Read the traces, at least one. Return them as recordings under the default policy, in the same order, with the
+    keys -1, -2 and so on, and their rates with the columns of `RATE_COLUMNS`. Raises InvalidInput if a file cannot be
+    read as a trace.
     """
     import pyarrow as pa
 
@@ -421,8 +423,9 @@ def _recordings_of_traces(traces: Sequence[Trace]) -> tuple[list[Recording], pa.
 
 
 def _inputs(question: Question, loads: Loads, recordings: Collection[Recording]) -> dict[str, Any]:
-    """Return all inputs of the results except the recorded rates, as a JSON document. Before the recordings are
-    known, pass no recordings; the inputs then hold only the request.
+    """Return all inputs of the results except the recorded rates, as a JSON document: the fields of the question
+    (`candidates` as `policies`, without `pictures`), the selection of loads (`asked`), and one entry for each recording
+    (`loads`). Before the recordings are known, pass no recordings; `loads` is then empty.
     """
     request = json.loads(question.to_json())
     request["policies"] = request.pop("candidates")
@@ -463,8 +466,9 @@ def _trace_document(trace: Trace) -> dict[str, Any]:
 def _read_table(
     table: pa.Table,
 ) -> tuple[list[BacktestResult], dict[tuple[str, str], Mapping[str, Any]], dict[str, str]]:
-    """Return the results, the data of the first chart (`picture`) of each load and policy, and the error of each
-    load that could not be simulated, by load.
+    """Return the results in the order of the rows of `table`, which has the columns of
+    `spark_jobs.policy_backtest.RESULTS`; the data of the first chart (`picture`) by load and policy, without pairs that
+    have no chart; and the error of each load that could not be simulated, by load. A trace has no topic id.
     """
     results: list[BacktestResult] = []
     errors: dict[str, str] = {}

@@ -79,10 +79,10 @@ def submit(
     """Read the topic, plan the reshape, and write its intent. Repeat this if another request changed the
     topic first, and after `UNLOCKED_ATTEMPTS` do it under the topic's lock.
 
-    A repeated request key returns the first operation. Raises TopicNotFound, TopicNotLive, TopicHeld,
-    SegmentNotFound, InvalidLayoutChange, SegmentBusy, LostRace, Conflict if the request key was used for
-    another request, or Unsupported if the topic's data plane is not configured here or cannot perform the
-    reshape.
+    If the request key was used for a reshape of this topic, whatever its plan, the first operation is
+    returned without further checks. Raises TopicNotFound, TopicNotLive, TopicHeld, SegmentNotFound,
+    InvalidLayoutChange, SegmentBusy, LostRace, Conflict if the request key was used for another topic or kind
+    of request, or Unsupported if the topic's data plane is not configured here or cannot perform the reshape.
     """
     for _ in range(UNLOCKED_ATTEMPTS):
         with store.single_statement() as tx:
@@ -105,9 +105,10 @@ def submit(
 def _submit_locked(
     store: Store, planes: Mapping[str, DataPlane], topic: str, planner: Planner, request: Request
 ) -> Intent:
-    """Write the intent under the topic's lock, so that nothing changes in between; other requests wait. A
-    repeated request key returns the first intent. Raises TopicNotFound, TopicNotLive, TopicHeld, SegmentNotFound,
-    InvalidLayoutChange, SegmentBusy, Unsupported, and Conflict if the request key was used for another request.
+    """Write the intent under the topic's lock, so that nothing changes in between; other requests wait. If
+    the request key was used for a reshape of this topic, whatever its plan, return the first intent. Raises
+    TopicNotFound, TopicNotLive, TopicHeld, SegmentNotFound, InvalidLayoutChange, SegmentBusy, Unsupported,
+    and Conflict if the request key was used for another topic or kind of request.
     """
     with store.transaction() as tx:
         topics.find_topic(tx, topic, lock=True)
@@ -133,8 +134,9 @@ def _draft(
 
 
 def _plan(store: Store, view: TopicView, planner: Planner) -> tuple[SegmentLayout, Reshape]:
-    """Return the layout and the plan on its ACTIVE segments. If that fails, read the whole layout and plan on
-    it, because its errors are more specific. Raises SegmentNotFound, InvalidLayoutChange.
+    """Return the layout of `view`, which has the ACTIVE segments only, and the plan on this layout. If the
+    plan fails, read the whole layout and plan on it, because its errors are more specific. Raises
+    SegmentNotFound, InvalidLayoutChange.
     """
     max_buckets = view.cluster_policy.entry_bucket_max_per_segment
     try:

@@ -82,9 +82,9 @@ class SegmentLog:
 
 def find(store: Store, planes: Mapping[str, DataPlane], topic: str, descriptor: str) -> SegmentLog:
     """Return the segment with the descriptor, such as `0000-7fff-12`, with its log and the live subscriptions
-    of its topic. Raises InvalidInput for a descriptor of another form, TopicNotFound, TopicNotLive,
-    SegmentNotFound if the layout has no such segment, Unsupported if a broker keeps the layout or the data
-    plane is not configured here.
+    of its topic. Raises InvalidInput for a descriptor of another form, TopicNotFound, TopicNotLive while the
+    topic is being created, SegmentNotFound if the layout has no such segment, Unsupported if a broker keeps
+    the layout or the data plane is not configured here.
     """
     hash_range, segment_id = parse_segment_descriptor(descriptor)
     with store.transaction() as tx:

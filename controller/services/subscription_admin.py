@@ -55,8 +55,10 @@ def create_subscription(
     sealed ones included. With `from_latest`, the subscription begins after the messages published so far. For standard
     consumers call `subscription_consumers.demand_stock` first.
 
-    A repeated request key returns its first intent. Raises TopicNotFound, TopicNotLive, InvalidInput for the name, or
-    Conflict if the name is taken, gates cannot keep its order, or the request key was used for another request.
+    A repeated request key returns its first intent, even if the other parameters differ. Raises TopicNotFound,
+    TopicNotLive, InvalidInput for the name, or Conflict if the topic has a subscription of the name, even one being
+    deleted, if a segment that standard consumers would wait for has a successor without a barrier, or if the request
+    key was used for another subscription or kind of request.
     """
     with store.transaction() as tx:
         row = topics.find_topic(tx, topic)
@@ -71,7 +73,8 @@ def delete_subscription(store: Store, topic: str, subscription: str, request: Re
     sealed ones included.
 
     A repeated request key returns its first intent. Raises TopicNotFound, TopicNotLive, SubscriptionNotFound, and
-    Conflict if the subscription is being deleted already, or if the request key was used for another request.
+    Conflict if the subscription is being deleted already, or if the request key was used for another subscription or
+    kind of request.
     """
     with store.transaction() as tx:
         topic_id = topics.find_topic(tx, topic).topic_id
@@ -88,13 +91,13 @@ def seek_subscription(
     release_seconds: float,
 ) -> Intent:
     """Intend to move the subscription to another position, on every segment that has messages. A repeated request key
-    returns the first seek.
+    returns the first seek of the subscription, whatever its target.
 
     The consumers first release their buckets, within `release_seconds` (0 to `MOST_RELEASE_SECONDS`); messages read
     before do not count afterwards. Raises TopicNotFound, TopicNotLive, SubscriptionNotFound, InvalidInput for
     `release_seconds`, Unsupported if a broker keeps the layout. Raises Conflict if a checkpoint subscription seeks to
     any target but `kept` or another subscription seeks to `kept`, if standard consumers would read a segment before its
-    ancestors, or if the request key was used for another request.
+    ancestors, or if the request key was used for another subscription or kind of request.
     """
     if not 0 <= release_seconds <= MOST_RELEASE_SECONDS:
         raise InvalidInput(

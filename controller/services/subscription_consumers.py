@@ -163,9 +163,9 @@ def _closed_gates(
 
 
 def _has_closed_gates(tx: Connection, row: SubscriptionRow, closed_logs: Collection[str]) -> bool:
-    """Return True if the subscription reads segments with a sealed ancestor, and the logs of all these segments are in
-    `closed_logs`, whose gates are closed at the data plane. The gates are then recorded as closed. Otherwise return
-    False and change nothing.
+    """Return True if there are segments with a sealed ancestor that the subscription reads, drained or not, and the logs of all these
+    segments are in `closed_logs`, whose gates are closed at the data plane. The gates are then recorded as closed. Otherwise return False
+    and change nothing.
     """
     key = SubscriptionKey(row.topic_id, row.name)
     logs_behind = gates.behind_read_by(tx, key)

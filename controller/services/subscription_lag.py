@@ -56,11 +56,11 @@ segment ids.
 
 
 def lag(store: Store, planes: Mapping[str, DataPlane], topic: str, subscription: str) -> list[BucketLag]:
-    """Return the lag of each bucket of the segments that are not drained, or one entry for a segment whose
-    buckets cannot be counted or whose count failed. The entries are ordered by hash range and bucket. The
-    calls of the data plane run `PARALLEL_CALLS` at a time. A segment that cannot be counted has no number,
-    and an error if the data plane raised one. Raises TopicNotFound, SubscriptionNotFound, Unsupported if the
-    data plane is not configured here.
+    """Return the lag of each bucket of the segments that the subscription has to read and has not drained, or one entry
+    for a segment whose buckets cannot be counted or whose count failed. The entries are ordered by hash range and
+    bucket. The calls of the data plane run `PARALLEL_CALLS` at a time. A segment that cannot be counted has no number,
+    and an error if the data plane raised one. Raises TopicNotFound, SubscriptionNotFound, Unsupported if the data plane
+    is not configured here.
     """
     with store.transaction() as tx:
         row = topics.find_topic(tx, topic)
@@ -128,8 +128,10 @@ def _of_segment(
     *,
     counts_buckets: bool,
 ) -> list[BucketLag]:
-    """Return the lag of each bucket of the segment, or one entry for the whole segment if buckets cannot be
-    counted. After an error of the data plane, return one entry for the segment with the error.
+    """Return the lag of each bucket of the segment in ring order, or one entry for the whole segment if buckets cannot
+    be counted. `log` is the backing topic, and `owners` are the owners of buckets of the segment. If the log or the
+    subscription is missing, the entries have no number. After an error of the data plane, return one entry for the
+    segment with the error.
     """
     segment_fields = (segment.segment_id, str(segment.hash_range), segment.state.value)
     segment_owners = tuple(sorted({owner.consumer for owner in owners}))

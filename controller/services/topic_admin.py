@@ -35,14 +35,14 @@ def create_topic(
     policy: PolicyOverride | None = None,
     properties: Mapping[str, str] | None = None,
 ) -> Intent:
-    """Write the intent to create a topic (`topic://tenant/namespace/name`) with `segments` equal segments, 1..65536, and return
-    it. On a data plane that keeps layouts, the operation creates the topic there and mirrors its layout.
+    """Write the intent to create a topic (`topic://tenant/namespace/name`) with `segments` equal segments, 1..65536, and return it.
+    On a data plane that keeps layouts, the operation creates the topic there and mirrors its layout.
 
-    A repeated request key returns its first intent, even if segments, policy or properties differ; data plane, namespace
-    and properties are checked before. The policy's maximum number of segments does not apply: it restricts automatic
-    splits only. Raises InvalidInput (also for an override that does not fit the levels above), TopicExists, NotFound if
-    the data plane lacks the namespace, Unsupported for a data plane that is not configured here, LostRace if another topic
-    used the name in the meantime, and Conflict if the request key was used for another topic or kind of operation.
+    A repeated request key returns its first intent, even if segments, policy or properties differ; data plane, namespace and
+    properties are checked before. The policy's maximum number of segments does not apply: it restricts automatic splits only.
+    Raises InvalidInput (also for an override that does not fit the levels above), TopicExists, NotFound if the data plane lacks the
+    namespace, Unsupported for a data plane that is not configured here, LostRace if another topic used the name in the meantime,
+    and Conflict if the request key was used for another topic or kind of operation.
     """
     if data_plane not in planes:
         raise Unsupported(
@@ -83,12 +83,13 @@ def create_topic(
 def attach_topic(
     store: Store, planes: Mapping[str, DataPlane], name: str, request: Request, *, data_plane: str
 ) -> Intent:
-    """Intend to attach a topic whose layout its broker keeps: mirror the layout, and decide in the broker's place.
+    """Intend to attach a topic whose layout its broker keeps: mirror the layout, and decide in the broker's place. A repeated
+    request key returns its first intent.
 
-    The broker's own auto-scaler is turned off for the topic, and restored by `detach_topic`. Raises InvalidInput for
-    the name, TopicExists, Unsupported for a data plane that keeps no layouts or is not configured here, LostRace if
-    another topic used the name in the meantime, and Conflict if the request key was used for another request. The
-    operation detects a topic that the broker lacks.
+    The broker's own auto-scaler is turned off for the topic, and restored by `detach_topic`. Raises InvalidInput for the name,
+    TopicExists, Unsupported for a data plane that keeps no layouts or is not configured here, LostRace if another topic used the
+    name in the meantime, and Conflict if the request key was used for another topic or kind of request. The operation detects a
+    topic that the broker lacks.
     """
     layout_keeper(planes, data_plane)
     with store.transaction() as tx:
@@ -109,11 +110,11 @@ def layout_keeper(planes: Mapping[str, DataPlane], data_plane: str) -> LayoutKee
 
 
 def detach_topic(store: Store, name: str, request: Request) -> Intent:
-    """Intend to return a topic to its broker's own controller. The data of the topic does not change. A repeated
-    request key returns its first intent, also after the topic was detached.
+    """Intend to return a topic to its broker's own controller. The data of the topic does not change. A repeated request key
+    returns its first intent, also after the topic was detached.
 
-    Raises TopicNotFound, TopicNotLive, and Conflict for a topic that was not attached, or if the request key was used
-    for another request.
+    Raises TopicNotFound, TopicNotLive, and Conflict for a topic that was not attached, or if the request key was used for another
+    topic or kind of request.
     """
     with store.transaction() as tx:
         repeated = repeated_intent(tx, request.request_key, name, [OperationKind.DETACH])
@@ -126,11 +127,12 @@ def detach_topic(store: Store, name: str, request: Request) -> Intent:
 
 
 def delete_topic(store: Store, name: str, request: Request) -> Intent:
-    """Write and return the intent to delete the topic and all its logs, unread data included. A repeated request key
-    returns its first intent, also after the topic was deleted.
+    """Write and return the intent to delete the topic and all its logs, unread data included. A repeated request key returns its
+    first intent, also after the topic was deleted.
 
-    No further intent is accepted; reshapes in progress end first. A topic that is being created can be deleted too.
-    Raises TopicNotFound, TopicNotLive, TopicHeld, and Conflict if the request key was used for another request.
+    No further intent is accepted; reshapes in progress end first. A topic that is being created can be deleted too. Raises
+    TopicNotFound, TopicNotLive, TopicHeld, also for an unverified topic, and Conflict if the request key was used for another topic
+    or kind of request.
     """
     with store.transaction() as tx:
         repeated = repeated_intent(tx, request.request_key, name, [OperationKind.DELETE])

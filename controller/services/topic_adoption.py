@@ -98,10 +98,10 @@ def adopt(
     With `cut_off`, the broker notifies all connected clients that the topic has ended.
 
     Raises Conflict with the names of connected clients unless `cut_off`, or if the request key was used for
-    another request; TopicExists; LostRace if another topic used the name in the meantime; and InvalidInput,
-    also for a name in `stock_subscriptions` that does not exist or is read as a queue. Subscriptions that
-    cannot be served are refused with InvalidInput, because their messages would never be read; a dry run,
-    whose store rolls back each transaction, leaves them out instead.
+    another topic or kind of request; TopicExists; LostRace if another topic used the name in the meantime;
+    and InvalidInput, also for a name in `stock_subscriptions` that does not exist or is read as a queue.
+    Subscriptions that cannot be served are refused with InvalidInput, because their messages would never be
+    read; a dry run, whose store rolls back each transaction, leaves them out instead.
     """
     if planned.unserved and not store.rolls_back:
         raise InvalidInput(

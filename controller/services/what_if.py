@@ -74,9 +74,10 @@ def compare(
 def situations_of(
     store: Store, planes: Mapping[str, DataPlane], topic: str, changes: Mapping[str, Any]
 ) -> tuple[EvaluationInput, EvaluationInput]:
-    """Return the topic's inputs under the policy in force and under the changed policy, from one read-only
-    snapshot and at one instant. Raises TopicNotFound, NotFound if the topic is not live or its data plane is
-    not configured here, InvalidPolicy, and InvalidInput for a parameter that is removed.
+    """Return the topic's inputs under the policy in force and under the policy with `changes`, the new values
+    by parameter (none: the same inputs twice), from one read-only snapshot and at one instant. Raises
+    TopicNotFound, NotFound if the topic is not live or its data plane is not configured here, InvalidPolicy,
+    and InvalidInput for a parameter that is removed (None).
     """
     with snapshot(store) as tx:
         row = topics.find_topic(tx, topic)
@@ -118,8 +119,9 @@ def demand_values(changes: Mapping[str, Any]) -> None:
 
 
 def changed(policy: AutoScalePolicy, changes: Mapping[str, Any]) -> AutoScalePolicy:
-    """Return the policy with other parameters, validated as a whole. Raises InvalidInput for a parameter that
-    is removed, InvalidPolicy for other errors and for a policy in force that cannot be read.
+    """Return the policy with `changes`, the new values by parameter, validated as a whole. Raises
+    InvalidInput for a parameter that is removed (None), InvalidPolicy for other errors and for a policy in
+    force that cannot be read.
     """
     if isinstance(policy, UnreadablePolicy):
         raise InvalidPolicy(f"the policy in force cannot be read ({policy.why}); set it right first")

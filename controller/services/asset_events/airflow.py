@@ -167,9 +167,9 @@ class AirflowRest:
             ) from error
 
     def _content(self, response: requests.Response, read: Callable[[Any], Content]) -> Content:
-        """Return the result of `read` for the response's document. Raises AirflowAway if the status is an
-        error, or if the document is not Airflow's (not JSON, or `read` raises ValueError, LookupError or
-        TypeError), for example because a proxy has answered.
+        """Return the result of `read` for the response's document. Raises AirflowAway if the status is an error or a
+        redirect, or if the document is not Airflow's (not JSON, or `read` raises ValueError, LookupError or TypeError),
+        for example because a proxy has answered.
         """
         self._demand(response)
         try:

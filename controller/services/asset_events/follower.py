@@ -44,7 +44,9 @@ class LayoutFollower:
 
     @property
     def resume_at(self) -> datetime | None:
-        """The instant from which another follower can continue; None before the first `wait`."""
+        """The instant from which another follower can continue; None before the first `wait` of a follower
+        without `since`.
+        """
         if self._begins_at is None or self._newest is None:
             return None
         unread = self._newest if self._missed is None else min(self._newest, self._missed[0])

@@ -105,10 +105,10 @@ class AssetEventPoster:
             metrics.ASSET_EVENTS.labels(outcome="dropped").inc()
 
     def _post_batch(self) -> None:
-        """Read a batch of pending changes from the database, and post them in the order of commits, until
-        `stop` is called. Changes that are not in the database, and events for which Airflow has no asset, are
-        dropped. An event whose answer is lost is posted again later. Counts the events as metrics. Raises the
-        errors of the store and of Airflow.
+        """Read up to `BATCH` of the oldest pending changes from the database, and post them in the order of commits,
+        until `stop` is called. Changes that are not in the database, and events for which Airflow has no asset, are
+        dropped. An event whose answer is lost is posted again later. Counts the events as metrics. Raises the errors of
+        the store and of Airflow.
         """
         batch = list(self._pending)[:BATCH]
         if not batch:

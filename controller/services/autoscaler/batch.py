@@ -138,9 +138,9 @@ class Batch:
         return {name: plane.capabilities for name, plane in self._planes.items()}
 
     def _lock_acting(self) -> None:
-        """Lock the rows of up to `ACTING_TOPICS` topics with actions or proposals; further such topics are
-        postponed. A topic whose row another transaction has locked is dropped and stays due. Evaluate again the
-        topics whose layout has changed.
+        """Lock the rows of the first `ACTING_TOPICS` topics, by id, with actions or proposals; further such topics are
+        postponed. A topic whose row another transaction has locked, or that is no longer live, is dropped and stays
+        due. Evaluate again the topics whose layout has changed.
         """
         acting = [topic for _, topic in sorted(self.topics.items()) if topic.has_actions]
         for topic in acting[ACTING_TOPICS:]:

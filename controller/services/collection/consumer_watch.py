@@ -111,11 +111,11 @@ class ConsumerWatch(Stoppable):
         return max(0.0, began_at + self._interval_seconds - self._clock.monotonic_seconds())
 
     def round(self) -> Round:
-        """Read the consumers of topics and store them, in batches of `CALL_TOPICS` topics with a transaction
-        each, until each topic was read, the interval is over or `stop` was called. The next round begins
-        after the last topic of this one. Logs and returns the ids of the changed topics; also returns the
-        number of topics that were read, and how many of these did not answer for each of their logs. A data
-        plane that does not answer is logged. Raises StoreUnavailable.
+        """Read the consumers of topics and store them, in batches of `CALL_TOPICS` topics with a transaction each,
+        until each topic was read, the interval is over or `stop` was called. The next round begins after the last topic
+        of this one. Logs and returns the ids of the changed topics; also returns the number of topics that were read,
+        and how many of these have a log that did not answer. A data plane that does not answer is logged. Raises
+        StoreUnavailable.
         """
         began_at = self._clock.monotonic_seconds()
         topics = self._listed(began_at)
@@ -136,9 +136,10 @@ class ConsumerWatch(Stoppable):
         return Round(len(topics) - remaining, silent, tuple(changed))
 
     def _listed(self, now: float) -> list[tuple[str, int, list[str]]]:
-        """Return data plane, id and logs of every topic to observe. The list is read again in each round, unless
-        reading it took more than `LIST_SHARE` of the time since; `now` is the monotonic time in seconds. Topics of
-        one data plane are adjacent. Raises StoreUnavailable.
+        """Return data plane, id and backing topics of every topic to observe: live topics whose names begin with the
+        prefix, on data planes that can list consumers. The list is read again in each round, unless reading it took
+        more than `LIST_SHARE` of the time since; `now` is the monotonic time in seconds. Topics of one data plane are
+        adjacent. Raises StoreUnavailable.
         """
         if now >= self._list_due:
             with self._store.transaction() as tx:

@@ -56,7 +56,7 @@ class Tick:
     A data plane that answered each call is absent, even if logs without an answer were left out.
     """
     path: str | None
-    """Path of the file with the samples; None if there were no samples."""
+    """Path of the file with the samples; None if there were no samples, or if a clock was set since the last tick."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,13 +216,13 @@ class LoadCollector(Stoppable):
         return None
 
     def _sample(self, deadline: float, name: str, logs: Mapping[str, WatchedLog]) -> _Answer:
-        """Sample the counters of one data plane's logs, in calls of limited size. A log without an answer, or
-        with invalid counters, has no sample, which is not the same as no load. Errors, and a data plane that
-        is not configured here, are logged, and the answer is then not whole.
+        """Sample the counters of the logs of data plane `name` in calls of limited size. `logs`, not empty, is keyed by
+        backing topic. A log without an answer, or with invalid counters, has no sample, which is not the same as no
+        load. Errors, and a data plane that is not configured here, are logged, and the answer is then not whole.
 
-        No call except the first begins after `deadline` (monotonic seconds); the answer is then not whole. The
-        next tick begins with the remaining logs, so a data plane that is too slow for the interval has every log
-        sampled, but less often.
+        No call except the first begins after `deadline` (monotonic seconds); the answer is then not whole. The next
+        tick begins with the remaining logs, so a data plane that is too slow for the interval has every log sampled,
+        but less often.
         """
         if name not in self._planes:
             log.warning(
@@ -256,8 +256,8 @@ class LoadCollector(Stoppable):
         return _Answer(counters, is_whole=True)
 
     def _note_producers(self, samples: Sequence[tuple[WatchedLog, Counters]]) -> None:
-        """Store the producer counts that changed since they were last stored, in one transaction. Forget the
-        counts of segments without a sample.
+        """Store the producer counts that changed since they were last stored, in one transaction. Forget the counts of
+        segments without a sample, or whose sample has no producer count.
         """
         counts = {
             (log_row.topic_id, log_row.segment_id): counters.producers

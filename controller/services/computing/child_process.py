@@ -66,7 +66,7 @@ def _receive(pipe: Connection, work: queue.SimpleQueue[bytes]) -> None:
 
 
 def _compute(request: bytes) -> tuple[bool, Any]:
-    """Return True and the result of the requested function, or False and its error."""
+    """Return True and the result of the request (function, arguments and keywords, pickled), or False and the error."""
     try:
         function, arguments, keywords = pickle.loads(request)  # noqa: S301 - the parent sent it
         return True, function(*arguments, **keywords)

@@ -129,7 +129,7 @@ class Computation:
             return result
 
     def cancel(self) -> None:
-        """Kill the current computation, and start no more. `run` then raises Retryable."""
+        """Kill the current computation, and start no more. `run` then raises Retryable, unless its result has arrived."""
         with self._lock:
             self._is_cancelled = True
             if self._child is not None:
@@ -188,6 +188,7 @@ class _Child:
     """
 
     def __init__(self, most_memory_bytes: int) -> None:
+        """Start the process, which may use `most_memory_bytes` of memory for data."""
         self._pipe, child_pipe = Pipe()
         try:
             self._process = subprocess.Popen(
@@ -228,7 +229,7 @@ class _Child:
     def send(
         self, function: Callable[..., object], arguments: tuple[object, ...], keywords: Mapping[str, object]
     ) -> None:
-        """Send a request. Raises EOFError if the process is gone."""
+        """Send a request. Raises EOFError if the process is gone, and the errors of pickling."""
         self.has_answered = False
         try:
             self._pipe.send((function, arguments, keywords))
