@@ -177,14 +177,15 @@ def quoted(text: str) -> str:
 def policy_level(text: str) -> str:
     """Return the level of policy that the text names: `cluster`, `tenant/namespace`, or a topic's full name. A topic
     may be given in a form of Pulsar's tools with three parts (`t/n/x` or `persistent://t/n/x`), and its name is not
-    checked. Raises InvalidInput for another form or domain, and for a namespace whose parts are not names.
+    checked. Raises InvalidInput for another form or domain, and for a namespace that `demand_namespace` refuses.
     """
     if text == CLUSTER:
         return text
-    parts = text.removeprefix("persistent://").removeprefix("topic://").split("/")
-    if all(parts) and len(parts) == 2 and "://" not in text:
+    domain, separator, name = text.rpartition("://")
+    parts = name.split("/")
+    if all(parts) and len(parts) == 2 and not separator:
         return demand_namespace(text)
-    if all(parts) and len(parts) == 3:
+    if all(parts) and len(parts) == 3 and (domain in ("topic", "persistent") or not separator):
         return topic_name(text)
     raise InvalidInput(
         f"{text!r} is not a level of policy; write cluster, tenant/namespace, or topic://tenant/namespace/name"

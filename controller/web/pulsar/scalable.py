@@ -108,15 +108,19 @@ def delete_scalable_topic(
 
 
 def _demand_unused(acting: Acting, topic: str) -> None:
-    """Raise Conflict if a live subscription of the topic has consumers. Raises TopicNotFound."""
+    """Raise Conflict if a live subscription of the topic has consumers: registered ones, also disconnected within their grace period, or
+    standard consumers that were observed last. Nothing is locked, so a consumer may register afterwards. Raises TopicNotFound.
+    """
     with acting.app.store.transaction() as tx:
         listed = read_answers(tx, LIST_SUBSCRIPTIONS, live=True, **inspected.find_topic(tx, topic).key)
-    used = [subscription for subscription in listed if subscription["consumers"]]
-    if used:
-        raise Conflict(
-            f"{topic} has consumers, such as {used[0]['consumer_names'][0]} of {used[0]['subscription']}; stop them, or delete the topic "
-            "with force=true"
-        )
+    for subscription in listed:
+        if subscription["consumers"]:
+            # Standard consumers may have no name.
+            names = "".join(f", such as {name}" for name in subscription["consumer_names"][:1])
+            raise Conflict(
+                f"{topic} has consumers ({subscription['consumers']} of {subscription['subscription']}{names}); stop them, or delete the "
+                "topic with force=true"
+            )
 
 
 @router.get(_TOPIC + "/stats", dependencies=[READ], response_model=TopicStats)

@@ -196,9 +196,24 @@ def test_a_topic_with_consumers_is_deleted_by_force_only(bench: Bench, http: htt
     )
     refused = http.delete(TOPIC)
     assert refused.status_code == 409
-    assert "reader-1 of billing" in refused.json()["reason"]
+    assert "(1 of billing, such as reader-1)" in refused.json()["reason"]
     assert http.delete(TOPIC, params={"force": True}).status_code == 204
     assert http.get(TOPIC).status_code == 404
+
+
+def test_standard_consumers_without_a_name_are_consumers(bench: Bench, http: httpx.Client) -> None:
+    bench.execute(
+        "UPDATE cleave.subscription SET consumers = 'stock' WHERE topic_id = :topic_id",
+        topic_id=bench.topic_id,
+    )
+    bench.execute(
+        "INSERT INTO cleave.observed_subscription (topic_id, name, subscription_type, consumers, consumer_names)"
+        " VALUES (:topic_id, 'billing', 'Exclusive', 1, '{}')",
+        topic_id=bench.topic_id,
+    )
+    refused = http.delete(TOPIC)
+    assert refused.status_code == 409
+    assert "(1 of billing)" in refused.json()["reason"]
 
 
 def test_a_data_plane_that_is_not_here_is_named(http: httpx.Client) -> None:

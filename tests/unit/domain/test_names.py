@@ -126,6 +126,8 @@ def test_a_level_of_policy_is_the_cluster_a_namespace_or_a_topic(text: str, leve
         "foo://t/n/x",
         "non-persistent://t/n/x",
         "topic://foo://t/n/x",
+        "persistent://topic://t/n/x",
+        "topic://persistent://t/n/x",
         "://t/n/x",
     ],
 )
