@@ -18,11 +18,12 @@ def in_results() -> dict[str, str]:
 
 
 def _commits() -> str:
-    rows = {"pulsar_controllers": "rows 1 and 3", "joins": "row 2", "fleet_pass": "row 4"}
-    measured = ", ".join(
-        f"{row} `{page}` at `{_commit(page)[:_COMMIT_DIGITS]}`" for page, row in rows.items()
-    )
-    return f"Sections of RESULTS.md, and measured commits of Cleave: {measured}.\n"
+    rows = {"pulsar_controllers": "Rows 1 and 3 are", "joins": "Row 2 is", "fleet_pass": "Row 4 is"}
+    lines = [
+        f"{row} in section `{page}` of RESULTS.md, measured at Cleave's commit `{_commit(page)[:_COMMIT_DIGITS]}`.\n"
+        for page, row in rows.items()
+    ]
+    return "".join(lines)
 
 
 def _table() -> str:
@@ -45,7 +46,7 @@ def _table() -> str:
                 "not measured",
             ),
             (
-                "a segment is split under traffic: longest time between two acknowledged sends around the split (median, worst), failed sends",
+                "a segment is split under traffic: longest pause between two acknowledged sends, per split (median and worst of all measured splits); failed sends",
                 _gap(ours, gap),
                 _gap(native, gap),
             ),
