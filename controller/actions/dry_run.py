@@ -41,8 +41,10 @@ class DryRunStore(Store):
 
 @contextmanager
 def store_for(app: Application, dry_run: bool) -> Iterator[Store]:
-    """Yield the application's own store, or for a dry run a store with a connection of its own that rolls back, and
-    dispose it at the end.
+    """Yield the application's own store, or for a dry run a `DryRunStore`, which is disposed at the end.
+
+    Each transaction of a `DryRunStore` is rolled back when it ends, so a later transaction does not see its
+    changes. The store has one connection, so a transaction must not be opened inside another.
     """
     if not dry_run:
         yield app.store

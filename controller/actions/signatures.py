@@ -20,8 +20,12 @@ def describe(
     documentation: str | None,
     parameters: Iterable[inspect.Parameter],
 ) -> Any:
-    """Set the function's name (spaces and hyphens become underscores), docstring and keyword parameters, with
-    required parameters first. Return the same function.
+    """Replace the function's name (`name` with underscores for spaces and hyphens), docstring, annotations
+    and signature, in place. Return the same function.
+
+    `parameters` are keyword parameters, as `keyword` returns them. The signature has the required ones first,
+    otherwise in the given order, and no return annotation. Only the description changes: the function accepts
+    the same arguments as before.
     """
     ordered = sorted(parameters, key=lambda parameter: parameter.default is not REQUIRED)
     function.__name__, function.__doc__ = name.replace(" ", "_").replace("-", "_"), documentation

@@ -112,11 +112,14 @@ class Attachment(ReaderSlot[LogReader]):
         return "no data" if self.is_idle else "no data beyond what is in hand"
 
     def since(self, reason: str) -> float:
-        """Return the time since which `reason` has held, in `boot_seconds`: the time of the first call with a
-        reason of its kind, after which no call had a reason of another kind, but not before messages were
-        last read. Texts of one kind, such as errors of one log, count as one reason. "being opened" counts
-        from the creation. WAITS_FOR_RECEIVE does not end the time of another reason, because only the next
-        poll shows if the log has messages. For any thread.
+        """Return the time since which `reason` has held, in `boot_seconds`. A call with a reason of a new
+        kind stores the present time, and later calls with that kind return the stored time, until a call with
+        another kind or until messages are read. The kind is the text before the first colon; all texts of
+        `work` are one kind. "being opened" counts from the creation.
+
+        WAITS_FOR_RECEIVE does not end the time of another reason, because only the next poll shows if the log
+        has messages: the result is then the present time, or the time of the last reading if no other reason
+        came after it. For any thread.
         """
         kind = "at work" if reason == self.work else reason.partition(":")[0]
         last_kind, began_at = self._reason_and_since

@@ -92,8 +92,9 @@ def next_record(
 def _must_rewrite(
     written: LoadStats, observed: LoadStats, thresholds: LoadThresholds, change_threshold: float
 ) -> bool:
-    """Return True if a rate crossed a threshold, or changed materially and by more than `FLOOR_FRACTION` of its
-    merge threshold.
+    """Return True if a rate crossed its split threshold (above it or not) or its merge threshold (below it or not), or
+    changed by more than `FLOOR_FRACTION` of its merge threshold and by more than `change_threshold` times the written
+    rate. From a written rate of 0 the last condition is not required.
     """
     limits = zip(written.rates, observed.rates, thresholds.split.rates, thresholds.merge.rates, strict=True)
     for previous, rate, split_at, merge_at in limits:

@@ -466,9 +466,10 @@ def _trace_document(trace: Trace) -> dict[str, Any]:
 def _read_table(
     table: pa.Table,
 ) -> tuple[list[BacktestResult], dict[tuple[str, str], Mapping[str, Any]], dict[str, str]]:
-    """Return the results in the order of the rows of `table`, which has the columns of
-    `spark_jobs.policy_backtest.RESULTS`; the data of the first chart (`picture`) by load and policy, without pairs that
-    have no chart; and the error of each load that could not be simulated, by load. A trace has no topic id.
+    """Return what `table`, which has the columns of `spark_jobs.policy_backtest.RESULTS`, contains: the results of the
+    rows without an error, in the order of the rows; the data of the chart (`picture`) by load and policy, from the
+    first row of each pair that has one; and the error of each load that could not be simulated, by load. A trace, whose
+    key is negative, has no topic id.
     """
     results: list[BacktestResult] = []
     errors: dict[str, str] = {}

@@ -157,7 +157,9 @@ class GuardedProtocol(HttpToolsProtocol):
             self._stop(414, f"the address is longer than {LONGEST_LINE_BYTES} bytes; shorten it")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Refuse a header above `LONGEST_LINE_BYTES`, or a head above `LARGEST_HEAD_BYTES`, with 431."""
+        """Add the header to the request. Raise the error of `_stop`, so that the answer is 431, for a header (name and value) above
+        `LONGEST_LINE_BYTES`, or if the address and the headers so far together exceed `LARGEST_HEAD_BYTES`.
+        """
         super().on_header(name, value)
         size = len(name) + len(value)
         self._headers_bytes += size

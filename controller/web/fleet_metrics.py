@@ -200,9 +200,11 @@ class FleetMetrics(Collector):
         yield from _families().values()
 
     def collect(self) -> Iterator[Metric]:
-        """Read the figures in one snapshot and yield the metrics of the fleet and of the topics.
+        """Read the figures in one snapshot and yield every metric: of the fleet, and of the topics that `prefix` and `most_topics` select.
+        A metric without a known value has no samples.
 
-        Yields only `cleave_database_up 0`, and logs a warning, if the database cannot be read.
+        Yields only `cleave_database_up 0`, and logs a warning, after any CleaveError: for instance if the database is unavailable, or if a
+        statement takes longer than the limit of `fleet_figures`.
         """
         try:
             with snapshot(self._store) as tx:

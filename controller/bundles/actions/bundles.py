@@ -102,7 +102,9 @@ class UnloadBundleResponse(Response):
     outcome: str | None = Field(None, description="Null in a dry run.", examples=["done"])
 
     def sentence(self) -> str:
-        """Return one sentence about the answer."""
+        """Return one sentence: the bundle, the outcome and the owner after it. In a dry run: the bundle, its present owner, and the
+        destination if one was given. Without an owner the sentence says `no broker`.
+        """
         owner = self.owner or "no broker"
         if self.dry_run:
             towards = f" to {self.destination}" if self.destination else ""

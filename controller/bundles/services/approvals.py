@@ -17,10 +17,13 @@ def lock(tx: Connection, row: ApprovalRow) -> None:
 
 
 def carry_out(tx: Connection, row: ApprovalRow) -> None:
-    """Set the proposal of the answered approval to approved, or to refused if the answer is anything but approved. Does not apply it.
+    """Set the proposal of the answered approval to approved, or to refused if the answer is anything but approved, and store who answered.
+    A refusal stores its outcome and ends the approval, unless the approval has ended. Does not apply the proposal.
 
-    The caller holds the lock of `lock`. Raises NotFound if the proposal was deleted; InvalidInput for an approval in dry run, or if the
-    proposal has ended; Conflict for an approval of a stale proposal or while the bundle has another live (approved or applied) proposal.
+    The caller holds the lock of `lock`. Raises NotFound if the proposal was deleted; InvalidInput for an approval if the namespace is now
+    in dry run or not known, for a refusal without an outcome, and if the state may not follow the proposal's present state (the proposal
+    was applied or has ended); Conflict for an approval of a stale proposal, or while another proposal of the namespace with the same lower
+    bound is approved or applied.
     """
     is_approved = row.state is ApprovalState.APPROVED
     proposal = bundle_proposals.get_proposal(tx, row.subject_id)

@@ -164,13 +164,15 @@ class PulsarDataPlane(OneProcess):
         return sorted(self._subscriptions(backing_topic, purpose, self._admin.deadline()) or ())
 
     def backlog(self, backing_topic: str, subscription: str) -> int | None:
-        """Return the number of unacknowledged messages. None if the topic or the subscription is missing.
+        """Return the number of unacknowledged messages. None if the topic or the durable subscription is
+        missing; a non-durable subscription and the broker's own count as missing.
 
         A batch counts whole until all of it is acknowledged. The broker counts messages in up to
-        `subscriptionBacklogScanMaxEntries` entries (10,000), and the mean of those stands for the rest. If
-        the broker fails, as 4.2.4 does for every terminated topic that it has reloaded, for instance after a
-        restart, or ends its count before the first entry, this method counts the messages, in fewer entries.
-        Raises DataPlaneUnavailable for an incomplete response.
+        `subscriptionBacklogScanMaxEntries` entries (10,000), or in fewer if it ends its count early; the mean
+        of the counted entries then stands for the rest. If the broker fails, as 4.2.4 does for every
+        terminated topic that it has reloaded, for instance after a restart, or ends its count before the
+        first entry, the result is that of `Cursors.unread_messages`, an estimate from fewer entries. Raises
+        DataPlaneUnavailable for an incomplete response.
         """
         deadline, purpose = self._admin.deadline(), f"backlog of {subscription!r} on {backing_topic}"
         statistics = self._subscriptions(backing_topic, purpose, deadline, topic_requests.PRECISE_BACKLOG)

@@ -175,8 +175,10 @@ class EvaluationContext:
         )
 
     def refuse_busy(self, lane: Lane, segment_id: int, other_id: int | None = None) -> bool:
-        """Refuse the segment and return True if a live operation seals it, or an action that awaits approval or was
-        rejected would seal it. Otherwise return False. `other_id` is the neighbour of a pair.
+        """Add a refusal of the segment and return True if a held action (one that awaits approval or was rejected)
+        would seal the segment, or otherwise if a live operation seals it. A rejection also limits `valid_until` to
+        its end. Return False if neither applies. `other_id`, the neighbour of a pair, is only named in the refusal
+        and not checked.
         """
         if segment_id not in self.busy:
             return False

@@ -120,7 +120,9 @@ def to_read(tx: Connection, topic_id: int, subscription: str) -> ToRead:
 
 
 def _rows(tx: Connection, statement: str, topic_id: int, subscription: str) -> Sequence[Row[Any]]:
-    """Return the rows of the statement, at least one row. Raises SubscriptionNotFound if there is none."""
+    """Return the rows of `statement`, which has at least one row for every existing subscription: for a subscription
+    without segments, one whose segment columns are NULL. Raises SubscriptionNotFound if there is no row.
+    """
     rows = tx.execute(text(statement), {"topic_id": topic_id, "subscription": subscription}).all()
     if not rows:
         raise subscriptions.missing(tx, topic_id, subscription)

@@ -52,8 +52,9 @@ def as_if_made(cluster: Cluster, pending: Iterable[PendingMove]) -> Cluster:
 
 
 def _taken_along(bundle: Bundle, source: BrokerReport, owned: Iterable[Bundle]) -> dict[str, float]:
-    """Return the usage that the bundle takes along from its broker (`source`), by resource, in the unit of the report. `owned`: all bundles
-    of the broker.
+    """Return the usage that the bundle takes along from its broker (`source`), by resource, in the unit of the report: the broker's usage
+    times the bundle's share (`share_of`) of the traffic of `owned`, all bundles of the broker, the bundle included. 0 for a bundle without
+    figures.
     """
     stats = [owned_bundle.stats for owned_bundle in owned if owned_bundle.stats is not None]
     own = bundle.stats or BundleStats()
