@@ -63,7 +63,7 @@ def replay(situation: str, lanes: Collection[Lane], stored: Document) -> Replay:
 
 
 def replay_input(situation: EvaluationInput, lanes: Collection[Lane], stored: Document) -> Replay:
-    """Decide again on `lanes`, and return the evaluation beside the `stored` one. Never raises: if this code cannot
+    """Decide again on `lanes`, and return the evaluation together with the `stored` one. Never raises: if this code cannot
     evaluate the input, `unreadable` of the result says why.
     """
     try:

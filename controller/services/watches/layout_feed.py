@@ -90,7 +90,7 @@ class LayoutFeed:
         self._wake()
 
     def forget(self, topic_id: int, watcher: Watcher[FedLayout]) -> None:
-        """Remove a watcher; it is not told. Forgets the layout that was sent last if the topic has no other watcher."""
+        """Remove a watcher without a notification to it. Forgets the layout that was sent last if the topic has no other watcher."""
         with self._lock:
             watching = self._watchers.get(topic_id, set())
             watching.discard(watcher)
