@@ -18,7 +18,7 @@ from pathlib import Path
 
 from sqlalchemy import Connection
 
-from benchmarks.fleet import analyze, insert_fleet
+from benchmarks.fleet import FILLING_SECONDS, analyze, insert_fleet
 from benchmarks.machine import machine
 from controller.dataplane.embedded import EmbeddedDataPlane
 from controller.devstack.postgres import DURABLE, EmbeddedPostgres
@@ -38,7 +38,7 @@ TOPICS_SHOWN = 50  # a terminal's lines
 def measure(url: str, topics: int, rounds: int) -> dict[str, object]:
     """Fill the empty database, and return the median seconds of each read."""
     migrate(url)
-    store = Store(url)
+    store = Store(url, statement_seconds=FILLING_SECONDS)
     planes = {"embedded": EmbeddedDataPlane(url, call_timeout_seconds=5.0)}
     try:
         with store.transaction() as tx:

@@ -10,11 +10,16 @@ from datetime import UTC, datetime, timedelta
 import pyarrow as pa
 from sqlalchemy import Connection, text
 
+from controller.clock import to_ms
 from controller.store.load.records import CHANGE_SCHEMA, LoadRun, stage_and_merge
 from controller.store.postgres.arrow_copy import MergeResult
 
-WARM = 5_000.0
-"""Messages per second that neither split nor merge under the default policy."""
+FILLING_SECONDS = 600.0
+"""Time limit of a statement that inserts a large fleet, on a slow machine."""
+WARM = 8_000.0
+"""Messages per second of a segment that is neither split nor merged under the default policy. With 5,000 each, fewer segments could carry the
+load of a topic, and the profile `adaptive` evaluates such a topic again every minute.
+"""
 HOT = 25_000.0
 COLD = 1.0
 
@@ -40,13 +45,10 @@ _SOURCES = text("""
 
 
 def insert_fleet(tx: Connection, topics: int, segments: int, rate: float = WARM) -> None:
-    """Insert `topics` live topics of `segments` equal segments, each with a fresh load record of that rate. The transaction then has no
-    statement timeout.
+    """Insert `topics` live topics of `segments` equal segments, each with a fresh load record of that rate. 100,000 topics need a store
+    with more than the usual time for a statement: `FILLING_SECONDS`.
     """
-    tx.execute(text("SET LOCAL statement_timeout = 0"))
     tx.execute(_TOPICS, {"topics": topics, "segments": segments})
-    # Without statistics each check of the foreign key may read the whole table of topics.
-    tx.execute(text("ANALYZE cleave.topic"))
     tx.execute(_SEGMENTS, {"segments": segments})
     tx.execute(_SOURCES)
     tx.execute(_LOADS, {"rate": rate})
@@ -67,8 +69,8 @@ def change_loads(tx: Connection, run_id: str, every: int) -> MergeResult:
         {"every": every},
     ).all()
     now = datetime.now(UTC)
-    now_ms = int(now.timestamp() * 1000)
-    rates = {0: HOT, 1: COLD, 2: WARM * 1.5}
+    now_ms = to_ms(now)
+    rates = {0: HOT, 1: COLD, 2: WARM + 500.0}
     columns = {
         "topic_id": [row.topic_id for row in rows],
         "segment_id": [row.segment_id for row in rows],
@@ -78,9 +80,7 @@ def change_loads(tx: Connection, run_id: str, every: int) -> MergeResult:
         "byte_rate_out": [rates[row.turn] * 100 for row in rows],
         "source": [row.source for row in rows],
         "modified_at_ms": [now_ms for _ in rows],
-        "cold_since_ms": [
-            int((now - timedelta(minutes=30)).timestamp() * 1000) if row.turn == 1 else None for row in rows
-        ],
+        "cold_since_ms": [to_ms(now - timedelta(minutes=30)) if row.turn == 1 else None for row in rows],
         "silent_since_ms": [None for _ in rows],
         "seen_row_version": [row.row_version for row in rows],
     }

@@ -176,9 +176,9 @@ def answers(
 
 
 def _answer_batch(loads: Sequence[Load], question: Question, done: Done) -> pa.RecordBatch:
-    """Return the result rows (`RESULTS`) of the loads, in the order of the loads. The least costs of loads with the same steps and limits are computed
-    together. If the simulation of any case of a load raises an error, the load has a single row with this error. `done` is a progress
-    callback, called with 1 after each simulation.
+    """Return the result rows (`RESULTS`) of the loads, in the order of the loads. The least costs of loads with the same steps and limits
+    are computed together. If the simulation of any case of a load raises an error, the load has a single row with this error. `done` is a
+    progress callback, called with 1 after each simulation.
     """
     rows: list[dict[str, Any]] = []
     groups: dict[tuple[int, ...], list[tuple[int, Floats]]] = defaultdict(list)
@@ -249,9 +249,9 @@ def _add_fronts(
     first: int,
 ) -> None:
     """Add the result of `front`, the least costs for several prices of excess, as `front` to the picture of each recording's first row with
-    seed 0 among `members`; other rows are unchanged. `rows` are changed in place, and their pictures must not be None. `members`: index of a row, and
-    the load of each step in capacities. `step_seconds`, `max_segments` and `first`, the initial number of segments, are those of all
-    members.
+    seed 0 among `members`; other rows are unchanged. `rows` are changed in place, and their pictures must not be None. `members`: index of
+    a row, and the load of each step in capacities. `step_seconds`, `max_segments` and `first`, the initial number of segments, are those of
+    all members.
     """
     done_keys: set[int] = set()
     for index, load in members:

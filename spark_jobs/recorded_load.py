@@ -128,7 +128,8 @@ def _shares(
     are of the whole ring.
 
     `rates` has the valid rates of each row of `rows`, `window_of_row` the index of its window, and `windows` is the number of windows. The
-    load of a row is the largest of rate ÷ split threshold of the policy in force. A window without load is even. The number of parts is the smallest that separates the segments, at most MOST_BINS.
+    load of a row is the largest of rate ÷ split threshold of the policy in force. A window without load is even. The number of parts is the
+    smallest that separates the segments, at most MOST_BINS.
     """
     segments, segment_of_row = np.unique(rows.column("segment_id").to_numpy(), return_inverse=True)
     ranges = [HashRange.parse(recording.ranges.get(int(i), "0000-ffff")) for i in segments]

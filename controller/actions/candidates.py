@@ -177,10 +177,10 @@ class WeighedCandidate(CandidateResponse):
 
 
 def propose(context: Context, request: ProposeCandidate) -> ProposedCandidate:
-    """Put a candidate with the request's parameters into shadow and return it; in a dry run its `candidate_id` is None. A
-    candidate with the same parameters that is already in shadow is returned unchanged, with its id, instead. Raises TopicNotFound, TopicNotLive, InvalidInput without a parameter or for a parameter that
-    is null, InvalidPolicy for parameters that do not fit the policy in force, and Conflict if another candidate is in
-    shadow.
+    """Put a candidate with the request's parameters into shadow and return it; in a dry run its `candidate_id` is None. A candidate with
+    the same parameters that is already in shadow is returned unchanged, with its id, instead. Raises TopicNotFound, TopicNotLive,
+    InvalidInput without a parameter or for a parameter that is null, InvalidPolicy for parameters that do not fit the policy in force, and
+    Conflict if another candidate is in shadow.
     """
     for parameter, value in request.parameters.items():
         if value is None:

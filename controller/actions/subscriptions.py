@@ -27,7 +27,7 @@ from controller.domain.seek_target import parse_seek_target
 from controller.domain.subscription_consumers import SubscriptionConsumers
 from controller.services import subscription_admin, subscription_consumers
 from controller.services.subscription_admin import MOST_RELEASE_SECONDS
-from controller.store.topics import policies, subscriptions, topics
+from controller.store.topics import policies, topics
 from controller.store.topics.subscriptions import SubscriptionKind, SubscriptionStart
 from controller.store.topics.topics import TopicRow
 
@@ -227,9 +227,9 @@ def create(context: Context, request: CreateSubscription) -> OperationResponse:
     A repeated request is not checked again for standard consumers.
 
     Raises TopicNotFound, TopicNotLive, InvalidInput for a name that the data plane does not permit, Conflict if the name
-    is taken, gates cannot keep the order or the request key was used for another request, InvalidPolicy if the policy is
-    needed and not readable (a repeated request too); and for standard consumers, Conflict unless the kind is STREAM, Unsupported if the data plane has no gates or consumers of another type are
-    attached, and the errors of the data plane.
+    is taken or the request key was used for another request, and InvalidPolicy if the policy is needed and not readable
+    (a repeated request too). For standard consumers, also raises Conflict unless the kind is STREAM, Unsupported if the
+    data plane has no gates or consumers of another type are attached, and the errors of the data plane.
     """
     with context.store.transaction() as tx:
         topic = topics.find_topic(tx, request.topic)
@@ -290,25 +290,15 @@ def set_sharing(context: Context, request: SetSharing) -> SharingResponse:
     """
     if request.parents_block is None and request.drain_consumers is None and request.consumers is None:
         raise InvalidInput("nothing to set; give parents_block, drain_consumers or consumers")
-    if request.consumers is None:
-        with context.store.transaction() as tx:
-            subscriptions.set_sharing(
-                tx,
-                topics.find_topic(tx, request.topic).topic_id,
-                request.subscription,
-                parents_block=request.parents_block,
-                drain_consumers=request.drain_consumers,
-            )
-    else:
-        subscription_consumers.set_consumers(
-            context.store,
-            context.app.planes,
-            request.topic,
-            request.subscription,
-            request.consumers,
-            parents_block=request.parents_block,
-            drain_consumers=request.drain_consumers,
-        )
+    subscription_consumers.set_sharing(
+        context.store,
+        context.app.planes,
+        request.topic,
+        request.subscription,
+        consumers=request.consumers,
+        parents_block=request.parents_block,
+        drain_consumers=request.drain_consumers,
+    )
     return SharingResponse(**request.model_dump(), dry_run=context.dry_run)
 
 

@@ -7,6 +7,8 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import httpx_sse
+
 from controller.client.retry import Backoff
 from controller.client.servers import EventFeed, Servers, is_for_the_token
 from controller.domain.errors import Retryable, Terminal
@@ -93,11 +95,18 @@ class EventWatch(OneProcess):
                     return False
                 if event.event == "end":
                     return is_for_the_token(event)
-                if event.event != "heartbeat":
-                    try:
-                        self._on_event(event.event, event.data)
-                    except Exception:  # noqa: BLE001 - a CleaveError here is the application's, and no refusal
-                        _log.exception("cannot handle an event of %s; reopening the stream", self._path)
-                        return False
+                if event.event != "heartbeat" and not self._handle(event):
+                    return False
                 backoff.reset()
         return False
+
+    def _handle(self, event: httpx_sse.ServerSentEvent) -> bool:
+        """Call `on_event`. Return False after an exception, which is logged: an exception of the application is no
+        refusal by a worker, even if it is a CleaveError.
+        """
+        try:
+            self._on_event(event.event, event.data)
+        except Exception:  # noqa: BLE001 - an exception of the application
+            _log.exception("cannot handle an event of %s; reopening the stream", self._path)
+            return False
+        return True

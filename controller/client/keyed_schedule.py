@@ -51,7 +51,7 @@ class WorkItem:
     is due to this message.
     """
     is_tried: bool = False
-    """True once the message was begun after it was offered."""
+    """True once the message was begun, and was not done, after it was offered."""
     error: str | None = None
     """Error of the last processing; None after a success."""
     why: str | None = None
@@ -168,7 +168,7 @@ class KeyedSchedule:
     def withdraw(self, position: Position) -> None:
         """Undo `next` for the message at `position`, whose processing was not begun. `next` may return it again."""
         item = self._end(position)
-        item.state, item.is_tried = WorkState.WAITING, False
+        item.state = WorkState.WAITING
         heapq.heappush(self._heads, (position, item))
 
     def done(self, position: Position) -> Iterable[LogMessage]:
@@ -206,12 +206,12 @@ class KeyedSchedule:
         item = self._end(position)
         if item.why is not None:
             self._failing[position] = item
-        item.state = WorkState.WAITING
+        item.state, item.is_tried = WorkState.WAITING, True
         heapq.heappush(self._delayed, (due_at, position, item))
 
     def _begin(self, item: WorkItem) -> None:
         """Mark the message as running, and its key as busy."""
-        item.state, item.is_tried = WorkState.RUNNING, True
+        item.state = WorkState.RUNNING
         self._running += 1
         if item.message.key is not None:
             self._busy.add(item.message.key)

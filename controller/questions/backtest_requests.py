@@ -173,8 +173,8 @@ def candidate(text: str) -> Candidate:
 
 
 def prices(text: str) -> Prices:
-    """Return the weights of the cost in a text such as `excess=20,change_seconds=60,reseal_seconds=0`. Missing
-    weights have their defaults; of several values of a weight the last counts. Raises InvalidInput for an unknown name, a part without a number, and a number
+    """Return the weights of the cost in a text such as `excess=20,change_seconds=60,reseal_seconds=0`. Missing weights have their
+    defaults; of several values of a weight the last counts. Raises InvalidInput for an unknown name, a part without a number, and a number
     below 0 or above 1e9.
     """
     from controller.backtest.score import Prices

@@ -33,9 +33,9 @@ _TYPES: Mapping[str, Schema] = MappingProxyType(
 
 
 def row_schemas(tx: Connection) -> dict[str, Schema]:
-    """Return the JSON schema of a row of each view of schema `inspect`, by the view's full name such as
-    `inspect.topics`. A column's comment, if any, is its description. Every column may be null; a column has no type if its PostgreSQL type is neither in `_TYPES` nor
-    an array.
+    """Return the JSON schema of a row of each view of schema `inspect`, by the view's full name such as `inspect.topics`.
+    A column's comment, if any, is its description. Every column may be null; a column has no type if its PostgreSQL type
+    is neither in `_TYPES` nor an array.
     """
     schemas: dict[str, Schema] = {}
     for column in inspection.rows(tx, _COLUMNS):

@@ -110,8 +110,9 @@ def show_lag(context: Context, request: ShowLag) -> LagAnswer:
     bucket; drained segments are left out. The data plane counts the messages. If the data plane cannot count buckets, or
     for a queue, there is one entry for each segment, with `bucket` None.
 
-    `messages` is None if a segment cannot be counted: after an error of the data plane in one entry for the segment, with
-    the reason as `error`; for a missing log or cursor in each entry of the segment, without an `error`. Raises TopicNotFound, SubscriptionNotFound, and Unsupported if the topic's data plane is not configured here.
+    `messages` is None if a segment cannot be counted: after an error of the data plane in one entry for the segment, with the reason as
+    `error`; for a missing log or cursor in each entry of the segment, without an `error`. Raises TopicNotFound, SubscriptionNotFound, and
+    Unsupported if the topic's data plane is not configured here.
     """
     lag = subscription_lag.lag(context.store, context.app.planes, request.topic, request.subscription)
     with context.store.transaction() as tx:

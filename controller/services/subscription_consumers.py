@@ -7,6 +7,7 @@ Standard consumers need a data plane with gates, and a subscription type that a 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from functools import partial
 
 from sqlalchemy import Connection
 
@@ -87,41 +88,41 @@ def demand_stock(
     demand_ordered_type(planes, topic, subscription, logs)
 
 
-def set_consumers(
+def set_sharing(
     store: Store,
     planes: Mapping[str, DataPlane],
     topic: str,
     subscription: str,
-    kind: SubscriptionConsumers,
     *,
+    consumers: SubscriptionConsumers | None = None,
     parents_block: bool | None = None,
     drain_consumers: int | None = None,
 ) -> None:
-    """Set the kind of consumers that read the subscription, and increase the topic's subscription version, so that reshapes in progress
-    apply the change. In the same statement, set the other parameters of the sharing (`subscriptions.set_sharing`); None keeps a parameter.
-    If the subscription has this kind, only the other parameters are set.
+    """Set the parameters of the sharing of a subscription (`subscriptions.set_sharing`) in one statement; None keeps a parameter. Another
+    kind of consumers also increases the topic's subscription version, so that reshapes in progress apply the change.
 
-    The checks at the data plane come first; one transaction then locks topic and subscription, checks the rows and writes. Raises
-    TopicNotFound, TopicNotLive, the errors of `subscriptions.set_sharing` and of the data plane, and Conflict while a consumer reads or a
-    seek is in progress. For STOCK, also raises Unsupported if the data plane has no gates or a consumer of a type other than
-    `TYPES_IN_ORDER` is attached, and Conflict for a subscription that is not STREAM, or while a sealed segment is not read to its end. The
-    last check is left out if the gates of all segments with a sealed ancestor are closed already, as after a restore of the database to a
-    time before this change.
+    For another kind of consumers, the checks at the data plane come first; one transaction then locks topic and subscription, checks the
+    rows and writes. Raises TopicNotFound, TopicNotLive, the errors of `subscriptions.set_sharing` and of the data plane, and Conflict
+    while a consumer reads or a seek is in progress. For STOCK, also raises Unsupported if the data plane has no gates or a consumer of a
+    type other than `TYPES_IN_ORDER` is attached, and Conflict for a subscription that is not STREAM, or while a sealed segment is not read
+    to its end. The last check is left out if the gates of all segments with a sealed ancestor are closed already, as after a restore of
+    the database to a time before this change.
     """
     with store.transaction() as tx:
         topic_row = topics.find_topic(tx, topic)
         row = subscriptions.get_subscription(tx, topic_row.topic_id, subscription)
-        if row.consumers is kind:
-            subscriptions.set_sharing(
-                tx,
-                topic_row.topic_id,
-                subscription,
-                parents_block=parents_block,
-                drain_consumers=drain_consumers,
-            )
+        set_fields = partial(
+            subscriptions.set_sharing,
+            topic_id=topic_row.topic_id,
+            name=subscription,
+            parents_block=parents_block,
+            drain_consumers=drain_consumers,
+        )
+        if consumers in (None, row.consumers):
+            set_fields(tx)
             return
         logs = backing_logs.backing_topics(tx, topic_row.topic_id)
-    if kind is SubscriptionConsumers.STOCK:
+    if consumers is SubscriptionConsumers.STOCK:
         demand_stock(store, planes, topic_row, subscription, row.kind)
     if _attached(planes, topic_row, subscription, logs):
         raise Conflict(
@@ -132,16 +133,9 @@ def set_consumers(
         live_topic = topics.lock_live_topic(tx, topic_row.topic_id)
         locked_row = subscriptions.lock_readers(tx, topic_row.topic_id, subscription)
         _demand_unused(tx, live_topic, locked_row)
-        if kind is SubscriptionConsumers.STOCK and not _has_closed_gates(tx, locked_row, closed_logs):
+        if consumers is SubscriptionConsumers.STOCK and not _has_closed_gates(tx, locked_row, closed_logs):
             _demand_drained(tx, live_topic, locked_row)
-        subscriptions.set_sharing(
-            tx,
-            topic_row.topic_id,
-            subscription,
-            parents_block=parents_block,
-            drain_consumers=drain_consumers,
-            consumers=kind,
-        )
+        set_fields(tx, consumers=consumers)
         topics.update_topic(tx, live_topic, subscription_version=live_topic.subscription_version + 1)
 
 

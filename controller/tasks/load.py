@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from controller.bootstrap import build_aggregation, key_count_area
+from controller.clock import to_ms
 from controller.domain.load_window import LoadWindow
 from controller.landing.area import LandingArea
 from controller.landing.compaction import compact
@@ -30,7 +31,7 @@ def aggregate_load(*, dsn: str, extras: Extras, run_id: str, dry_run: bool = Fal
     with cleave_at(dsn, extras) as app:
         with app.store.transaction() as tx:
             now = database_now(tx)
-        end_ms = int(now.timestamp() * 1000)
+        end_ms = to_ms(now)
         if dry_run:
             window = LoadWindow.ending_at(end_ms, app.settings.rate_window_seconds)
             files = upcoming(LandingArea(app.settings.landing_url), window)
@@ -55,7 +56,7 @@ def keep_landing(*, dsn: str, extras: Extras, dry_run: bool = False) -> dict[str
         if dry_run:
             return {"would_delete_before": {"landing": str(oldest_landing), "history": str(oldest_history)}}
         published = publish_left_over(app.store, history)
-    now_ms = int(now.timestamp() * 1000)
+    now_ms = to_ms(now)
     swept_count = history.sweep(now_ms - RUN_IS_OVER_MS)
     compacted = compact(area, now_ms)
     return {

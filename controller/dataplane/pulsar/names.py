@@ -46,8 +46,9 @@ def segment_topic(topic: str, descriptor: str) -> str:
 
 def topic_path(backing_topic: str) -> str:
     """Return `persistent/t/n/x`, the path behind `/admin/v2/`. The topic's own name `x` is percent-encoded;
-    tenant and namespace need no encoding. `backing_topic` is a complete name, `t/n/x`, or `x` for public/default. Raises InvalidInput for an invalid name, a topic that is
-    not persistent, or a name of more than `MAX_NAME_BYTES`.
+    tenant and namespace need no encoding. `backing_topic` is a complete name, `t/n/x`, or `x` for
+    public/default. Raises InvalidInput for an invalid name, a topic that is not persistent, or a name of more
+    than `MAX_NAME_BYTES`.
     """
     tenant, namespace, local = _split(backing_topic).groups()
     _check_entity("tenant", tenant, backing_topic)

@@ -163,15 +163,14 @@ def settle(
     *,
     may_defer_moves: bool = False,
 ) -> Settlement:
-    """Apply the requests and their consequences in the transaction `tx`: disconnections, drained segments, sessions
-    that begin and end, releases, reports, and the resulting changes of bucket owners. An owner that has not released a
-    bucket within `release_seconds` loses it. With `may_defer_moves`, no release is requested of buckets whose segments
-    a reshape may replace soon. Return the subscription after these changes.
+    """Apply the requests and their consequences, and return the subscription after these changes. An owner that has not
+    released a bucket within `release_seconds` loses it. With `may_defer_moves`, no release is requested of buckets whose
+    segments a reshape may replace soon.
 
-    A request that cannot be applied is refused alone: its error is in the result's `refused`. An `Attach` is never
-    refused here; it only counts its consumer as connected. While a seek is in progress, every owner must release its
-    buckets, and no bucket is assigned. The subscription stays locked until the transaction ends, and the topic too if a
-    request reports a drained segment. Raises SubscriptionNotFound unless the subscription is live, TopicNotFound.
+    A request that cannot be applied is refused alone: its error is in the result's `refused`. An `Attach` only counts
+    its consumer as connected. While a seek is in progress, every owner must release its buckets, and no bucket is
+    assigned. The subscription stays locked until the transaction ends, and the topic too if a request reports a drained
+    segment. Raises SubscriptionNotFound unless the subscription is live, TopicNotFound.
     """
     batch = _Batch(requests)
     # Marking a segment as drained takes the topic's lock, which must be taken before the subscription's lock.

@@ -42,6 +42,7 @@ DAYS_SEARCHED, DAYS_CONFIRMED = 3.0, 1.0
 TURNED_DOWN = timedelta(days=14)
 """Time in which a refused or withdrawn candidate is not proposed again."""
 
+_NO_RESULT = "the backtest of the variants has no result for it"
 ADAPTIVE, PIP483 = "adaptive", "pip483"
 PARAMETERS: Mapping[str, tuple[float, ...]] = {
     "reseal_price_segment_seconds": (1_950.0, 3_900.0, 7_800.0, 15_600.0, 31_200.0),
@@ -212,6 +213,13 @@ class _Search:
         if isinstance(single_parameters, str):
             yield from (TunedTopic(subject.name, single_parameters) for subject in subjects)
             return
+        without_result = [subject.name for subject in subjects if not single_parameters.of(subject.name)]
+        run_ids = (live.run_id, single_parameters.run_id)
+        yield from (
+            TunedTopic(name, single_parameters.left_out.get(name, _NO_RESULT), run_ids=run_ids)
+            for name in without_result
+        )
+        subjects = [subject for subject in subjects if subject.name not in without_result]
         combinations = {
             subject.name: _combined_variant(single_parameters.of(subject.name)) for subject in subjects
         }
@@ -221,15 +229,6 @@ class _Search:
             if isinstance(trial := self._run_search((variant,), names, variant.name), Trial)
         }
         for subject in subjects:
-            if not single_parameters.of(subject.name):
-                yield TunedTopic(
-                    subject.name,
-                    single_parameters.left_out.get(
-                        subject.name, "the backtest of the variants has no result for it"
-                    ),
-                    run_ids=(live.run_id, single_parameters.run_id),
-                )
-                continue
             variant = combinations[subject.name]
             combined_trial = combined.get(variant.name) if variant else None
             yield self._best(

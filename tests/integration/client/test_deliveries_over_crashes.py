@@ -164,20 +164,23 @@ def test_a_message_that_is_retried_beside_a_killer_is_not_charged(
     send(producer, (KILLER, 0))
     for _ in range(TROUBLED_OPENINGS - 1):
         bench.execute("UPDATE cleave.bucket_opening SET openings = 1")  # as if it had moved forward
-        life, retrying, goes_on = begin(), threading.Event(), threading.Event()
-
-        def never_ends(
-            _: LogMessage, began: threading.Event = retrying, end: threading.Event = goes_on
-        ) -> None:
-            began.set()
-            end.wait(100)
-            raise AssertionError("a dead process does nothing more")
-
-        life.act = never_ends
-        life.until(lambda life=life, retrying=retrying: life.dies.is_set() and retrying.is_set())  # type: ignore[misc]
+        die_during_a_retry(begin())
     survivor = begin()
     assert bench.scalar(ROWS) == [known]
     assert survivor.done == []
+
+
+def die_during_a_retry(life: ConsumerLife) -> None:
+    """Let the process die while it retries the message that failed."""
+    retrying = threading.Event()
+
+    def never_ends(_message: LogMessage) -> None:
+        retrying.set()
+        threading.Event().wait(100)
+        raise AssertionError("a dead process does nothing more")
+
+    life.act = never_ends
+    life.until(lambda: life.dies.is_set() and retrying.is_set())
 
 
 def test_a_message_that_was_charged_runs_alone_though_its_bucket_moved_forward(

@@ -50,7 +50,9 @@ def bench(database: str) -> Iterator[GatedBench]:
 
 
 def set_consumers(bench: GatedBench, wanted: SubscriptionConsumers) -> None:
-    subscription_consumers.set_consumers(bench.store, bench.planes, bench.topic_name, "billing", wanted)
+    subscription_consumers.set_sharing(
+        bench.store, bench.planes, bench.topic_name, "billing", consumers=wanted
+    )
 
 
 def set_sharing(bench: GatedBench, fields: dict[str, Any], *, is_dry_run: bool) -> None:
@@ -543,8 +545,8 @@ def test_a_data_plane_without_gates_refuses_standard_consumers(database: str) ->
     bench.topic_with(1)
     try:
         with pytest.raises(Unsupported, match=r"'embedded' of .* has no gates"):
-            subscription_consumers.set_consumers(
-                bench.store, bench.planes, bench.topic_name, "billing", STOCK
+            subscription_consumers.set_sharing(
+                bench.store, bench.planes, bench.topic_name, "billing", consumers=STOCK
             )
     finally:
         bench.close()

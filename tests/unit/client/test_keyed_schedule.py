@@ -72,6 +72,15 @@ def test_a_message_that_is_withdrawn_is_returned_again_and_its_key_is_free_until
     assert begun(found) == [0]
 
 
+def test_a_retry_that_is_withdrawn_does_not_count_as_never_begun() -> None:
+    found = schedule("a")
+    assert begun(found) == [0]
+    found.failed((0,), due_at=1.0)
+    assert begun(found, now=1.0) == [0]
+    found.withdraw((0,))
+    assert not found.has_untried
+
+
 def test_what_waits_behind_a_failing_message_is_nothing_left_to_begin() -> None:
     found = schedule("a", "a", "b")
     assert found.has_untried
