@@ -25,6 +25,7 @@ from sqlalchemy import make_url
 from benchmarks.bench_operations import application
 from benchmarks.fleet import WARM, analyze, insert_fleet
 from benchmarks.machine import machine
+from benchmarks.operation_costs import processor_seconds
 from controller.clock import to_datetime
 from controller.devstack.airflow import AirflowStandalone
 from controller.devstack.postgres import DURABLE, EmbeddedPostgres
@@ -45,25 +46,12 @@ RUNS_AN_HOUR = {
 """With the bell rung every minute, which a quiet fleet does not do: the worst case."""
 
 
-def processor_seconds(pids: list[int]) -> float:
-    """Return the processor seconds of the processes, their living descendants, and the ended ones that were waited for."""
-    total = 0.0
-    for pid in pids:
-        family = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
-        for process in family:
-            try:
-                total += sum(process.cpu_times()[:4])
-            except psutil.NoSuchProcess:
-                continue  # counted with its parent from now on
-    return total
-
-
 class Watch:
     """Processor time of processes since its creation, less their use while nothing runs."""
 
     def __init__(self, pids: list[int], idle_cores: float = 0.0) -> None:
-        self._pids, self._idle_cores = pids, idle_cores
-        self._before, self._started = processor_seconds(pids), time.perf_counter()
+        self._processes, self._idle_cores = [psutil.Process(pid) for pid in pids], idle_cores
+        self._before, self._started = processor_seconds(*self._processes), time.perf_counter()
 
     @property
     def wall_seconds(self) -> float:
@@ -73,7 +61,7 @@ class Watch:
     @property
     def busy_seconds(self) -> float:
         """Processor seconds in addition to the idle ones."""
-        return processor_seconds(self._pids) - self._before - self._idle_cores * self.wall_seconds
+        return processor_seconds(*self._processes) - self._before - self._idle_cores * self.wall_seconds
 
 
 def measure_dag(

@@ -21,6 +21,7 @@ import psutil
 from pyspark.sql import SparkSession
 
 from benchmarks.machine import machine
+from benchmarks.operation_costs import processor_seconds
 from controller.devstack.java import java_home
 from controller.domain.load_window import LoadWindow
 from spark_jobs.load_aggregation import build_rates
@@ -91,18 +92,11 @@ def generate(segments: int, path: Path) -> None:
     duckdb.connect().execute(GENERATE.format(path=path), values)
 
 
-def processor_seconds() -> float:
-    """Return the processor seconds of this process and of its children (the JVM)."""
-    me = psutil.Process()
-    used = [process.cpu_times() for process in (me, *me.children(recursive=True))]
-    return sum(times.user + times.system for times in used)
-
-
 def measured(act: Callable[[], object]) -> Cost:
     """Return the wall and processor seconds of one call."""
-    wall, processor = time.perf_counter(), processor_seconds()
+    wall, processor = time.perf_counter(), processor_seconds(psutil.Process())
     act()
-    return time.perf_counter() - wall, processor_seconds() - processor
+    return time.perf_counter() - wall, processor_seconds(psutil.Process()) - processor
 
 
 def jvm_peak_mib() -> int:

@@ -24,6 +24,7 @@ from pathlib import Path
 import psutil
 
 from benchmarks.machine import machine
+from benchmarks.operation_costs import processor_seconds
 from controller.bootstrap import Application
 from controller.client.http_source import HttpSource
 from controller.client.producer import Producer
@@ -104,18 +105,6 @@ def consume(run: Run, results: Queue[dict[str, float]]) -> None:
     results.put({"ended": ended, "p50": cuts[49], "p99": cuts[98], "cpu": time.process_time() - busy})
 
 
-def server_seconds(pid: int) -> float:
-    """Return the processor seconds of a PostgreSQL so far, of its ended and its running processes."""
-    postmaster = psutil.Process(pid)
-    running = [postmaster, *postmaster.children()]
-    ended = postmaster.cpu_times()
-    return (
-        sum(t.user + t.system for t in (p.cpu_times() for p in running))
-        + ended.children_user
-        + ended.children_system
-    )
-
-
 def measure(run: Run, pid: int | None) -> dict[str, float]:
     """Run both processes, the consumer first. Return rates in messages per second, and delays in milliseconds. `pid` is that of the
     server; None: not measured.
@@ -125,14 +114,14 @@ def measure(run: Run, pid: int | None) -> dict[str, float]:
     received: Queue[dict[str, float]] = spawn.Queue()
     consumer = spawn.Process(target=consume, args=(run, received), daemon=True)
     producer = spawn.Process(target=produce, args=(run, sent), daemon=True)
-    before = server_seconds(pid) if pid else 0.0
+    before = processor_seconds(psutil.Process(pid)) if pid else 0.0
     consumer.start()
     received.get(timeout=60)
     producer.start()
     head, tail = sent.get(timeout=600), received.get(timeout=600)
     producer.join()
     consumer.join()
-    server = server_seconds(pid) - before if pid else 0.0
+    server = processor_seconds(psutil.Process(pid)) - before if pid else 0.0
     return {
         "messages_per_second": round(run.messages / (tail["ended"] - head["started"])),
         "stored_per_second": round(run.messages / (head["stored"] - head["started"])),

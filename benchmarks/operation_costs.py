@@ -52,14 +52,14 @@ def pgbench(url: str, seconds: int, *, initialise: bool) -> float:
 
 
 def processor_seconds(*processes: psutil.Process) -> float:
-    """Return the processor seconds of these processes and of their children, ended ones included."""
+    """Return the processor seconds of these processes, their living descendants, and the ended ones that were waited for."""
     total = 0.0
     for process in processes:
-        times = process.cpu_times()
-        total += times.user + times.system + times.children_user + times.children_system
-        for child in process.children(recursive=True):
-            with contextlib.suppress(psutil.NoSuchProcess):  # it ends just now
-                total += sum(child.cpu_times()[:2])
+        for member in (process, *process.children(recursive=True)):
+            with contextlib.suppress(
+                psutil.NoSuchProcess
+            ):  # it ends just now, and is counted with its parent from now on
+                total += sum(member.cpu_times()[:4])
     return total
 
 
