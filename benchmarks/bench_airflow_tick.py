@@ -46,6 +46,10 @@ RUNS_AN_HOUR = {
 """With the bell rung every minute, which a quiet fleet does not do: the worst case."""
 
 
+COUNTED_SINCE = time.time() - 3600
+"""Time at which the counters of the samples were 0, in seconds since the Unix epoch."""
+
+
 class Watch:
     """Processor time of processes since its creation, less their use while nothing runs."""
 
@@ -92,12 +96,14 @@ def measure_dag(
 
 
 def land(area: LandingArea, fleet: int) -> None:
-    """Write seven ticks of samples, ten seconds apart, of every segment at its recorded rate."""
+    """Write seven ticks of samples, ten seconds apart, of every segment at its recorded rate. The counters rise with the clock, so that
+    the samples of runs that follow each other within a minute agree, and no topic is reshaped.
+    """
     now_ms = time.time_ns() // 1_000_000
     topic = [number for number in range(1, fleet + 1) for _ in range(SEGMENTS)]
     for tick in range(7):
         instant_ms = now_ms - 61_000 + tick * 10_000
-        counter = [int(WARM * tick * 10)] * len(topic)
+        counter = [int(WARM * (instant_ms / 1000 - COUNTED_SINCE))] * len(topic)
         columns = {
             "topic_id": topic,
             "segment_id": list(range(SEGMENTS)) * fleet,
