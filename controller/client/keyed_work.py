@@ -51,7 +51,7 @@ from controller.client.session import OwnedBucket
 from controller.client.stream_consumer import Batch, StreamConsumer
 from controller.client.work_observer import WorkObserver
 from controller.dataplane.log_client import LogClient, LogMessage, Position
-from controller.domain.deliveries import DeliveryEvent
+from controller.domain.delivery_events import DeliveryEvent
 from controller.domain.errors import CleaveError, DataPlaneUnavailable
 from controller.domain.formatting import shown
 from controller.forks import OneProcess

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from controller.dataplane.base import DataPlane, LogState
 from controller.dataplane.registry import configured, dead_letter_topic
-from controller.domain.deliveries import REDRIVE
+from controller.domain.delivery_events import REDRIVE
 from controller.domain.errors import NotFound
 from controller.store.postgres.engine import Store
 from controller.store.topics import subscriptions, topics
