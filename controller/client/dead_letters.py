@@ -23,7 +23,7 @@ import msgspec
 from controller.client.arguments import checked, checks_arguments
 from controller.client.closing import ClosesOnExit
 from controller.dataplane.log_client import LogClient, LogMessage, LogReader, OutgoingMessage
-from controller.domain.deliveries import REDRIVE
+from controller.domain.delivery_events import REDRIVE
 from controller.domain.errors import CleaveError, SegmentNotFound
 from controller.forks import OneProcess
 

@@ -27,7 +27,7 @@ import msgspec
 
 from controller.client.session import OwnedBucket
 from controller.dataplane.log_client import Position
-from controller.domain.deliveries import DeliveryEvent
+from controller.domain.delivery_events import DeliveryEvent
 
 TROUBLED_OPENINGS = 3
 """Number of openings at the same message that put a bucket in trouble. One or two may be due to a restart or

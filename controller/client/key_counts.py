@@ -18,7 +18,7 @@ from typing import Self
 from controller.client.layout_source import LayoutSource, TakesKeyCounts
 from controller.domain.errors import CleaveError, InvalidInput
 from controller.domain.hash_range import RING_SIZE
-from controller.domain.key_counts import KeyCount
+from controller.domain.key_count_limits import KeyCount
 
 _log = logging.getLogger(__name__)
 

@@ -1,5 +1,5 @@
 """Decides which message of a bucket is processed next by several threads: each key in order, different keys
-in parallel.
+in parallel; and how long a failed message waits.
 
 Pure: no threads, no clock, no I/O. Messages are offered in the order of their positions. `next` returns the
 earliest message that is due and whose key is not being processed; `done` and `failed` record its result, and
@@ -21,6 +21,19 @@ from datetime import datetime
 from enum import StrEnum
 
 from controller.dataplane.log_client import LogMessage, Position
+
+_MOST_DOUBLINGS = 30
+
+
+def retry_delay_seconds(
+    deliveries: int, first_seconds: float, longest_seconds: float, *, jitter: float
+) -> float:
+    """Return the seconds that a failed message waits until its next delivery: `first_seconds` after the first of its
+    `deliveries`, and twice as long after each further one, up to `longest_seconds`; then multiplied by `jitter`, which
+    is between 0.5 and 1.
+    """
+    doublings = max(0, min(deliveries - 1, _MOST_DOUBLINGS))
+    return jitter * min(first_seconds * 2.0**doublings, longest_seconds)
 
 
 class WorkState(StrEnum):

@@ -43,7 +43,7 @@ from controller.client.background_calls import BackgroundCalls
 from controller.client.closing import ClosesOnExit
 from controller.client.dead_letters import DeadLetterLog
 from controller.client.delivery_reports import DeliveryCounts, KnownMessage, Opening
-from controller.client.keyed_schedule import KeyedSchedule, WorkItem
+from controller.client.keyed_schedule import KeyedSchedule, WorkItem, retry_delay_seconds
 from controller.client.message_delivery import End, Handling, Outcome
 from controller.client.poll_loop import LOOK_SECONDS
 from controller.client.retry import Backoff
@@ -51,7 +51,7 @@ from controller.client.session import OwnedBucket
 from controller.client.stream_consumer import Batch, StreamConsumer
 from controller.client.work_observer import WorkObserver
 from controller.dataplane.log_client import LogClient, LogMessage, Position
-from controller.domain.deliveries import DeliveryEvent
+from controller.domain.delivery_events import DeliveryEvent
 from controller.domain.errors import CleaveError, DataPlaneUnavailable
 from controller.domain.formatting import shown
 from controller.forks import OneProcess
@@ -65,7 +65,6 @@ first time.
 """
 _FIRST_ASK_SECONDS, _LONGEST_ASK_SECONDS = 0.05, 2.0
 _CALL_THREADS = 2
-_MOST_DOUBLINGS = 30
 _MAX_NAMED = 3
 """Largest number of failing messages that `why()` names for each bucket."""
 _SHORTEST_WAIT_SECONDS = 0.005
@@ -354,15 +353,17 @@ class KeyedWork(OneProcess, ClosesOnExit):
             raise outcome.error
 
     def _delay_seconds(self, item: WorkItem, end: End) -> float:
-        """Return the seconds until a message may be begun again. Infinity after HELD. Otherwise half to all
-        of a delay that doubles with each delivery, from `first_retry_seconds` to `longest_retry_seconds`;
-        after PUT_OFF, the first delay.
+        """Return the seconds until a message may be begun again (`retry_delay_seconds`): infinity after HELD, and
+        the first delay after PUT_OFF.
         """
         if end is End.HELD:
             return float("inf")
-        doublings = 0 if end is End.PUT_OFF else max(0, min(item.deliveries - 1, _MOST_DOUBLINGS))
-        delay_seconds = min(self._first_retry_seconds * 2.0**doublings, self._longest_retry_seconds)
-        return random.uniform(0.5, 1.0) * delay_seconds  # noqa: S311 - no secret
+        return retry_delay_seconds(
+            0 if end is End.PUT_OFF else item.deliveries,
+            self._first_retry_seconds,
+            self._longest_retry_seconds,
+            jitter=random.uniform(0.5, 1.0),  # noqa: S311 - no secret
+        )
 
     def _maintain(self, closed_at: float | None = None) -> None:
         """Maintain each bucket: acknowledge settled messages that are due, release buckets that other

@@ -29,7 +29,7 @@ from controller.client.session import OwnedBucket
 from controller.client.stream_consumer import Batch, StreamConsumer
 from controller.client.work_observer import WorkObserver
 from controller.dataplane.log_client import LogMessage
-from controller.domain.deliveries import DeliveryEvent
+from controller.domain.delivery_events import DeliveryEvent
 from controller.domain.errors import CleaveError, InvalidInput
 
 _NOTING_SECONDS = 2.0

@@ -26,7 +26,11 @@ def _tell(what: str, topic: str, subscription: str, as_json: bool, **more: str) 
 
 
 def register(topic: Topic, subscription: Subscription, consumer: Consumer, as_json: AsJson = False) -> None:
-    """Register a consumer; the worker evaluates the consumer lane at once."""
+    """Register a consumer without a client; the worker evaluates the consumer lane at once.
+
+    The registration ends after the grace period if no client connects under this name. The grace period begins when
+    another consumer of the subscription connects to a worker, or when a worker takes over the topic.
+    """
     name = topic_name(topic)
     with about(name), application() as cleave, cleave.store.transaction() as tx:
         consumers.register(tx, topics.find_topic(tx, name).topic_id, subscription, consumer)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Protocol, runtime_checkable
 
 from controller.dataplane.base import DataPlane
-from controller.domain.gates import FenceState, GateState
+from controller.domain.gate_states import FenceState, GateState
 
 
 @runtime_checkable

@@ -141,6 +141,21 @@ def demand_subscription(data_plane: str, name: str) -> None:
         subscription_path(name)
 
 
+def dead_letter_topic(data_plane: str, topic: str, subscription: str) -> str:
+    """Return the backing topic of the subscription's dead-letter log; `topic` is the full name,
+    `topic://...`. Raises Unsupported for a data plane on which Cleave creates no dead-letter logs.
+    """
+    if data_plane == "pulsar":
+        from controller.dataplane.pulsar import names as pulsar_names
+
+        return pulsar_names.dead_letter_topic(topic, subscription)
+    if data_plane == "embedded":
+        from controller.dataplane.embedded import names as embedded_names
+
+        return embedded_names.dead_letter_topic(topic, subscription)
+    raise Unsupported(f"{topic} is on data plane {data_plane!r}, which has no dead-letter logs")
+
+
 _PLANES: Mapping[str, Callable[[PlaneSettings], DataPlane | None]] = {
     "embedded": _embedded,
     "pulsar": _pulsar,

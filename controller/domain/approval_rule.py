@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from controller.domain.approval_expiry import VALID_MS
 from controller.domain.approvals import ApprovalState
 from controller.domain.decision import (
     Decision,
@@ -30,11 +31,6 @@ from controller.domain.decision import (
     size_of,
 )
 from controller.domain.policy import AutoScalePolicy
-
-VALID_MS = 3_600_000
-"""Milliseconds for which an approval is valid: one hour, because a person approves the action for the topic as it
-was shown.
-"""
 
 MAX_PENDING = 8
 """Maximum number of pending approvals of one topic. Further actions are proposed after some of them are answered."""

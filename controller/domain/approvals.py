@@ -1,8 +1,9 @@
-"""Approvals: their states and transitions, and the effect of the answers.
+"""Approvals: their subjects, states and transitions.
 
 An approval has a subject: an operation of a topic, a proposal of the bundle balancer, or the promotion of a
 candidate. All subjects share the states and transitions. `approval_rule` decides which actions of a topic need an
-approval. This module calls no other component and reads no clock.
+approval, and `approval_expiry` when an approval ends without its action. This module calls no other component and
+reads no clock.
 """
 
 from __future__ import annotations
@@ -56,32 +57,3 @@ def demand_transition(before: ApprovalState, after: ApprovalState) -> None:
 def states_before(state: ApprovalState) -> list[str]:
     """Return the values of the states from which an approval may enter `state`; empty for `pending`."""
     return [before.value for before, following in TRANSITIONS.items() if state in following]
-
-
-def why_subject_ended(subject: Subject) -> str:
-    """Return as text why an approval with this kind of subject has lost its subject: for an operation, the layout
-    changed; for a bundle proposal or a promotion, the topic is no longer live.
-    """
-    if subject is Subject.OPERATION:
-        return "the layout changed: the segments are no longer as they were proposed"
-    return "the topic is no longer live"
-
-
-def end_of_wait(
-    subject: Subject, state: ApprovalState, default_answer: str, *, has_subject: bool
-) -> tuple[ApprovalState, str]:
-    """Return the next state of an approval whose time is over or whose subject has ended, and the reason as text. `state`
-    is pending or approved.
-
-    An approved approval expires, and so does a pending approval whose subject has ended (`has_subject` False). Any other
-    pending approval gets the `default_answer`: `approve` approves, every other value rejects.
-    """
-    if state is ApprovalState.APPROVED:
-        return (
-            ApprovalState.EXPIRED,
-            "the policy did not choose the action again within an hour of the approval",
-        )
-    if not has_subject:
-        return ApprovalState.EXPIRED, why_subject_ended(subject)
-    answer = ApprovalState.APPROVED if default_answer == "approve" else ApprovalState.REJECTED
-    return answer, "no answer was given in time"

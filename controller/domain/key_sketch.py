@@ -2,7 +2,7 @@
 
 Histograms of one segment can be added, whether a client counted its own messages or a reader sampled the log. A
 segment with fewer hashes than `MOST_BINS` has one bin per hash, so that a single hot hash can be distinguished from
-its neighbours. The evaluator reads the histograms from its input; `split_points.fewest` computes cuts from them.
+its neighbours. The evaluator reads the histograms from its input; `split_points.fewest_parts` computes cuts from them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from controller.domain.errors import InvalidInput
 from controller.domain.formatting import shown
 from controller.domain.hash_range import HashRange
-from controller.domain.split_points.fewest import Bin
+from controller.domain.split_points.fewest_parts import Bin
 
 MOST_BINS = 1_024
 """Maximum number of bins of a histogram."""

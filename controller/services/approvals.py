@@ -16,8 +16,8 @@ from types import MappingProxyType
 from sqlalchemy import Connection
 
 from controller import telemetry
-from controller.domain import approvals as rules
-from controller.domain.approvals import ApprovalState, Subject
+from controller.domain.approval_expiry import end_of_wait, why_subject_ended
+from controller.domain.approvals import ANSWERS, ApprovalState, Subject
 from controller.domain.errors import Conflict, Terminal
 from controller.repeating import Stoppable, repeat_every
 from controller.store import approvals
@@ -37,7 +37,7 @@ REQUEST_LIMIT = 100
 
 SUBJECTS: Mapping[str, str] = MappingProxyType(
     {
-        Subject.BUNDLE_PROPOSAL: "controller.bundles.services.approvals",
+        Subject.BUNDLE_PROPOSAL: "controller.bundles.services.proposal_answers",
         Subject.PROMOTION: "controller.services.policy_candidates.promotion",
     }
 )
@@ -117,9 +117,7 @@ def settle(store: Store) -> Mapping[int, ApprovalState]:
         overdue = approvals.overdue(tx, SETTLE_LIMIT)
     new_states = {}
     for row in overdue:
-        state, outcome = rules.end_of_wait(
-            row.subject, row.state, row.default_answer, has_subject=row.has_subject
-        )
+        state, outcome = end_of_wait(row.subject, row.state, row.default_answer, has_subject=row.has_subject)
         try:
             with store.transaction() as tx:
                 if not _change_state(
@@ -161,7 +159,7 @@ def _change_state(
     approval has expired. Raises the errors of the subject's module.
     """
     subject = None
-    if state in rules.ANSWERS and row.subject in SUBJECTS:
+    if state in ANSWERS and row.subject in SUBJECTS:
         subject = importlib.import_module(SUBJECTS[row.subject])
     if subject is not None:
         subject.lock(tx, row)
@@ -185,7 +183,7 @@ def _demand_answerable(row: ApprovalRow) -> None:
             f"{row.default_answer}, applies; make the change by hand if the default is wrong"
         )
     raise Conflict(
-        f"{refusal}: to {row.action} is no longer possible, since {rules.why_subject_ended(row.subject)}; if it is still needed, a new "
+        f"{refusal}: to {row.action} is no longer possible, since {why_subject_ended(row.subject)}; if it is still needed, a new "
         "approval will be requested"
     )
 

@@ -14,13 +14,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from controller.dataplane.base import DataPlane, LogState
-from controller.dataplane.registry import configured
-from controller.domain.deliveries import REDRIVE
-from controller.domain.errors import NotFound, Unsupported
+from controller.dataplane.registry import configured, dead_letter_topic
+from controller.domain.delivery_events import REDRIVE
+from controller.domain.errors import NotFound
 from controller.store.postgres.engine import Store
 from controller.store.topics import subscriptions, topics
-
-_TOPIC = "topic://"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,15 +82,3 @@ class DeadLetterLogs:
     def _plane(self, log: DeadLetterLog) -> DataPlane:
         """Return the data plane of the log. Raises Unsupported if it is not configured here."""
         return configured(self._planes, log.data_plane, log.topic)
-
-
-def dead_letter_topic(data_plane: str, topic: str, subscription: str) -> str:
-    """Return the backing topic of the subscription's dead-letter log; `topic` is the full name,
-    `topic://...`. Raises Unsupported for a data plane on which Cleave creates no dead-letter logs.
-    """
-    local = topic.removeprefix(_TOPIC)
-    if data_plane == "pulsar":
-        return f"persistent://{local}-{subscription}-DLQ"
-    if data_plane == "embedded":
-        return f"dead-letters://{local}/{subscription}"
-    raise Unsupported(f"{topic} is on data plane {data_plane!r}, which has no dead-letter logs")

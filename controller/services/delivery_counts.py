@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from sqlalchemy import Connection
 
-from controller.domain.deliveries import DeliveryEvent
+from controller.domain.delivery_events import DeliveryEvent
 from controller.store.postgres.engine import Store
 from controller.store.topics import consumers, deliveries
 from controller.store.topics.deliveries import MessageDelivery, Ownership

@@ -24,7 +24,7 @@ from controller.dataplane.gates import GatedDataPlane
 from controller.domain import gate_opening
 from controller.domain.errors import CleaveError, NotFound, StoreUnavailable, SubscriptionNotFound
 from controller.domain.gate_opening import GatePlan
-from controller.domain.gates import GateState
+from controller.domain.gate_states import GateState
 from controller.repeating import Repeating, Stoppable
 from controller.store.journal import seeks
 from controller.store.postgres.engine import Store

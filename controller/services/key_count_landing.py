@@ -18,7 +18,7 @@ from controller import telemetry
 from controller.clock import Clock
 from controller.domain.errors import CleaveError
 from controller.domain.hash_range import HashRange
-from controller.domain.key_counts import KeyCount, by_segment, demand_possible
+from controller.domain.key_count_limits import KeyCount, by_segment, demand_possible
 from controller.domain.key_sketch import add_counts, bin_count
 from controller.repeating import Stoppable, repeat_every
 from controller.store.postgres.engine import Store
@@ -70,7 +70,7 @@ class KeyCountLanding(Stoppable):
         warning, and drop the counts of the first segment too many and the remaining counts of the request. Raises
         TopicNotFound, TopicNotLive while the topic is being created, StoreUnavailable, and InvalidInput, without adding
         any count, for counts that no producer can have (more hashes in a request, or messages since the last landing,
-        than the limits of `domain.key_counts`), and for too many producers of a topic.
+        than the limits of `domain.key_count_limits`), and for too many producers of a topic.
         """
         with self._store.transaction() as tx:
             published = published_layout(tx, topic)

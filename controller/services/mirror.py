@@ -18,11 +18,11 @@ from controller.dataplane.base import DataPlane
 from controller.dataplane.layout_keeper import LayoutKeeper
 from controller.domain.errors import CleaveError, StoreUnavailable, TopicNotFound, Unsupported
 from controller.domain.layout import SegmentLayout
-from controller.domain.mirroring import LayoutStep
+from controller.domain.mirrored_changes import LayoutStep
 from controller.repeating import Stoppable, repeat_every
 from controller.store.journal import mirror_repairs
 from controller.store.mirrors import mirrors
-from controller.store.mirrors.mirroring import follow_layout
+from controller.store.mirrors.mirrored_layouts import follow_layout
 from controller.store.postgres.engine import Store
 from controller.store.shards import Shards
 from controller.store.topics import topics

@@ -16,7 +16,7 @@ from controller.dataplane.gates import GatedDataPlane
 from controller.dataplane.optional_abilities import ObservesConsumers
 from controller.dataplane.registry import configured
 from controller.domain.errors import Conflict, Unsupported
-from controller.domain.gates import GateState
+from controller.domain.gate_states import GateState
 from controller.domain.subscription_consumers import SubscriptionConsumers
 from controller.store.journal import seeks
 from controller.store.postgres.engine import Store

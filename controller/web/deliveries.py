@@ -12,7 +12,7 @@ from fastapi import Request as HttpRequest
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 
-from controller.domain.deliveries import DeliveryEvent
+from controller.domain.delivery_events import DeliveryEvent
 from controller.store.topics.bucket_owners import SubscriptionKey
 from controller.store.topics.deliveries import Ownership
 from controller.web.paths import CONSUMER_PATH, ConsumerName, Name

@@ -11,7 +11,7 @@ from typing import Any
 
 from controller.clock import SystemClock
 from controller.dataplane.gates import GatedDataPlane
-from controller.domain.gates import GateState
+from controller.domain.gate_states import GateState
 from controller.domain.operation import OperationKind, OperationState
 from controller.domain.seek_target import EARLIEST
 from controller.domain.segment import SegmentState

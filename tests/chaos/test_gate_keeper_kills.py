@@ -18,7 +18,7 @@ import pytest
 from controller.dataplane.pulsar.plane import PulsarDataPlane
 from controller.devstack.postgres import PostgresServer
 from controller.devstack.pulsar.standalone import PulsarStandalone
-from controller.domain.gates import GateState
+from controller.domain.gate_states import GateState
 from controller.services.segment_admin import merging
 from tests.chaos import gated_scene
 from tests.chaos.gated_scene import check_no_gate_is_early, keeper_of, open_gates

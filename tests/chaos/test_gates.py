@@ -21,7 +21,7 @@ from controller.devstack.pulsar.cluster import CALM, ClusterBroker, PulsarCluste
 from controller.devstack.pulsar.java_server import QUICK
 from controller.devstack.pulsar.standalone import PulsarStandalone
 from controller.domain.errors import CleaveError, Retryable
-from controller.domain.gates import GateState
+from controller.domain.gate_states import GateState
 from tests.support.brokers import demand_jars
 from tests.support.gated import EXCLUSIVE, FAILOVER, GatedScene, numbers, path_of, receive, received
 from tests.support.waiting import wait_until

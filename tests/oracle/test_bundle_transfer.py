@@ -21,7 +21,7 @@ from controller.bundles.domain.balancing.shedding.base import Shedding
 from controller.bundles.domain.balancing.shedding.transfer import transfer
 from controller.bundles.domain.balancing.state import BalanceState
 from controller.bundles.domain.cluster import Cluster, belongs_to_a_broker
-from controller.bundles.domain.load.order import bundle_order
+from controller.bundles.domain.load.bundle_weight import bundle_order
 from controller.devstack.pulsar.jars import PULSAR_4
 from tests.oracle.transfer_clusters import TTL_SECONDS, TransferCase, TransferCycle, transfer_case
 from tests.oracle.worker_pipe import ask_all

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from controller.domain.key_counts import PRODUCERS, SEGMENT_MESSAGES
+from controller.domain.key_count_limits import PRODUCERS, SEGMENT_MESSAGES
 from controller.domain.policy import PolicyOverride
 from controller.landing.schemas import KEY_COUNT_SCHEMA, SAMPLE_SCHEMA
 from controller.services.load_aggregation import SparkEngine, SqlEngine

@@ -16,7 +16,7 @@ from controller.dataplane.pulsar.barrier import ENTRIES
 from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.dataplane.pulsar.log_client import PulsarLogClient
 from controller.dataplane.pulsar.plane import PulsarDataPlane
-from controller.domain.gates import GateState
+from controller.domain.gate_states import GateState
 from tests.support.bench_planes import PulsarTopic
 from tests.support.pulsar_namespaces import make_namespace
 from tests.support.waiting import wait_until

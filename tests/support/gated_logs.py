@@ -16,7 +16,7 @@ from controller.clock import Clock, SystemClock
 from controller.dataplane.base import LogState
 from controller.dataplane.embedded.plane import EmbeddedDataPlane
 from controller.domain.errors import DataGone, SegmentNotFound, SubscriptionNotFound, Unsupported
-from controller.domain.gates import FenceState, GateState
+from controller.domain.gate_states import FenceState, GateState
 from controller.domain.observed_consumers import ObservedConsumer
 from controller.domain.subscription_consumers import SubscriptionConsumers
 from controller.services.gate_keeper import GateKeeper

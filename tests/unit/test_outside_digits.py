@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from controller.dataplane.pulsar_load.page import Page, TopicCounters, watched_labels
+from controller.dataplane.pulsar_load.metrics_page import Page, TopicCounters, watched_labels
 from controller.domain.errors import InvalidInput
 from controller.postgres.address import DatabaseAddress
 from controller.questions import spans

@@ -1,4 +1,6 @@
-"""Checks the names of logs and subscriptions, and creates the errors for missing logs and subscriptions."""
+"""Checks the names of logs and subscriptions, names logs of dead letters, and creates the errors for missing logs and
+subscriptions.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +26,11 @@ def checked(kind: str, name: str) -> str:
             f"{kind} name {shown(name)} ({len(name)} characters): give 1 to {MAX_NAME_BYTES} bytes without NUL"
         )
     return name
+
+
+def dead_letter_topic(topic: str, subscription: str) -> str:
+    """Return the name of the log that stores the dead letters of the subscription of `topic://t/n/x`."""
+    return f"dead-letters://{topic.removeprefix('topic://')}/{subscription}"
 
 
 def no_log(backing_topic: str) -> SegmentNotFound:

@@ -23,7 +23,7 @@ import pulsar
 from controller.dataplane.log_client import OutgoingMessage
 from controller.dataplane.pulsar.admin import Deadline
 from controller.dataplane.pulsar.binary import Connections, mapped, mapped_result
-from controller.dataplane.pulsar.buckets import marks
+from controller.dataplane.pulsar.bucket_slots import marks
 from controller.dataplane.pulsar.messages import EntryMarks, outgoing
 from controller.dataplane.pulsar.stored_entries import NOWHERE, SentBatch
 from controller.dataplane.pulsar.topic_end import TopicEnd

@@ -13,7 +13,7 @@ import base64
 import binascii
 from typing import Any
 
-from controller.dataplane.pulsar.buckets import HASHES, belongs
+from controller.dataplane.pulsar.bucket_slots import HASHES, belongs
 from controller.dataplane.pulsar.message_runs import Entry, Run
 from controller.domain.hash_range import HashRange
 from controller.domain.key_hash import key_hash

@@ -14,7 +14,7 @@ from controller.dataplane.pulsar.barrier import unreadably_encrypting
 from controller.dataplane.pulsar.binary import Connections, mapped
 from controller.dataplane.pulsar.cursors import Cursors
 from controller.domain.errors import SegmentNotFound, SegmentTerminated
-from controller.domain.gates import FenceState
+from controller.domain.gate_states import FenceState
 from controller.domain.pulsar_names import full_name
 
 PROBE_SECONDS = 1

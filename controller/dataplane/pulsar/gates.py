@@ -36,7 +36,7 @@ from controller.dataplane.pulsar.errors import late
 from controller.dataplane.pulsar.names import cursor_name, subscription_path, topic_path
 from controller.dataplane.pulsar.stored_entries import NOWHERE, place_told, places_forwards
 from controller.domain.errors import DataGone, SegmentNotFound, Unsupported
-from controller.domain.gates import FenceState, GateState
+from controller.domain.gate_states import FenceState, GateState
 
 if TYPE_CHECKING:
     from controller.dataplane.pulsar.binary import Connections

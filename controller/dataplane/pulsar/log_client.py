@@ -30,7 +30,7 @@ from controller.dataplane.pulsar.batch_sender import MAX_BATCH_MESSAGES, BatchSe
 from controller.dataplane.pulsar.binary import Connections, mapped
 from controller.dataplane.pulsar.broker_versions import demand_readable
 from controller.dataplane.pulsar.bucket_reader import BUCKET_PREFETCH_MESSAGES, BucketReader
-from controller.dataplane.pulsar.buckets import demand_on_ring
+from controller.dataplane.pulsar.bucket_slots import demand_on_ring
 from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.dataplane.pulsar.cursor_claims import Claim, evict_holders
 from controller.dataplane.pulsar.cursors import (

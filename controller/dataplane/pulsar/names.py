@@ -1,4 +1,5 @@
-"""Builds names on a Pulsar cluster: of the topics behind segments, and of topics and subscriptions in URLs.
+"""Builds names on a Pulsar cluster: of the topics behind segments, of the topics of dead letters, and of topics and
+subscriptions in URLs.
 
 Tenants and namespaces follow Pulsar's rule. A topic's own name may contain everything that Pulsar handles
 correctly in all places (REST path, lookup, metadata path). A slash and control characters are refused here,
@@ -42,6 +43,13 @@ def segment_topic(topic: str, descriptor: str) -> str:
     name = f"persistent://{tenant}/{namespace}/{local}{_INFIX}{descriptor}"
     _check_length(name)
     return name
+
+
+def dead_letter_topic(topic: str, subscription: str) -> str:
+    """Return `persistent://t/n/x-s-DLQ`, the topic of the dead letters of subscription `s` of `topic://t/n/x`: the
+    name that Pulsar's own clients use. The parts are not checked.
+    """
+    return f"persistent://{topic.removeprefix('topic://')}-{subscription}-DLQ"
 
 
 def topic_path(backing_topic: str) -> str:

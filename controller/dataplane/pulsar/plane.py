@@ -37,7 +37,7 @@ from controller.domain.errors import (
     Unsupported,
 )
 from controller.domain.evaluation_input import Capabilities
-from controller.domain.gates import FenceState, GateState
+from controller.domain.gate_states import FenceState, GateState
 from controller.domain.log_origin import LogOrigin
 from controller.domain.observed_consumers import ObservedConsumer
 from controller.domain.pulsar_names import namespace_of

@@ -49,7 +49,7 @@ from controller.domain.load_record import METRICS, LoadStats
 from controller.domain.profiles import consumer_plan
 from controller.domain.profiles.ring_plan import Member, RingPlan, plan_ring
 from controller.domain.profiles.run_prices import MAX_RUN, OVERLOAD_WEIGHT, Candidate, Prices, Run
-from controller.domain.split_points.fewest import fewest_cuts
+from controller.domain.split_points.fewest_parts import fewest_cuts
 
 CODE_VERSION = "adaptive-7"
 

@@ -13,11 +13,12 @@ evaluation input, and actions from the runs. `run_prices` has the prices.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from operator import add
 from typing import NamedTuple
 
-from controller.domain.profiles.run_prices import Candidate, Prices, Run, scale_ins, scale_out
+from controller.domain.profiles.run_prices import TICKS_PER_GROWTH, Candidate, Prices, Run, forgone_saving
 
 UNEVEN_DENSITY = 2.0
 """Ratio of neighbours' loads per hash above which equal widths would suit neither of them."""
@@ -28,6 +29,8 @@ run, so that a hot segment is always acted on if a run with it exists, the hotte
 """
 _WIDTH_TOLERANCE = 1.5 / 65_536
 """Difference of widths, as shares of the ring, up to which widths are equal: one hash."""
+_ROUNDING = 1e-9
+"""Excess over a whole number of parts that counts as a rounding error."""
 
 
 class Member(NamedTuple):
@@ -144,14 +147,71 @@ def _priced_runs(
                 lowest_density, highest_density = min(lowest_density, density), max(highest_density, density)
                 is_even = has_histogram or highest_density <= UNEVEN_DENSITY * lowest_density
             if hot:
-                run = scale_out(first, end, width, ticks, prices) if is_even and not is_kept_apart else None
+                run = _scale_out(first, end, width, ticks, prices) if is_even and not is_kept_apart else None
                 if run is not None and not (run.parts == run.length and _is_equal(members, first, end)):
                     by_end[end].append(run)
             elif end > first + 1:
-                by_end[end] += scale_ins(
+                by_end[end] += _scale_ins(
                     first, end, width, ticks, prices, is_even, is_kept_apart, best_scale_ins
                 )
     return by_end
+
+
+def _scale_out(first: int, end: int, width: float, ticks: Sequence[float], prices: Prices) -> Run | None:
+    """Return the run that gives the members from index `first` to before `end` as many parts as their present load needs
+    at the target: at least 2 for a single member, and at most `most_parts`. None if the data plane cannot make several
+    parts of several members. `width` is the share of the ring that the members have together; `ticks` has the sum of
+    their loads at each remembered tick, the present tick first.
+    """
+    count = end - first
+    parts = min(max(_parts_needed(ticks[0], prices), 2 if count == 1 else 1), prices.most_parts)
+    if count > 1 and parts > 1 and not prices.recut:
+        return None
+    price = prices.reshape_cost(width, count)
+    added = parts - count
+    cost = TICKS_PER_GROWTH * prices.tick_seconds * added + prices.segment * abs(added) + price
+    return Run(first, count, parts, cost, price, 0.0, True)
+
+
+def _scale_ins(
+    first: int,
+    end: int,
+    width: float,
+    ticks: Sequence[float],
+    prices: Prices,
+    is_even: bool,
+    is_kept_apart: bool,
+    best_scale_ins: dict[int, Candidate],
+) -> list[Run]:
+    """Return a run for each smaller number of parts that carries the present load of the members from index `first` to
+    before `end`, and whose saving exceeds its cost; empty if there is none. At most `most_spared` segments are removed.
+    Store in `best_scale_ins`, for each member, the priced scale-in whose saving exceeds its cost by the most, or falls
+    short of it by the least, unless a better one is stored already.
+
+    `is_even`: False if the members may be joined into one part only. `is_kept_apart`: True to return no run; the
+    scale-ins are stored nevertheless. `width` is the share of the ring that the members have together; `ticks` has the
+    sum of their loads at each remembered tick, the present tick first.
+    """
+    count = end - first
+    fewest = max(1, _parts_needed(ticks[0], prices), count - prices.most_spared)
+    runs: list[Run] = []
+    for parts in range(fewest, count):
+        if parts > 1 and not (is_even and prices.recut):
+            break
+        price = prices.scale_in_cost(width, count, count - parts)
+        saved = forgone_saving(ticks, count, parts, price, prices.tick_seconds)
+        candidate = Candidate(first, count, saved, price, is_kept_apart)
+        for i in range(first, end):
+            if i not in best_scale_ins or saved - price > best_scale_ins[i].saved - best_scale_ins[i].price:
+                best_scale_ins[i] = candidate
+        if saved > price and not is_kept_apart:
+            runs.append(Run(first, count, parts, price - saved, price, saved, False))
+    return runs
+
+
+def _parts_needed(load: float, prices: Prices) -> int:
+    """Return the number of segments that carry the load if each has at most the target load; 0 without load."""
+    return math.ceil(load / prices.target - _ROUNDING)
 
 
 def _is_equal(members: Sequence[Member], first: int, end: int) -> bool:

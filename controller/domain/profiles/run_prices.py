@@ -2,15 +2,15 @@
 fewer segments would have brought.
 
 A scale-out of a run is priced by the segments that it adds. A scale-in is made only if the saving that was forgone during the
-remembered ticks exceeds its cost (`_forgone_saving`); overload counts `OVERLOAD_WEIGHT` times.
+remembered ticks exceeds its cost (`forgone_saving`); overload counts `OVERLOAD_WEIGHT` times.
 
 The module computes with numbers only: loads are shares of a segment's capacity, widths are shares of the ring,
-costs are segment-seconds (the cost of one segment for one second). `ring_plan` chooses among the priced runs.
+costs are segment-seconds (the cost of one segment for one second). `ring_plan` chooses the parts of a run, and
+among the priced runs.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -35,9 +35,6 @@ WHOLE_MEMORY = 0.9
 """Part of the memory after which two neighbours are joined that one segment could have carried, whatever their share of
 the ring. Without it, a cost that no memory could ever reach would keep two idle segments permanently.
 """
-
-_ROUNDING = 1e-9
-"""Excess over a whole number of parts that counts as a rounding error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,59 +105,7 @@ class Candidate(NamedTuple):
     is_kept_apart: bool = False
 
 
-def scale_out(first: int, end: int, width: float, ticks: Sequence[float], prices: Prices) -> Run | None:
-    """Return the run that gives the members from index `first` to before `end` as many parts as their present load needs
-    at the target: at least 2 for a single member, and at most `most_parts`. None if the data plane cannot make several
-    parts of several members. `width` is the share of the ring that the members have together; `ticks` has the sum of
-    their loads at each remembered tick, the present tick first.
-    """
-    count = end - first
-    parts = min(max(_parts(ticks[0], prices), 2 if count == 1 else 1), prices.most_parts)
-    if count > 1 and parts > 1 and not prices.recut:
-        return None
-    price = prices.reshape_cost(width, count)
-    added = parts - count
-    cost = TICKS_PER_GROWTH * prices.tick_seconds * added + prices.segment * abs(added) + price
-    return Run(first, count, parts, cost, price, 0.0, True)
-
-
-def scale_ins(
-    first: int,
-    end: int,
-    width: float,
-    ticks: Sequence[float],
-    prices: Prices,
-    is_even: bool,
-    is_kept_apart: bool,
-    best_scale_ins: dict[int, Candidate],
-) -> list[Run]:
-    """Return a run for each smaller number of parts that carries the present load of the members from index `first` to
-    before `end`, and whose saving exceeds its cost; empty if there is none. At most `most_spared` segments are removed.
-    Store in `best_scale_ins`, for each member, the priced scale-in whose saving exceeds its cost by the most, or falls
-    short of it by the least, unless a better one is stored already.
-
-    `is_even`: False if the members may be joined into one part only. `is_kept_apart`: True to return no run; the
-    scale-ins are stored nevertheless. `width` is the share of the ring that the members have together; `ticks` has the
-    sum of their loads at each remembered tick, the present tick first.
-    """
-    count = end - first
-    fewest = max(1, _parts(ticks[0], prices), count - prices.most_spared)
-    runs: list[Run] = []
-    for parts in range(fewest, count):
-        if parts > 1 and not (is_even and prices.recut):
-            break
-        price = prices.scale_in_cost(width, count, count - parts)
-        saved = _forgone_saving(ticks, count, parts, price, prices.tick_seconds)
-        candidate = Candidate(first, count, saved, price, is_kept_apart)
-        for i in range(first, end):
-            if i not in best_scale_ins or saved - price > best_scale_ins[i].saved - best_scale_ins[i].price:
-                best_scale_ins[i] = candidate
-        if saved > price and not is_kept_apart:
-            runs.append(Run(first, count, parts, price - saved, price, saved, False))
-    return runs
-
-
-def _forgone_saving(
+def forgone_saving(
     ticks: Sequence[float], count: int, parts: int, price: float, tick_seconds: float
 ) -> float:
     """Return the largest saving that `parts` instead of `count` segments would have brought over any span that ends
@@ -181,8 +126,3 @@ def _forgone_saving(
         elif total < -price:
             break
     return best
-
-
-def _parts(load: float, prices: Prices) -> int:
-    """Return the number of segments that carry the load if each has at most the target load; 0 without load."""
-    return math.ceil(load / prices.target - _ROUNDING)

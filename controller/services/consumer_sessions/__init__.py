@@ -1,5 +1,6 @@
 """The leader's side of ordered consumption: consumer sessions, and the assignment of buckets to consumers.
 
-`requests` defines what consumers request and receive, `session_memory` keeps one subscription in memory, and
-`leader` is the thread that writes rows and pushes assignments.
+`requests` defines what consumers request and receive, `session_memory` keeps one subscription in memory,
+`grace_period` is the rule when a disconnected consumer loses its buckets, and `leader` is the thread that writes rows
+and pushes assignments.
 """

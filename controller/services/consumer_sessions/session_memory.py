@@ -14,6 +14,11 @@ from dataclasses import dataclass, field
 from controller.domain.assignment import SegmentBucket
 from controller.domain.errors import LostRace
 from controller.services.consumer_sessions.connection_state import AWAY_SECONDS, ConnectionState
+from controller.services.consumer_sessions.grace_period import (
+    end_of_grace,
+    end_of_grace_after_silence,
+    has_ended,
+)
 from controller.services.consumer_sessions.requests import (
     NO_SESSION,
     GrantedBucket,
@@ -96,7 +101,7 @@ class SubscriptionSessions:
         """Add a session that another leader or process began, as disconnected at `now`. Its grace period
         begins. Replaces a session of the same consumer without ending its stream.
         """
-        expires_at = now + self.timing.grace_seconds
+        expires_at = end_of_grace(self.timing, now)
         self.sessions[consumer] = Session(incarnation, expires_at, now, now, subject=subject)
 
     def begin(self, consumer: str, incarnation: str, now: float, subject: str | None = None) -> bool:
@@ -109,7 +114,7 @@ class SubscriptionSessions:
         if previous is not None and previous.incarnation == incarnation:
             previous.heard_at, previous.expires_at = (
                 now,
-                max(previous.expires_at, now + self.timing.grace_seconds),
+                max(previous.expires_at, end_of_grace(self.timing, now)),
             )
             previous.subject = previous.subject or subject
             return False
@@ -143,7 +148,7 @@ class SubscriptionSessions:
         """
         session = self.sessions.get(consumer)
         if session is not None and session.stream is stream:
-            session.stream, session.expires_at = None, now + self.timing.grace_seconds
+            session.stream, session.expires_at = None, end_of_grace(self.timing, now)
             session.away_since = now
 
     def end_after_grace(self, consumer: str, incarnation: str, now: float) -> None:
@@ -152,7 +157,7 @@ class SubscriptionSessions:
         """
         session = self.sessions.get(consumer)
         if session is not None and session.incarnation == incarnation:
-            session.expires_at = min(session.expires_at, now + self.timing.grace_seconds)
+            session.expires_at = min(session.expires_at, end_of_grace(self.timing, now))
 
     def end(self, consumer: str, incarnation: str, reason: str) -> None:
         """Remove the session of this incarnation and end its stream with the reason. Does nothing without
@@ -207,7 +212,7 @@ class SubscriptionSessions:
                 self.detach(consumer, stream, now)
                 # The time does not count from `heard_at`, because a leader that was late itself has kept the
                 # consumers' messages waiting.
-                session.expires_at = now + self.timing.grace_seconds - self.timing.silent_seconds
+                session.expires_at = end_of_grace_after_silence(self.timing, now)
                 session.away_since = session.heard_at
                 stream.end("silent")
 
@@ -216,7 +221,7 @@ class SubscriptionSessions:
         return [
             (name, session.incarnation)
             for name, session in self.sessions.items()
-            if session.expires_at <= now
+            if has_ended(session.expires_at, now)
         ]
 
     def push(self, term: int) -> None:

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from controller import telemetry
 from controller.clock import to_ms
-from controller.domain.key_counts import PRODUCERS, SEGMENT_MESSAGES
+from controller.domain.key_count_limits import PRODUCERS, SEGMENT_MESSAGES
 from controller.domain.key_sketch import MOST_BINS
 from controller.domain.load_window import LoadWindow
 from controller.landing.area import Examination, LandingArea, RejectedFile

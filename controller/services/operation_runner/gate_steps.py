@@ -14,7 +14,7 @@ from controller.clock import to_datetime
 from controller.dataplane.base import DataPlane
 from controller.dataplane.gates import GatedDataPlane
 from controller.domain.errors import HeldUp, NotFound, SubscriptionNotFound, Unsupported
-from controller.domain.gates import FenceState, GateState
+from controller.domain.gate_states import FenceState, GateState
 from controller.domain.operation import Operation
 from controller.domain.segment_graph import SegmentGraph
 from controller.services.operation_runner.call_all import CallAll

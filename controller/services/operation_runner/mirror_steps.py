@@ -25,7 +25,7 @@ from controller.domain.errors import (
 )
 from controller.domain.hash_range import HashRange
 from controller.domain.layout import SegmentLayout
-from controller.domain.mirroring import have_children_taken_over
+from controller.domain.mirrored_changes import have_children_taken_over
 from controller.domain.operation import Operation, OperationKind, OperationState
 from controller.domain.operation_steps import Step
 from controller.domain.reshape import ReshapeKind

@@ -18,7 +18,7 @@ from controller.dataplane.base import DataPlane
 from controller.dataplane.gates import GatedDataPlane
 from controller.domain import drain_barrier
 from controller.domain.errors import SubscriptionNotFound
-from controller.domain.gates import GateState
+from controller.domain.gate_states import GateState
 from controller.services.reconciler.log_differences import Finding, FindingKind
 from controller.services.reconciler.topic_by_topic import compare_each
 from controller.store.journal import seeks

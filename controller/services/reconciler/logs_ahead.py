@@ -1,24 +1,33 @@
-"""Detects whether the logs of a topic are ahead of the journal, and rebuilds the layout from the logs.
+"""Detects whether the logs of a topic are ahead of the journal, and then rebuilds the layout from the logs or holds the
+topic.
 
-Pure; performs no I/O. A journal is behind its logs after a restore or an asynchronous fail-over. The logs
-record the operations that created them, so the layout, the subscriptions and their positions can be read from
-the data plane.
+A journal is behind its logs after a restore or an asynchronous fail-over. The logs record the operations that
+created them, so the layout, the subscriptions and their positions can be read from the data plane. Only
+`recover_or_hold` writes, in the caller's transaction; the other functions perform no I/O.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
-from controller.dataplane.base import MISSING_LOG, LogReport, LogState
+from sqlalchemy import Connection
+
+from controller import telemetry
+from controller.dataplane.base import MISSING_LOG, DataPlane, LogReport, LogState
 from controller.domain.layout import SegmentLayout
 from controller.domain.log_origin import Ownership
 from controller.domain.operation_steps import ABORTABLE
 from controller.domain.recovery import RecoveryPlan, SegmentLog, plan_recovery
 from controller.domain.segment import SegmentState, segment_of_log
-from controller.services.reconciler.log_differences import PlaneView
+from controller.services.reconciler.log_differences import Finding, PlaneView
+from controller.store.topics import holds, recovery
 from controller.store.topics.backing_logs import BackingLog, ExpectedLogs
 from controller.store.topics.recovery import RecoveredLayout
 from controller.store.topics.subscriptions import SubscriptionKind
+from controller.store.topics.topics import TopicRow
+
+log = telemetry.get_logger(__name__)
 
 Owners = Mapping[str, Ownership]
 """The journal's records of logs without a segment, by name."""
@@ -118,6 +127,35 @@ def describe(planned: RecoveryPlan) -> str:
     log_names = ", ".join(log.backing_topic for _, log in sorted(planned.added.items())) or "no log"
     sealed_ids = ", ".join(map(str, planned.sealed)) or "no segment"
     return f"the logs are ahead of the journal: {log_names} replaced {sealed_ids}"
+
+
+def recover_or_hold(
+    tx: Connection,
+    topic: TopicRow,
+    plane: DataPlane,
+    recovered: RecoveredLayout,
+    finding: Finding,
+    actor: str,
+) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
+    """Rebuild the layout from the logs and return the finding; or hold the topic and return the finding with an
+    error; or return the logs that must be terminated first, and no finding. Log what was done.
+
+    The topic is held if the plan has problems, because the logs' records do not determine a layout, or if a runner
+    may still work on the topic. If logs must be terminated, the topic is held and nothing is rebuilt in this round.
+    """
+    planned, reason = recovered.plan, finding.reason or ""
+    busy_reason = recovery.why_not_idle(tx, topic, call_timeout_seconds=plane.call_timeout_seconds)
+    obstacle = reason if planned.problems else busy_reason
+    if obstacle is not None:
+        if holds.hold(tx, topic.topic_id, reason):
+            log.warning("topic held", topic=topic.name, reason=reason)
+        return (replace(finding, error=obstacle),), ()
+    if planned.to_terminate:
+        holds.hold(tx, topic.topic_id, reason)
+        return (), planned.to_terminate
+    epoch = recovery.commit(tx, topic, recovered, actor=actor, reason=reason)
+    log.warning("layout recovered from the logs", topic=topic.name, epoch=epoch, reason=reason)
+    return (finding,), ()
 
 
 def _log_of(backing_log: BackingLog, layout: SegmentLayout, plane_view: PlaneView) -> SegmentLog:

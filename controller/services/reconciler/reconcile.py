@@ -36,12 +36,10 @@ from controller.store.topics import (
     gates,
     holds,
     layouts,
-    recovery,
     topics,
     unmanaged_logs,
 )
 from controller.store.topics.backing_logs import ExpectedLogs
-from controller.store.topics.recovery import RecoveredLayout
 from controller.store.topics.unmanaged_logs import UnmanagedLog
 
 log = telemetry.get_logger(__name__)
@@ -277,9 +275,8 @@ def _reconcile_view(
                 finding = Finding(FindingKind.LOGS_AHEAD, topic.name, "", reason=logs_ahead.describe(planned))
                 if dry_run:
                     return (finding,), ()
-                return _recover(
-                    tx, topic, plane, logs_ahead.recovered(plane_view, metadata, planned), finding, actor
-                )
+                recovered = logs_ahead.recovered(plane_view, metadata, planned)
+                return logs_ahead.recover_or_hold(tx, topic, plane, recovered, finding, actor)
         findings = compare(topic.name, plane_view, metadata, owners)
         if dry_run:
             return tuple(findings), ()
@@ -308,35 +305,6 @@ def _reconcile_view(
         for finding_item in findings
     )
     return tuple(repaired), ()
-
-
-def _recover(
-    tx: Connection,
-    topic: topics.TopicRow,
-    plane: DataPlane,
-    recovered: RecoveredLayout,
-    finding: Finding,
-    actor: str,
-) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
-    """Rebuild the layout from the logs and return the finding; or return the logs that must be terminated
-    first, and no finding. Log what was done.
-
-    The topic is held, with an error in the finding, if the plan has problems or a runner may still work on
-    the topic. If logs must be terminated, the topic is held and nothing is rebuilt in this round.
-    """
-    planned, reason = recovered.plan, finding.reason or ""
-    busy_reason = recovery.why_not_idle(tx, topic, call_timeout_seconds=plane.call_timeout_seconds)
-    obstacle = reason if planned.problems else busy_reason
-    if obstacle is not None:
-        if holds.hold(tx, topic.topic_id, reason):
-            log.warning("topic held", topic=topic.name, reason=reason)
-        return (replace(finding, error=obstacle),), ()
-    if planned.to_terminate:
-        holds.hold(tx, topic.topic_id, reason)
-        return (), planned.to_terminate
-    epoch = recovery.commit(tx, topic, recovered, actor=actor, reason=reason)
-    log.warning("layout recovered from the logs", topic=topic.name, epoch=epoch, reason=reason)
-    return (finding,), ()
 
 
 def _view_of_topic(store: Store, plane: SetWiseDataPlane, topic_id: int, name: str) -> PlaneView:

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, text
 
 from controller.domain.counter_rates import MAX_SOURCE_LENGTH, MIN_DECREASE_RATIO
 from controller.domain.counter_rates import for_each_metric as _each
-from controller.domain.key_counts import PRODUCERS, SEGMENT_MESSAGES
+from controller.domain.key_count_limits import PRODUCERS, SEGMENT_MESSAGES
 from controller.domain.key_sketch import MOST_BINS
 from controller.domain.load_window import LoadWindow
 from controller.store.load.records import HEARD_SCHEMA, SKETCH_SCHEMA

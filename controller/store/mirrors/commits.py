@@ -13,7 +13,7 @@ from sqlalchemy import Connection, text
 from controller.domain.errors import InvariantViolated, LostRace
 from controller.domain.layout import SegmentLayout
 from controller.domain.operation import Operation, OperationKind
-from controller.store.mirrors.mirroring import adopt_layout, follow_layout
+from controller.store.mirrors.mirrored_layouts import adopt_layout, follow_layout
 from controller.store.topics import deletion, layout_changes
 from controller.store.topics.topics import TopicRow, TopicState
 

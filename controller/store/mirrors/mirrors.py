@@ -1,6 +1,6 @@
 """Mirrored topics, whose layout a broker keeps (Pulsar 5).
 
-This module reads and writes the row with the earlier policy of the broker's auto-scaler. `mirroring` writes the layout that was read;
+This module reads and writes the row with the earlier policy of the broker's auto-scaler. `mirrored_layouts` writes the layout that was read;
 `journal.mirror_intents` attaches and detaches a topic; the data plane calls the broker.
 """
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, text
 
-from controller.domain.deliveries import DeliveryEvent
+from controller.domain.delivery_events import DeliveryEvent
 from controller.domain.errors import LostRace
 from controller.store.topics.bucket_owners import SubscriptionKey
 

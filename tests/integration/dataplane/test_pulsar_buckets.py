@@ -22,7 +22,7 @@ import requests
 from controller.dataplane.log_client import LogMessage, LogReader, OutgoingMessage
 from controller.dataplane.pulsar.admin import Deadline
 from controller.dataplane.pulsar.bucket_reader import BucketReader
-from controller.dataplane.pulsar.buckets import HASHES, ordering_key
+from controller.dataplane.pulsar.bucket_slots import HASHES, ordering_key
 from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.dataplane.pulsar.cursors import Cursors
 from controller.dataplane.pulsar.log_client import PulsarLogClient

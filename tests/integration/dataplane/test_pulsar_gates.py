@@ -21,7 +21,7 @@ from controller.dataplane.gates import GatedDataPlane
 from controller.dataplane.pulsar.barrier import ENTRIES, append_barrier
 from controller.dataplane.pulsar.binary import Connections
 from controller.domain.errors import DataGone, NotFound, SegmentNotFound, SubscriptionNotFound
-from controller.domain.gates import FenceState, GateState
+from controller.domain.gate_states import FenceState, GateState
 from controller.domain.hash_range import FULL_RANGE
 from tests.support.brokers import SharedBroker
 from tests.support.gated import (

@@ -27,7 +27,7 @@ from controller.devstack.pulsar.java_server import QUICK
 from controller.devstack.pulsar.standalone import PulsarStandalone
 from controller.devstack.pulsar.tokens import TokenAuthentication
 from controller.domain.errors import DataPlaneUnavailable, Terminal, Unsupported
-from controller.domain.gates import GateState
+from controller.domain.gate_states import GateState
 from controller.tasks.application_of_connection import settings_at
 from tests.support.brokers import demand_jars
 from tests.support.certificates import Authority

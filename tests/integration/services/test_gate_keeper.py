@@ -8,7 +8,7 @@ import pytest
 from prometheus_client import REGISTRY
 
 from controller.domain.errors import DataPlaneUnavailable
-from controller.domain.gates import GateState
+from controller.domain.gate_states import GateState
 from controller.domain.seek_target import EARLIEST, LATEST, SeekTarget
 from controller.services import garbage_collector, subscription_admin
 from controller.services.gate_keeper import AUDIT_AFTER_OPENING_SECONDS, GateKeeper

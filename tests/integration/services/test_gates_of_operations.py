@@ -16,7 +16,7 @@ from controller.clock import SystemClock
 from controller.dataplane.base import LogState
 from controller.domain.decision import Lane
 from controller.domain.errors import Conflict, DataPlaneUnavailable, TopicNotLive, Unsupported
-from controller.domain.gates import FenceState, GateState
+from controller.domain.gate_states import FenceState, GateState
 from controller.domain.operation import Operation, OperationState, Origin
 from controller.domain.seek_target import EARLIEST, SeekTarget
 from controller.domain.subscription_consumers import SubscriptionConsumers

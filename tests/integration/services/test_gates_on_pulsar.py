@@ -9,7 +9,7 @@ import requests
 
 from controller.clock import SystemClock
 from controller.devstack.postgres import PostgresServer
-from controller.domain.gates import GateState
+from controller.domain.gate_states import GateState
 from controller.domain.operation import OperationState
 from controller.domain.seek_target import EARLIEST
 from controller.domain.subscription_consumers import SubscriptionConsumers

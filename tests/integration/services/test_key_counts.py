@@ -10,7 +10,7 @@ import pytest
 from controller.clock import SystemClock
 from controller.domain.errors import InvalidInput, TopicNotFound
 from controller.domain.evaluation_input import EvaluationInput
-from controller.domain.key_counts import PRODUCER_MESSAGES, PRODUCERS, REQUEST_HASHES
+from controller.domain.key_count_limits import PRODUCER_MESSAGES, PRODUCERS, REQUEST_HASHES
 from controller.domain.policy import PolicyOverride
 from controller.domain.reshape import plan_split
 from controller.services.key_count_landing import KeyCountLanding

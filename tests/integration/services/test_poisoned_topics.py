@@ -19,7 +19,7 @@ from controller.dataplane.base import Counters, CreatedLog, Successor
 from controller.domain.decision import Evaluation, Lane
 from controller.domain.errors import CleaveError, Retryable
 from controller.domain.evaluation_input import EvaluationInput
-from controller.domain.gates import GateState
+from controller.domain.gate_states import GateState
 from controller.domain.operation import OperationState
 from controller.domain.policy import PolicyOverride
 from controller.landing.area import LandingArea

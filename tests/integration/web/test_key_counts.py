@@ -13,7 +13,7 @@ from controller.client.producer import Producer
 from controller.client.servers import Servers
 from controller.devstack.serving import client_of, serving_leader
 from controller.domain.errors import AccessForbidden, InvalidInput
-from controller.domain.key_counts import PRODUCER_MESSAGES
+from controller.domain.key_count_limits import PRODUCER_MESSAGES
 from controller.domain.key_hash import key_bytes, key_hash
 from controller.postgres_source import PostgresSource
 from controller.services import key_count_landing

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
+from controller.domain.approval_expiry import VALID_MS
 from controller.domain.approval_rule import (
     MAX_PENDING,
-    VALID_MS,
     Approval,
     is_marked,
     requires_approvals,

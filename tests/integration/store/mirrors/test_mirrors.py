@@ -26,7 +26,7 @@ from controller.store.journal import (
 )
 from controller.store.journal.reshape_intents import ReshapeDraft
 from controller.store.journal.steps import StepRecord
-from controller.store.mirrors import mirroring, mirrors
+from controller.store.mirrors import mirrored_layouts, mirrors
 from controller.store.postgres.clock import database_now
 from controller.store.topics import layouts, topics
 from controller.store.topics.topics import TopicState
@@ -87,7 +87,7 @@ def history(driver: StoreDriver) -> list[tuple[int, str, int | None]]:
 def follow(driver: StoreDriver, topic_id: int, layout: SegmentLayout) -> None:
     """A look of the watch, which asks nothing."""
     with driver.store.transaction() as tx:
-        mirroring.follow_layout(tx, topics.get_topic(tx, topic_id, lock=True), layout)
+        mirrored_layouts.follow_layout(tx, topics.get_topic(tx, topic_id, lock=True), layout)
 
 
 # What the broker's auto-scaler was set to.
@@ -191,7 +191,7 @@ def test_a_look_takes_as_many_statements_however_long_the_lineage_is(driver: Sto
         with driver.store.transaction() as tx:
             topic = topics.get_topic(tx, topic_id, lock=True)
             after = known.split(3 * rounds, 1_000)
-            return len(statements_of(tx, lambda: mirroring.follow_layout(tx, topic, after)))
+            return len(statements_of(tx, lambda: mirrored_layouts.follow_layout(tx, topic, after)))
 
     assert statements(10) == statements(1)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from controller.domain.deliveries import DeliveryEvent
+from controller.domain.delivery_events import DeliveryEvent
 from controller.store.topics import consumers, deliveries
 from controller.store.topics.bucket_owners import SubscriptionKey
 from controller.store.topics.deliveries import LONGEST_ERROR, MOST_TROUBLED, Ownership

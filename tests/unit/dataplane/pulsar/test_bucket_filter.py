@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from controller.dataplane.pulsar.bucket_filter import BucketFilter
-from controller.dataplane.pulsar.buckets import HASHES
+from controller.dataplane.pulsar.bucket_slots import HASHES
 from controller.dataplane.pulsar.message_runs import Run
 from controller.domain.hash_range import FULL_RANGE, HashRange
 from controller.domain.key_hash import key_hash

@@ -16,7 +16,7 @@ import pytest
 from controller.dataplane.log_client import Position
 from controller.dataplane.pulsar.admin import Deadline
 from controller.dataplane.pulsar.bucket_reader import BucketReader
-from controller.dataplane.pulsar.buckets import HASHES
+from controller.dataplane.pulsar.bucket_slots import HASHES
 from controller.dataplane.pulsar.cursors import Attachments, Holder
 from controller.dataplane.pulsar.messages import ends_its_entry
 from controller.domain.errors import LostRace

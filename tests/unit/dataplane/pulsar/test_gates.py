@@ -15,7 +15,7 @@ from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.dataplane.pulsar.cursors import Cursors
 from controller.dataplane.pulsar.gates import SPARE_ENTRIES, Gates
 from controller.domain.errors import DataGone, DataPlaneTimeout, SegmentNotFound, Unsupported
-from controller.domain.gates import GateState
+from controller.domain.gate_states import GateState
 
 LOG = "persistent://acme/shop/orders-segment-0000-ffff-1"
 

@@ -17,7 +17,7 @@ from controller.bundles.domain.balancing.settings import BalanceSettings
 from controller.bundles.domain.balancing.shedding.base import may_move
 from controller.bundles.domain.balancing.state import BalanceState
 from controller.bundles.domain.cluster import BrokerReport, Bundle, Cluster, is_system_namespace
-from controller.bundles.domain.load.order import top_bundles
+from controller.bundles.domain.load.bundle_weight import top_bundles
 
 _SWAP_DONE_BELOW = 0.75  # a swap must leave the source below this share of what it had
 

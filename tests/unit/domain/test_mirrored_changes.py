@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from controller.domain.errors import Conflict
 from controller.domain.hash_range import HashRange
 from controller.domain.layout import SegmentLayout
-from controller.domain.mirroring import (
+from controller.domain.mirrored_changes import (
     LayoutStep,
     have_children_taken_over,
     last_reshape_times,

@@ -17,7 +17,7 @@ from sqlalchemy import Connection, Row, text
 from controller.clock import to_datetime
 from controller.domain.decision import is_for_consumers
 from controller.domain.layout import SegmentLayout
-from controller.domain.mirroring import LayoutStep, last_reshape_times, steps_between
+from controller.domain.mirrored_changes import LayoutStep, last_reshape_times, steps_between
 from controller.domain.operation import Operation
 from controller.domain.reshape import ReshapeKind
 from controller.domain.segment import backing_topic_name

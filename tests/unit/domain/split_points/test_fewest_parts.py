@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.domain.split_points.fewest import Bin, fewest_cuts
+from controller.domain.split_points.fewest_parts import Bin, fewest_cuts
 
 
 def bins(*loads: float) -> list[Bin]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.broker_page import multiplied, recorded, topic
-from controller.dataplane.pulsar_load.page import LINE_BYTES, Page, TopicCounters, watched_labels
+from controller.dataplane.pulsar_load.metrics_page import LINE_BYTES, Page, TopicCounters, watched_labels
 from controller.domain.errors import DataPlaneUnavailable
 
 LOW = "persistent://public/default/orders-segment-0000-7fff-1"

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.dataplane.log_client import OutgoingMessage
-from controller.dataplane.pulsar import buckets
-from controller.dataplane.pulsar.buckets import HASHES, belongs, demand_on_ring, marks, ordering_key
+from controller.dataplane.pulsar import bucket_slots
+from controller.dataplane.pulsar.bucket_slots import HASHES, belongs, demand_on_ring, marks, ordering_key
 from controller.domain.errors import InvalidInput, Unsupported
 from controller.domain.hash_range import FULL_RANGE, MAX_HASH, HashRange
 from controller.domain.key_hash import KeyHash, key_hash
@@ -63,6 +63,6 @@ def test_an_entry_belongs_where_all_of_it_lies() -> None:
 def test_no_ordering_key_has_slot_0(monkeypatch: pytest.MonkeyPatch) -> None:
     """Brokers would take slot 1 for it, which may be the next bucket's."""
     hashes = iter([KeyHash(7, 0), KeyHash(7, 1)])
-    monkeypatch.setattr(buckets, "key_hash", lambda _key: next(hashes))
+    monkeypatch.setattr(bucket_slots, "key_hash", lambda _key: next(hashes))
 
     assert ordering_key.__wrapped__(HashRange(0, 1)) == "0000-0001.1"

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from controller.dataplane.pulsar_load.page import TopicCounters
+from controller.dataplane.pulsar_load.metrics_page import TopicCounters
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.domain.hash_range import RING_SIZE
-from controller.domain.key_counts import PRODUCER_MESSAGES, SEGMENT_MESSAGES, KeyCount, by_segment
+from controller.domain.key_count_limits import PRODUCER_MESSAGES, SEGMENT_MESSAGES, KeyCount, by_segment
 from controller.domain.layout import SegmentLayout
 
 COUNTS = st.lists(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from controller.bundles.domain.load.order import bundle_order, top_bundles
+from controller.bundles.domain.load.bundle_weight import bundle_order, top_bundles
 from controller.bundles.domain.load.stats import BundleStats
 
 
