@@ -43,7 +43,7 @@ RUNS_AN_HOUR = {
     "cleave_merge_pass": 12,
     "cleave_maintenance": 4,
 }
-"""With the bell rung every minute, which a quiet fleet does not do: the worst case."""
+"""Runs with a load that changes every minute, which is the worst case: on a quiet fleet, fewer passes run."""
 
 
 COUNTED_SINCE = time.time() - 3600
