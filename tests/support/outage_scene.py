@@ -364,6 +364,7 @@ class OutageScene:
             self._running.callback(holder.close)
             holder.cursor().execute("SELECT FROM cleave.topic FOR UPDATE")
         for topic, operation_id in requested:
+            assert operation_id is not None, f"{topic.plane}: {topic.notes[-1]}"
             wait_until(
                 lambda topic=topic, operation_id=operation_id: topic.is_fenced(operation_id),  # type: ignore[misc]
                 message=f"the parents of operation {operation_id} are closed",
