@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from string import Formatter
 from urllib.parse import urlsplit
 
 from controller import telemetry
@@ -57,12 +58,10 @@ class BrokerList:
         if not admin_urls:
             raise InvalidInput("a cluster's brokers are read from an admin address; give one or more")
         pattern = broker_url or f"{urlsplit(admin_urls[0]).scheme}://{{host}}:{{port}}"
-        try:
-            pattern.format(host="h", port="1")
-        except (LookupError, ValueError):
+        if not _placeholders(pattern) <= {"host", "port"}:
             raise InvalidInput(
                 f"broker address pattern {pattern!r}: use only {{host}} and {{port}} as placeholders"
-            ) from None
+            )
         self._session, self._pattern = session, pattern
         path = "/admin/v2/brokers" + (f"/{cluster}" if cluster else "")
         self._urls = deque(url.rstrip("/") + path for url in admin_urls)
@@ -135,3 +134,14 @@ class BrokerList:
         """
         host, _, port = name.rpartition(":")
         return Broker(name, self._pattern.format(host=host, port=port).rstrip("/"))
+
+
+def _placeholders(pattern: str) -> set[str]:
+    """Return the names in the braces of a pattern for `str.format`; `?` for one with a conversion or a format, and for a
+    pattern that is none.
+    """
+    try:
+        fields = [field for field in Formatter().parse(pattern) if field[1] is not None]
+    except ValueError:
+        return {"?"}
+    return {name if name and not form and not conversion else "?" for _, name, form, conversion in fields}

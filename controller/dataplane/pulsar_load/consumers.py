@@ -126,7 +126,7 @@ class ConsumerReader:
             answer = self._ask_broker(broker, path, deadline)
             if answer.moved_to is None:
                 self._owners[topic] = broker
-                return [] if answer.document is None else list(_attached(answer.document, broker))
+                return list(_attached(_statistics(answer, topic, broker), broker))
             broker = origin(answer.moved_to)
             if broker not in brokers:  # the session's token is sent only to brokers of the cluster
                 raise DataPlaneUnavailable(
@@ -175,6 +175,19 @@ def _path(topic: str) -> str:
     domain, _, path = topic.partition("://")
     tenant, namespace, name = path.split("/", 2)
     return f"/admin/v2/{domain}/{quoted(tenant)}/{quoted(namespace)}/{quoted(name)}/stats"
+
+
+def _statistics(answer: Answer, topic: str, broker: str) -> Mapping[str, Any]:
+    """Return the statistics that `broker` sent; empty if the topic does not exist. Raises DataPlaneUnavailable for
+    another document.
+    """
+    if answer.document is None:
+        return {}
+    if not isinstance(answer.document, dict):
+        raise DataPlaneUnavailable(
+            f"{broker} sent no statistics of {topic} but {str(answer.document)[:100]!r}"
+        )
+    return answer.document
 
 
 def _attached(stats: Mapping[str, Any], broker: str) -> Iterator[ObservedConsumer]:

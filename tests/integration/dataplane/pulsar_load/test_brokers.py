@@ -93,7 +93,17 @@ def test_nobody_anywhere_is_an_error_that_names_an_address() -> None:
         brokers_of(BrokerList(requests.Session(), [NOBODY]))
 
 
-@pytest.mark.parametrize("pattern", ["https://{name}", "https://{", "{0}"])
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "https://{name}",
+        "https://{",
+        "{0}",
+        "https://{host.name}",
+        "https://{host[0]}",
+        "https://{host}:{port:d}",
+    ],
+)
 def test_a_pattern_that_cannot_be_filled_in_is_refused_at_once(pattern: str) -> None:
     with pytest.raises(InvalidInput, match="only"):
         BrokerList(requests.Session(), [NOBODY], broker_url=pattern)

@@ -189,3 +189,13 @@ def test_brokers_that_send_to_each_other_are_left(brokers: list[StagedBroker], l
 
     with pytest.raises(DataPlaneUnavailable, match="in a loop"):
         load.consumers([A])
+
+
+def test_a_document_that_is_no_statistics_is_an_unreadable_answer(
+    brokers: list[StagedBroker], load: PulsarLoad
+) -> None:
+    brokers[1].stats[B] = [stats()]
+
+    assert list(load.consumers([A, B])) == [A]
+    with pytest.raises(DataPlaneUnavailable, match="no statistics"):
+        load.consumers([B])
