@@ -1,8 +1,8 @@
 """Converts Cleave's messages and positions to Pulsar's, and back.
 
 A Pulsar key is text. A key that is UTF-8 is sent unchanged, so that any client sees it, and Key_Shared and
-compaction work with it; other bytes are sent in base64. A property marks such keys, and also UTF-8 keys that
-the application gave as bytes.
+compaction work with it. Other bytes, and text with NUL, are sent in base64. A property marks such keys, and also
+UTF-8 keys that the application gave as bytes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from controller.dataplane.log_client import LogMessage, Metadata, OutgoingMessag
 RESERVED = "cleave."
 """Prefix of the properties that are Cleave's own."""
 _KEY_CODING = RESERVED + "key"
-_BASE64, _UTF8 = "base64", "utf-8"
+_BASE64, _BASE64_TEXT, _UTF8 = "base64", "base64-text", "utf-8"
+_CODED, _BINARY = (_BASE64, _BASE64_TEXT), (_BASE64, _UTF8)
+"""Values of the property for keys in base64, and for keys that the application gave as bytes."""
 _BATCH_SIZE_FIELD = 6
 _VARINT, _BYTES = 0, 2
 """Wire types of protobuf."""
@@ -67,15 +69,16 @@ def outgoing(message: OutgoingMessage, sequence_id: int, marks: EntryMarks | Non
 def _with_key(built: Any, key: bytes, *, is_binary: bool) -> None:
     """Set the key as text that every client accepts: base64 for bytes that are not UTF-8 or contain NUL.
 
-    A property records that the key is in base64, or, with `is_binary`, that the application gave the key as bytes.
+    A property records that the key is in base64, and that the application gave the key as bytes: with `is_binary`, or
+    if the key is not UTF-8.
     """
     try:
         text = key.decode()
     except UnicodeDecodeError:
-        text = None
+        text, is_binary = None, True
     if text is None or "\0" in text:
         text = base64.b64encode(key).decode()
-        built.property(_KEY_CODING, _BASE64)
+        built.property(_KEY_CODING, _BASE64 if is_binary else _BASE64_TEXT)
     elif is_binary:
         built.property(_KEY_CODING, _UTF8)
     _with_partition_key(built, text)
@@ -100,7 +103,7 @@ def key_of(message: pulsar.Message, properties: Mapping[str, str]) -> bytes | No
     text = message.partition_key()
     if not text:
         return None
-    if properties.get(_KEY_CODING) == _BASE64:
+    if properties.get(_KEY_CODING) in _CODED:
         with suppress(ValueError):
             return base64.b64decode(text, validate=True)
     key: bytes = text.encode()
@@ -116,9 +119,10 @@ def _metadata_of(message: pulsar.Message, properties: Mapping[str, str]) -> Meta
     if not properties and not event_time_ms:
         return None
     own = tuple((name, value) for name, value in properties.items() if not name.startswith(RESERVED))
-    if not own and not event_time_ms and _KEY_CODING not in properties:
+    is_binary_key = properties.get(_KEY_CODING) in _BINARY
+    if not own and not event_time_ms and not is_binary_key:
         return None
-    return Metadata(own, event_time_ms or None, _KEY_CODING in properties)
+    return Metadata(own, event_time_ms or None, is_binary_key)
 
 
 def position_of(message_id: pulsar.MessageId) -> Position:

@@ -108,23 +108,25 @@ _MEMORIES = Prepared(
     {"topic_ids": "bigint[]"},
 )
 # Expected load of a segment without a load record, from its nearest ancestors with load records, in proportion to its part of their key
-# histograms, or of their widths. So a burst need not wait for a load record after each reshape.
+# histograms, or of their widths. The range of a row is the part of the segment that came from the ancestor's child on the way to the
+# segment, because the rest came from other segments, which may have load records of their own. So a burst need not wait for a load record after each reshape.
 _EXPECTED = Prepared(
     "situation_expected",
     """
     WITH RECURSIVE above AS (
-        SELECT s.topic_id, s.segment_id, s.range_start, s.range_end, p.parent_id
+        SELECT s.topic_id, s.segment_id, s.range_end - s.range_start + 1 AS width, s.range_start, s.range_end, p.parent_id
           FROM cleave.segment s
           JOIN cleave.segment_parent p ON p.topic_id = s.topic_id AND p.child_id = s.segment_id
          WHERE s.topic_id = ANY (:topic_ids) AND s.state = 'ACTIVE'
            AND NOT EXISTS (SELECT FROM cleave.segment_load l
                             WHERE l.topic_id = s.topic_id AND l.segment_id = s.segment_id)
          UNION
-        SELECT a.topic_id, a.segment_id, a.range_start, a.range_end, p.parent_id
+        SELECT a.topic_id, a.segment_id, a.width, greatest(a.range_start, q.range_start), least(a.range_end, q.range_end), p.parent_id
           FROM above a
           JOIN cleave.segment q ON q.topic_id = a.topic_id AND q.segment_id = a.parent_id
           JOIN cleave.segment_parent p ON p.topic_id = q.topic_id AND p.child_id = q.segment_id
-         WHERE NOT EXISTS (SELECT FROM cleave.segment_load l
+         WHERE q.range_start <= a.range_end AND a.range_start <= q.range_end
+           AND NOT EXISTS (SELECT FROM cleave.segment_load l
                             WHERE l.topic_id = a.topic_id AND l.segment_id = a.parent_id)
     )
     SELECT a.topic_id, a.segment_id, l.msg_rate_in, l.byte_rate_in, l.msg_rate_out, l.byte_rate_out, l.modified_at,
@@ -132,8 +134,7 @@ _EXPECTED = Prepared(
            greatest(0, least(a.range_end, q.range_end) - greatest(a.range_start, q.range_start) + 1)
                / (q.range_end - q.range_start + 1)::float8 AS share,
            k.bins, a.range_start, a.range_end, q.range_start AS parent_start, q.range_end AS parent_end,
-           least(a.range_end, q.range_end) - greatest(a.range_start, q.range_start) + 1 AS covered,
-           a.range_end - a.range_start + 1 AS width
+           least(a.range_end, q.range_end) - greatest(a.range_start, q.range_start) + 1 AS covered, a.width
       FROM above a
       JOIN cleave.segment q ON q.topic_id = a.topic_id AND q.segment_id = a.parent_id
       JOIN cleave.segment_load l ON l.topic_id = a.topic_id AND l.segment_id = a.parent_id
@@ -481,7 +482,8 @@ def _load(row: Row[Any]) -> LoadRecord:
 
 def _expected(rows: Iterable[Row[Any]]) -> dict[int, LoadRecord]:
     """Return expected load records of segments that are completely covered by ancestors with load, by segment id. Other segments are
-    absent. `rows` are the rows of `_EXPECTED` for one topic, ordered by segment; each is one ancestor of one segment.
+    absent. `rows` are the rows of `_EXPECTED` for one topic, ordered by segment; each is one ancestor of one
+    part of a segment.
 
     A segment gets from each ancestor the load of its part of the ancestor's key histogram, or without a histogram of the ancestor's width.
     A record has the age of the oldest load record of the ancestors, and no `cold_since`. A segment whose share of one ancestor is not known
@@ -509,7 +511,7 @@ def _expected(rows: Iterable[Row[Any]]) -> dict[int, LoadRecord]:
 
 
 def _share(row: Row[Any]) -> float | None:
-    """Return the share (0 to 1) of an ancestor's load that the segment is expected to have: from the ancestor's key histogram, or without a
+    """Return the share (0 to 1) of an ancestor's load that the row's part of the segment is expected to have: from the ancestor's key histogram, or without a
     histogram from the widths. None if the hashes that both ranges have in common lie within one bin of several hashes, so that the share is
     not known.
     """

@@ -48,6 +48,19 @@ def register(driver: StoreDriver, topic_id: int, subscription: str, *names: str)
         )
 
 
+def test_an_ancestor_counts_only_for_the_hashes_that_no_nearer_ancestor_has(driver: StoreDriver) -> None:
+    topic_id = driver.create(segments=1).topic_id
+    driver.do(policies.set_topic, topic_id, PolicyOverride(profile="adaptive"))
+    driver.do(report_load, topic_id, {0: 10.0})
+    driver.split(topic_id, 0)
+    driver.do(report_load, topic_id, {1: 7.0})
+    driver.reshape(topic_id, lambda layout: plan_merge(layout, 1, 2))
+
+    [load] = situation(driver, topic_id).loads.values()
+
+    assert load.stats.msg_rate_in == 12.0  # 7 of segment 1, and for the unmeasured segment 2 half of segment 0
+
+
 def test_the_layout_is_that_of_the_active_segments_and_now_is_the_databases(driver: StoreDriver) -> None:
     topic_id = driver.create(segments=2).topic_id
     driver.split(topic_id, 0)

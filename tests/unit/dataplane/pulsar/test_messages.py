@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from controller.dataplane.pulsar.messages import incoming, key_of
+from controller.dataplane.log_client import Metadata, OutgoingMessage
+from controller.dataplane.pulsar.messages import incoming, key_of, outgoing
 
 MARKED = {"cleave.key": "base64"}
 
@@ -31,3 +32,24 @@ def test_a_key_that_is_marked_as_base64_and_is_none_is_the_key_as_it_is(key: str
 
 def test_a_key_in_base64_is_decoded() -> None:
     assert key_of(_message("/wA="), MARKED) == b"\xff\x00"
+
+
+@pytest.mark.parametrize("key", [b"a", b"a\0b", b"\0"])
+@pytest.mark.parametrize("is_binary", [False, True])
+def test_a_key_comes_back_as_text_or_bytes_as_it_was_sent(key: bytes, is_binary: bool) -> None:
+    built = outgoing(OutgoingMessage(b"x", key, metadata=Metadata((), None, is_binary)), 1, None)
+    sent = SimpleNamespace(
+        **{**vars(_message("")), "partition_key": built.partition_key, "properties": built.properties}
+    )
+
+    received = incoming(sent, (1, 0, 0))  # type: ignore[arg-type]
+
+    assert received.key == key
+    assert (received.metadata is not None and received.metadata.is_binary_key) == is_binary
+
+
+def test_a_key_that_is_no_text_comes_back_as_bytes() -> None:
+    built = outgoing(OutgoingMessage(b"x", b"\xff"), 1, None)
+
+    assert built.properties() == MARKED
+    assert key_of(built, built.properties()) == b"\xff"
