@@ -58,7 +58,8 @@ def test_an_ancestor_counts_only_for_the_hashes_that_no_nearer_ancestor_has(driv
 
     [load] = situation(driver, topic_id).loads.values()
 
-    assert load.stats.msg_rate_in == 12.0  # 7 of segment 1, and for the unmeasured segment 2 half of segment 0
+    # 7 of segment 1, and half of segment 0 for segment 2, which was not measured.
+    assert load.stats.msg_rate_in == 12.0
 
 
 def test_the_layout_is_that_of_the_active_segments_and_now_is_the_databases(driver: StoreDriver) -> None:
