@@ -110,7 +110,7 @@ class Simulation:
     segments of the load above 1, `overloaded` the number of segments above 1. `tick_load` and `tick_warmth` have one
     entry per tick: the topic's load as observed, in capacities and in merge thresholds; NaN without an observation.
     `verdicts` has each evaluation that differs from its predecessor. `looks` is the number of evaluations. `acts` are the
-    reshapes that took effect, without those still running at the end.
+    reshapes that took effect, and `running` those still running at the end.
     """
 
     series: LoadSeries
@@ -122,6 +122,7 @@ class Simulation:
     excess: Floats
     overloaded: Wholes
     acts: tuple[Act, ...]
+    running: tuple[Act, ...]
     tick_load: Floats
     tick_warmth: Floats
     verdicts: tuple[Verdict, ...]
@@ -434,9 +435,7 @@ class _Run:
         return -(-(instant - self.series.start_ms) // self.tick_ms) - 1
 
     def result(self) -> Simulation:
-        """Return the simulation so far, with the figures of each step. The present layout counts up to the end of the series;
-        running reshapes are left out.
-        """
+        """Return the simulation so far, with the figures of each step. The present layout counts up to the end of the series."""
         steps = self.series.steps
         progress = self.progress
         segments = np.zeros(steps, dtype=np.int64)
@@ -463,6 +462,7 @@ class _Run:
             excess,
             overloaded,
             tuple(progress.acts),
+            tuple(pending.act for pending in self.pending),
             *self.observation.reports.at_ticks(self.ticks, self.rule.policy.thresholds),
             tuple(progress.verdicts),
             tuple(s for s in progress.stretches if s.begins < steps),

@@ -56,8 +56,9 @@ class _Span:
 
 
 def _spans(simulation: Simulation) -> Iterator[_Span]:
-    """Yield the spans in the order of time; together they contain every tick. A layout counts from the first tick
-    that ends after it began.
+    """Yield the spans in the order of time; together they contain every tick. A span ends where the layout, the evaluation
+    or the set of running actions changes. A layout counts from the first tick that ends after it began; of several that
+    begin in one tick, the last counts.
     """
     per_tick = simulation.conditions.tick_seconds // simulation.series.step_seconds
     ticks = simulation.series.steps // per_tick
@@ -66,7 +67,7 @@ def _spans(simulation: Simulation) -> Iterator[_Span]:
     bounds = {0, ticks, *(at for at, _ in stretches), *(at for at, _ in verdicts)}
     begun: dict[int, set[int]] = defaultdict(set)
     ended: dict[int, set[int]] = defaultdict(set)
-    for act in simulation.acts:
+    for act in (*simulation.acts, *simulation.running):
         begun[act.asked // per_tick].update(act.parent_ids)
         ended[act.begins // per_tick].update(act.parent_ids)
     bounds |= {*begun, *ended}

@@ -341,7 +341,8 @@ class BatchSender:
 
     def _count_stored(self, messages: Sequence[OutgoingMessage], sequence: int, deadline: Deadline) -> int:
         """Return the number of messages of the batch in doubt, from its front, that are stored in the
-        terminated topic; at least the number that the broker has reported as stored.
+        terminated topic; at least the number that the broker has reported as stored. `sequence` is the number of
+        the batch as in `append`, not Pulsar's sequence id.
 
         Reads again until all messages are stored, the topic's end is final, or `END_KNOWN_SECONDS` have
         passed. Raises DataPlaneTimeout at the deadline, and SegmentNotFound.

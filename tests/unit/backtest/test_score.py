@@ -104,8 +104,10 @@ def test_hot_and_nothing_said_is_silence() -> None:
     assert score(simulate(series(0.5, *[1.5] * 8, 0.5), acting({}))).silent_seconds == 480
 
 
-def test_an_act_ends_it() -> None:
-    run = simulate(series(0.5, *[1.5] * 8), acting({4: [Split(0)]}), Conditions(actuation_seconds=120))
+@pytest.mark.parametrize("actuation_seconds", [120, 3600])
+def test_an_act_ends_it_also_if_it_runs_beyond_the_end(actuation_seconds: int) -> None:
+    conditions = Conditions(actuation_seconds=actuation_seconds)
+    run = simulate(series(0.5, *[1.5] * 8), acting({4: [Split(0)]}), conditions)
 
     assert score(run).silent_seconds == 180
 
