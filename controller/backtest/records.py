@@ -19,7 +19,7 @@ class RecordArrays:
     `cold_since` (-1: not cold), instants in milliseconds since the Unix epoch.
 
     Only metrics that are ever above 0 are kept, those with the indexes `metrics`; the others are always 0.
-    `change_threshold`: part of the written rate by which a rate must differ to be written. `strict`: records are written
+    `change_threshold`: part of the written rate by which a rate must differ to be a material change (`next_record`). `strict`: records are written
     as under `strict_pulsar`.
     """
 
@@ -79,9 +79,10 @@ class RecordArrays:
         self.write_all(rates, instants, np.full(rates[0].shape[1], -1))
 
     def write_all(self, rates: Sequence[Floats], instants: Wholes, last_rows: Wholes) -> Mask:
-        """Rewrite the records by `rates[metric][observation, segment]`, observed at `instants`, as often as the observations
-        require. Rows up to `last_rows[segment]` (-1: none) are skipped, because the segment's record contains them.
-        Return, for each segment, True if its record was rewritten. `cold_since` does not change.
+        """Rewrite the records by `rates[metric][observation, segment]`, observed at `instants`: in order of
+        time, each observation for which `rewrites` is True of the record as rewritten so far. Rows up to
+        `last_rows[segment]` (-1: none) are skipped, because the segment's record contains them. Return, for
+        each segment, True if its record was rewritten. `cold_since` does not change.
         """
         row_of = np.arange(len(instants))[:, None]
         last_rows = last_rows.copy()

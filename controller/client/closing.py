@@ -72,8 +72,10 @@ class ClosesOnExit(ABC):
             raise closed_error(self._kind())
 
     def _begin_close(self, timeout_seconds: float | None) -> CloseTime:
-        """Refuse further calls, and return the division of `timeout_seconds` (None: 30) among the steps of the close.
-        Raises InvalidInput for an invalid time, and then refuses no call.
+        """Mark the object as closed, so that `_demand_open` raises, and return the division of
+        `timeout_seconds` (None: 30) among the steps of the close, counted from now. Methods without
+        `_demand_open`, such as those that settle received messages, still work. Raises InvalidInput for an
+        invalid time; the object then stays open.
         """
         timing = CloseTime(timeout_seconds)
         self._is_closed = True

@@ -31,10 +31,12 @@ class SpanMaker:
         self._salt, self._resource = salt, resource
 
     def spans(self, traced: TracedOperation) -> list[ReadableSpan]:
-        """Return the spans of one ended operation, parents before children: those of its decision if `traced` has the decision, its own,
+        """Return the spans of one ended operation, parents before children: those of its decision if `traced`
+        has the decision (with a load run also the samples, the aggregation and the wait for a pass), its own,
         the wait for its first step if a step is recorded, and its steps.
 
-        Operations of one decision share a trace, also if the decision log no longer has the decision. The same rows give the same ids.
+        Operations of one decision share a trace, also if the decision log no longer has the decision. The same
+        rows give the same ids.
         """
         operation, decision = traced.operation, traced.decision
         kind = "operation" if operation["decision_id"] is None else "decision"

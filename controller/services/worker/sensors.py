@@ -69,9 +69,9 @@ are evaluated together, since most of their topics are in a cooldown.
 
 
 def default_sensors(*, load_lane: bool, merge_lane: bool, call_timeout_seconds: float) -> tuple[Sensor, ...]:
-    """Return the worker's sensors. `load_lane` and `merge_lane` say which lanes the worker evaluates in
-    addition to the consumer lane. `call_timeout_seconds` is the longest data-plane call, for which a takeover
-    waits after the end of a claim.
+    """Return the worker's sensors, the same five for any arguments. `load_lane` and `merge_lane` add these
+    lanes to the consumer lane in the evaluations that `inputs` and `due` request. `call_timeout_seconds` is the
+    longest data-plane call, for which a takeover waits after the end of a claim.
     """
     lanes = frozenset(
         {Lane.CONSUMER} | ({Lane.LOAD} if load_lane else set()) | ({Lane.MERGE} if merge_lane else set())

@@ -166,8 +166,10 @@ def _put_back(store: Store, row: ProposalRow, error: Retryable, claimant: str) -
 
 
 def _split(store: Store, acts: BundleActions, row: ProposalRow) -> tuple[ProposalState, str]:
-    """Split the bundle at the cut points, and store the new boundaries. Return the state for the proposal (APPLIED, also if the cuts
-    existed already, or FAILED if the broker changed nothing) and its outcome as a text. Raises the errors of `split_at`.
+    """Split the bundle at the cut points. Return the state for the proposal and its outcome as a text: APPLIED
+    if all cuts exist, also if they existed already; FAILED if the broker answered a request with success and
+    changed nothing. Cuts made before that stay. The new boundaries are stored only for APPLIED; an error of
+    storing them is logged. Raises the errors of `split_at`.
     """
     result = acts.split_at(row.bundle, row.cut_points)
     if result.outcome is ActOutcome.NOTHING_CHANGED:

@@ -152,8 +152,10 @@ class Exchange:
         return None
 
     def _give(self, bundle: Bundle, swapped: list[Bundle]) -> None:
-        """Add to `moves` the returns of the bundles in `swapped`, then the move of the bundle, and count their rates; under
-        `strict_pulsar` only the rate of the bundle counts. Without `transfer_enabled` the move of the bundle has no destination.
+        """Add to `moves` the returns of the bundles in `swapped`, then the move of the bundle. Add their rates
+        to the totals of the exchange (under `strict_pulsar` only the rate of the bundle), and the number of
+        returns to the number that `spare` limits; `reports` does not change. Without `transfer_enabled` the
+        move of the bundle has no destination.
         """
         transfer = self.settings.transfer_enabled
         for returning in swapped:
