@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import psycopg2
+import psycopg2.extensions
 
 from controller import tasks
 from controller.client.history import Message
@@ -358,17 +359,30 @@ class OutageScene:
 
         A row that the commit needs is locked here until the primary dies.
         """
-        with self.workers_paused():
-            requested = [(topic, topic.request(planner)) for topic in self.topics]
-            holder = psycopg2.connect(self.cluster.primary_url(self.database))
-            self._running.callback(holder.close)
-            holder.cursor().execute("SELECT FROM cleave.topic FOR UPDATE")
-        for topic, operation_id in requested:
-            assert operation_id is not None, f"{topic.plane}: {topic.notes[-1]}"
+        holder = psycopg2.connect(self.cluster.primary_url(self.database))
+        self._running.callback(holder.close)
+        for topic in self.topics:
+            operation_id = wait_until(
+                lambda topic=topic: self._request_locked(topic, planner, holder),  # type: ignore[misc]
+                message=f"the split on {topic.plane} is requested",
+            )
             wait_until(
                 lambda topic=topic, operation_id=operation_id: topic.is_fenced(operation_id),  # type: ignore[misc]
                 message=f"the parents of operation {operation_id} are closed",
             )
+
+    def _request_locked(
+        self, topic: TopicScene, planner: Planner, holder: psycopg2.extensions.connection
+    ) -> int | None:
+        """Request the reshape while the workers are stopped, lock the topic's row in `holder`, and return the operation's id. None if the
+        request is refused, for example because a stopped worker holds a lock.
+        """
+        with self.workers_paused():
+            operation_id = topic.request(planner)
+            if operation_id is not None:
+                lock = "SELECT FROM cleave.topic WHERE topic_id = %s FOR UPDATE"
+                holder.cursor().execute(lock, (topic.bench.topic_id,))
+        return operation_id
 
     def wait_quiet(self, seconds: float = QUIET_SECONDS) -> bool:
         """Wait until no operation is live, at most `seconds`. Return True if none is."""
