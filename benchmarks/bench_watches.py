@@ -39,24 +39,37 @@ class Watches:
     """Streams of layouts; `told` has, for each topic and epoch, the time at which each watch received it."""
 
     def __init__(self, address: str) -> None:
-        self._http = httpx.AsyncClient(
-            base_url=address,
-            headers={"Authorization": f"Bearer {token_for()}"},
-            timeout=httpx.Timeout(30.0, read=None),
-            limits=httpx.Limits(max_connections=None),
-        )
+        self._https = [
+            httpx.AsyncClient(
+                base_url=address,
+                headers={"Authorization": f"Bearer {token_for(subject=f'application-{number}')}"},
+                timeout=httpx.Timeout(30.0, read=None),
+                limits=httpx.Limits(max_connections=None),
+            )
+            for number in range(WATCHES_EACH)
+        ]
+        """A client for each watch of a topic: a worker limits the streams of one token subject."""
         self.told: dict[tuple[str, int], list[float]] = {}
         self._streams: list[asyncio.Task[None]] = []
 
-    async def open(self, topic: str) -> None:
-        """Open one more watch of the topic. Returns when its stream has begun."""
-        begun = asyncio.Event()
-        self._streams.append(asyncio.create_task(self._follow(topic, begun)))
-        await begun.wait()
+    async def open_all(self, topic: str) -> None:
+        """Open the watches of the topic. Returns when their streams have begun. Raises the error of a stream that does not begin."""
+        async with asyncio.TaskGroup() as opening:
+            for http in self._https:
+                opening.create_task(self._open(http, topic))
 
-    async def _follow(self, topic: str, begun: asyncio.Event) -> None:
+    async def _open(self, http: httpx.AsyncClient, topic: str) -> None:
+        begun = asyncio.Event()
+        stream = asyncio.create_task(self._follow(http, topic, begun))
+        self._streams.append(stream)
+        stream.add_done_callback(lambda _: begun.set())
+        await begun.wait()
+        if stream.done():
+            stream.result()
+
+    async def _follow(self, http: httpx.AsyncClient, topic: str, begun: asyncio.Event) -> None:
         path = f"/api/v1/topics/{topic.removeprefix('topic://')}/layout/watch"
-        async with httpx_sse.aconnect_sse(self._http, "GET", path) as stream:
+        async with httpx_sse.aconnect_sse(http, "GET", path) as stream:
             async for event in stream.aiter_sse():
                 if event.event == "layout":
                     epoch = json.loads(event.data)["epoch"]
@@ -74,7 +87,8 @@ class Watches:
         for stream in self._streams:
             stream.cancel()
         await asyncio.gather(*self._streams, return_exceptions=True)
-        await self._http.aclose()
+        for http in self._https:
+            await http.aclose()
 
 
 def make_topics(app: Application, names: list[str]) -> None:
@@ -120,7 +134,7 @@ async def measure(app: Application, address: str, pid: int, rounds: int) -> dict
     worker, watches = psutil.Process(pid), Watches(address)
     before = worker.memory_info().rss
     for name in names:
-        await asyncio.gather(*(watches.open(name) for _ in range(WATCHES_EACH)))
+        await watches.open_all(name)
     print("watching", file=sys.stderr, flush=True)
     await asyncio.sleep(SETTLE_SECONDS)
     with_watches = worker.memory_info().rss

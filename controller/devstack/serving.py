@@ -52,9 +52,11 @@ class ServingWorker:
             )
 
 
-def token_for(*topics: str, life_seconds: float = 24 * 3600.0) -> str:
-    """Return a client's token for these topics, or for all topics if none is given, valid for `life_seconds`."""
-    return access.sign(SECRET, topics or ("topic://*",), life_seconds)
+def token_for(*topics: str, life_seconds: float = 24 * 3600.0, subject: str | None = None) -> str:
+    """Return a client's token for these topics, or for all topics if none is given, valid for `life_seconds`. `subject` is the name of
+    the holder; None: the name of the role.
+    """
+    return access.sign(SECRET, topics or ("topic://*",), life_seconds, subject=subject)
 
 
 def token_of(role: Role, *namespaces: str, subject: str | None = None) -> str:
