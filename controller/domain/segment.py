@@ -16,7 +16,7 @@ from controller.domain.formatting import shown
 from controller.domain.hash_range import HashRange
 
 _TOPIC = re.compile(r"topic://([^/]+/[^/]+/.+)")
-_DESCRIPTOR = re.compile(r"([0-9a-f]{4}-[0-9a-f]{4})-([0-9]{1,19})")
+_DESCRIPTOR = re.compile(r"([0-9a-f]{4}-[0-9a-f]{4})-(0|[1-9][0-9]{0,18})")
 _DESCRIPTOR_AT_END = re.compile(_DESCRIPTOR.pattern + "$")
 
 

@@ -66,6 +66,7 @@ LIST_OPERATIONS = Question(
     {"operation_id": int},
     {
         "topic": "topic = :topic",
+        "topic_id": "topic_id = :topic_id",
         "live": "live",
         "stuck": "stuck_because IS NOT NULL",
         "find": FIND,

@@ -198,7 +198,9 @@ def rights_of(route: APIRoute) -> list[Right]:
 
 
 def demand_rights(app: FastAPI) -> None:
-    """Check that each route demands exactly one right before it reads a body, and that no two routes answer one call. Raises InvariantViolated."""
+    """Check that each route demands exactly one right before it reads a body, and that no two routes of one method have paths that differ
+    only in the names of parameters. Does not detect a fixed path that a parameter of another route also matches. Raises InvariantViolated.
+    """
     routes = [route for route in app.routes if isinstance(route, APIRoute)]
     calls = Counter(
         (method, _PARAMETER.sub("{}", route.path)) for route in routes for method in route.methods

@@ -9,7 +9,7 @@ from controller.domain.policy import PolicyOverride
 from controller.questions.decisions import LIST_DECISIONS
 from controller.questions.history import LIST_LOAD, LIST_SEGMENTS, ListLoad
 from controller.questions.operations import LIST_OPERATIONS, SHOW_OPERATION, ShowOperation
-from controller.questions.overviews import ShowFleet, fleet_topics, read_fleet
+from controller.questions.overviews import ShowFleet, ShowOverview, fleet_topics, read_fleet, read_overview
 from controller.questions.policies import LIST_CANDIDATES, ListCandidates
 from controller.questions.question import SpanFilter, read_answers, read_page
 from controller.questions.topics import LIST_NAMESPACES
@@ -103,3 +103,16 @@ def test_sums_are_over_the_fleet_and_topics_over_what_is_looked_for(bench: Bench
     assert [topic["topic"] for topic in found] == [OTHER]
     assert len(last) == 1
     assert [topic["topic"] for topic in answer.topics] == [OTHER]
+
+
+def test_an_overview_has_no_operations_of_a_deleted_topic_of_the_name(bench: Bench) -> None:
+    bench.create(1)
+    bench.finish(topic_admin.delete_topic(bench.store, TOPIC, bench.request()))
+    bench.create(1)
+
+    with bench.store.transaction() as tx:
+        overview = read_overview(tx, ShowOverview(topic=TOPIC))
+        of_the_name = read_answers(tx, LIST_OPERATIONS, topic=TOPIC)
+
+    assert [operation["kind"] for operation in overview.operations] == ["create"]
+    assert [operation["kind"] for operation in of_the_name] == ["create", "delete", "create"]

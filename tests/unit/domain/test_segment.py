@@ -48,7 +48,9 @@ def test_a_descriptor_reads_back(hash_range: HashRange, segment_id: int) -> None
     assert parse_segment_descriptor(segment_descriptor(hash_range, segment_id)) == (hash_range, segment_id)
 
 
-@pytest.mark.parametrize("text", ["0000-7fff", "0000-7fff-", "0000-7fff-0c", "0000-7fff--1", "x-0000-7fff-1"])
+@pytest.mark.parametrize(
+    "text", ["0000-7fff", "0000-7fff-", "0000-7fff-0c", "0000-7fff--1", "x-0000-7fff-1", "0000-7fff-007"]
+)
 def test_other_descriptors_are_refused(text: str) -> None:
     with pytest.raises(InvalidInput, match="is not a segment descriptor"):
         parse_segment_descriptor(text)
