@@ -1,4 +1,5 @@
-"""When an approval lapses: a pending approval without an answer, or an approved action that was not performed in time.
+"""Decides when an approval lapses: a pending approval without an answer, or an approved action that was not performed
+in time.
 
 A pending approval lapses at its `expires_at`, for an operation `approval_wait_seconds` of the policy after the
 proposal; then the default is its answer. An approved operation lapses `VALID_MS` after the answer. An approval also
