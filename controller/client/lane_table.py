@@ -1,4 +1,6 @@
-"""Assigns each message of a producer to the lane of its entry bucket, under one layout."""
+"""Assigns each message of a producer to the lane of its entry bucket, under one layout, and chooses the segment of a
+message without a key.
+"""
 
 from __future__ import annotations
 

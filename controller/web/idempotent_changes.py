@@ -1,7 +1,7 @@
 """Changes over HTTP: dry runs (`dry_run`), and repeated requests that are performed once (`Idempotency-Key`).
 
 A dry run executes the same code on a store that rolls back, like `--dry-run` of the commands. A key belongs to one request of one token
-holder: a repeated request gets the first answer.
+holder: a repeated request gets the first answer. How long keys and their answers are kept is in `store.idempotency_keys`.
 """
 
 from __future__ import annotations
