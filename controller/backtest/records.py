@@ -19,8 +19,8 @@ class RecordArrays:
     `cold_since` (-1: not cold), instants in milliseconds since the Unix epoch.
 
     Only metrics that are ever above 0 are kept, those with the indexes `metrics`; the others are always 0.
-    `change_threshold`: part of the written rate by which a rate must differ to be a material change (`next_record`). `strict`: records are written
-    as under `strict_pulsar`.
+    `change_threshold`: part of the written rate by which a rate must differ to be a material change (`next_record`).
+    `strict`: records are written as under `strict_pulsar`.
     """
 
     def __init__(

@@ -13,6 +13,7 @@ from controller.domain.decision import CONSUMER_COUNT, RefusalReason
 from controller.domain.entry_buckets import MOST_UNITS
 from controller.domain.evaluation_input import Capabilities, EvaluationInput
 from controller.domain.evaluator import decide
+from controller.domain.hash_range import HashRange
 from controller.domain.operation import Operation, OperationState
 from controller.domain.policy import AutoScalePolicy, PolicyOverride
 from controller.domain.reshape import ReshapeKind, plan_heal, plan_merge, plan_rebucket, plan_split
@@ -30,6 +31,7 @@ from tests.support.reports import milliseconds, report_load
 from tests.support.store_driver import StoreDriver, request
 
 PLANES = {"embedded": Capabilities(max_children=4)}
+RING = HashRange(0, 65_535)
 
 
 def situation(driver: StoreDriver, topic_id: int) -> EvaluationInput:
@@ -60,6 +62,17 @@ def test_an_ancestor_counts_only_for_the_hashes_that_no_nearer_ancestor_has(driv
 
     # 7 of segment 1, and half of segment 0 for segment 2, which was not measured.
     assert load.stats.msg_rate_in == 12.0
+
+
+def test_ancestors_beside_a_segment_do_not_count_for_it(driver: StoreDriver) -> None:
+    topic_id = driver.create(segments=1).topic_id
+    driver.do(policies.set_topic, topic_id, PolicyOverride(profile="adaptive"))
+    driver.do(report_load, topic_id, {0: 8.0})
+    driver.split(topic_id, 0)
+    driver.reshape(topic_id, lambda layout: plan_merge(layout, 1, 2))
+    driver.reshape(topic_id, lambda layout: plan_split(layout, 3, RING.equal_cuts(4)))
+
+    assert [load.stats.msg_rate_in for load in situation(driver, topic_id).loads.values()] == [2.0] * 4
 
 
 def test_the_layout_is_that_of_the_active_segments_and_now_is_the_databases(driver: StoreDriver) -> None:
