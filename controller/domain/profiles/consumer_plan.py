@@ -7,6 +7,9 @@ rate *justifies* more segments. If consumers can share segments, the rate justif
 any number of segments.
 
 The lane seals as few segments as possible, the busiest first, and their children serve all consumers in one action.
+A segment gets at most `MOST_EQUAL_SHARES` times as many consumers as its part of the ring or of the incoming rate,
+whichever is larger, would have if all consumers had equal shares. The plan exceeds this limit only if nothing else
+serves all consumers: a consumer whose share of the ring is small may have no key, and then never receives a message.
 The children are segments as far as the rate justifies them and `max_segments` allows, and entry buckets for the rest
 (PIP-486). Segments that the rate does not justify are created only if entry buckets cannot serve all consumers.
 
@@ -33,6 +36,10 @@ from controller.domain.segment import Segment
 COLLECTING_MS = 500
 """Milliseconds without a change of consumers after which the next action for consumers is taken, following an earlier
 one.
+"""
+MOST_EQUAL_SHARES = 2
+"""Maximum number of consumers that the plan gives to a segment, as a multiple of the number that equal shares would
+give to it.
 """
 LONGEST_COLLECTING_MS = 10_000
 """Maximum number of milliseconds for which the next action for consumers waits after the earlier one."""
@@ -73,11 +80,14 @@ def answer(context: EvaluationContext) -> tuple[Decision, ...]:
 
 
 class _Candidate(NamedTuple):
-    """A segment that may be sealed, the number of consumers that it serves, and its incoming messages per second."""
+    """A segment that may be sealed, the number of consumers that it serves, its incoming messages per second, and the
+    maximum number of consumers that the plan gives to its children.
+    """
 
     segment: Segment
     places: int
     rate: float
+    most_consumers: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,31 +127,52 @@ def _shares(context: EvaluationContext, places: int) -> list[_Share]:
     consumers that the present segments can serve. Busy segments are refused.
     """
     candidates = _candidates(context)
+    if not candidates:
+        return []
     segments_to_add = max(0, segments_wanted(context) - context.segments_net)
+    unlimited = [candidate._replace(most_consumers=RING_SIZE) for candidate in candidates]
     segments_to_add = min(
-        segments_to_add, sum(_most_parts(context, candidates, is_justified=True)) - len(candidates)
+        segments_to_add, sum(_most_parts(context, unlimited, is_justified=True)) - len(candidates)
     )
     for is_justified in (True, False):
-        for count in range(1, len(candidates) + 1):
-            chosen = candidates[:count]
-            other_places = places - sum(candidate.places for candidate in chosen)
-            parts = _most_parts(context, chosen, is_justified=is_justified)
-            capacity = sum(_capacity(context, *pair) for pair in zip(chosen, parts, strict=True))
-            if sum(parts) - count >= segments_to_add and other_places + capacity >= context.consumers:
-                return _divide_consumers(context, chosen, other_places, segments_to_add)
-    return _divide_consumers(
-        context, candidates, places - sum(candidate.places for candidate in candidates), segments_to_add
-    )
+        for limited in (candidates, unlimited):
+            count = _fewest(
+                context, limited, segments_to_add, context.consumers - places, is_justified=is_justified
+            )
+            if count is not None:
+                return _divide_consumers(context, limited[:count], places, segments_to_add)
+    return _divide_consumers(context, unlimited, places, segments_to_add)
+
+
+def _fewest(
+    context: EvaluationContext,
+    candidates: Sequence[_Candidate],
+    segments_to_add: int,
+    places_to_add: int,
+    *,
+    is_justified: bool,
+) -> int | None:
+    """Return the smallest number of candidates, the first ones, whose children add that many segments and places; None
+    if all candidates together do not suffice. With `is_justified`, count only children that the rate justifies.
+    """
+    most_parts = _most_parts(context, candidates, is_justified=is_justified)
+    for count, (candidate, parts) in enumerate(zip(candidates, most_parts, strict=True), start=1):
+        segments_to_add -= parts - 1
+        places_to_add -= _capacity(context, candidate, parts) - candidate.places
+        if segments_to_add <= 0 and places_to_add <= 0:
+            return count
+    return None
 
 
 def _divide_consumers(
-    context: EvaluationContext, chosen: Sequence[_Candidate], other_places: int, segments_to_add: int
+    context: EvaluationContext, chosen: Sequence[_Candidate], places: int, segments_to_add: int
 ) -> list[_Share]:
-    """Return a share for each of the `chosen` segments, ordered by the maximum number of children, the lowest first.
+    """Return a share for each of the `chosen` segments: first those that already serve more than an equal part of the
+    consumers, then the others, ordered by the number of consumers that their children can serve, the lowest first.
 
     `segments_to_add` additional children go to the segments in the order of `chosen`, to each as many as its rate
-    justifies. The consumers for which the other segments have no place (`other_places` is the number of their places) are
-    divided equally among the chosen segments. A segment whose children would have too few places for its consumers gets
+    justifies. The consumers for which the other segments have no place (all segments together have `places`) are divided
+    equally among the chosen segments. A segment whose children would have too few places for its consumers gets
     further children, which the rate does not justify, as far as the policy's maximum number of segments allows.
     """
     justified = []
@@ -149,16 +180,20 @@ def _divide_consumers(
         justified.append(1 + min(parts - 1, segments_to_add))
         segments_to_add -= justified[-1] - 1
     spare = context.policy.max_segments - context.segments_high - sum(justified) + len(justified)
+    other_places = places - sum(candidate.places for candidate in chosen)
     consumers_left, shares = context.consumers - other_places, []
+    equal_part = consumers_left / len(chosen)
     bounds = [_bound(context, candidate) for candidate in chosen]
-    for served_segments, i in enumerate(sorted(range(len(chosen)), key=lambda i: bounds[i])):
+    capacities = [_capacity(context, *pair) for pair in zip(chosen, bounds, strict=True)]
+    order = sorted(range(len(chosen)), key=lambda i: (chosen[i].places <= equal_part, capacities[i]))
+    for served_segments, i in enumerate(order):
         share = max(
             chosen[i].places, justified[i], math.ceil(consumers_left / (len(chosen) - served_segments))
         )
         most = max(justified[i], min(bounds[i], justified[i] + max(0, spare)))
         parts = _fewest_parts(context, chosen[i], share, justified[i], most)
         spare -= parts - justified[i]
-        per_part = min(math.ceil(share / parts), _capacity(context, chosen[i], parts) // parts)
+        per_part = math.ceil(min(share, _capacity(context, chosen[i], parts)) / parts)
         consumers_left -= parts * per_part
         shares.append(_Share(chosen[i].segment, chosen[i].places, parts, per_part))
     return shares
@@ -174,16 +209,17 @@ def _fewest_parts(
 
 def _capacity(context: EvaluationContext, candidate: _Candidate, parts: int) -> int:
     """Return the number of consumers that `parts` children of the segment can serve; for one part, the segment itself
-    counts if it serves more than a child. A child has the buckets that the policy allows, or those that it inherits if
-    they are more: the limit may have been lowered after the segment was created.
+    counts if it serves more than a child: at most `most_consumers`, and at most as many as the policy allows buckets. A
+    child serves at least as many as it inherits buckets: the limits may have been lowered after the segment was created.
     """
     inherited = entry_buckets.inherited_on_split(candidate.segment.bucket_count, parts)
-    return parts * max(context.most_places, context.places_of(inherited))
+    allowed = min(parts * context.most_places, candidate.most_consumers)
+    return max(allowed, parts * context.places_of(inherited))
 
 
 def _bound(context: EvaluationContext, candidate: _Candidate) -> int:
     """Return the maximum number of children that the data plane can make of the segment, and at most one for each
-    hash.
+    hash and one for each consumer that the plan may give to the segment.
     """
     capabilities = context.situation.capabilities
     return max(
@@ -191,6 +227,7 @@ def _bound(context: EvaluationContext, candidate: _Candidate) -> int:
         min(
             2 if capabilities.midpoint_only else max(2, capabilities.max_children),
             candidate.segment.hash_range.width,
+            candidate.most_consumers,
         ),
     )
 
@@ -220,6 +257,7 @@ def _candidates(context: EvaluationContext) -> list[_Candidate]:
     equal rates the lowest id. Add a refusal of each busy segment to the context. The evaluation is valid at most until
     a used load record becomes stale.
     """
+    topic_rate = sum(_rate(context, record) for record in context.records)
     candidates = []
     for segment, record in zip(context.active, context.records, strict=True):
         if context.refuse_busy(Lane.CONSUMER, segment.segment_id):
@@ -227,7 +265,12 @@ def _candidates(context: EvaluationContext) -> list[_Candidate]:
         rate = _rate(context, record)
         if rate > 0:
             wake_when_stale(context, record)
-        candidates.append(_Candidate(segment, context.places_of(segment.bucket_count), rate))
+        part = segment.hash_range.width / RING_SIZE
+        if 0 < topic_rate < math.inf:
+            part = max(part, rate / topic_rate)
+        most_consumers = math.ceil(MOST_EQUAL_SHARES * context.consumers * part)
+        places = context.places_of(segment.bucket_count)
+        candidates.append(_Candidate(segment, places, rate, max(places, most_consumers)))
     return sorted(candidates, key=lambda c: (-c.rate, c.segment.segment_id))
 
 

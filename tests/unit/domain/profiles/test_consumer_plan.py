@@ -32,6 +32,7 @@ from controller.domain.evaluator import decide
 from controller.domain.layout import SegmentLayout
 from controller.domain.load_record import LoadRecord, LoadStats
 from controller.domain.policy import AutoScalePolicy
+from controller.domain.profiles.consumer_plan import MOST_EQUAL_SHARES
 from controller.domain.reshape import ReshapeKind
 from controller.domain.reshape_of_action import plan
 from tests.unit.domain.situations import NOW, ago, topic
@@ -99,6 +100,36 @@ def evaluation_input(
 )  # fmt: skip
 def test_one_plan_serves_all(situation: EvaluationInput, expected: list[Decision]) -> None:
     assert acts(situation) == expected
+
+
+@pytest.mark.parametrize("capabilities", [SHARED, ALONE])
+@pytest.mark.parametrize(("segments", "consumers"), [(64, 65), (64, 200), (4, 50), (16, 300)])
+def test_no_consumer_gets_a_small_part_of_an_equal_share(
+    segments: int, consumers: int, capabilities: Capabilities
+) -> None:
+    """With fewest sealed segments alone, 139 of 200 consumers would share three of 64 segments, some without any key."""
+    crowded = evaluation_input(
+        *[0] * segments, consumers=consumers, capabilities=capabilities, policy={"max_segments": 1_000}
+    )
+
+    parts = {
+        sealed_by(act)[0]: act.bucket_count if isinstance(act, Rebucket) else parts_of(act)
+        for act in acts(crowded)
+    }
+
+    assert len(parts) < segments
+    assert sum(parts.values()) + segments - len(parts) >= consumers
+    assert max(parts.values()) <= 2 * MOST_EQUAL_SHARES * consumers / segments
+
+
+def test_the_busiest_segment_serves_as_many_consumers_as_its_load_has() -> None:
+    """A segment with a tenth of the ring and nine tenths of the load."""
+    whole = SegmentLayout.initial(1, bucket_budget=1, now=0)
+    uneven = whole.split(0, 0, (6_554,))
+
+    assert acts(evaluation_input(900, 100, layout=uneven, consumers=40)) == [
+        Rebucket(1, 64, "consumer-count")
+    ]
 
 
 def test_an_act_for_load_delays_nothing() -> None:
