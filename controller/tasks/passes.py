@@ -13,7 +13,7 @@ from math import ceil
 from typing import Any
 
 from controller import telemetry
-from controller.actions.waiting import worker_is_up
+from controller.actions.wait_for_operation import worker_is_up
 from controller.bootstrap import Application
 from controller.command_output import emit, rows_table
 from controller.domain.decision import Lane
