@@ -9,7 +9,7 @@ Airflow.
 
 from controller.tasks.actions import form_fields, perform
 from controller.tasks.application_of_connection import database_url, url_with_options
-from controller.tasks.approvals import answer_question, approval_questions
+from controller.tasks.approval_questions import answer_question, approval_questions
 from controller.tasks.backtest import policy_backtest
 from controller.tasks.bundles import (
     aggregate_bundles,
