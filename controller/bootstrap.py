@@ -456,7 +456,7 @@ def _background_services(
     """Build the background services, except services that these settings and data planes leave without work. Starts none. The verifier
     calls `rescan` after it has verified topics. Raises InvalidInput for settings that are invalid or contradict each other.
     """
-    from controller.services.approvals import ApprovalClock
+    from controller.services.approval_answers import ApprovalClock
     from controller.services.drain_watch import DrainWatch
     from controller.services.gate_keeper import GateKeeper
     from controller.services.key_sampler import KeySampler, KeySampling

@@ -37,7 +37,7 @@ from cleave_provider.assets.cleave import LAYOUT
 from controller import tasks
 
 SECONDS = seconds_from("CLEAVE_MAINTENANCE_SECONDS", 900)
-KEEP_DAYS = Param(
+DECISION_LOG_DAYS = Param(
     int(os.environ.get("CLEAVE_LEDGER_DAYS", "90")),
     type="integer",
     minimum=1,
@@ -49,7 +49,7 @@ KEEP_DAYS = Param(
 @dag(
     dag_display_name="Cleave: maintenance",
     schedule=every(SECONDS),
-    **scheduled(SECONDS, __doc__, keep_days=KEEP_DAYS, dry_run=dry_run_param()),
+    **scheduled(SECONDS, __doc__, keep_days=DECISION_LOG_DAYS, dry_run=dry_run_param()),
 )
 def cleave_maintenance() -> None:
     @cleave_task()

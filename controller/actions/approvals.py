@@ -15,7 +15,7 @@ from controller.actions.rights import Right
 from controller.domain.errors import NotFound
 from controller.domain.names import CLUSTER
 from controller.domain.whole_numbers import MOST
-from controller.services import approvals
+from controller.services import approval_answers
 from controller.store.approvals import ApprovalRow
 
 
@@ -114,12 +114,12 @@ def _answer(context: Context, request: AnswerRequest, *, approve: bool) -> Answe
     topics, and a topic its own; a request without a level covers all approvals except approvals of the cluster.
     """
     for approval_id in request.approvals:
-        row = approvals.find(context.store, approval_id)
+        row = approval_answers.find(context.store, approval_id)
         if not _is_of(row.level, request.level):
             raise NotFound(
                 f"approval {approval_id} is of {row.level}, not of {request.level or 'a topic'}; answer it with that level"
             )
-    rows = approvals.answer(
+    rows = approval_answers.answer(
         context.store,
         request.approvals,
         approve=approve,

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from controller.actions.responses import OperationResponse, operation_fields
-from controller.actions.waiting import run_to_its_end, user_name
+from controller.actions.user_name import user_name
+from controller.actions.wait_for_operation import run_to_its_end
 from controller.bootstrap import Application
 from controller.domain.errors import CleaveError, TopicNotFound
 from controller.domain.operation import Operation, OperationKind, Origin

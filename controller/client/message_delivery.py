@@ -6,9 +6,8 @@ bucket is in trouble, is reported after its processing. It is also reported befo
 the process handles nothing else meanwhile, so that a death of the process is charged to it
 (`delivery_reports`).
 
-With a dead-letter log, a message that was delivered `max_deliveries` times without success is stored there,
-and its key continues. Without a dead-letter log, a failing message is retried forever, and a message during
-which `max_deliveries` processes died is not begun again: its key is held.
+A message that must not be begun again (`delivery_limit`) is stored in the dead-letter log, and its key
+continues. Without a dead-letter log its key is held.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ from enum import StrEnum
 from inspect import isasyncgen, isawaitable, iscoroutine, isgenerator
 
 from controller.client.dead_letters import DeadLetterLog, Origin
+from controller.client.delivery_limit import DeliveryLimit
 from controller.client.delivery_reports import DeliveryCounts
 from controller.client.keyed_schedule import WorkItem
 from controller.client.retry import retry_for
@@ -80,15 +80,14 @@ class Handling:
         handle: Callable[[LogMessage], object],
         counts: DeliveryCounts,
         observer: WorkObserver,
-        max_deliveries: int,
+        limit: DeliveryLimit,
         dead_letters: DeadLetterLog | None,
     ) -> None:
-        """Process messages with `handle`. With `dead_letters` a message is stored there after
-        `max_deliveries` deliveries without success; without, it is held after `max_deliveries` processes died
-        during it.
+        """Process messages with `handle`. With `dead_letters` a message that has reached the `limit` is stored
+        there; without, it is held.
         """
         self._consumer, self._handle, self._counts = consumer, handle, counts
-        self._observer, self._max_deliveries, self._dead_letters = observer, max_deliveries, dead_letters
+        self._observer, self._limit, self._dead_letters = observer, limit, dead_letters
 
     def run(self, batch: Batch, owned: OwnedBucket, item: WorkItem) -> Outcome:
         """Deliver the message once, and return the outcome: DONE if the handler returned; FAILED if it raised
@@ -96,14 +95,13 @@ class Handling:
         as SystemExit or an error of the observer. Raises nothing. PUT_OFF, without a delivery, if the report
         before the handler fails, or if the bucket may have been lost since the message was chosen.
 
-        A message whose deliveries have reached the maximum before is not delivered, and like a message that
-        fails with its last delivery it is stored as a dead letter, with the outcome of `_store_dead_letter`.
-        Without a dead-letter log, a message is HELD once its deaths have reached the maximum. A failure is
-        always reported to a worker. If `item.is_noted`, a success is reported too, and with `item.is_alone`
-        also the beginning.
+        A message that has reached the limit before is not delivered, and like a message that fails with its
+        last delivery it is stored as a dead letter, with the outcome of `_store_dead_letter`. Without a
+        dead-letter log such a message is HELD. A failure is always reported to a worker. If `item.is_noted`, a
+        success is reported too, and with `item.is_alone` also the beginning.
         """
         try:
-            if self.is_over(item):
+            if self._limit.is_reached(item):
                 return self._store_dead_letter(batch, item)
             if item.is_noted and item.is_alone:
                 self._counts.note(owned, item.position, DeliveryEvent.BEGUN, item.deliveries + 1)
@@ -120,9 +118,9 @@ class Handling:
         FAILED, or that of `_store_dead_letter`.
 
         After an Exception of the handler, note it in `item`, report the failure to a worker, and store the
-        message as a dead letter if this was its last delivery (`is_over`); without a dead-letter log such a
-        message is held. A report that fails is given up after `_NOTING_SECONDS`. Raises any other exception
-        of the handler, and the exceptions of the observer.
+        message as a dead letter if this was its last delivery (`delivery_limit`); without a dead-letter log
+        such a message is held. A report that fails is given up after `_NOTING_SECONDS`. Raises any other
+        exception of the handler, and the exceptions of the observer.
         """
         item.deliveries += 1
         self._observer.begun(batch, item.message)
@@ -135,20 +133,13 @@ class Handling:
             item.error = one_line(error)
             return (
                 self._store_dead_letter(batch, item)
-                if self.is_over(item)
+                if self._limit.is_reached(item)
                 else Outcome(End.FAILED, item.error)
             )
         self._observer.ended(batch, item.message)
         if item.is_noted:
             self._note_end(owned, item, DeliveryEvent.ENDED)
         return Outcome(End.DONE)
-
-    def is_over(self, item: WorkItem) -> bool:
-        """Return True if the message must not be begun again, because its deliveries, or without a
-        dead-letter log its deaths, have reached the maximum.
-        """
-        count = item.deaths if self._dead_letters is None else item.deliveries
-        return count >= self._max_deliveries
 
     def _store_dead_letter(self, batch: Batch, item: WorkItem) -> Outcome:
         """Store the message in the dead-letter log, log that, notify the observer, and return PARKED. The

@@ -3,13 +3,13 @@ in time.
 
 A pending approval lapses at its `expires_at`, for an operation `approval_wait_seconds` of the policy after the
 proposal; then the default is its answer. An approved operation lapses `VALID_MS` after the answer. An approval also
-lapses when its subject is gone. `services.approvals` applies these rules to the rows that `store.approvals` finds.
+lapses when its subject is gone. `services.approval_answers` applies these rules to the rows that `store.approvals` finds.
 This module calls no other component and reads no clock.
 """
 
 from __future__ import annotations
 
-from controller.domain.approvals import ApprovalState, Subject
+from controller.domain.approval_states import ApprovalState, Subject
 
 VALID_MS = 3_600_000
 """Milliseconds for which an approval is valid: one hour, because a person approves the action for the topic as it

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from controller.domain.approval_expiry import VALID_MS
-from controller.domain.approvals import ApprovalState
+from controller.domain.approval_states import ApprovalState
 from controller.domain.decision import (
     Decision,
     Lane,

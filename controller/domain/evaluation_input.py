@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
 from controller.domain.approval_rule import Approval
-from controller.domain.approvals import ApprovalState
+from controller.domain.approval_states import ApprovalState
 from controller.domain.entry_buckets import equal_splits
 from controller.domain.errors import InvalidInput
 from controller.domain.formatting import shown

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 from sqlalchemy import Connection
 
-from controller.domain.approvals import Subject
+from controller.domain.approval_states import Subject
 from controller.domain.whole_numbers import MOST
 from controller.questions.question import Question, QuestionRequest, Row, TopicFilter
 from controller.store.postgres import inspection

@@ -23,7 +23,7 @@ from controller.domain.log_origin import Ownership
 from controller.store.journal import deletion_entries
 from controller.store.journal.deletion_entries import DeletionEntry
 from controller.store.postgres.engine import Store
-from controller.store.topics import backing_logs, holds, unmanaged_logs
+from controller.store.topics import backing_logs, held_topics, unmanaged_logs
 from controller.store.topics.unmanaged_logs import UnmanagedLog
 
 log = telemetry.get_logger(__name__)
@@ -298,7 +298,7 @@ def _keep(
     with store.transaction() as tx:
         deletion_entries.keep(tx, deletion_entry.deletion_entry_id, reason)
         unmanaged_logs.note(tx, deletion_entry.data_plane, unmanaged_log)
-        holds.doubt(tx, [deletion_entry.topic_id])
+        held_topics.doubt(tx, [deletion_entry.topic_id])
 
 
 def _record(

@@ -1,7 +1,7 @@
 """Lock limiter: makes data planes end application transactions that hold the lock of a log for too long.
 
 All other producers of the log, and the call that terminates it, wait for the log's lock. Any number of limiters
-may run. What is too long is defined by the data plane; for embedded logs in sql/schema/89_embedded_transactions.sql.
+may run. What is too long is defined by the data plane; for embedded logs in sql/schema/89_embedded_long_transactions.sql.
 """
 
 from __future__ import annotations

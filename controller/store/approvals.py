@@ -2,7 +2,7 @@
 
 Proposers add approvals, and end approvals whose subject is gone or performed. The autoscaler never changes a pending row, so that an
 answer and a decision cannot wait for each other. An answer about an operation raises the topic's `evaluation` by a trigger, after the
-row of the approval is locked. `domain.approvals` defines the states, and `domain.approval_expiry` when an approval lapses.
+row of the approval is locked. `domain.approval_states` defines the states, and `domain.approval_expiry` when an approval lapses.
 """
 
 from __future__ import annotations
@@ -18,7 +18,13 @@ from sqlalchemy import Connection, text
 
 from controller.domain.approval_expiry import VALID_MS
 from controller.domain.approval_rule import Approval
-from controller.domain.approvals import ANSWERS, ApprovalState, Subject, demand_transition, states_before
+from controller.domain.approval_states import (
+    ANSWERS,
+    ApprovalState,
+    Subject,
+    demand_transition,
+    states_before,
+)
 from controller.domain.decision import Decision, kind_of, parts_of, sealed_by, size_of
 from controller.domain.errors import NotFound
 from controller.store.postgres.prepared_statements import Prepared

@@ -9,7 +9,7 @@ Airflow.
 
 from controller.tasks.actions import form_fields, perform
 from controller.tasks.application_of_connection import database_url, url_with_options
-from controller.tasks.approvals import answer_question, approval_questions
+from controller.tasks.approval_questions import answer_question, approval_questions
 from controller.tasks.backtest import policy_backtest
 from controller.tasks.bundles import (
     aggregate_bundles,
@@ -26,7 +26,6 @@ from controller.tasks.load import aggregate_load, keep_landing
 from controller.tasks.maintenance import (
     collect_garbage,
     fleet_shares,
-    keep_partitions,
     reconcile_share,
     sweep_deletion_entries,
 )
@@ -34,6 +33,7 @@ from controller.tasks.passes import merge_pass, split_pass
 from controller.tasks.pending_work import split_pass_has_work
 from controller.tasks.policy_candidates import tune_policies
 from controller.tasks.pulsar_connection import PulsarConnection
+from controller.tasks.row_retention import keep_partitions
 from controller.tasks.spark_connection import SparkConnection
 
 __all__ = [

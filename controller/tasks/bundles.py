@@ -18,7 +18,7 @@ from controller.bundles import printed_tables
 from controller.bundles.bootstrap import Bundles, bundles_of
 from controller.bundles.store import cycles as bundle_cycles
 from controller.bundles.store import views as bundle_views
-from controller.services import approvals
+from controller.services import approval_answers
 from controller.store.postgres.clock import database_now
 from controller.store.postgres.engine import BULK_STATEMENT_SECONDS, STATEMENT_SECONDS
 from controller.tasks.application_of_connection import Extras, cleave_at
@@ -67,7 +67,7 @@ def propose_bundles(*, dsn: str, extras: Extras, request_key: str, decided_by: s
             **asdict(cycle),
             "proposals": _plain(proposals),
             "why_not": _plain(why_not),
-            "unasked": approvals.some_unasked(bundles.store),
+            "unasked": approval_answers.some_unasked(bundles.store),
         }
 
 

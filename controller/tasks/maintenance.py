@@ -1,5 +1,4 @@
-"""Periodic maintenance: reconcile, collect garbage, process deletion entries, trim logs, and keep the
-partitions of the decision log.
+"""Periodic maintenance of topics: reconcile, collect garbage, process deletion entries and trim logs.
 
 Tasks that cover the fleet are divided into shares of bounded size. A large fleet takes several rounds. The
 turn, a number that increases by one each round, determines the next shares, so no state is stored.
@@ -12,7 +11,6 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from datetime import timedelta
 from typing import Any
 
 from controller import telemetry
@@ -21,12 +19,7 @@ from controller.command_output import emit, rows_table
 from controller.questions.question import read_view
 from controller.questions.topics import LIST_TOPICS
 from controller.services import deletion_sweeper, garbage_collector, log_trimmer, reconciler
-from controller.store import approvals, audit, backtests
-from controller.store.decisions import decision_log, shadow_decisions
 from controller.store.journal import deletion_entries
-from controller.store.load import history_expiry
-from controller.store.postgres.clock import database_now
-from controller.store.postgres.engine import BULK_STATEMENT_SECONDS
 from controller.store.shards import Shards
 from controller.tasks.application_of_connection import Extras, cleave_at
 from controller.tasks.run_operations import run_without_worker
@@ -45,10 +38,6 @@ reach all of its topics, even if none has the time for all.
 """
 SHOWN_AT_MOST = 100
 """Maximum number of rows of a logged table, and of a list in a result."""
-DAYS_AHEAD = 7
-"""Days for which partitions of the decision log are created ahead, so that they exist even if the scheduler
-is down for days.
-"""
 
 Share = Mapping[str, int]
 """Topics whose id modulo `of` is `share`: `{"share": 0, "of": 4}`."""
@@ -177,44 +166,6 @@ def sweep_deletion_entries(*, dsn: str, extras: Extras, dry_run: bool = False) -
         "failed": dict(list(report.failed.items())[:SHOWN_AT_MOST]),
         "trimmed_messages": trimmed_messages,
     }
-
-
-def keep_partitions(
-    *, dsn: str, extras: Extras, keep_days: int, dry_run: bool = False
-) -> dict[str, list[str]]:
-    """Create the partitions of the decision log for the coming `DAYS_AHEAD` days, and drop those that ended
-    more than `keep_days` days ago, with the history of load records, shadow decisions and ended approvals, in
-    one transaction. Then delete backtests after `backtest_keep_days`, and the audit after `audit_keep_days`.
-    Log the numbers, and return the names of the partitions. A dry run does nothing, and returns no names.
-    """
-    if dry_run:
-        return {"made": [], "dropped": []}
-    with cleave_at(dsn, extras, statement_seconds=BULK_STATEMENT_SECONDS) as app:
-        with app.store.transaction() as tx:
-            now = database_now(tx)
-            created = decision_log.ensure_partitions(tx, DAYS_AHEAD)
-            oldest = now - timedelta(days=keep_days)
-            dropped = decision_log.drop_partitions(tx, oldest)
-            load_record_count = history_expiry.forget_before(tx, oldest)
-            shadow_count = shadow_decisions.forget_before(tx, oldest)
-            approval_count = approvals.forget_before(tx, oldest)
-        with app.store.transaction() as tx:
-            oldest = now - timedelta(days=app.settings.backtest_keep_days)
-            backtest_count = backtests.forget_before(tx, oldest)
-        with app.store.transaction() as tx:
-            audit_count = audit.forget_before(tx, now - timedelta(days=app.settings.audit_keep_days))
-    log.info(
-        "partitions of the decision log kept",
-        before=(now - timedelta(days=keep_days)).isoformat(),
-        made=created,
-        dropped=dropped,
-        load_records_forgotten=load_record_count,
-        shadows_forgotten=shadow_count,
-        approvals_forgotten=approval_count,
-        backtests_forgotten=backtest_count,
-        audit_forgotten=audit_count,
-    )
-    return {"made": created, "dropped": dropped}
 
 
 def _visit_pages(app: Application, share: Share, visit: Callable[[int], int | None]) -> bool:

@@ -13,12 +13,12 @@ from math import ceil
 from typing import Any
 
 from controller import telemetry
-from controller.actions.waiting import worker_is_up
+from controller.actions.wait_for_operation import worker_is_up
 from controller.bootstrap import Application
 from controller.command_output import emit, rows_table
 from controller.domain.decision import Lane
 from controller.questions.question import read_view
-from controller.services import approvals, autoscaler
+from controller.services import approval_answers, autoscaler
 from controller.services.autoscaler import PassResult
 from controller.store.shards import Shards
 from controller.store.topics import topics
@@ -77,7 +77,7 @@ def _pass(
     """
     limit = app.settings.pass_batch_topics * (BATCHES_ALONE if share is None else BATCHES_A_SHARE)
     if not dry_run:
-        approvals.settle(app.store)
+        approval_answers.settle(app.store)
     result = autoscaler.run_pass(
         app.store,
         app.planes,
@@ -107,7 +107,7 @@ def _pass(
         "left_to_others": len(result.still_dirty),
         "run_here": 0 if dry_run else run_without_worker(app),
         "shares": _shares(app, lanes) if share is None and is_full and not dry_run else [],
-        "unasked": not dry_run and approvals.some_unasked(app.store),
+        "unasked": not dry_run and approval_answers.some_unasked(app.store),
     }
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from controller.actions.waiting import worker_is_up
+from controller.actions.wait_for_operation import worker_is_up
 from controller.domain.decision import Lane
 from controller.store.decisions import evaluations
 from controller.store.journal import claims

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 
-from controller.actions.waiting import worker_is_up
+from controller.actions.wait_for_operation import worker_is_up
 from controller.bootstrap import OPERATIONS_TOGETHER, Application
 from controller.services.operation_runner import run_due
 from controller.services.reconciler import verify_topics

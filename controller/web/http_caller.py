@@ -17,7 +17,7 @@ from fastapi import Request as HttpRequest
 
 from controller.actions.context import REST_REASON, Caller, Context
 from controller.actions.rights import Right
-from controller.actions.waiting import demand_done, run_to_its_end
+from controller.actions.wait_for_operation import demand_done, run_to_its_end
 from controller.bootstrap import Application
 from controller.domain.operation import Operation, Origin
 from controller.store.journal.operations import Request

@@ -70,7 +70,7 @@ COMMENT ON CONSTRAINT approval_done_by_operation ON cleave.approval IS
 COMMENT ON INDEX cleave.approval_one_pending IS 'An action of a topic has one pending approval at a time; answer that approval.';
 COMMENT ON INDEX cleave.approval_one_of_subject IS 'A subject has one pending approval at a time; answer that approval.';
 
--- `controller/domain/approvals.py` declares these transitions too; a test compares the two lists.
+-- `controller/domain/approval_states.py` declares these transitions too; a test compares the two lists.
 CREATE FUNCTION cleave.approval_before_update() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE changing CONSTANT text[] := '{state, answered_at, answered_by, outcome, ended_at, asked_in, operation_id}';
 BEGIN

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from controller.domain.approvals import Subject
-from controller.services import approvals
+from controller.domain.approval_states import Subject
+from controller.services import approval_answers
 from controller.store.approvals import ApprovalRow
 from controller.store.postgres import inspection
 from controller.store.postgres.engine import Store
@@ -15,7 +15,7 @@ def pending(store: Store) -> list[ApprovalRow]:
         ids = inspection.rows(
             tx, "SELECT approval_id FROM inspect.approvals WHERE state = 'pending' ORDER BY 1 DESC"
         )
-    return [approvals.find(store, row["approval_id"]) for row in ids]
+    return [approval_answers.find(store, row["approval_id"]) for row in ids]
 
 
 def answer_subject(
@@ -29,5 +29,7 @@ def answer_subject(
 ) -> ApprovalRow:
     """Answer the one pending approval of the subject."""
     [row] = [row for row in pending(store) if (row.subject, row.subject_id) == (subject, subject_id)]
-    [answered] = approvals.answer(store, [row.approval_id], approve=approve, actor=actor, reason=reason)
+    [answered] = approval_answers.answer(
+        store, [row.approval_id], approve=approve, actor=actor, reason=reason
+    )
     return answered

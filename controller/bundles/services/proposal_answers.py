@@ -6,7 +6,7 @@ from sqlalchemy import Connection
 
 from controller.bundles.store import proposals as bundle_proposals
 from controller.bundles.store.proposals import PATIENCE_SECONDS, ProposalState
-from controller.domain.approvals import ApprovalState
+from controller.domain.approval_states import ApprovalState
 from controller.domain.errors import Conflict
 from controller.store.approvals import ApprovalRow
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from controller import telemetry
-from controller.domain.approvals import Subject
+from controller.domain.approval_states import Subject
 from controller.domain.decision import Decision, Evaluation, Lane, action_text, kind_of, lane_of, sealed_by
 from controller.domain.errors import InvariantViolated
 from controller.domain.evaluation_input import EvaluationInput

@@ -37,7 +37,7 @@ from controller.store.topics import (
     bucket_owners,
     consumers,
     drains,
-    holds,
+    held_topics,
     readable_segments,
     subscriptions,
     topics,
@@ -309,7 +309,7 @@ def _begin_and_end(tx: Connection, key: SubscriptionKey, batch: _Batch) -> None:
                 if not consumers.has_session(
                     tx, key.topic_id, key.name, request.consumer, request.incarnation
                 ):
-                    holds.demand_topic_may_act(tx, key.topic_id)
+                    held_topics.demand_topic_may_act(tx, key.topic_id)
                 session_identity = request.consumer, request.incarnation, request.subject
                 consumers.register_session(tx, key.topic_id, key.name, *session_identity)
             elif isinstance(request, Deregister):

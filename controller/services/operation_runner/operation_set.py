@@ -55,7 +55,7 @@ from controller.store.journal.claims import Claim
 from controller.store.journal.commits import Committed
 from controller.store.journal.steps import FORGETTABLE, StepRecord
 from controller.store.postgres.engine import count_race
-from controller.store.topics import holds
+from controller.store.topics import held_topics
 
 log = telemetry.get_logger(__name__)
 
@@ -505,7 +505,7 @@ class OperationSet:
             return
         if isinstance(error, UnmanagedLog):  # the journal may be older than its logs
             with self._context.store.single_statement() as tx:
-                holds.doubt(tx, [member.operation.topic_id])
+                held_topics.doubt(tx, [member.operation.topic_id])
         if isinstance(error, FencedOut):
             self._end_as_taken_over(member, error)
         elif isinstance(error, LostRace) and member.lost_races + 1 < backoff.LOST_RACES_IN_A_ROW:

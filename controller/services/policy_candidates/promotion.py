@@ -15,7 +15,7 @@ from datetime import timedelta
 from sqlalchemy import Connection
 
 from controller import telemetry
-from controller.domain.approvals import ApprovalState, Subject
+from controller.domain.approval_states import ApprovalState, Subject
 from controller.domain.errors import Conflict, LostRace, NotFound
 from controller.domain.policy import AutoScalePolicy, PolicyOverride
 from controller.services.policy_candidates.candidacy import demand_candidate, promoted

@@ -21,9 +21,9 @@ from controller.domain.operation_steps import ABORTABLE
 from controller.domain.recovery import RecoveryPlan, SegmentLog, plan_recovery
 from controller.domain.segment import SegmentState, segment_of_log
 from controller.services.reconciler.log_differences import Finding, PlaneView
-from controller.store.topics import holds, recovery
+from controller.store.topics import held_topics, recovered_layout
 from controller.store.topics.backing_logs import BackingLog, ExpectedLogs
-from controller.store.topics.recovery import RecoveredLayout
+from controller.store.topics.recovered_layout import RecoveredLayout
 from controller.store.topics.subscriptions import SubscriptionKind
 from controller.store.topics.topics import TopicRow
 
@@ -144,16 +144,16 @@ def recover_or_hold(
     may still work on the topic. If logs must be terminated, the topic is held and nothing is rebuilt in this round.
     """
     planned, reason = recovered.plan, finding.reason or ""
-    busy_reason = recovery.why_not_idle(tx, topic, call_timeout_seconds=plane.call_timeout_seconds)
+    busy_reason = recovered_layout.why_not_idle(tx, topic, call_timeout_seconds=plane.call_timeout_seconds)
     obstacle = reason if planned.problems else busy_reason
     if obstacle is not None:
-        if holds.hold(tx, topic.topic_id, reason):
+        if held_topics.hold(tx, topic.topic_id, reason):
             log.warning("topic held", topic=topic.name, reason=reason)
         return (replace(finding, error=obstacle),), ()
     if planned.to_terminate:
-        holds.hold(tx, topic.topic_id, reason)
+        held_topics.hold(tx, topic.topic_id, reason)
         return (), planned.to_terminate
-    epoch = recovery.commit(tx, topic, recovered, actor=actor, reason=reason)
+    epoch = recovered_layout.commit(tx, topic, recovered, actor=actor, reason=reason)
     log.warning("layout recovered from the logs", topic=topic.name, epoch=epoch, reason=reason)
     return (finding,), ()
 

@@ -34,7 +34,7 @@ from controller.store.topics import (
     backing_logs,
     drains,
     gates,
-    holds,
+    held_topics,
     layouts,
     topics,
     unmanaged_logs,
@@ -93,12 +93,12 @@ def verify_topics(
     held afterwards. `shards` restricts the topics; None: all. Raises StoreUnavailable only.
     """
     with store.single_statement() as tx:
-        topic_ids = holds.unverified_topics(tx, limit=limit, shards=shards)
+        topic_ids = held_topics.unverified_topics(tx, limit=limit, shards=shards)
     if not topic_ids:
         return 0, 0
     _compare_all(store, planes, topic_ids, dry_run=False)
     with store.single_statement() as tx:
-        return len(topic_ids), len(topic_ids) - holds.count_unverified(tx, topic_ids)
+        return len(topic_ids), len(topic_ids) - held_topics.count_unverified(tx, topic_ids)
 
 
 def _compare_all(
@@ -146,7 +146,7 @@ def _topics_to_reconcile(
         if agreeing_ids and not dry_run:
             with store.transaction() as tx:
                 unmanaged_logs.replace(tx, plane_name, agreeing_ids, [])
-                holds.verify(tx, agreeing_ids)
+                held_topics.verify(tx, agreeing_ids)
     return sorted(differing_ids)
 
 
@@ -282,10 +282,10 @@ def _reconcile_view(
             return tuple(findings), ()
         errors = [finding.error for finding in findings if finding.error]
         if not errors:
-            holds.release(tx, topic_id)
-            holds.verify(tx, [topic_id])
+            held_topics.release(tx, topic_id)
+            held_topics.verify(tx, [topic_id])
         elif not metadata.is_verified:
-            holds.hold(tx, topic_id, errors[0])
+            held_topics.hold(tx, topic_id, errors[0])
         findings = [
             finding_item if finding_item.error else _repair_metadata(tx, topic, plane, metadata, finding_item)
             for finding_item in findings

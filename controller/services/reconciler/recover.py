@@ -17,7 +17,7 @@ from controller.domain.segment import segment_of_log
 from controller.services.reconciler.log_differences import Finding, FindingKind
 from controller.services.reconciler.reconcile import reconcile
 from controller.store.postgres.engine import Store
-from controller.store.topics import holds, topics
+from controller.store.topics import held_topics, topics
 from controller.store.topics.topics import TopicRow
 
 
@@ -63,11 +63,11 @@ def recover(
     topic_id = row.topic_id
     if not dry_run:
         with store.transaction() as tx:
-            holds.doubt(tx, [topic_id])
+            held_topics.doubt(tx, [topic_id])
     findings = reconcile(store, planes, topic_id, actor=actor, dry_run=dry_run)
     with store.transaction() as tx:
         row = topics.get_topic(tx, topic_id)
-        return Recovery(row.name, row.epoch, holds.held_reason(tx, topic_id), findings)
+        return Recovery(row.name, row.epoch, held_topics.held_reason(tx, topic_id), findings)
 
 
 def _row_of(store: Store, topic: str) -> TopicRow | None:

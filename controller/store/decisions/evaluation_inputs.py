@@ -34,7 +34,7 @@ from controller.domain.reshape import ReshapeKind
 from controller.domain.segment import Segment
 from controller.store import approvals
 from controller.store.postgres.prepared_statements import Prepared
-from controller.store.topics.holds import MAY_ACT
+from controller.store.topics.held_topics import MAY_ACT
 from controller.store.topics.layouts import load_layouts
 from controller.store.topics.policies import read_policy
 

@@ -35,7 +35,7 @@ from controller.store.journal.operations import (
 )
 from controller.store.journal.request_keys import Intent, repeat
 from controller.store.postgres.prepared_statements import Prepared
-from controller.store.topics.holds import MAY_ACT, WHY_NOT, demand_may_act
+from controller.store.topics.held_topics import MAY_ACT, WHY_NOT, demand_may_act
 from controller.store.topics.policies import read_policy
 from controller.store.topics.topics import TopicState, demand_live
 

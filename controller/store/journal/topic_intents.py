@@ -22,7 +22,7 @@ from controller.store.journal.intent_checks import busy_segments, demand_free
 from controller.store.journal.operations import BackingTopic, NewOperation, Request, write_operation
 from controller.store.journal.request_keys import Intent, is_same, once
 from controller.store.mirrors import mirrors
-from controller.store.topics import drains, holds, topics
+from controller.store.topics import drains, held_topics, topics
 from controller.store.topics.topics import TopicState
 
 _SEALED = """
@@ -87,7 +87,7 @@ def intend_delete(tx: Connection, topic_id: int, request: Request) -> Intent:
         topic = topics.get_topic(tx, topic_id, lock=True)
         if topic.state not in (TopicState.LIVE, TopicState.CREATING):
             raise TopicNotLive(f"topic {topic.name} is {topic.state} already; there is nothing to delete")
-        holds.demand_topic_may_act(tx, topic_id)
+        held_topics.demand_topic_may_act(tx, topic_id)
         topics.update_topic(tx, topic, state=TopicState.DELETING.value)
         mirrored = {MIRRORED: True} if mirrors.get_mirror(tx, topic_id) is not None else {}
         return write_operation(tx, topic, NewOperation(OperationKind.DELETE, parameters=mirrored), request)
@@ -105,7 +105,7 @@ def intend_prune(tx: Connection, topic_id: int, segment_ids: Collection[int], re
 
     def write_intent() -> Operation:
         topic = topics.lock_live_topic(tx, topic_id)
-        holds.demand_topic_may_act(tx, topic_id)
+        held_topics.demand_topic_may_act(tx, topic_id)
         to_prune = sorted(set(segment_ids))
         if not to_prune:
             raise InvalidInput(f"no segment of topic {topic.name} was named to prune; give at least one")

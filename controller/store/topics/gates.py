@@ -19,7 +19,7 @@ from controller.domain.operation import Operation
 from controller.store.shards import Shards
 from controller.store.topics import subscriptions, topics
 from controller.store.topics.bucket_owners import SubscriptionKey
-from controller.store.topics.holds import MAY_ACT
+from controller.store.topics.held_topics import MAY_ACT
 
 OPENING_HELD_SECONDS = 0.1
 _NAMED_SEGMENTS = 5

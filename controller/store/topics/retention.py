@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, text
 
 from controller.store.shards import Shards, filter_of
-from controller.store.topics.holds import MAY_ACT
+from controller.store.topics.held_topics import MAY_ACT
 
 RETENTION_PROPERTY = "retention_minutes"
 """Topic property that overrides the setting. A negative value, or a value that is not a number, keeps segments without a limit."""

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from controller import tasks
-from controller.domain.approvals import ApprovalState
+from controller.domain.approval_states import ApprovalState
 from controller.domain.policy import PolicyOverride
-from controller.services import approvals
+from controller.services import approval_answers
 from controller.store.topics import policies
 from tests.integration.airflow.conftest import RunDag
 from tests.integration.airflow.test_passes import states, xcom
@@ -102,13 +102,13 @@ def test_the_form_answers_and_says_what_it_would_answer(
 ) -> None:
     rehearsed = run_dag("cleave_approve", approvals=str(approval_id), answer="approve", dry_run=True)
     assert xcom(rehearsed, "answer")["approvals"][0]["state"] == "approved"
-    assert approvals.find(bench.store, approval_id).state is ApprovalState.PENDING
+    assert approval_answers.find(bench.store, approval_id).state is ApprovalState.PENDING
 
     done = run_dag("cleave_approve", approvals=str(approval_id), answer="approve", reason="quiet week")
 
     [answer] = xcom(done, "answer")["approvals"]
     assert (answer["state"], answer["outcome"], answer["action"]) == ("approved", "quiet week", MERGE)
-    found = approvals.find(bench.store, approval_id)
+    found = approval_answers.find(bench.store, approval_id)
     assert (found.state, found.answered_by) == (ApprovalState.APPROVED, answer["answered_by"])
     assert found.answered_by not in (None, "default")
 
@@ -133,7 +133,7 @@ def test_what_cannot_be_answered_fails_the_task_with_that_line(
     assert states(run) == {"answer": "failed"}
     printed = capsys.readouterr()
     assert said in printed.out + printed.err
-    assert approvals.find(bench.store, approval_id).state is ApprovalState.PENDING
+    assert approval_answers.find(bench.store, approval_id).state is ApprovalState.PENDING
 
 
 def test_all_or_none_are_answered(approval_id: int, run_dag: RunDag, bench: Bench) -> None:
@@ -141,7 +141,7 @@ def test_all_or_none_are_answered(approval_id: int, run_dag: RunDag, bench: Benc
         "answer": "failed"
     }
 
-    assert approvals.find(bench.store, approval_id).state is ApprovalState.PENDING
+    assert approval_answers.find(bench.store, approval_id).state is ApprovalState.PENDING
 
 
 def test_an_answer_from_required_actions_counts_once_and_nobody_s_is_the_default(

@@ -15,7 +15,7 @@ from sqlalchemy import make_url, text
 
 from controller.store.journal import mirror_intents
 from controller.store.postgres import migrations
-from controller.store.topics import holds, unmanaged_logs
+from controller.store.topics import held_topics, unmanaged_logs
 from controller.store.topics.unmanaged_logs import UnmanagedLog
 from tests.support.bundle_brokers import staged_bench
 from tests.support.command_line import CommandLine
@@ -207,7 +207,7 @@ def test_held_topics_are_wrong_and_those_not_compared_yet_a_note(cleave: Command
 
     with cleave.store.transaction() as tx:
         topic_id = tx.execute(text("SELECT topic_id FROM cleave.topic")).scalar_one()
-        holds.hold(tx, topic_id, "two logs share segment id 3")
+        held_topics.hold(tx, topic_id, "two logs share segment id 3")
     assert cleave("doctor").code == 1
     level, sentence = findings(cleave)["topics held"]
     assert level == "wrong"

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from controller.actions.waiting import run_to_its_end
+from controller.actions.wait_for_operation import run_to_its_end
 from controller.bootstrap import application
 from controller.commands import http_calls
 from controller.devstack.serving import SECRET, token_for, token_of

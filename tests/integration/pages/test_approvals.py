@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from controller.domain.policy import PolicyOverride
 from controller.pages.approvals import page, waiting
-from controller.services import approvals
+from controller.services import approval_answers
 from controller.store.topics import policies
 from controller.tasks.dag_runs import DagRun
 from tests.support.approvals import pending
@@ -21,7 +21,7 @@ def test_each_names_the_run_that_asks_and_which_of_its_questions_it_is(bench: Be
     report(bench, dict.fromkeys(range(4), COLD), cold_for=timedelta(hours=1))
     run(bench)
 
-    approvals.ask(bench.store, "cleave_approvals/one")
+    approval_answers.ask(bench.store, "cleave_approvals/one")
 
     with bench.store.transaction() as tx:
         shown = waiting(tx)
@@ -38,7 +38,7 @@ def test_the_page_has_what_waits_and_what_was_answered(bench: Bench) -> None:
     report(bench, dict.fromkeys(range(4), COLD), cold_for=timedelta(hours=1))
     run(bench)
     second, first = pending(bench.store)
-    approvals.answer(bench.store, [first.approval_id], approve=False, actor="ann", reason="sale")
+    approval_answers.answer(bench.store, [first.approval_id], approve=False, actor="ann", reason="sale")
 
     with bench.store.transaction() as tx:
         shown = page(tx)

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import text
 
 from controller.services import segment_admin, topic_admin
-from controller.store.topics import holds, subscriptions
+from controller.store.topics import held_topics, subscriptions
 from controller.store.topics.subscriptions import SubscriptionKind
 from tests.support.app_client import AppClient
 from tests.support.bench import TOPIC, Bench
@@ -61,7 +61,7 @@ def test_a_held_topic_is_shown_with_its_reason(bench: Bench, pages: AppClient) -
     bench.execute("UPDATE cleave.topic SET verified_under = NULL, row_version = row_version + 1")
     assert needs(bench) == (4, "no operation begins until its logs have been compared with the journal")
     with bench.store.transaction() as tx:
-        holds.hold(tx, bench.topic_id, "two logs share segment id 3")
+        held_topics.hold(tx, bench.topic_id, "two logs share segment id 3")
 
     said = "held, see `cleave topics recover`: two logs share segment id 3"
     assert needs(bench) == (6, said)

@@ -19,7 +19,7 @@ from controller.services.reconciler import FindingKind, reconcile, reconcile_top
 from controller.services.segment_admin import splitting
 from controller.store.journal import claims, reshape_intents, topic_intents
 from controller.store.journal.reshape_intents import ReshapeDraft
-from controller.store.topics import drains, holds, recovery, topics
+from controller.store.topics import drains, held_topics, recovered_layout, topics
 from controller.store.topics.bucket_owners import SubscriptionKey
 from tests.integration.services.test_older_journal import shape
 from tests.support.bench import Bench
@@ -48,17 +48,17 @@ def lost_logs(
 def doubt(bench: Bench) -> None:
     """As a restart of the database does."""
     with bench.store.transaction() as tx:
-        holds.doubt(tx, [bench.topic_id])
+        held_topics.doubt(tx, [bench.topic_id])
 
 
 def is_verified(bench: Bench) -> bool:
     with bench.store.transaction() as tx:
-        return holds.count_unverified(tx, [bench.topic_id]) == 0
+        return held_topics.count_unverified(tx, [bench.topic_id]) == 0
 
 
 def held_reason(bench: Bench) -> str | None:
     with bench.store.transaction() as tx:
-        return holds.held_reason(tx, bench.topic_id)
+        return held_topics.held_reason(tx, bench.topic_id)
 
 
 def kinds(bench: Bench) -> list[FindingKind]:
@@ -300,8 +300,10 @@ def test_a_claim_is_over_when_no_call_of_its_can_be_under_way(bench: Bench) -> N
         )
         row = topics.get_topic(tx, bench.topic_id)
 
-        assert "still claimed by other" in (recovery.why_not_idle(tx, row, call_timeout_seconds=600.0) or "")
-        assert recovery.why_not_idle(tx, row, call_timeout_seconds=0.0) is None
+        assert "still claimed by other" in (
+            recovered_layout.why_not_idle(tx, row, call_timeout_seconds=600.0) or ""
+        )
+        assert recovered_layout.why_not_idle(tx, row, call_timeout_seconds=0.0) is None
 
 
 def test_a_topic_is_held_until_the_fence_that_stopped_half_way_is_complete(bench: Bench) -> None:

@@ -26,8 +26,15 @@ from controller.domain.errors import DataPlaneTimeout, DataPlaneUnavailable, Ret
 from controller.landing.area import LandingArea
 from controller.landing.schemas import KEY_COUNT_SCHEMA
 from controller.postgres.listener import Listener
-from controller.services import approvals, asset_events, drain_watch, key_count_landing, key_sampler, mirror
-from controller.services.approvals import ApprovalClock
+from controller.services import (
+    approval_answers,
+    asset_events,
+    drain_watch,
+    key_count_landing,
+    key_sampler,
+    mirror,
+)
+from controller.services.approval_answers import ApprovalClock
 from controller.services.asset_events import AirflowLogin, AirflowRest, AssetEventPoster
 from controller.services.collection.consumer_watch import ConsumerWatch
 from controller.services.collection.load_collector import LoadCollector
@@ -240,7 +247,7 @@ LOOPS: dict[str, Callable[[Bench, Path], FailingLoop]] = {
         LogTrimmer(bench.planes, retention_seconds=60.0, interval_seconds=SOON), LogTrimmer, "_trim"
     ),
     "approvals": lambda bench, _: FailingLoop(
-        ApprovalClock(bench.store, interval_seconds=SOON), approvals, "settle"
+        ApprovalClock(bench.store, interval_seconds=SOON), approval_answers, "settle"
     ),
     "verifier": lambda bench, _: FailingLoop(
         Verifier(bench.store, bench.planes, lambda: ALL, lambda: None), Verifier, "round"

@@ -16,7 +16,7 @@ from controller.domain.segment import segment_descriptor
 from controller.services import subscription_admin, topic_admin
 from controller.services.reconciler import FindingKind, reconcile, recover, verify_topics
 from controller.services.segment_admin import merging, splitting
-from controller.store.topics import drains, holds
+from controller.store.topics import drains, held_topics
 from tests.support.bench import Bench
 from tests.support.bench_planes import PulsarTopic
 from tests.support.older_journal import Backups, maintain, open_logs, unread_by_log
@@ -113,7 +113,7 @@ def test_a_client_that_appends_to_a_child_after_logs_and_journal_went_back_compl
     operation = bench.intend(splitting(0)).operation
     bench.run_until(operation.operation_id, OperationState.PREPARED)
     with bench.store.transaction() as tx:
-        holds.doubt(tx, [bench.topic_id])
+        held_topics.doubt(tx, [bench.topic_id])
     if state is OperationState.ABORTED:
         assert verify_topics(bench.store, bench.planes) == (1, 1)
     bench.execute("UPDATE cleave.operation SET deadline = clock_timestamp(), row_version = row_version + 1")
@@ -343,7 +343,7 @@ def test_an_owner_of_the_lost_time_reads_no_log_that_was_created_after_the_resto
     lost = Ownership(origin, generation + 7)
 
     with bench.store.transaction() as tx:
-        holds.doubt(tx, [bench.topic_id])
+        held_topics.doubt(tx, [bench.topic_id])
     maintain(bench, 1)
     bench.reshape(splitting(0))
 

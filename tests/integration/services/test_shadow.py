@@ -32,7 +32,7 @@ from controller.store.backtests import BacktestRequest, BacktestResult
 from controller.store.decisions import candidates, shadow_decisions
 from controller.store.decisions.candidates import CandidateState
 from controller.store.topics import policies
-from controller.tasks.maintenance import keep_partitions
+from controller.tasks.row_retention import keep_partitions
 from tests.support.bench import TOPIC, Bench
 from tests.support.passes import COLD, HOT, LOAD, WARM, decisions, report, run
 

@@ -9,7 +9,7 @@ import pytest
 from controller.domain.errors import CleaveError
 from controller.store import audit
 from controller.store.postgres.clock import database_now
-from controller.tasks.maintenance import keep_partitions
+from controller.tasks.row_retention import keep_partitions
 from tests.support.bench import Bench
 
 AGES_DAYS = (0, 29, 31, 399, 401)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from controller.bundles.store.namespaces import BalancingMode
 from controller.bundles.store.proposals import ProposalKind, ProposalState
-from controller.domain.approvals import ApprovalState, Subject
+from controller.domain.approval_states import ApprovalState, Subject
 from controller.domain.operation import OperationKind, OperationState, Origin
 from controller.domain.operation_steps import MIRROR_MOVES, MOVES
 from controller.domain.policy import APPROVAL_DEFAULTS, SUBSCRIPTION_CONSUMERS, PolicyLevel

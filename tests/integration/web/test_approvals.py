@@ -10,7 +10,7 @@ import pytest
 
 from controller.devstack.serving import serving_leader, token_of
 from controller.domain.policy import PolicyOverride
-from controller.services import approvals
+from controller.services import approval_answers
 from controller.store.topics import policies
 from controller.web.access import Role
 from tests.support.approvals import pending
@@ -44,7 +44,7 @@ def http(bench: Bench) -> Iterator[httpx.Client]:
 
 
 def state(bench: Bench, waiting: int) -> str:
-    return approvals.find(bench.store, waiting).state.value
+    return approval_answers.find(bench.store, waiting).state.value
 
 
 def test_what_waits_is_listed_and_answered_once_in_the_name_of_the_token(

@@ -24,7 +24,7 @@ from controller.domain.operation import Origin
 from controller.services.segment_admin import merging, rebucketing, splitting
 from controller.store import fleet_figures, leases
 from controller.store.postgres.engine import Store
-from controller.store.topics import bucket_owners, holds, unmanaged_logs
+from controller.store.topics import bucket_owners, held_topics, unmanaged_logs
 from controller.store.topics.bucket_owners import SubscriptionKey
 from controller.store.topics.unmanaged_logs import UnmanagedLog
 from controller.web.fleet_metrics import FleetMetrics, described
@@ -107,7 +107,7 @@ def test_topics_that_nothing_acts_on_and_logs_that_are_kept_are_counted(
     bench.execute("UPDATE cleave.topic SET verified_under = NULL, row_version = row_version + 1")
     assert counts() == [0, 1, 0]
     with bench.store.transaction() as tx:
-        holds.hold(tx, bench.topic_id, "two logs share segment id 3")
+        held_topics.hold(tx, bench.topic_id, "two logs share segment id 3")
         log = UnmanagedLog(bench.topic_id, "log-7", 7, "not of this journal", None, None)
         unmanaged_logs.note(tx, bench.plane.name, log)
     assert counts() == [1, 0, 1]

@@ -6,7 +6,7 @@ import getpass
 
 import pytest
 
-from controller.actions.waiting import user_name
+from controller.actions.user_name import user_name
 
 
 @pytest.mark.parametrize(("given", "expected"), [("ann", "ann"), (" ann ", "ann"), ("", None), (None, None)])

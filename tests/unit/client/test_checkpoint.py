@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.client.checkpoint import Checkpoint, merged
+from controller.client.checkpoint import Checkpoint
 from controller.client.checkpoint_consumer import restored
 from controller.client.segment_lists import ListedSegment, SegmentList
 from controller.dataplane.log_client import Position
@@ -37,16 +37,8 @@ def test_what_is_kept_is_what_was_taken(positions: dict[int, Position | None], d
     assert Checkpoint.from_bytes(checkpoint.to_bytes()) == checkpoint
 
 
-def of_member(positions: Mapping[int, tuple[int, Position | None]], *done: int, epoch: int = 3) -> Checkpoint:
-    """With the generation of each."""
-    places = {i: at for i, (_, at) in positions.items()}
-    return Checkpoint(
-        7, "topic://t/n/x", epoch, places, frozenset(done), {i: n for i, (n, _) in positions.items()}
-    )
-
-
 def test_that_of_a_member_says_when_it_got_each_segment() -> None:
-    member = of_member({1: (4, (5, 6)), 2: (2, None)}, 0)
+    member = Checkpoint(7, "topic://t/n/x", 3, {1: (5, 6), 2: None}, frozenset({0}), {1: 4, 2: 2})
 
     assert Checkpoint.from_bytes(member.to_bytes()) == member
 
@@ -54,42 +46,6 @@ def test_that_of_a_member_says_when_it_got_each_segment() -> None:
 def test_a_generation_without_a_position_is_refused() -> None:
     with pytest.raises(InvalidInput, match="segment 1 has a generation and no position"):
         Checkpoint(1, "t", 1, {}, frozenset(), {1: 3})
-
-
-def test_a_group_is_where_the_latest_owner_of_each_segment_was() -> None:
-    a = of_member({1: (2, (50,)), 2: (5, (7,)), 3: (1, None)}, 9, epoch=4)
-    b = of_member({1: (3, (10,)), 2: (5, (8,)), 4: (6, (1,))}, 3, epoch=3)
-    alone = kept({1: (99,), 5: (2,)}, 4, epoch=1)
-
-    for values in ([a, b, alone], [alone, b, a]):
-        assert merged(values) == Checkpoint(
-            7,
-            "topic://t/n/x",
-            4,
-            {1: (10,), 2: (8,), 5: (2,)},
-            frozenset({3, 4, 9}),
-            {1: 3, 2: 5},
-        )
-    with pytest.raises(InvalidInput, match="different topics"):
-        merged([a, Checkpoint(8, "topic://t/n/y", 0, {}, frozenset())])
-    with pytest.raises(InvalidInput, match="give at least one"):
-        merged([])
-
-
-@given(
-    st.lists(
-        st.dictionaries(st.integers(0, 5), st.tuples(st.integers(1, 4), POSITIONS), max_size=4),
-        min_size=1,
-        max_size=4,
-    )
-)
-def test_merging_again_changes_nothing(found: list[dict[int, tuple[int, Position | None]]]) -> None:
-    """So each member may carry what it knows of the others."""
-    values = [of_member(one) for one in found]
-    whole = merged(values)
-
-    assert merged([*values, whole]) == merged([whole]) == whole
-    assert merged([merged(values[:1]), *values[1:]]) == whole
 
 
 def test_a_topic_that_was_reshaped_often_has_a_short_one() -> None:

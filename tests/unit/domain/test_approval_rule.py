@@ -16,7 +16,7 @@ from controller.domain.approval_rule import (
     requires_approvals,
     without_approvals,
 )
-from controller.domain.approvals import ApprovalState
+from controller.domain.approval_states import ApprovalState
 from controller.domain.decision import (
     Decision,
     Evaluation,

@@ -11,9 +11,9 @@ import pytest
 from playwright.sync_api import FrameLocator, Locator, Page, expect
 
 from controller.devstack.airflow import AirflowStandalone
-from controller.domain.approvals import ApprovalState
+from controller.domain.approval_states import ApprovalState
 from controller.domain.policy import PolicyOverride
-from controller.services import approvals, segment_admin
+from controller.services import approval_answers, segment_admin
 from controller.store.approvals import ApprovalRow
 from controller.store.topics import policies
 from tests.support.airflow_home import ASKS_IN_THE_LIST, KEEPS_ITS_COOKIE
@@ -70,7 +70,7 @@ def row_of(pages: FrameLocator, waiting: ApprovalRow) -> Locator:
 
 def stored(bench: Bench, waiting: ApprovalRow) -> tuple[Any, ...]:
     """How it stands, by whom, and with what words."""
-    row = approvals.find(bench.store, waiting.approval_id)
+    row = approval_answers.find(bench.store, waiting.approval_id)
     return row.state, row.answered_by, row.outcome
 
 

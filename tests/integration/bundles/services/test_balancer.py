@@ -28,7 +28,7 @@ from controller.bundles.store import proposals as bundle_proposals
 from controller.bundles.store.namespaces import BalancingMode
 from controller.bundles.store.proposals import ProposalState
 from controller.clock import SystemClock
-from controller.domain.approvals import Subject
+from controller.domain.approval_states import Subject
 from controller.domain.errors import Conflict, InvalidPolicy
 from tests.support import bundle_reports as rows
 from tests.support.approvals import answer_subject

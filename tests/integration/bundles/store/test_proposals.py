@@ -18,9 +18,9 @@ from controller.bundles.store import proposals as bundle_proposals
 from controller.bundles.store.cycles import NewCycle
 from controller.bundles.store.namespaces import BalancingMode
 from controller.bundles.store.proposals import NewProposal, ProposalKind, ProposalRow, ProposalState
-from controller.domain.approvals import ApprovalState, Subject
+from controller.domain.approval_states import ApprovalState, Subject
 from controller.domain.errors import Conflict, InvalidInput, InvariantViolated, LostRace, NotFound, Terminal
-from controller.services import approvals
+from controller.services import approval_answers
 from controller.store.approvals import ApprovalRow
 from tests.support.approvals import answer_subject, pending
 from tests.support.bundle_reports import CLUSTER, HALF, LAST, NAMESPACE, NOW, add_namespace
@@ -442,7 +442,7 @@ def test_a_proposal_waits_for_an_answer_where_its_namespace_needs_one(cycles: Cy
     )
     cycles.mode(BalancingMode.AUTOMATIC)
     assert pending(cycles.driver.store) == []
-    ended = approvals.find(cycles.driver.store, first.approval_id)
+    ended = approval_answers.find(cycles.driver.store, first.approval_id)
     assert (ended.state, ended.outcome) == (
         ApprovalState.EXPIRED,
         f"the mode of namespace {NAMESPACE} is automatic",
@@ -468,7 +468,7 @@ def test_an_approval_ends_with_its_proposal(cycles: Cycles, end: ProposalState, 
 
     cycles.move(cycles.read(row), end)
 
-    ended = approvals.find(cycles.driver.store, approved.approval_id)
+    ended = approval_answers.find(cycles.driver.store, approved.approval_id)
     assert (ended.state, ended.answered_by, ended.outcome) == (state, "bob", "seen; said")
 
 
@@ -480,11 +480,11 @@ def test_an_approved_proposal_ends_its_approval_when_it_is_not_done_in_time(cycl
     cycles.age("approved_at", row)
     with cycles.without_laws_of_approvals():
         cycles.driver.sql("UPDATE cleave.approval SET answered_at = answered_at - interval '61 minutes'")
-    assert approvals.settle(cycles.driver.store) == {}
+    assert approval_answers.settle(cycles.driver.store) == {}
 
     cycles.propose()
 
-    ended = approvals.find(cycles.driver.store, approved.approval_id)
+    ended = approval_answers.find(cycles.driver.store, approved.approval_id)
     assert (cycles.read(row).state, ended.state) == (ProposalState.REFUSED, ApprovalState.EXPIRED)
     assert ended.outcome == "seen; not done in time: the load has changed since"
 
@@ -507,7 +507,7 @@ def test_a_proposal_that_nobody_answered_in_time_is_refused(cycles: Cycles) -> N
     [waiting] = pending(cycles.driver.store)
     cycles.end_wait()
 
-    assert approvals.settle(cycles.driver.store) == {waiting.approval_id: ApprovalState.REJECTED}
+    assert approval_answers.settle(cycles.driver.store) == {waiting.approval_id: ApprovalState.REJECTED}
 
     assert (cycles.read(row).state, cycles.read(row).outcome) == (
         ProposalState.REFUSED,
@@ -527,7 +527,7 @@ def test_a_default_that_its_proposal_refuses_is_taken_back_and_the_others_hold(c
         )
     cycles.end_wait()
 
-    assert approvals.settle(cycles.driver.store) == {second.approval_id: ApprovalState.REJECTED}
+    assert approval_answers.settle(cycles.driver.store) == {second.approval_id: ApprovalState.REJECTED}
 
     assert [row.approval_id for row in pending(cycles.driver.store)] == [first.approval_id]
     assert cycles.read(taken).state is ProposalState.APPLIED
@@ -593,7 +593,7 @@ def test_a_proposal_of_another_cycle_takes_the_approval_along(cycles: Cycles) ->
     [new] = cycles.propose(UNLOAD)
 
     assert [row.subject_id for row in pending(cycles.driver.store)] == [new.proposal_id]
-    ended = approvals.find(cycles.driver.store, old.approval_id)
+    ended = approval_answers.find(cycles.driver.store, old.approval_id)
     assert (ended.state, ended.outcome) == (
         ApprovalState.EXPIRED,
         f"cycle {new.cycle_id} decided again",
@@ -610,7 +610,7 @@ def test_two_answers_at_once_are_one_answer_and_a_conflict(cycles: Cycles) -> No
     def answer(approve: bool) -> str:
         together.wait(10)
         try:
-            [answered] = approvals.answer(
+            [answered] = approval_answers.answer(
                 cycles.driver.store,
                 [waiting.approval_id],
                 approve=approve,
@@ -624,7 +624,7 @@ def test_two_answers_at_once_are_one_answer_and_a_conflict(cycles: Cycles) -> No
     with ThreadPoolExecutor(2) as both:
         said = sorted(both.map(answer, (True, False)), key=len)
 
-    final = approvals.find(cycles.driver.store, waiting.approval_id)
+    final = approval_answers.find(cycles.driver.store, waiting.approval_id)
     assert said[0] == final.state.value
     assert f"was {final.state} by {final.answered_by} at " in said[1]
     assert cycles.read(row).state.value == {"approved": "approved", "rejected": "refused"}[final.state]

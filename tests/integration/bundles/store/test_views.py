@@ -13,7 +13,7 @@ from controller.bundles.store import proposals as bundle_proposals
 from controller.bundles.store.cycles import NewCycle
 from controller.bundles.store.namespaces import BalancingMode
 from controller.bundles.store.proposals import NewProposal, ProposalKind
-from controller.domain.approvals import Subject
+from controller.domain.approval_states import Subject
 from tests.support import bundle_reports as rows
 from tests.support.approvals import answer_subject
 from tests.support.bundle_reports import CLUSTER, HALF, LAST, NAMESPACE, NOW

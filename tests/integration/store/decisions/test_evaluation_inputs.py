@@ -23,7 +23,7 @@ from controller.store.decisions.evaluation_inputs import (
     lock_free_topics,
 )
 from controller.store.journal.operations import get_operation
-from controller.store.topics import holds, policies
+from controller.store.topics import held_topics, policies
 from controller.store.topics.subscriptions import SubscriptionKind
 from tests.support.ancestry import merge_depth_by_ancestry
 from tests.support.plans import plans_of, statements_of
@@ -135,7 +135,7 @@ def test_a_topic_is_held_while_its_logs_have_to_be_compared(driver: StoreDriver)
     topic_id = driver.create().topic_id
     assert not situation(driver, topic_id).is_held
 
-    driver.do(holds.doubt, [topic_id])
+    driver.do(held_topics.doubt, [topic_id])
 
     assert situation(driver, topic_id).is_held
 

@@ -7,7 +7,7 @@ import pytest
 from controller.domain.errors import NotFound
 from controller.store.journal import deletion_entries
 from controller.store.journal.deletion_entries import DeletionEntry
-from controller.store.topics import holds
+from controller.store.topics import held_topics
 from tests.support.store_driver import StoreDriver
 
 
@@ -56,10 +56,10 @@ def test_what_is_claimed_is_held_and_comes_back(driver: StoreDriver, topic_id: i
 
 def test_logs_of_a_held_topic_wait_until_it_is_released(driver: StoreDriver, topic_id: int) -> None:
     _add(driver, topic_id, "a")
-    driver.do(holds.hold, topic_id, "evidence")
+    driver.do(held_topics.hold, topic_id, "evidence")
     assert _due(driver) == []
 
-    driver.do(holds.release, topic_id)
+    driver.do(held_topics.release, topic_id)
 
     assert [one.backing_topic for one in _due(driver)] == ["a"]
 

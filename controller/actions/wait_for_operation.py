@@ -6,8 +6,6 @@ The intent is durable before the wait starts. If this process dies, the next run
 
 from __future__ import annotations
 
-import getpass
-import os
 import time
 
 from controller.actions.responses import aborted
@@ -63,13 +61,3 @@ def _run_in_this_process(app: Application, operation_id: int, timeout_seconds: f
                 f"{timeout_seconds:g} s; the next runner will continue it"
             )
         time.sleep(0.1)
-
-
-def user_name() -> str:
-    """Return the name of the person who runs this process: the environment variable `CLEAVE_ACTOR` if it is set, for
-    shells that share a login; otherwise the login name, or `uid` with the user's id if the id has no name.
-    """
-    try:
-        return os.environ.get("CLEAVE_ACTOR", "").strip() or getpass.getuser()
-    except (KeyError, OSError):  # the user of a container may not be in the list of users
-        return f"uid {os.getuid()}"

@@ -13,7 +13,7 @@ from sqlalchemy import text
 from structlog.testing import capture_logs
 
 from controller.actions.dry_run import DryRunStore
-from controller.domain.approvals import TRANSITIONS, ApprovalState, Subject
+from controller.domain.approval_states import TRANSITIONS, ApprovalState, Subject
 from controller.domain.decision import Lane, RefusalReason
 from controller.domain.decision_replay import replay
 from controller.domain.errors import (
@@ -26,8 +26,8 @@ from controller.domain.errors import (
 )
 from controller.domain.operation import OperationKind
 from controller.domain.policy import PolicyOverride
-from controller.services import approvals, segment_admin, topic_admin
-from controller.services.approvals import ApprovalClock
+from controller.services import approval_answers, segment_admin, topic_admin
+from controller.services.approval_answers import ApprovalClock
 from controller.store import approvals as approval_rows
 from controller.store.approvals import ApprovalRow, NewApproval
 from controller.store.topics import policies
@@ -65,7 +65,9 @@ def proposed(bench: Bench) -> ApprovalRow:
 
 
 def say(bench: Bench, row: ApprovalRow, *, approve: bool = True, actor: str = "ada") -> ApprovalRow:
-    [answered] = approvals.answer(bench.store, [row.approval_id], approve=approve, actor=actor, reason="seen")
+    [answered] = approval_answers.answer(
+        bench.store, [row.approval_id], approve=approve, actor=actor, reason="seen"
+    )
     return answered
 
 
@@ -117,7 +119,7 @@ def test_what_was_approved_goes_with_the_next_pass_and_says_which_operation(cold
     cold.drive(merge)
 
     assert cold.operation(merge).kind is OperationKind.MERGE
-    done = approvals.find(cold.store, row.approval_id)
+    done = approval_answers.find(cold.store, row.approval_id)
     assert (done.state, done.operation_id) == (ApprovalState.DONE, merge)
     newest = decisions(cold)[0]
     stored = {"decisions": newest.decisions, "refusals": newest.refusals}
@@ -158,9 +160,9 @@ def test_an_approved_act_is_held_against_the_limits_of_the_moment(cold: Bench) -
     assert run(cold).operation_ids == ()
     assert [one["reason"] for one in decisions(cold)[0].refusals] == [RefusalReason.AT_MIN_SEGMENTS]
     wind(cold, row, 3_601)
-    assert approvals.settle(cold.store) == {row.approval_id: ApprovalState.EXPIRED}
+    assert approval_answers.settle(cold.store) == {row.approval_id: ApprovalState.EXPIRED}
     assert "did not choose the action again within an hour" in (
-        approvals.find(cold.store, row.approval_id).outcome or ""
+        approval_answers.find(cold.store, row.approval_id).outcome or ""
     )
 
 
@@ -196,7 +198,7 @@ def test_two_who_answer_at_once_are_one_answer_and_a_conflict_that_names_the_fir
             for future in [both.submit(answer, "ada", True), both.submit(answer, "eve", False)]
         ]
 
-    final = approvals.find(cold.store, row.approval_id)
+    final = approval_answers.find(cold.store, row.approval_id)
     first, verb = ("ada", "approved") if final.state is ApprovalState.APPROVED else ("eve", "rejected")
     assert final.answered_by == first
     assert min(said, key=len) == final.state.value
@@ -249,7 +251,9 @@ def test_a_dry_run_answers_nothing(cold: Bench) -> None:
     store = DryRunStore(cold.url)
     try:
         with capture_logs() as lines:
-            [would_be] = approvals.answer(store, [row.approval_id], approve=True, actor="ada", reason="seen")
+            [would_be] = approval_answers.answer(
+                store, [row.approval_id], approve=True, actor="ada", reason="seen"
+            )
     finally:
         store.dispose()
 
@@ -261,7 +265,7 @@ def test_a_dry_run_answers_nothing(cold: Bench) -> None:
 def test_what_does_not_exist_is_said(bench: Bench) -> None:
     bench.topic_with(1)
     with pytest.raises(NotFound, match="approval 99 does not exist"):
-        approvals.answer(bench.store, [99], approve=True, actor="ada", reason="seen")
+        approval_answers.answer(bench.store, [99], approve=True, actor="ada", reason="seen")
 
 
 @pytest.mark.parametrize(
@@ -271,12 +275,12 @@ def test_without_an_answer_the_default_holds(cold: Bench, default: str, state: A
     marked(cold, approval_merges=True, approval_wait_seconds=60, approval_default=default)
     row = proposed(cold)
 
-    assert approvals.settle(cold.store) == {}
+    assert approval_answers.settle(cold.store) == {}
     wind(cold, row, 61)
-    settled = approvals.settle(cold.store)
+    settled = approval_answers.settle(cold.store)
 
     assert (settled, waiting(cold)) == ({row.approval_id: state}, [])
-    found = approvals.find(cold.store, row.approval_id)
+    found = approval_answers.find(cold.store, row.approval_id)
     assert (found.answered_by, found.outcome) == ("default", "no answer was given in time")
     assert bool(run(cold).operation_ids) is (default == "approve")
 
@@ -292,7 +296,7 @@ def test_no_answer_counts_after_its_time_whoever_looks_at_the_clock_first(cold: 
         assert not approval_rows.move(
             tx, row, ApprovalState.APPROVED, answered_by="ada", outcome="late", in_time=True
         )
-    assert approvals.settle(cold.store) == {row.approval_id: ApprovalState.REJECTED}
+    assert approval_answers.settle(cold.store) == {row.approval_id: ApprovalState.REJECTED}
 
 
 def test_defaults_are_given_beside_a_worker_where_no_pass_runs(cold: Bench) -> None:
@@ -306,31 +310,31 @@ def test_defaults_are_given_beside_a_worker_where_no_pass_runs(cold: Bench) -> N
 
     clock.stop()
     beside.join()
-    assert approvals.find(cold.store, row.approval_id).answered_by == "default"
+    assert approval_answers.find(cold.store, row.approval_id).answered_by == "default"
 
 
 def test_each_act_is_asked_about_in_one_run_which_gets_the_same_questions_when_it_is_tried_again(
     cold: Bench,
 ) -> None:
     row = proposed(cold)
-    assert approvals.some_unasked(cold.store)
+    assert approval_answers.some_unasked(cold.store)
 
     for _ in range(2):
-        [asked] = approvals.ask(cold.store, "cleave_approvals/one")
+        [asked] = approval_answers.ask(cold.store, "cleave_approvals/one")
         assert (asked.approval_id, asked.asked_in) == (row.approval_id, "cleave_approvals/one")
-    assert approvals.ask(cold.store, "cleave_approvals/two") == []
-    assert not approvals.some_unasked(cold.store)
+    assert approval_answers.ask(cold.store, "cleave_approvals/two") == []
+    assert not approval_answers.some_unasked(cold.store)
     assert not owed(cold), "a question is no input of a decision"
     say(cold, row)
-    assert approvals.ask(cold.store, "cleave_approvals/one") == []
+    assert approval_answers.ask(cold.store, "cleave_approvals/one") == []
 
 
 def test_what_cannot_be_answered_any_more_is_not_asked_about(cold: Bench) -> None:
     row = proposed(cold)
     cold.reshape(segment_admin.merging(0, 1))
 
-    assert approvals.ask(cold.store, "cleave_approvals/one") == []
-    assert approvals.find(cold.store, row.approval_id).asked_in is None
+    assert approval_answers.ask(cold.store, "cleave_approvals/one") == []
+    assert approval_answers.find(cold.store, row.approval_id).asked_in is None
 
 
 def test_a_fleet_says_first_who_has_to_approve(cold: Bench) -> None:
@@ -366,7 +370,7 @@ def test_a_proposal_about_a_layout_that_moved_on_expires_and_takes_no_answer(col
 
     with pytest.raises(Conflict, match="since the layout changed"):
         say(cold, row)
-    settled = approvals.settle(cold.store)
+    settled = approval_answers.settle(cold.store)
 
     assert settled == {row.approval_id: ApprovalState.EXPIRED}
     with pytest.raises(Conflict, match="has expired: the layout changed"):
@@ -383,8 +387,8 @@ def test_an_approval_of_a_topic_that_is_being_deleted_expires_and_says_so(bench:
 
     with pytest.raises(Conflict, match="is no longer possible, since the topic is no longer live"):
         say(bench, row)
-    assert approvals.settle(bench.store) == {row.approval_id: ApprovalState.EXPIRED}
-    assert approvals.find(bench.store, row.approval_id).outcome == "the topic is no longer live"
+    assert approval_answers.settle(bench.store) == {row.approval_id: ApprovalState.EXPIRED}
+    assert approval_answers.find(bench.store, row.approval_id).outcome == "the topic is no longer live"
 
 
 def test_the_database_knows_the_transitions_of_the_domain(cold: Bench) -> None:
@@ -461,7 +465,7 @@ def test_a_transition_that_is_none_is_refused_before_the_database_is_asked(cold:
 )
 def test_the_database_lets_nobody_rewrite_what_was_proposed(cold: Bench, change: str) -> None:
     proposed(cold)
-    approvals.ask(cold.store, "cleave_approvals/one")
+    approval_answers.ask(cold.store, "cleave_approvals/one")
 
     with pytest.raises(Terminal, match="Rows of approval are history"):
         cold.execute(f"UPDATE cleave.approval {change}")

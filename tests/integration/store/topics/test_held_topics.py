@@ -4,32 +4,32 @@ from __future__ import annotations
 
 from controller.domain.reshape import plan_split
 from controller.store.journal import claims, deletion_entries
-from controller.store.topics import holds
+from controller.store.topics import held_topics
 from tests.support.store_driver import StoreDriver
 
 
 def test_a_held_topic_is_not_verified_before_it_is_released(driver: StoreDriver) -> None:
     topic_id = driver.create().topic_id
-    assert driver.do(holds.hold, topic_id, "evidence")
-    assert not driver.do(holds.hold, topic_id, "evidence")
-    assert driver.do(holds.hold, topic_id, "more evidence")
+    assert driver.do(held_topics.hold, topic_id, "evidence")
+    assert not driver.do(held_topics.hold, topic_id, "evidence")
+    assert driver.do(held_topics.hold, topic_id, "more evidence")
 
-    assert driver.do(holds.verify, [topic_id]) == []
-    driver.do(holds.release, topic_id)
-    assert driver.do(holds.count_unverified, [topic_id]) == 1
-    assert driver.do(holds.verify, [topic_id]) == [topic_id]
-    assert driver.do(holds.verify, [topic_id]) == []
-    assert driver.do(holds.count_unverified, [topic_id]) == 0
+    assert driver.do(held_topics.verify, [topic_id]) == []
+    driver.do(held_topics.release, topic_id)
+    assert driver.do(held_topics.count_unverified, [topic_id]) == 1
+    assert driver.do(held_topics.verify, [topic_id]) == [topic_id]
+    assert driver.do(held_topics.verify, [topic_id]) == []
+    assert driver.do(held_topics.count_unverified, [topic_id]) == 0
 
 
 def test_topics_with_work_under_way_are_compared_first_and_held_ones_last(driver: StoreDriver) -> None:
     held, idle, busy = (driver.create(f"topic://t/n/{name}").topic_id for name in ("a", "b", "c"))
     driver.intend(busy, lambda layout: plan_split(layout, 0))
-    driver.do(holds.doubt, [held, idle, busy])
-    driver.do(holds.hold, held, "evidence")
+    driver.do(held_topics.doubt, [held, idle, busy])
+    driver.do(held_topics.hold, held, "evidence")
 
-    assert driver.do(holds.unverified_topics, limit=3) == [busy, idle, held]
-    assert driver.do(holds.unverified_topics, limit=1) == [busy]
+    assert driver.do(held_topics.unverified_topics, limit=3) == [busy, idle, held]
+    assert driver.do(held_topics.unverified_topics, limit=1) == [busy]
 
 
 def test_the_work_on_a_held_topic_wakes_nobody(driver: StoreDriver) -> None:
@@ -49,7 +49,7 @@ def test_the_work_on_a_held_topic_wakes_nobody(driver: StoreDriver) -> None:
         return [one is not None for one in (operation_due, driver.do(deletion_entries.next_due))]
 
     assert due() == [True, True]
-    driver.do(holds.hold, topic_id, "evidence")
+    driver.do(held_topics.hold, topic_id, "evidence")
     assert due() == [False, False]
-    driver.do(holds.release, topic_id)
+    driver.do(held_topics.release, topic_id)
     assert due() == [True, True]

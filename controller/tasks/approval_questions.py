@@ -8,9 +8,9 @@ from typing import Any
 
 from pydantic_core import to_jsonable_python
 
-from controller.domain.approvals import Subject
+from controller.domain.approval_states import Subject
 from controller.domain.formatting import in_markdown
-from controller.services import approvals
+from controller.services import approval_answers
 from controller.store.approvals import ApprovalRow
 from controller.tasks.application_of_connection import Extras, cleave_at
 
@@ -21,7 +21,7 @@ def approval_questions(*, dsn: str, extras: Extras, run: str) -> list[dict[str, 
     except answered ones. `expires_at` is text; `default` is `approve` or `reject`.
     """
     with cleave_at(dsn, extras) as app:
-        rows = approvals.ask(app.store, run)
+        rows = approval_answers.ask(app.store, run)
     return [_question(row) for row in rows]
 
 
@@ -30,18 +30,18 @@ def answer_question(
 ) -> dict[str, Any]:
     """Record an answer with the fields `approve`, `actor` and `reason` to a question of `approval_questions`,
     and return the approval. If no person answered in time, `actor` is None: expired approvals get their
-    defaults (as in `services.approvals.settle`), and the approval is returned as it then is. If a person has
+    defaults (as in `services.approval_answers.settle`), and the approval is returned as it then is. If a person has
     already given the same answer elsewhere, nothing changes. Raises NotFound, and the errors of
-    `services.approvals.answer`.
+    `services.approval_answers.answer`.
     """
     approval_id = int(question["approval_id"])
     with cleave_at(dsn, extras) as app:
         if answer["actor"] is None:
-            approvals.settle(app.store)
-            row = approvals.find(app.store, approval_id)
+            approval_answers.settle(app.store)
+            row = approval_answers.find(app.store, approval_id)
         else:
             reason = answer["reason"] or "requested in Airflow"
-            [row] = approvals.answer(
+            [row] = approval_answers.answer(
                 app.store, [approval_id], approve=answer["approve"], actor=answer["actor"], reason=reason
             )
     return dict(to_jsonable_python(asdict(row)))

@@ -1,4 +1,4 @@
-"""Topics on which nothing may act, because their logs are ahead of the journal or not yet compared with the journal.
+"""Decides whether a topic may be acted on: not while its logs are ahead of the journal or not yet compared with the journal.
 
 A topic is *verified* under the identity of the database in which its logs were last compared. A restart, a promotion or a restore
 changes that identity, and the topic is unverified until the reconciler has compared its logs again. A topic whose logs are ahead of

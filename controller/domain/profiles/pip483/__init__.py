@@ -1,8 +1,9 @@
 """The profile `pip483`: Pulsar 5's answers, one action at a time (PIP-483, PIP-486).
 
-The lanes are tried in the order consumer, load, merge. The first lane that finds an action takes it: one split, one
-merge, or one batch of rebuckets (one action per segment). If no lane finds an action, buckets that no consumer needs
-are given up. `evaluator` lists the differences from Pulsar.
+The lanes, one module each, are tried in the order consumer, load, merge. The first lane that finds an action takes it:
+one split, one merge, or one batch of rebuckets (one action per segment). Each lane's `answer` adds its refusals to the
+context. If no lane finds an action, buckets that no consumer needs are given up. `merge_conditions` holds the conditions
+that a pair of segments must meet before it may merge. `evaluator` lists the differences from Pulsar.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from controller.domain.decision import Decision, Lane
-from controller.domain.lanes import consumer, idle_buckets, load, merge
+from controller.domain.lanes import idle_buckets
 from controller.domain.lanes.evaluation_context import EvaluationContext
+from controller.domain.profiles.pip483 import consumer_lane, load_lane, merge_lane
 
 CODE_VERSION = "pip483-6"
 
@@ -23,11 +25,11 @@ def answer(context: EvaluationContext, lanes: Collection[Lane]) -> tuple[Decisio
     """
     decisions: tuple[Decision, ...] = ()
     if Lane.CONSUMER in lanes:
-        decisions = consumer.answer(context)
+        decisions = consumer_lane.answer(context)
     if Lane.LOAD in lanes:
-        decisions = load.answer(context, decisions) or decisions
+        decisions = load_lane.answer(context, decisions) or decisions
     if Lane.MERGE in lanes:
-        decisions = merge.answer(context, decisions) or decisions
+        decisions = merge_lane.answer(context, decisions) or decisions
     if Lane.CONSUMER in lanes and not decisions:
         decisions = idle_buckets.answer(context)
     return decisions

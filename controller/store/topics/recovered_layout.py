@@ -14,7 +14,7 @@ from sqlalchemy import Connection, text
 from controller.clock import to_datetime
 from controller.domain.recovery import RecoveryPlan
 from controller.store.load.load_deletion import FORGET_LOADS
-from controller.store.topics import gates, holds, layouts, topics
+from controller.store.topics import gates, held_topics, layouts, topics
 from controller.store.topics.subscriptions import SubscriptionKind, insert_subscription
 from controller.store.topics.topics import TopicRow, TopicState
 
@@ -136,5 +136,5 @@ def commit(tx: Connection, topic: TopicRow, recovered: RecoveredLayout, *, actor
         for (name, i), drained in recovered.marks.items()
     ]
     tx.execute(text(_REPLACE_MARKS), {**topic_parameters, "marks": json.dumps(marks)})
-    holds.release(tx, topic.topic_id)
+    held_topics.release(tx, topic.topic_id)
     return layout.epoch

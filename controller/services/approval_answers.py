@@ -17,7 +17,7 @@ from sqlalchemy import Connection
 
 from controller import telemetry
 from controller.domain.approval_expiry import end_of_wait, why_subject_ended
-from controller.domain.approvals import ANSWERS, ApprovalState, Subject
+from controller.domain.approval_states import ANSWERS, ApprovalState, Subject
 from controller.domain.errors import Conflict, Terminal
 from controller.repeating import Stoppable, repeat_every
 from controller.store import approvals

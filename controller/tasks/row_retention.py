@@ -1,0 +1,64 @@
+"""Decides how many days rows are kept: decisions, load records, shadow decisions, ended approvals, backtests and
+the audit.
+
+The days of the decision log, of load records, shadow decisions and approvals are a parameter of the DAG
+`cleave_maintenance`; the others are settings. The database keeps the last 30 days of the decision log in any
+case (`cleave.drop_decision_partitions` in sql/schema/52_decisions.sql).
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from controller import telemetry
+from controller.store import approvals, audit, backtests
+from controller.store.decisions import decision_log, shadow_decisions
+from controller.store.load import history_expiry
+from controller.store.postgres.clock import database_now
+from controller.store.postgres.engine import BULK_STATEMENT_SECONDS
+from controller.tasks.application_of_connection import Extras, cleave_at
+
+log = telemetry.get_logger(__name__)
+
+DAYS_AHEAD = 7
+"""Days for which partitions of the decision log are created ahead, so that they exist even if the scheduler
+is down for days.
+"""
+
+
+def keep_partitions(
+    *, dsn: str, extras: Extras, keep_days: int, dry_run: bool = False
+) -> dict[str, list[str]]:
+    """Create the partitions of the decision log for the coming `DAYS_AHEAD` days, and drop those that ended
+    more than `keep_days` days ago, with the history of load records, shadow decisions and ended approvals, in
+    one transaction. Then delete backtests after `backtest_keep_days`, and the audit after `audit_keep_days`.
+    Log the numbers, and return the names of the partitions. A dry run does nothing, and returns no names.
+    """
+    if dry_run:
+        return {"made": [], "dropped": []}
+    with cleave_at(dsn, extras, statement_seconds=BULK_STATEMENT_SECONDS) as app:
+        with app.store.transaction() as tx:
+            now = database_now(tx)
+            created = decision_log.ensure_partitions(tx, DAYS_AHEAD)
+            oldest = now - timedelta(days=keep_days)
+            dropped = decision_log.drop_partitions(tx, oldest)
+            load_record_count = history_expiry.forget_before(tx, oldest)
+            shadow_count = shadow_decisions.forget_before(tx, oldest)
+            approval_count = approvals.forget_before(tx, oldest)
+        with app.store.transaction() as tx:
+            oldest = now - timedelta(days=app.settings.backtest_keep_days)
+            backtest_count = backtests.forget_before(tx, oldest)
+        with app.store.transaction() as tx:
+            audit_count = audit.forget_before(tx, now - timedelta(days=app.settings.audit_keep_days))
+    log.info(
+        "partitions of the decision log kept",
+        before=(now - timedelta(days=keep_days)).isoformat(),
+        made=created,
+        dropped=dropped,
+        load_records_forgotten=load_record_count,
+        shadows_forgotten=shadow_count,
+        approvals_forgotten=approval_count,
+        backtests_forgotten=backtest_count,
+        audit_forgotten=audit_count,
+    )
+    return {"made": created, "dropped": dropped}
