@@ -30,9 +30,9 @@ from functools import lru_cache
 from controller.domain.approval_rule import ApprovalGate, requires_approvals
 from controller.domain.decision import Evaluation, Lane, Refusal, RefusalReason
 from controller.domain.evaluation_input import EvaluationInput
-from controller.domain.lanes.evaluation_context import EvaluationContext
 from controller.domain.policy import AutoScalePolicy, Violation, violations
 from controller.domain.policy_parameters import misfit
+from controller.domain.profiles.evaluation_context import EvaluationContext
 from controller.domain.profiles.registry import PROFILES_BY_NAME
 
 _UNKNOWN = "none-1"  # the version if the policy names an unknown profile

@@ -42,11 +42,10 @@ from controller.domain.decision import (
 from controller.domain.evaluation_input import TICKS_OF_MEMORY
 from controller.domain.hash_range import RING_SIZE, HashRange
 from controller.domain.key_sketch import as_bins
-from controller.domain.lanes import idle_buckets
-from controller.domain.lanes.evaluation_context import EvaluationContext
-from controller.domain.lanes.load_freshness import is_stale, refuse_stale, wake_when_stale
 from controller.domain.load_record import METRICS, LoadStats
-from controller.domain.profiles import consumer_plan
+from controller.domain.profiles import consumer_plan, idle_buckets
+from controller.domain.profiles.evaluation_context import EvaluationContext
+from controller.domain.profiles.load_freshness import is_stale, refuse_stale, wake_when_stale
 from controller.domain.profiles.ring_plan import Member, RingPlan, plan_ring
 from controller.domain.profiles.run_prices import MAX_RUN, OVERLOAD_WEIGHT, Candidate, Prices, Run
 from controller.domain.split_points.fewest_parts import fewest_cuts

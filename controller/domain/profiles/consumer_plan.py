@@ -27,10 +27,10 @@ from typing import NamedTuple
 from controller.domain import entry_buckets
 from controller.domain.decision import CONSUMER_COUNT, Decision, Lane, Rebucket, Refusal, RefusalReason, Split
 from controller.domain.hash_range import RING_SIZE
-from controller.domain.lanes.cooldowns import Pause
-from controller.domain.lanes.evaluation_context import EvaluationContext
-from controller.domain.lanes.load_freshness import is_stale, wake_when_stale
 from controller.domain.load_record import LoadRecord
+from controller.domain.profiles.cooldowns import Pause
+from controller.domain.profiles.evaluation_context import EvaluationContext
+from controller.domain.profiles.load_freshness import is_stale, wake_when_stale
 from controller.domain.segment import Segment
 
 COLLECTING_MS = 500

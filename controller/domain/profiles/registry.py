@@ -7,8 +7,8 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from controller.domain.decision import Decision, Lane
-from controller.domain.lanes.evaluation_context import EvaluationContext
 from controller.domain.profiles import adaptive, pip483
+from controller.domain.profiles.evaluation_context import EvaluationContext
 
 
 class Profile(NamedTuple):

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from controller.domain.decision import Decision, Lane
-from controller.domain.lanes import idle_buckets
-from controller.domain.lanes.evaluation_context import EvaluationContext
+from controller.domain.profiles import idle_buckets
+from controller.domain.profiles.evaluation_context import EvaluationContext
 from controller.domain.profiles.pip483 import consumer_lane, load_lane, merge_lane
 
 CODE_VERSION = "pip483-6"

@@ -13,8 +13,8 @@ from __future__ import annotations
 import math
 
 from controller.domain.decision import Decision, Lane, Rebucket, Refusal, RefusalReason
-from controller.domain.lanes.evaluation_context import EvaluationContext
-from controller.domain.lanes.load_freshness import is_stale, wake_when_stale
+from controller.domain.profiles.evaluation_context import EvaluationContext
+from controller.domain.profiles.load_freshness import is_stale, wake_when_stale
 
 
 def answer(context: EvaluationContext) -> tuple[Decision, ...]:

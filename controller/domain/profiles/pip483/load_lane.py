@@ -9,9 +9,9 @@ import math
 from typing import NamedTuple
 
 from controller.domain.decision import Decision, Lane, Refusal, RefusalReason, Split
-from controller.domain.lanes.evaluation_context import EvaluationContext
-from controller.domain.lanes.load_freshness import refuse_stale
 from controller.domain.load_record import METRICS
+from controller.domain.profiles.evaluation_context import EvaluationContext
+from controller.domain.profiles.load_freshness import refuse_stale
 
 REASONS = ("msgRateIn", "byteRateIn", "msgRateOut", "byteRateOut")
 """Pulsar's names of the metrics, in the order of `METRICS`; they are the reasons of splits."""

@@ -9,10 +9,10 @@ that a person keeps apart is always refused. Two other conditions are not Pulsar
 from __future__ import annotations
 
 from controller.domain.decision import Lane, Refusal, RefusalReason
-from controller.domain.lanes.cooldowns import Pause
-from controller.domain.lanes.evaluation_context import EvaluationContext
-from controller.domain.lanes.load_freshness import is_stale, refuse_stale, wake_when_stale
 from controller.domain.load_record import METRICS, LoadRecord
+from controller.domain.profiles.cooldowns import Pause
+from controller.domain.profiles.evaluation_context import EvaluationContext
+from controller.domain.profiles.load_freshness import is_stale, refuse_stale, wake_when_stale
 
 _LANE = Lane.MERGE
 

@@ -10,8 +10,8 @@ import math
 from itertools import pairwise
 
 from controller.domain.decision import Decision, Lane, Merge, Refusal, RefusalReason
-from controller.domain.lanes.evaluation_context import EvaluationContext
 from controller.domain.load_record import METRICS, LoadRecord
+from controller.domain.profiles.evaluation_context import EvaluationContext
 from controller.domain.profiles.pip483.merge_conditions import MergeConditions
 
 _LANE = Lane.MERGE

@@ -7,8 +7,8 @@ the load record becomes stale.
 from __future__ import annotations
 
 from controller.domain.decision import Lane, Refusal, RefusalReason
-from controller.domain.lanes.evaluation_context import EvaluationContext
 from controller.domain.load_record import LoadRecord
+from controller.domain.profiles.evaluation_context import EvaluationContext
 
 
 def is_stale(context: EvaluationContext, record: LoadRecord) -> bool:

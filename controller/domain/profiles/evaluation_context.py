@@ -15,8 +15,8 @@ from controller.domain.decision import Lane, Refusal, RefusalReason, Split, lane
 from controller.domain.entry_buckets import MOST_UNITS
 from controller.domain.evaluation_input import EvaluationInput, LiveReshape
 from controller.domain.hash_range import RING_SIZE
-from controller.domain.lanes.cooldowns import Cooldowns, Pause
 from controller.domain.load_record import LoadRecord, LoadStats
+from controller.domain.profiles.cooldowns import Cooldowns, Pause
 from controller.domain.whole_numbers import LARGEST_FLOAT
 
 
