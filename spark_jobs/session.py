@@ -16,7 +16,7 @@ from uuid import NAMESPACE_URL, UUID, uuid5
 
 from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
 from pyspark import SparkConf
-from pyspark.errors import AnalysisException, PySparkException
+from pyspark.errors import AnalysisException, IllegalArgumentException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -70,9 +70,11 @@ def get_session(master: str, conf: Mapping[str, str] | None = None) -> SparkSess
     A process has one classic session, which later calls return even for another master, with the settings that can still be changed.
 
     A classic session sets PYSPARK_PYTHON for a local master, unless it is set, and starts a JVM in this process. Over Connect only settings
-    of the session can be given, not settings of the server, and `conf` has no effect on a session that this process has already. Raises
-    InvalidInput for a wrong master or setting, Retryable if no server answers or Java ended at its start, Terminal if there is no Java for
-    Spark, or the Connect server has ended too many sessions.
+    of the session can be given, not settings of the server, and `conf` has no effect on a session that this process has already.
+
+    Raises InvalidInput for a wrong master, and for a setting or value that an existing classic session or a Connect server does not allow
+    (a new classic session checks a value when the value is used); Retryable if no server answers, or Java or a classic session does not
+    start, also because of a wrong option of Java; Terminal if there is no Java for Spark, or the Connect server has ended too many sessions.
     """
     if master.startswith("sc://"):
         return _connect(master, dict(conf or {}))
@@ -87,6 +89,8 @@ def get_session(master: str, conf: Mapping[str, str] | None = None) -> SparkSess
     start_jvm(settings)
     try:
         return SparkSession.builder.config(conf=settings).getOrCreate()
+    except IllegalArgumentException as error:
+        raise InvalidInput(f"Spark at {master} refuses a setting: {str(error).splitlines()[0]}") from error
     except Py4JError as error:
         cause = str(error.java_exception) if isinstance(error, Py4JJavaError) else str(error)
         raise Retryable(
@@ -175,7 +179,7 @@ def _connect(master: str, conf: dict[str, str]) -> SparkSession:
         try:
             for key, value in {**_ALWAYS, **conf}.items():
                 session.conf.set(key, value)
-        except AnalysisException as error:
+        except (AnalysisException, IllegalArgumentException) as error:
             raise InvalidInput(
                 f"Spark Connect at {urlsplit(master).netloc} refuses a setting: {str(error).splitlines()[0]}"
             ) from error

@@ -243,29 +243,32 @@ class Producer(OneProcess, StoresOnExit):
         """Store pending messages, as `flush` does, and end. With `flush=False` pending messages are dropped.
 
         Waits for the responses of batches in flight, each for as long as a call may take. For any thread;
-        idempotent. Raises Terminal if messages could not be stored, with their number and the reason. A
-        `send` or `flush` of another thread is ended, and raises Terminal with the number of dropped messages;
-        then this call stores no pending messages, and raises nothing. A signal handler may call this method:
-        if it interrupts `send` or `flush`, that call closes the producer, because batches in flight may wait
-        for it.
+        idempotent. Raises Terminal if messages could not be stored, with their number and the reason, and an
+        exception of `on_stored` if all were stored. If another thread is in `flush`, or in a `send` that
+        waits for room, this call stores no pending messages and raises nothing: that call is ended, and
+        raises Terminal with the number of dropped messages, if any. The same applies to a `send` or `flush`
+        that a signal handler interrupts with this method; the interrupted call then ends the producer,
+        because batches in flight may wait for it.
         """
         stores = (
             flush and not self._takes_nothing and not self._storing_threads and not self._is_interrupted()
         )
         self._takes_nothing = True
-        failure: CleaveError | None = None
+        failure: Exception | None = None
         try:
             if stores and self._pending:
                 self._store_until(self._ends_if_stored)
-        except CleaveError as error:
+        except Exception as error:  # an exception of `on_stored` may be of any type
             if self._is_closing:  # closed by another thread
                 raise
             failure = error
         finally:
             self._is_closing = True
             self._end_unless_interrupted()
-        if failure is not None:
+        if failure is not None and (self._pending or isinstance(failure, CleaveError)):
             raise self._closed(failure) from failure
+        if failure is not None:
+            raise failure
 
     def _ends_if_stored(self) -> bool:
         """Begin to close and return True if no message is pending; otherwise return False. The lock is held, so a
@@ -345,7 +348,7 @@ class Producer(OneProcess, StoresOnExit):
             self._end_unless_interrupted()
         raise self._closed()
 
-    def _closed(self, error: CleaveError | None = None) -> Terminal:
+    def _closed(self, error: Exception | None = None) -> Terminal:
         """Return the error of a call during or after `close`. Once `close` no longer stores messages, the
         error gives the number of dropped messages, if there are any, and their cause `error`.
         """

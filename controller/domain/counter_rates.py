@@ -149,6 +149,9 @@ class _Sum:
     """
 
     def __init__(self, window_ms: int) -> None:
+        """Begin without intervals. `window_ms`: length of the window, the limit of `covered_ms`; its start is given to
+        `add`.
+        """
         self._window_ms, self._overlaps_ms = window_ms, 0
         self.totals = [0.0, 0.0, 0.0, 0.0]
         self.counted_last = self.read_last = (0, "")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Sequence
 from contextlib import closing
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Self
 
 import msgspec
@@ -17,6 +17,7 @@ from controller.actions.fields import SubscriptionName
 from controller.actions.responses import Row
 from controller.actions.rights import Right
 from controller.client.dead_letters import DeadLetter, DeadLetterReader, reading_dead_letters
+from controller.clock import to_datetime
 from controller.dataplane.log_client import Position
 from controller.questions.page_keys import write_keys
 from controller.questions.question import PageAnswer, PageRequest, TopicQuestion
@@ -34,7 +35,9 @@ class ListDeadLetters(PageRequest, TopicQuestion):
 
 
 class DeadLetterDocument(BaseModel):
-    """A message that could not be handled. A field is null if another program stored the message without the field."""
+    """A message that could not be handled. A field is null if the message lacks it, for example because another
+    program stored the message.
+    """
 
     topic: str | None = Field(None, examples=["topic://acme/shop/orders"])
     subscription: str | None = Field(None, examples=["billing"])
@@ -52,18 +55,26 @@ class DeadLetterDocument(BaseModel):
     @classmethod
     def of(cls, letter: DeadLetter) -> Self:
         """Return the document of a dead letter, with the payload in base64 and the key as text, in which bytes that are not UTF-8 are
-        replaced.
+        replaced. A time that no calendar has, because a producer's clock was wrong, is null.
         """
         origin: dict[str, Any] = {} if letter.origin is None else msgspec.structs.asdict(letter.origin)
         for name in ("parked_at", "published_at"):
             at_ms = origin.pop(f"{name}_ms", None)
-            origin[name] = None if at_ms is None else datetime.fromtimestamp(at_ms / 1000, UTC)
+            origin[name] = None if at_ms is None else _time(at_ms)
         return cls(
             **origin,
             key=None if letter.key is None else letter.key.decode(errors="replace"),
             bytes=len(letter.payload),
             payload=base64.b64encode(letter.payload).decode(),
         )
+
+
+def _time(instant_ms: int) -> datetime | None:
+    """Return the time of an instant in milliseconds since the Unix epoch; None outside the years 1 to 9999."""
+    try:
+        return to_datetime(instant_ms)
+    except (ValueError, OverflowError, OSError):
+        return None
 
 
 class DeadLettersAnswer(PageAnswer[DeadLetterDocument]):

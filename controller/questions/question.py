@@ -356,7 +356,7 @@ def read_view(
 ) -> list[Row]:
     """Return at most `limit` rows (None: all) of a view that meet all conditions, in the order `order` (None: any). View,
     conditions, columns and order are SQL texts that must be constants of the program; `values` are bound to the names in
-    them. Decimal numbers become integers or floats.
+    them. Decimal numbers are converted as in `plain_number`.
     """
     condition_text = " AND ".join(f"({condition})" for condition in conditions) or "true"
     order_text = f" ORDER BY {order}" if order else ""

@@ -256,7 +256,9 @@ def _in_all(unread: Mapping[int, int], segment_ids: Sequence[int]) -> int | None
 
 @router.post(CONSUMER_PATH, dependencies=[CONSUME], response_model=Begun)
 async def register(asking: AtLeader, body: Registration) -> Response:
-    """Begin or resume a session. The answer has the timing that the consumer has to keep. Afterwards, hold the assignment stream open."""
+    """Begin or resume a session. The answer has the timing that the consumer has to keep. Afterwards, open the assignment
+    stream within the grace period, and hold it open.
+    """
     await asking.ask(Register, incarnation=body.incarnation, reads=body.reads)
     timing = asking.served.leader.timing
     return json_answer(

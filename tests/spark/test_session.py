@@ -7,7 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+from pyspark.sql import SparkSession
+
 from controller.devstack.java import java_home
+from controller.domain.errors import InvalidInput
+from spark_jobs.session import get_session
 
 _ASK = """
 import sys
@@ -42,3 +47,13 @@ def test_a_java_that_ended_at_its_start_is_tried_again_and_what_it_printed_is_to
 def test_without_a_java_there_is_nothing_to_try_again(tmp_path: Path) -> None:
     error, _ = session_error(tmp_path)
     assert error.startswith("Terminal Spark did not start: it needs Java 17 or newer")
+
+
+def test_a_value_that_a_setting_does_not_allow_is_invalid_input(spark: SparkSession) -> None:
+    """It escaped as an exception of PySpark, of many lines."""
+    with pytest.raises(
+        InvalidInput, match=r"^Spark at local\[1\] refuses a setting: .*shuffle.partitions"
+    ) as raised:
+        get_session("local[1]", {"spark.sql.shuffle.partitions": "many"})
+    assert len(str(raised.value).splitlines()) == 1
+    assert spark.conf.get("spark.sql.shuffle.partitions") != "many"

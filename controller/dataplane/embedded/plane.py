@@ -323,7 +323,7 @@ class EmbeddedDataPlane:
             return set_wise.create(cursor, successors, waits_for_disk=not self._shares_journal_server)
 
     def terminate_segments(self, backing_topics: Sequence[str]) -> Mapping[str, str]:
-        """Terminate the logs, and return the last offset of each as text, by name; `-1` for a log that never
+        """Terminate the logs, notify their readers, and return the last offset of each as text, by name; `-1` for a log that never
         had a message. Later appends are refused. A missing log is absent from the result. If another session
         keeps a log locked for 100 ms, all logs that are then locked are absent too, and not terminated.
 

@@ -377,7 +377,8 @@ def _is_one_entry(messages: Sequence[OutgoingMessage]) -> bool:
 
 
 class _Results:
-    """The result of each message. The library's thread calls the object, so a call must raise nothing.
+    """The result of each message. The library's thread calls the object, and the sending thread does if the
+    library refuses a message; a call must raise nothing.
 
     If the messages are one entry there is only one call, because each call from that thread costs more than
     the rest of sending a message.

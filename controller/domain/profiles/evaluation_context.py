@@ -78,6 +78,7 @@ class EvaluationContext:
     def __init__(
         self, situation: EvaluationInput, held: Mapping[int, HeldAction] = MappingProxyType({})
     ) -> None:
+        """`held`: the held actions, by the id of each segment that they would seal."""
         policy = situation.policy
         self.held = held
         held_actions = (held_action.action for held_action in held.values())

@@ -450,6 +450,28 @@ def test_what_the_application_makes_of_stored_messages_fails_loudly(
     producer.close()
 
 
+def test_closing_says_how_many_messages_an_exception_of_the_application_leaves_behind(
+    bench: Bench, source: PostgresSource
+) -> None:
+    def fail(_messages: object) -> None:
+        raise ValueError("the application's own")
+
+    bench.topic_with(segments=1)
+    logs = MeetingLogs(bench.logs, at_once=2)
+    producer = Producer(source, logs, TOPIC, batch_messages=2, on_stored=fail)
+    for number in range(3):
+        producer.send(b"%d" % number, "key-1")
+
+    def let_append_once_closing() -> None:
+        wait_until(lambda: producer._takes_nothing, message="the producer is being closed")
+        logs.meet()
+
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(let_append_once_closing)
+        with pytest.raises(Terminal, match=r"with 1 message\(s\) .* \(the application's own\)"):
+            producer.close()
+
+
 @pytest.mark.parametrize("batch_messages", [3, 1_000], ids=["full batches", "none full"])
 def test_sending_waits_for_room(bench: Bench, source: PostgresSource, batch_messages: int) -> None:
     bench.topic_with(segments=1)
