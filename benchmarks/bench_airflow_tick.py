@@ -68,6 +68,17 @@ class Watch:
         return processor_seconds(*self._processes) - self._before - self._idle_cores * self.wall_seconds
 
 
+def idle_cores(pids: list[int]) -> float:
+    """Return the cores that the processes use while nothing runs: the lowest of three periods, because work of other causes only adds."""
+    periods = []
+    for _ in range(3):
+        time.sleep(10.0)
+        watch = Watch(pids)
+        time.sleep(20.0)
+        periods.append(watch.busy_seconds / watch.wall_seconds)
+    return min(periods)
+
+
 def measure_dag(
     airflow: AirflowStandalone,
     pids: list[int],
@@ -152,10 +163,11 @@ def measure(
             airflow.api.wait_dag(dag)
             airflow.api.call("PATCH", f"/dags/{dag}", {"is_paused": False})
         pids = [*airflow.pids.values(), server.pid, spark.pid]
-        time.sleep(20.0)  # what Airflow does once after its start, and a first run of each schedule
-        watch = Watch(pids)
-        time.sleep(30.0)
-        idle = watch.busy_seconds / watch.wall_seconds
+        for (
+            dag
+        ) in RUNS_AN_HOUR:  # the first runs, and what Airflow does once after its start, are not idle time
+            airflow.api.wait_run(dag, airflow.api.trigger(dag))
+        idle = idle_cores(pids)
         dags = {
             dag: measure_dag(airflow, pids, dag, runs, idle, lambda: land(area, fleet))
             for dag in RUNS_AN_HOUR
