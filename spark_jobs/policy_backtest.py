@@ -473,8 +473,8 @@ def _sorted(results: pa.Table) -> pa.Table:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a backtest with `spark-submit`. The rates are Parquet files with the columns of `RATE_COLUMNS`, recordings and question are
-    JSON files; the results are one Parquet file.
+    """Run a backtest with `spark-submit`. The rates are Parquet files with the columns of `RATE_COLUMNS`; the file of recordings has one
+    JSON object per line, and the file of the question is one JSON object. The results are one Parquet file, which is replaced if it exists.
     """
     from spark_jobs.session import with_session
 

@@ -72,7 +72,8 @@ class SteadyAverages:
     """The averages of a topic whose spread is steady. Reports are identified by their index; `measured[report,
     metric]` is NaN without an observation. `minutes`: lengths of the averages. `report_ms`: milliseconds between
     two reports. `capacities[metric]`: capacity of a segment, for all four metrics as in `measured`. `metrics`: indexes of
-    the metrics that are computed. A report that lacks any of the four rates counts as not observed.
+    the metrics that are computed. A report that lacks any of the four rates counts as not observed. There are no
+    segments before the first `move`.
     """
 
     def __init__(

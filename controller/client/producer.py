@@ -242,13 +242,14 @@ class Producer(OneProcess, StoresOnExit):
     def close(self, *, flush: bool = True) -> None:
         """Store pending messages, as `flush` does, and end. With `flush=False` pending messages are dropped.
 
-        Waits for the responses of batches in flight, each for as long as a call may take. For any thread;
-        idempotent. Raises Terminal if messages could not be stored, with their number and the reason, and an
-        exception of `on_stored` if all were stored. If another thread is in `flush`, or in a `send` that
-        waits for room, this call stores no pending messages and raises nothing: that call is ended, and
-        raises Terminal with the number of dropped messages, if any. The same applies to a `send` or `flush`
-        that a signal handler interrupts with this method; the interrupted call then ends the producer,
-        because batches in flight may wait for it.
+        Waits for the responses of batches in flight, each for as long as a call may take. For any thread; a
+        call after the end does nothing. Raises Terminal if messages could not be stored, with their number
+        and the reason, and an exception of `on_stored` that no call has raised yet if all were stored. If
+        another thread is in `flush`, in a `close` that stores messages, or in a `send` that waits for room,
+        this call stores no pending messages and raises nothing: that call is ended, and raises Terminal with
+        the number of dropped messages, if any. The same applies to a call that a signal handler interrupts
+        with this method; the interrupted call then ends the producer, because batches in flight may wait for
+        it.
         """
         stores = (
             flush and not self._takes_nothing and not self._storing_threads and not self._is_interrupted()
@@ -256,7 +257,7 @@ class Producer(OneProcess, StoresOnExit):
         self._takes_nothing = True
         failure: Exception | None = None
         try:
-            if stores and self._pending:
+            if stores and (self._pending or self._has_failed):
                 self._store_until(self._ends_if_stored)
         except Exception as error:  # an exception of `on_stored` may be of any type
             if self._is_closing:  # closed by another thread

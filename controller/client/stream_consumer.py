@@ -646,9 +646,10 @@ class StreamConsumer(OneProcess, ClosesOnExit):
         self, attachment: Attachment, reader: LogReader, unfiltered: Sequence[LogMessage]
     ) -> Batch | None:
         """Return the batch of the messages of `unfiltered`, at least one and in order, that the stored
-        results do not contain.
+        results do not contain, and record these messages as delivered: the bucket is idle only after their
+        acknowledgement, and the next batch comes after them.
 
-        None if they contain all; then the messages are acknowledged. Raises the errors of
+        Return None if the results contain all messages; these are then acknowledged. Raises the errors of
         `LogReader.acknowledge`.
         """
         attachment.note_flow()

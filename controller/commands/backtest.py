@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -90,8 +91,9 @@ def backtest(
 ) -> None:
     """Compute the cost of policies on recorded load, and compare it with the least possible cost.
 
-    Each policy decides on the recorded load, with a simulated layout. Costs are in segment-hours; the regret is the cost divided by the least
-    cost that any policy can reach. The command changes only the list of backtests.
+    Each policy decides on the recorded load, with a simulated layout. Costs are in segment-hours; the regret of a policy on one load is the
+    cost divided by the least cost that any policy can reach. Over several loads or draws, costs are added, and the regret is the geometric
+    mean of the regrets. The command changes only the list of backtests.
     """
     _demand_possible(engine, {"--trace": trace, "--engine": engine, "--html": html})
     request = BacktestRequest(
@@ -206,14 +208,20 @@ def _loads(
     days: int,
 ) -> Loads:
     """Return the loads to use: traces, the named topics, a namespace, or without any of them all topics. The last three parameters apply to
-    traces only. Raises InvalidInput for more than one of topics, namespace and traces, for traces with a span, for an invalid topic name,
-    and for a span that is empty or cannot be read. The namespace and the files are not checked.
+    traces only. Raises InvalidInput for more than one of topics, namespace and traces, for traces with a span, for two traces with equal
+    file names, for an invalid topic name, and for a span that is empty or cannot be read. The namespace and the files are not checked.
     """
     if sum(1 for option in (topics, namespace, traces) if option) > 1:
         raise InvalidInput("give only one of --topic, --namespace and --trace")
     if traces and (since or until):
         raise InvalidInput(
             "--from and --to apply to topics; choose the days of a trace with --first-day and --days"
+        )
+    names = Counter(path.name for path in traces or ())
+    if names and max(names.values()) > 1:
+        raise InvalidInput(
+            f"--trace: {names.most_common(1)[0][1]} files are named {names.most_common(1)[0][0]}, the name of the load in the results; rename "
+            "all but one"
         )
     return Loads(
         *backtest_requests.past(since, until, datetime.now(UTC)),

@@ -44,7 +44,8 @@ LABEL_LETTERS = 26
 """Maximum length of a policy's name next to a row; the legend has the full name."""
 _EXPLAINED = (
     "Costs are in segment-hours: the hours of all segments, a price for load above their capacity, and a price for each "
-    "segment added or removed. The regret is the cost divided by the least cost that any policy could reach with knowledge of the whole load."
+    "segment added or removed. The regret on one load is the cost divided by the least cost that any policy could reach with knowledge of the "
+    "whole load; over several loads it is the geometric mean of the regrets."
 )
 
 Pictures = Mapping[tuple[str, str], Mapping[str, Any]]

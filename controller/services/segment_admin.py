@@ -148,8 +148,8 @@ def _plan(store: Store, view: TopicView, planner: Planner) -> tuple[SegmentLayou
 
 
 def _demand_capable(plane: DataPlane, layout: SegmentLayout, planned: Reshape) -> None:
-    """Raise Unsupported if the data plane cannot perform the reshape: a replacement on a broker that keeps
-    layouts, or, according to its capabilities, a recut, a split into more than `max_children` children, or a
+    """Raise Unsupported if the data plane cannot perform the reshape: a repair (`ReshapeKind.HEAL`) on a broker
+    that keeps layouts, or, according to its capabilities, a recut, a split into more than `max_children` children, or a
     split away from the midpoint.
     """
     capabilities = plane.capabilities

@@ -215,7 +215,9 @@ async def watch_topics(
     holder: Holder,
     known_hash: Annotated[str, Query(alias="hash", max_length=64, examples=["b6732174986d97d8"])] = "",
 ) -> Response:
-    """Events with the topics, then with each change. `hash` is the hash of the set that the client knows; an equal set is not sent again."""
+    """Events: first the topics of the namespace that the token may look up, then what was removed and added; changes within 50 ms are one
+    event. `hash` is the hash of the set that the client knows; the first event is left out if the set is equal.
+    """
     feed, wanted = visible.served.topics, visible.wanted
     changes = TopicChanges(visible.is_allowed, known_hash)
     stream: EventStream[Names] = EventStream("topics", changes.document)

@@ -1,6 +1,6 @@
 """Limits the requests in progress: in all, and for each token subject. Less important requests are refused first.
 
-Every request takes a slot before its body is read, and returns the slot when it is answered; a stream holds its slot until it ends. The
+Every request takes a slot once its body has arrived, and returns the slot when it is answered; a stream holds its slot until it ends. The
 fewer slots are free, the fewer kinds of requests are admitted: watches are refused first, heartbeats last. Each subject's share follows the
 same rule, so an application's watches leave slots for its own sessions.
 """

@@ -450,6 +450,22 @@ def test_what_the_application_makes_of_stored_messages_fails_loudly(
     producer.close()
 
 
+def test_closing_raises_what_the_application_makes_of_messages_that_are_stored_already(
+    bench: Bench, source: PostgresSource
+) -> None:
+    def fail(_messages: object) -> None:
+        raise ValueError("the application's own")
+
+    bench.topic_with(segments=1)
+    producer = Producer(source, bench.logs, TOPIC, batch_messages=1, on_stored=fail)
+    producer.send(b"0", "key-1")
+    wait_until(lambda: producer._has_failed, message="the function has failed")
+
+    with pytest.raises(ValueError, match="own"):
+        producer.close()
+    producer.close()
+
+
 def test_closing_says_how_many_messages_an_exception_of_the_application_leaves_behind(
     bench: Bench, source: PostgresSource
 ) -> None:
