@@ -190,6 +190,7 @@ def _divide_consumers(
         share = max(
             chosen[i].places, justified[i], math.ceil(consumers_left / (len(chosen) - served_segments))
         )
+        share = min(share, capacities[i])  # more children would not serve more consumers
         most = max(justified[i], min(bounds[i], justified[i] + max(0, spare)))
         parts = _fewest_parts(context, chosen[i], share, justified[i], most)
         spare -= parts - justified[i]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -120,6 +121,27 @@ def test_no_consumer_gets_a_small_part_of_an_equal_share(
     assert len(parts) < segments
     assert sum(parts.values()) + segments - len(parts) >= consumers
     assert max(parts.values()) <= 2 * MOST_EQUAL_SHARES * consumers / segments
+
+
+@given(
+    cuts=st.lists(st.integers(1, 65_535), min_size=1, max_size=12, unique=True),
+    buckets=st.sampled_from([1, 4, 16]),
+    per_segment=st.floats(0.1, 64),
+)
+def test_a_slow_segment_is_split_only_if_all_buckets_are_at_their_limit(
+    cuts: list[int], buckets: int, per_segment: float
+) -> None:
+    """Segments of unequal widths once were split into as many children as the plan gave consumers to them."""
+    layout = SegmentLayout.initial(1, bucket_budget=1, now=0).split(0, 0, tuple(sorted(cuts)))
+    layout = layout.rebucket(layout.active[0].segment_id, buckets, now=0) if buckets > 1 else layout
+    consumers = math.ceil(per_segment * len(layout.active))
+    crowded = evaluation_input(*[0] * (len(cuts) + 1), layout=layout, consumers=consumers)
+
+    buckets_of = {sealed_by(act)[0]: act.bucket_count for act in acts(crowded) if isinstance(act, Rebucket)}
+    kept = sum(s.bucket_count for s in layout.active if s.segment_id not in buckets_of)
+
+    assert len(buckets_of) == len(acts(crowded))
+    assert kept + sum(buckets_of.values()) >= consumers
 
 
 def test_the_busiest_segment_serves_as_many_consumers_as_its_load_has() -> None:
