@@ -51,7 +51,7 @@ def _table() -> str:
                 _gap(native, gap),
             ),
             (
-                "one pass (the task that evaluates all topics whose load or consumers have changed) over 100,000 topics, each with as many segments as its load needs: if nothing changed, if the load of 1,000 topics changed",
+                "time of one pass (the task that evaluates all topics whose load or consumers have changed) over 100,000 topics, each with as many segments as its load needs: if nothing changed, and if the load of 1,000 topics changed",
                 f"{_of('idle_pass.seconds')} s, {_of('changed_pass.seconds')} s",
                 "not measured",
             ),
