@@ -28,8 +28,9 @@ from controller.domain.decision import Lane
 from controller.domain.errors import InvalidInput, Unsupported
 from controller.domain.names import demand_name
 from controller.postgres.address import DatabaseAddress
+from controller.postgres.session_settings import STATEMENT_SECONDS
 from controller.settings import SHORTEST_STATEMENT_SECONDS, Settings, load_settings
-from controller.store.postgres.engine import STATEMENT_SECONDS, Store
+from controller.store.postgres.engine import Store
 from controller.store.shards import Shards
 
 if TYPE_CHECKING:

@@ -24,8 +24,9 @@ from controller.clock import SystemClock
 from controller.dataplane.pulsar.admin import bearer_session
 from controller.dataplane.pulsar_load.brokers import BrokerList
 from controller.domain.errors import InvalidInput
+from controller.postgres.session_settings import BULK_STATEMENT_SECONDS
 from controller.settings import Settings
-from controller.store.postgres.engine import BULK_STATEMENT_SECONDS, Store
+from controller.store.postgres.engine import Store
 
 if TYPE_CHECKING:
     from controller.bundles.broker_reports import ReportArea

@@ -10,6 +10,11 @@ from functools import partial
 
 from controller.domain.errors import InvalidInput
 
+RETRY_SECONDS = 0.1
+"""Time between two attempts of a producer with a batch delay to send overdue messages, or to read an awaited
+layout.
+"""
+
 
 class DelayedSends:
     """A thread that sends the messages that have waited for the batch delay, from `start` until `close`."""

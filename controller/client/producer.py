@@ -26,7 +26,7 @@ from functools import partial
 from controller import client_metrics
 from controller.client.arguments import checks_arguments
 from controller.client.closing import StoresOnExit
-from controller.client.delayed_sends import DelayedSends
+from controller.client.delayed_sends import RETRY_SECONDS, DelayedSends
 from controller.client.fenced_segments import FencedSegments
 from controller.client.key_counts import KeyCounts
 from controller.client.layout_source import LayoutSource, TakesSuspects
@@ -51,10 +51,6 @@ MAX_MESSAGE_BYTES = 5 * 1024 * 1024 - 64 * 1024
 """Largest payload, which every data plane accepts with its default settings. Keys are small in comparison."""
 PARALLEL_SENDS = 4
 """Number of batches in flight at once, each of another lane."""
-RETRY_SECONDS = 0.1
-"""Time between two attempts of a producer with a batch delay to send overdue messages, or to read an awaited
-layout.
-"""
 _KEYS = (str, bytes, type(None))
 """Types of a key."""
 _METADATA = (Metadata, type(None))

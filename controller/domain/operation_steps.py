@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from controller.domain.operation import Operation, OperationKind, OperationState
+from controller.domain.operation_abort import ABORTABLE, NOT_ABORTABLE, abortable_states
 
 
 class Step(StrEnum):
@@ -138,18 +139,6 @@ performed the reshape, the mirror finds it, even after Cleave gave it up. A segm
 repeating the request does no harm.
 """
 
-ABORTABLE = frozenset({OperationState.INTENDED, OperationState.PREPARED})
-"""States in which an abort is allowed: the fence has not been announced."""
-ABORTABLE_SEEK = frozenset({OperationState.INTENDED})
-"""States in which a seek may be aborted. After its readers are stopped, a cursor may have been moved, whether or not
-this is recorded.
-"""
-
-NOT_ABORTABLE = frozenset({_K.SUBSCRIPTION_CREATE, _K.SUBSCRIPTION_DELETE, _K.DELETE, _K.DETACH})
-"""Kinds that cannot be aborted on request, and that no deadline ends while they wait. They are given up if the data
-plane refuses the first step permanently, or if the step fails after their deadline.
-"""
-
 WAITS_BEFORE: Mapping[OperationKind, OperationState] = {
     _K.SEEK: _S.INTENDED,
     _K.DELETE: _S.INTENDED,
@@ -250,15 +239,6 @@ def can_give_up(operation: Operation) -> bool:
         return operation.state in ABORTABLE
     is_done_on_broker = operation.is_mirrored and operation.kind.is_reshape and operation.state is _S.FENCED
     return is_done_on_broker or is_abortable(operation)
-
-
-def abortable_states(kind: OperationKind) -> frozenset[OperationState]:
-    """Return the states in which a request or the deadline may end an operation of this kind; empty for the kinds of
-    `NOT_ABORTABLE`. Whether the kind has an abort at all is not considered: `is_abortable` checks that as well.
-    """
-    if kind in NOT_ABORTABLE:
-        return frozenset()
-    return ABORTABLE_SEEK if kind is OperationKind.SEEK else ABORTABLE
 
 
 def why_aborted(observed: Observed) -> str:

@@ -16,6 +16,10 @@ from controller.postgres.pooler import PoolerUnfit
 if TYPE_CHECKING:
     import psycopg2.extensions
 
+STATEMENT_SECONDS = 60.0
+"""Maximum wait in seconds for a statement, if the process sets no other limit."""
+BULK_STATEMENT_SECONDS = 600.0
+"""Maximum wait in seconds for a statement of a process that reads or writes the rows of the whole fleet at once."""
 LOCK_TIMEOUT_SECONDS = 30
 """Maximum time in seconds for which a statement waits for a lock."""
 _LOCK_SHARE, _SERVER_SHARE = 0.6, 0.8

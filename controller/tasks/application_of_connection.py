@@ -11,8 +11,8 @@ from urllib.parse import quote
 
 from controller.bootstrap import Application, application
 from controller.postgres.address import DatabaseAddress, authority
+from controller.postgres.session_settings import STATEMENT_SECONDS
 from controller.settings import Settings, load_settings
-from controller.store.postgres.engine import STATEMENT_SECONDS
 
 Extras = Mapping[str, object]
 

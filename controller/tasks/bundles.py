@@ -18,9 +18,9 @@ from controller.bundles import printed_tables
 from controller.bundles.bootstrap import Bundles, bundles_of
 from controller.bundles.store import cycles as bundle_cycles
 from controller.bundles.store import views as bundle_views
+from controller.postgres.session_settings import BULK_STATEMENT_SECONDS, STATEMENT_SECONDS
 from controller.services import approval_answers
 from controller.store.postgres.clock import database_now
-from controller.store.postgres.engine import BULK_STATEMENT_SECONDS, STATEMENT_SECONDS
 from controller.tasks.application_of_connection import Extras, cleave_at
 
 COLLECT_INTERVAL_SECONDS = 30.0

@@ -11,11 +11,11 @@ from __future__ import annotations
 from datetime import timedelta
 
 from controller import telemetry
+from controller.postgres.session_settings import BULK_STATEMENT_SECONDS
 from controller.store import approvals, audit, backtests
 from controller.store.decisions import decision_log, shadow_decisions
 from controller.store.load import history_expiry
 from controller.store.postgres.clock import database_now
-from controller.store.postgres.engine import BULK_STATEMENT_SECONDS
 from controller.tasks.application_of_connection import Extras, cleave_at
 
 log = telemetry.get_logger(__name__)

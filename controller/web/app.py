@@ -32,7 +32,7 @@ from controller.web.description import describe
 from controller.web.http_caller import Turns
 from controller.web.pulsar import policies, scalable, segments
 from controller.web.refusals import answer_errors
-from controller.web.request_limits import GivesBack, Slots
+from controller.web.request_slots import GivesBack, Slots
 from controller.web.route_rights import Who, demand_rights, token_holder
 from controller.web.shared_parameters import PeopleServices
 

@@ -27,7 +27,7 @@ from controller.domain.errors import AccessDenied, InvalidInput, InvariantViolat
 from controller.domain.utf8 import demand_utf8
 from controller.web import access
 from controller.web.access import Grant
-from controller.web.request_limits import use_of
+from controller.web.request_slots import use_of
 
 Who = Callable[[HttpRequest], Awaitable[Grant]]
 """Returns the grant of the sender of a request. Raises AccessDenied for an unknown sender, TokenOutOfTime if a new token may be accepted."""

@@ -16,8 +16,8 @@ from controller.settings import Settings
 from controller.telemetry import get_logger
 from controller.web.access import demand_secret
 from controller.web.app import create_app
-from controller.web.connections import GuardedProtocol, Lobby
-from controller.web.request_limits import Slots
+from controller.web.connection_limits import GuardedProtocol, Lobby
+from controller.web.request_slots import Slots
 
 log = get_logger(__name__)
 

@@ -16,14 +16,8 @@ from controller.dataplane.layout_keeper import LayoutKeeper
 from controller.devstack.postgres import PostgresServer
 from controller.domain.errors import TopicNotFound
 from controller.domain.operation import MIRRORED, Operation, OperationKind, OperationState
-from controller.domain.operation_steps import (
-    ABORTABLE,
-    MIRROR_MOVES,
-    Observed,
-    Step,
-    abortable_states,
-    next_step,
-)
+from controller.domain.operation_abort import ABORTABLE, abortable_states
+from controller.domain.operation_steps import MIRROR_MOVES, Observed, Step, next_step
 from controller.services import mirror, segment_admin, topic_admin
 from controller.services.operation_runner import run_due
 from controller.services.reconciler import Finding

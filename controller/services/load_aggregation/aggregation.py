@@ -9,10 +9,11 @@ from controller.clock import Clock
 from controller.domain.load_window import LoadWindow
 from controller.landing.area import LandingArea
 from controller.landing.history import RateHistory
+from controller.postgres.session_settings import BULK_STATEMENT_SECONDS
 from controller.services.load_aggregation.engine_choice import choose_engine
 from controller.services.load_aggregation.key_counts_of_run import KeyCountIntake
 from controller.services.load_aggregation.run import AggregationResult, aggregate
-from controller.store.postgres.engine import BULK_STATEMENT_SECONDS, Store
+from controller.store.postgres.engine import Store
 
 
 @dataclass(frozen=True)

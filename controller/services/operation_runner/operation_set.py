@@ -38,14 +38,8 @@ from controller.domain.errors import (
     UnmanagedLog,
 )
 from controller.domain.operation import Operation, OperationState
-from controller.domain.operation_steps import (
-    NOT_ABORTABLE,
-    Observed,
-    Step,
-    can_give_up,
-    next_step,
-    why_aborted,
-)
+from controller.domain.operation_abort import NOT_ABORTABLE
+from controller.domain.operation_steps import Observed, Step, can_give_up, next_step, why_aborted
 from controller.services.operation_runner import backoff
 from controller.services.operation_runner.context import Outcome, RunnerContext
 from controller.services.operation_runner.log_steps import LogSteps, ObservedOperation, StepResults

@@ -24,16 +24,13 @@ from controller.file_descriptors import readable
 from controller.forks import Renewed
 from controller.postgres.address import DatabaseAddress
 from controller.postgres.connection import ANSWER_SECONDS, WatchedConnection, connect
+from controller.postgres.session_settings import STATEMENT_SECONDS
 from controller.store.postgres.errors import load_comments, translate
 from controller.store.postgres.stored_json import read_json
 
 PING_AFTER_SECONDS = 5.0
 """Idle time in seconds after which a connection is tested before use, because a firewall may have dropped it silently."""
 
-STATEMENT_SECONDS = 60.0
-"""Maximum wait in seconds for a statement, if the process sets no other limit."""
-BULK_STATEMENT_SECONDS = 600.0
-"""Maximum wait in seconds for a statement of a process that reads or writes the rows of the whole fleet at once."""
 _SESSION = {
     "idle_in_transaction_session_timeout": "120s",
     "plan_cache_mode": "force_generic_plan",  # affects prepared statements only; others are planned for their values

@@ -18,7 +18,7 @@ from controller.devstack.serving import SECRET, client_of, serving_leader, token
 from controller.domain.errors import StoreUnavailable
 from controller.web import access, connections, server
 from controller.web.access import Role
-from controller.web.connections import Awaited
+from controller.web.connection_limits import Awaited
 from tests.support.asking import bearer
 from tests.support.bench import Bench
 from tests.support.certificates import Authority

@@ -17,16 +17,13 @@ from controller.domain.operation import (
     Origin,
     ReservedChild,
 )
+from controller.domain.operation_abort import ABORTABLE, ABORTABLE_SEEK, NOT_ABORTABLE, abortable_states
 from controller.domain.operation_steps import (
-    ABORTABLE,
-    ABORTABLE_SEEK,
     MIRROR_MOVES,
     MOVES,
-    NOT_ABORTABLE,
     WAITS_BEFORE,
     Observed,
     Step,
-    abortable_states,
     is_abortable,
     next_step,
 )

@@ -10,7 +10,7 @@ import pytest
 from controller.devstack.serving import SECRET, token_for
 from controller.services.computing.computers import Computers
 from controller.web.app import create_app
-from controller.web.request_limits import Slots
+from controller.web.request_slots import Slots
 from tests.support.app_client import AppClient
 from tests.support.asking import bearer
 

@@ -6,7 +6,7 @@ import pytest
 
 from controller.domain.errors import StoreUnavailable
 from controller.web.paths import CONSUMER_PATH, TOPIC_PATH
-from controller.web.request_limits import Slots, Use, use_of
+from controller.web.request_slots import Slots, Use, use_of
 
 
 def taken(slots: Slots, subject: str, use: Use) -> int:

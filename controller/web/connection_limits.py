@@ -1,7 +1,7 @@
 """Guards the connections of a worker's HTTP server: how large a request's head may be, how long a request may take to arrive, and how many
 connections may be open without an admitted request.
 
-uvicorn has none of these bounds with the parser httptools, so this module extends its protocol. `request_limits` limits each token.
+uvicorn has none of these bounds with the parser httptools, so this module extends its protocol. `request_slots` limits each token.
 """
 
 from __future__ import annotations
