@@ -16,7 +16,7 @@ from controller.client.servers import Servers
 from controller.client.session import Session
 from controller.devstack.serving import SECRET, client_of, serving_leader, token_for, token_of
 from controller.domain.errors import StoreUnavailable
-from controller.web import access, connections, server
+from controller.web import access, connection_limits, server
 from controller.web.access import Role
 from controller.web.connection_limits import Awaited
 from tests.support.asking import bearer
@@ -262,7 +262,7 @@ class TestSizes:
     def test_a_request_beyond_those_that_may_wait_is_not_answered(
         self, address: str, ends: ExitStack
     ) -> None:
-        most = 1 + connections.MOST_PIPELINED
+        most = 1 + connection_limits.MOST_PIPELINED
         said = raw(ends, address).send(request("GET /nothing HTTP/1.1") * (most + 1)).rest()
 
         assert said == b""
@@ -272,7 +272,7 @@ class TestTime:
     @pytest.fixture(autouse=True)
     def _soon(self, monkeypatch: pytest.MonkeyPatch) -> None:
         for part in Awaited:
-            monkeypatch.setitem(connections.SECONDS, part, SOON_SECONDS)
+            monkeypatch.setitem(connection_limits.SECONDS, part, SOON_SECONDS)
 
     def test_a_head_that_comes_byte_by_byte_is_given_up(self, address: str, ends: ExitStack) -> None:
         connection = raw(ends, address).send(b"GET / HTTP/1.1\r\n")
@@ -318,7 +318,7 @@ class TestTime:
     def test_an_answer_that_is_not_read_is_dropped(
         self, address: str, ends: ExitStack, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(connections, "UNREAD_SECONDS", SOON_SECONDS)
+        monkeypatch.setattr(connection_limits, "UNREAD_SECONDS", SOON_SECONDS)
         connection = raw(ends, address)
         connection.socket.settimeout(SOON_SECONDS)
         is_dropped = False
