@@ -163,9 +163,8 @@ def measure(
             airflow.api.wait_dag(dag)
             airflow.api.call("PATCH", f"/dags/{dag}", {"is_paused": False})
         pids = [*airflow.pids.values(), server.pid, spark.pid]
-        for (
-            dag
-        ) in RUNS_AN_HOUR:  # the first runs, and what Airflow does once after its start, are not idle time
+        # the first runs, and what Airflow does once after its start, are not idle time
+        for dag in RUNS_AN_HOUR:
             airflow.api.wait_run(dag, airflow.api.trigger(dag))
         idle = idle_cores(pids)
         dags = {

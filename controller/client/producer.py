@@ -262,10 +262,11 @@ class Producer(OneProcess, StoresOnExit):
         finally:
             self._is_closing = True
             self._end_unless_interrupted()
-        if failure is not None and (self._pending or isinstance(failure, CleaveError)):
+        if failure is None:
+            return
+        if self._pending or isinstance(failure, CleaveError):
             raise self._closed(failure) from failure
-        if failure is not None:
-            raise failure
+        raise failure
 
     def _ends_if_stored(self) -> bool:
         """Begin to close and return True if no message is pending; otherwise return False. The lock is held, so a

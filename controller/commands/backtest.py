@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -216,12 +215,6 @@ def _loads(
     if traces and (since or until):
         raise InvalidInput(
             "--from and --to apply to topics; choose the days of a trace with --first-day and --days"
-        )
-    names = Counter(path.name for path in traces or ())
-    if names and max(names.values()) > 1:
-        raise InvalidInput(
-            f"--trace: {names.most_common(1)[0][1]} files are named {names.most_common(1)[0][0]}, the name of the load in the results; rename "
-            "all but one"
         )
     return Loads(
         *backtest_requests.past(since, until, datetime.now(UTC)),

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -65,7 +66,8 @@ class Trace:
 @dataclass(frozen=True, slots=True)
 class Loads:
     """Selects loads: topics by name, the topics of a namespace, all topics (both None), or traces instead of
-    topics. `since` and `until` limit the recorded load of topics; a trace has days of its own.
+    topics. `since` and `until` limit the recorded load of topics; a trace has days of its own. Raises InvalidInput
+    for two traces of one name, because the results are stored by the names of the loads.
     """
 
     since: datetime
@@ -73,6 +75,11 @@ class Loads:
     topics: tuple[str, ...] | None = None
     namespace: str | None = None
     traces: tuple[Trace, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name, count in Counter(trace.name for trace in self.traces).items():
+            if count > 1:
+                raise InvalidInput(f"{count} traces are named {name}; rename the files of all but one")
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,7 +70,8 @@ def _has_failed(task: asyncio.Task[bytes]) -> bool:
 
 def describe(app: FastAPI) -> None:
     """Add the routes of the page, its files and the document to the app. The document is built in a thread at the first request, and kept
-    as built for the life of the app, also without the columns of the views if PostgreSQL was unavailable. After a failed build the next request builds again.
+    as built for the life of the app, also without the columns of the views if PostgreSQL was unavailable. After a failed build the next
+    request builds again.
     """
     making: list[asyncio.Task[bytes]] = []
 

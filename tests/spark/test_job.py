@@ -133,12 +133,15 @@ def test_masters_of_a_cluster_that_are_away_can_be_tried_again_and_cost_no_java(
         release_port(port)
 
 
+@pytest.mark.parametrize(
+    ("setting", "value"), [("spark.cores.max", "2"), ("spark.sql.shuffle.partitions", "many")]
+)
 def test_a_setting_that_a_session_on_a_connect_server_may_not_have_is_named(
-    connect: SparkConnectServer,
+    connect: SparkConnectServer, setting: str, value: str
 ) -> None:
     other = f"{connect.url};user_id=somebody"
-    with pytest.raises(InvalidInput, match=r"refuses a setting: .*spark\.cores\.max"):
-        get_session(other, {"spark.cores.max": "2"})
+    with pytest.raises(InvalidInput, match=rf"refuses a setting: .*{setting}"):
+        get_session(other, {setting: value})
 
 
 def parts(samples: str, scratch: Path) -> list[str]:

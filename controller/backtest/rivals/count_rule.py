@@ -39,8 +39,8 @@ def rule(policy: AutoScalePolicy | None = None) -> Rule:
 
 def decide(situation: EvaluationInput) -> Evaluation:
     """Return a recut that replaces all segments by the desired number of equal ones: the largest total load of the
-    remembered ticks, in capacities, divided by `TARGET_USE`, rounded up, within the policy's minimum and maximum number of segments.
-    An empty evaluation if the number is right, whatever the boundaries, while a reshape is running, or without a
+    remembered ticks, in capacities, divided by `TARGET_USE`, rounded up, within the policy's minimum and maximum number
+    of segments. An empty evaluation if the number is right, whatever the boundaries, while a reshape is running, or without a
     measurement. All segments must remember the same number of ticks.
     """
     policy, active = situation.policy, situation.layout.active

@@ -50,7 +50,7 @@ from controller.domain.profiles.ring_plan import Member, RingPlan, plan_ring
 from controller.domain.profiles.run_prices import MAX_RUN, OVERLOAD_WEIGHT, Candidate, Prices, Run
 from controller.domain.split_points.fewest_parts import fewest_cuts
 
-CODE_VERSION = "adaptive-7"
+CODE_VERSION = "adaptive-8"
 
 SETTLE_TICKS = 1
 """Ticks after its creation in which a segment above its capacity was made too large: it is scaled out without tolerance.

@@ -33,13 +33,13 @@ from controller.domain.profiles.evaluation_context import EvaluationContext
 from controller.domain.profiles.load_freshness import is_stale, wake_when_stale
 from controller.domain.segment import Segment
 
-COLLECTING_MS = 500
-"""Milliseconds without a change of consumers after which the next action for consumers is taken, following an earlier
-one.
-"""
 MOST_EQUAL_SHARES = 2
 """Maximum number of consumers that the plan gives to a segment, as a multiple of the number that equal shares would
 give to it.
+"""
+COLLECTING_MS = 500
+"""Milliseconds without a change of consumers after which the next action for consumers is taken, following an earlier
+one.
 """
 LONGEST_COLLECTING_MS = 10_000
 """Maximum number of milliseconds for which the next action for consumers waits after the earlier one."""

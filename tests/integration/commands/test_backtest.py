@@ -86,7 +86,7 @@ def test_what_cannot_be_asked_is_one_line(cleave: CommandLine, recorded: str, tr
         ((*topic, "--namespace", "acme/shop"), "give only one of"),
         (
             ("--trace", str(trace), "--trace", str(trace)),
-            f"--trace: 2 files are named {trace.name}, the name of the load",
+            f"2 traces are named {trace.name}; rename",
         ),
         (("--trace", str(trace), "--from", "1d"), "--from and --to apply to topics"),
         ((*topic, "--policy", "nonsense"), "is unknown; choose one of"),
