@@ -73,7 +73,7 @@ def _time(instant_ms: int) -> datetime | None:
     """Return the time of an instant in milliseconds since the Unix epoch; None outside the years 1 to 9999."""
     try:
         return to_datetime(instant_ms)
-    except (ValueError, OverflowError, OSError):
+    except (ValueError, OverflowError):
         return None
 
 

@@ -267,11 +267,11 @@ def _candidates(context: EvaluationContext) -> list[_Candidate]:
         if rate > 0:
             wake_when_stale(context, record)
         part = segment.hash_range.width / RING_SIZE
-        if 0 < topic_rate < math.inf:
+        if topic_rate > 0:
             part = max(part, rate / topic_rate)
         most_consumers = math.ceil(MOST_EQUAL_SHARES * context.consumers * part)
         places = context.places_of(segment.bucket_count)
-        candidates.append(_Candidate(segment, places, rate, max(places, most_consumers)))
+        candidates.append(_Candidate(segment, places, rate, most_consumers))
     return sorted(candidates, key=lambda c: (-c.rate, c.segment.segment_id))
 
 

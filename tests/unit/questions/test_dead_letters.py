@@ -11,8 +11,14 @@ from controller.questions.dead_letters import DeadLetterDocument
 
 @pytest.mark.parametrize(
     ("published_at_ms", "published_at"),
-    [(0, "1970-01-01T00:00:00Z"), (253_402_300_800_000, None), (10**19, None), (-(10**14), None)],
-    ids=["valid", "year 10000", "nanoseconds", "before year 1"],
+    [
+        (0, "1970-01-01T00:00:00Z"),
+        (253_402_300_800_000, None),
+        (10**19, None),
+        (10**30, None),
+        (-(10**14), None),
+    ],
+    ids=["valid", "year 10000", "nanoseconds", "beyond the platform", "before year 1"],
 )
 def test_a_time_that_no_calendar_has_is_null(published_at_ms: int, published_at: str | None) -> None:
     """A producer's clock sets the time on Pulsar, and one wrong clock made the whole page fail."""
