@@ -355,9 +355,8 @@ class Session:
 
     def _follow(self) -> None:
         """Register if necessary, and hold one stream open until the leader ends it. Adopt each assignment,
-        and call `on_change`. Send a heartbeat after the first event, after each heartbeat of the leader, and
-        after another assignment if a heartbeat is due. Raises the errors of `_register` and `_adopt`, and
-        StoreUnavailable if the stream breaks.
+        and call `on_change`. Send a heartbeat after each heartbeat of the leader, and after an assignment if a
+        heartbeat is due. Raises the errors of `_register` and `_adopt`, and StoreUnavailable if the stream breaks.
         """
         if not self._is_registered:
             self._register()
@@ -373,7 +372,7 @@ class Session:
             self._token_outage.end()  # the worker has accepted the token
             if self._closing.is_set():
                 return
-            for number, event in enumerate(feed):
+            for event in feed:
                 if self._closing.is_set():
                     return
                 if event.event == "end":
@@ -382,7 +381,7 @@ class Session:
                 is_assignment = event.event == "assignment"
                 if is_assignment:
                     self._adopt(_ASSIGNMENT.decode(event.data))
-                if number == 0 or not is_assignment or self._is_heartbeat_due:
+                if not is_assignment or self._is_heartbeat_due:
                     self._send_heartbeat()
                 if is_assignment:
                     self._on_change()
@@ -419,8 +418,9 @@ class Session:
 
     @property
     def _is_heartbeat_due(self) -> bool:
-        """True if the last accepted heartbeat is so old that the leader would have sent a heartbeat, had it not
-        sent assignments. Many assignments follow one another while buckets move, and the leader is then busy.
+        """True if the last accepted registration or heartbeat is so old that the leader would have sent a
+        heartbeat, had it not sent assignments. Many assignments follow one another while consumers join or
+        buckets move, and the leader is then busy.
         """
         return self._current_until - boot_seconds() < _FRESH_PART * self._silent_seconds
 

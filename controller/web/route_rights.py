@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from functools import lru_cache, partial
 from typing import Annotated, Any
 
 import msgspec
@@ -35,6 +37,8 @@ Who = Callable[[HttpRequest], Awaitable[Grant]]
 _BEARER = HTTPBearer(auto_error=False, bearerFormat="JWT", description="A token of `cleave token`.")
 MOST_NESTED = 32
 """Maximum depth of objects and lists in a body; no call needs half of it."""
+MOST_TOKENS = 4096
+"""Number of valid tokens that are remembered, each up to the size of a request's headers; most clients share one."""
 _TOO_DEEP = HTTPException(400, "the body is nested too deeply; send the fields that are documented")
 _PARAMETER = re.compile(r"{[^}]*}")
 _DEMANDS: dict[Callable[..., object], Right] = {}
@@ -165,11 +169,15 @@ def _is_deeper(document: Any, limit: int) -> bool:
 
 def token_holder(secret: str) -> Who:
     """Return a function that reads the grant from the token in the header, signed with the secret. The function raises the errors of
-    `access.read`.
+    `access.read`. A valid token is verified once, and again when it may have expired.
     """
+    read = partial(access.read, secret)
+    read_once = lru_cache(MOST_TOKENS)(read)  # errors are not kept, so strangers cannot fill it
 
     async def identify(request: HttpRequest) -> Grant:
-        return access.read(secret, request.headers.get("authorization"))
+        header = request.headers.get("authorization")
+        grant = read_once(header)
+        return grant if time.time() < grant.ends_at else read(header)
 
     return identify
 

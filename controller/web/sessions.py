@@ -204,12 +204,13 @@ class RequestingConsumer:
             raise StoreUnavailable("the leader has not answered in time; ask again") from None
 
 
-async def _asking(
+async def _registering(
     request: HttpRequest, topic: Topic, subscription: Name, consumer: ConsumerName, holder: Holder
 ) -> RequestingConsumer:
-    """Return the consumer of a request at the leader, if this worker leads the topic. `holder` is the grant of the token. Subscription and
-    consumer are not checked here. Raises TopicNotFound, OtherLeader if another worker leads the topic, StoreUnavailable if no worker leads
-    the topic, the leader has no address, or the database names this worker before or after it leads the topic.
+    """Return the consumer of a request at the leader, if this worker leads the topic according to the database. `holder` is the grant of the
+    token. Subscription and consumer are not checked here. Raises TopicNotFound, OtherLeader if another worker leads the topic,
+    StoreUnavailable if no worker leads the topic, the leader has no address, or the database names this worker before or after it leads the
+    topic.
     """
     served = served_by(request)
     threads: CapacityLimiter = request.app.state.session_threads
@@ -224,6 +225,21 @@ async def _asking(
     return RequestingConsumer(served, SubscriptionKey(topic_id, subscription), consumer, holder.subject)
 
 
+async def _asking(
+    request: HttpRequest, topic: Topic, subscription: Name, consumer: ConsumerName, holder: Holder
+) -> RequestingConsumer:
+    """Return the consumer of a request at the leader. If the leader has sessions of the topic in memory, the database is not asked: a
+    heartbeat of each of thousands of consumers would be a query. Only a registration always asks it, because a topic of the same name may
+    have been created a moment ago. Raises the errors of `_registering`.
+    """
+    served = served_by(request)
+    topic_id = served.leader.led_topic_id(topic)
+    if topic_id is None:
+        return await _registering(request, topic, subscription, consumer, holder)
+    return RequestingConsumer(served, SubscriptionKey(topic_id, subscription), consumer, holder.subject)
+
+
+Registering = Annotated[RequestingConsumer, Depends(_registering)]
 AtLeader = Annotated[RequestingConsumer, Depends(_asking)]
 
 
@@ -255,7 +271,7 @@ def _in_all(unread: Mapping[int, int], segment_ids: Sequence[int]) -> int | None
 
 
 @router.post(CONSUMER_PATH, dependencies=[CONSUME], response_model=Begun)
-async def register(asking: AtLeader, body: Registration) -> Response:
+async def register(asking: Registering, body: Registration) -> Response:
     """Begin or resume a session. The answer has the timing that the consumer has to keep. Afterwards, open the assignment
     stream within the grace period, and hold it open.
     """

@@ -84,6 +84,10 @@ class Leader:
         self.round()
         return [_answer(request) for request in requests]
 
+    def led_topic_id(self, topic: str) -> int | None:
+        """Of the leader."""
+        return self._leader.led_topic_id(topic)
+
     def stop(self) -> None:
         self._leader.stop()
         self._listener.go_on()

@@ -73,7 +73,7 @@ class Leases(Protocol):
 
 class SessionLeader:
     """A background service of the worker that leads subscriptions: applies the requests of consumers, assigns
-    buckets, and pushes assignments. `submit`, `stop` and `leads` are thread-safe.
+    buckets, and pushes assignments. `submit`, `stop`, `leads` and `led_topic_id` are thread-safe.
     """
 
     def __init__(
@@ -94,6 +94,7 @@ class SessionLeader:
         self._shard_count, self.timing, self._clock = shard_count, timing, clock
         self._mailbox: deque[Request] = deque()
         self._subscriptions: dict[SubscriptionKey, SubscriptionSessions] = {}
+        self._topic_ids: dict[str, int] = {}
         self._terms: dict[int, int] = {}
         self._sweep_at = -math.inf
         self._own_process: int | None = None
@@ -105,6 +106,14 @@ class SessionLeader:
     def leads(self, topic_id: int) -> bool:
         """Return True if this worker holds the lease of the topic's shard."""
         return topic_id % self._shard_count in self._leases.terms
+
+    def led_topic_id(self, topic: str) -> int | None:
+        """Return the id of the topic with this name, if this worker leads the topic and has its sessions in memory; None
+        otherwise. A topic that was deleted within the last moments may still have an id here, whose requests the leader
+        refuses.
+        """
+        topic_id = self._topic_ids.get(topic)
+        return topic_id if topic_id is not None and self.leads(topic_id) else None
 
     def submit(self, request: Request) -> None:
         """Put the request into the mailbox, and wake the leader. `request.done` will hold None, or the error with which
@@ -193,7 +202,7 @@ class SessionLeader:
         terms = self._leases.terms
         self._terms = {shard: term for shard, term in self._terms.items() if terms.get(shard) == term}
         for key in [key for key in self._subscriptions if self._shard(key) not in self._terms]:
-            self._subscriptions.pop(key).end_all("moved")
+            self._forget(key).end_all("moved")
 
     def _follow_leases(self) -> None:
         """Remove the subscriptions of shards whose lease this worker lost or holds in another term, and end their
@@ -219,6 +228,15 @@ class SessionLeader:
         without sessions.
         """
         return self._subscriptions.setdefault(key, SubscriptionSessions(self.timing))
+
+    def _forget(self, key: SubscriptionKey) -> SubscriptionSessions:
+        """Remove the subscription from memory, and return its sessions. The name of its topic is removed too; the next
+        settlement of another subscription of the topic adds it again.
+        """
+        sessions = self._subscriptions.pop(key)
+        if sessions.settled is not None:
+            self._topic_ids.pop(sessions.settled.topic, None)
+        return sessions
 
     def _take_requests(self) -> None:
         """Process the requests in the mailbox. Heartbeats and detachments, which change memory only, are answered at
@@ -431,7 +449,7 @@ class SessionLeader:
                     tx, key, requests, self.timing, connection_state, may_defer_moves=may_defer_moves
                 )
         except NotFound as error:
-            self._subscriptions.pop(key).end_all("gone")
+            self._forget(key).end_all("gone")
             for request in requests:
                 _refuse(request, error)
         except CleaveError as error:
@@ -447,7 +465,7 @@ class SessionLeader:
             self._apply_settlement(key, sessions, requests, settlement)
             sessions.push(self._terms[self._shard(key)])
             if not sessions.sessions and not settlement.owners:
-                self._subscriptions.pop(key, None)
+                self._forget(key)
 
     def _defer(
         self,
@@ -491,7 +509,7 @@ class SessionLeader:
         refuse each request. Then create and end sessions so that each consumer row has one.
         """
         now = self._clock.monotonic_seconds()
-        sessions.settled = settlement
+        sessions.settled, self._topic_ids[settlement.topic] = settlement, key.topic_id
         self._log_overdue(key, sessions, settlement)
         metrics.BUCKETS_GRANTED.inc(settlement.granted)
         for index, request in enumerate(requests):

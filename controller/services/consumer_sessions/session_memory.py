@@ -229,40 +229,42 @@ class SubscriptionSessions:
         stream had the same buckets. Does nothing before the first settlement.
         """
         settlement = self.settled
+        if settlement is None:
+            return
+        buckets = _granted_buckets(settlement)
         for consumer, session in self.sessions.items():
-            if session.stream is not None and settlement is not None:
-                assignment = _assignment(settlement, consumer, term)
+            if session.stream is not None:
+                assignment = PushedAssignment(
+                    term,
+                    settlement.generation,
+                    settlement.to_read.layout.epoch,
+                    settlement.origin,
+                    settlement.data_plane,
+                    tuple(buckets.get(consumer, ())),
+                )
                 if session.last_push is None or session.last_push.buckets != assignment.buckets:
                     session.stream.push(assignment)
                     session.last_push = assignment
 
 
-def _assignment(settlement: Settlement, consumer: str, term: int) -> PushedAssignment:
-    """Return the assignment of the consumer: all buckets that it owns in segments of the layout, including buckets that
-    it must release.
+def _granted_buckets(settlement: Settlement) -> dict[str, list[GrantedBucket]]:
+    """Return the assignment of each consumer that owns buckets: all of its buckets in segments of the layout, including
+    buckets that it must release.
     """
     layout, topics = settlement.to_read.layout, settlement.to_read.backing_topics
-    granted_buckets = []
+    by_consumer: dict[str, list[GrantedBucket]] = {}
     for owner in settlement.owners:
         segment = layout.segments.get(owner.bucket.segment_id)
-        if owner.consumer == consumer and segment is not None:
-            granted_buckets.append(
-                GrantedBucket(
-                    segment_id=segment.segment_id,
-                    bucket_start=owner.bucket.bucket.start,
-                    bucket_end=owner.bucket.bucket.end,
-                    buckets=segment.bucket_count,
-                    sealed=not segment.is_active,
-                    backing_topic=topics[segment.segment_id],
-                    generation=owner.generation,
-                    release=owner.is_asked,
-                )
+        if segment is not None:
+            granted = GrantedBucket(
+                segment_id=segment.segment_id,
+                bucket_start=owner.bucket.bucket.start,
+                bucket_end=owner.bucket.bucket.end,
+                buckets=segment.bucket_count,
+                sealed=not segment.is_active,
+                backing_topic=topics[segment.segment_id],
+                generation=owner.generation,
+                release=owner.is_asked,
             )
-    return PushedAssignment(
-        term,
-        settlement.generation,
-        layout.epoch,
-        settlement.origin,
-        settlement.data_plane,
-        tuple(granted_buckets),
-    )
+            by_consumer.setdefault(owner.consumer, []).append(granted)
+    return by_consumer

@@ -440,7 +440,6 @@ def test_what_is_let_go_of_aside_when_the_consumer_is_closed_is_closed_once(
     batch = world.receive()
     world.record.hold("close")
     world.leader.held = {"register"}
-    world.leader.call("pulse")  # one that began by the later clock would keep the session
     monkeypatch.setattr(session, "boot_seconds", lambda: 1e9)
     world.leader.feed().hang_up()
     world.record.wait_for("closing", 1)

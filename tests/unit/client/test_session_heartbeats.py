@@ -1,5 +1,5 @@
-"""Which events of the leader a session answers with a heartbeat: the first of a stream, the leader's own heartbeats, and an assignment
-that comes when a heartbeat of the leader would have been due.
+"""The events of the leader that a session answers with a heartbeat: the leader's own heartbeats, and an assignment that comes when a
+heartbeat of the leader would have been due.
 """
 
 from __future__ import annotations
@@ -67,31 +67,36 @@ def heartbeats_so_far(leader: ScriptedLeader, running: Session) -> int:
     return len(leader.of("pulse")) - 1
 
 
-def test_assignments_in_quick_succession_are_answered_once(running: Session, leader: ScriptedLeader) -> None:
-    assign(leader, running, 1)
-    leader.call("pulse")
-    for generation in range(2, 6):
+def test_assignments_soon_after_the_registration_are_not_answered(
+    running: Session, leader: ScriptedLeader
+) -> None:
+    """The answer to the registration shows already that the leader hears the session."""
+    for generation in range(1, 6):
         assign(leader, running, generation)
-    assert heartbeats_so_far(leader, running) == 1
+    assert running.is_current
+    assert heartbeats_so_far(leader, running) == 0
 
 
-@pytest.mark.parametrize(("passed_part", "heartbeats"), [(0.1, 1), (0.2, 2)])
+@pytest.mark.parametrize(("passed_part", "heartbeats"), [(0.1, 0), (0.2, 1)])
 def test_an_assignment_is_answered_once_a_heartbeat_is_due(
     running: Session, leader: ScriptedLeader, clock: SteppedClock, passed_part: float, heartbeats: int
 ) -> None:
     assign(leader, running, 1)
-    assert heartbeats_so_far(leader, running) == 1
-    wait_until(lambda: not running._is_heartbeat_pending, message="no heartbeat is under way")
     clock.seconds = passed_part * SILENT_SECONDS
     assign(leader, running, 2)
     assign(leader, running, 3)  # the session handles events in order, so it has decided about the second
-    assert heartbeats_so_far(leader, running) == 1 + heartbeats
+    assert heartbeats_so_far(leader, running) == heartbeats
 
 
-def test_the_first_assignment_of_every_stream_is_answered(running: Session, leader: ScriptedLeader) -> None:
+def test_the_first_assignment_of_a_second_stream_is_not_answered_either(
+    running: Session, leader: ScriptedLeader, clock: SteppedClock
+) -> None:
+    """A session registers before it opens another stream, however old its last heartbeat is."""
     assign(leader, running, 1)
-    leader.call("pulse")
+    clock.seconds = 0.9 * SILENT_SECONDS
     leader.feed().hang_up()
     leader.call("attach", 2)
     assign(leader, running, 2, stream=2)
-    leader.call("pulse", 2)
+    assert len(leader.of("register")) == 2
+    assert leader.of("pulse") == []
+    assert running.is_current

@@ -67,6 +67,7 @@ class Run:
     def tell(self) -> None:
         """What it owns, over its first stream."""
         self.leader.feed().say(*NOTHING)
+        self.leader.feed().say("heartbeat", {})
         wait_until(lambda: self.session.assignment is not None)
         self.leader.call("pulse")  # what is counted later comes after it
 

@@ -1,4 +1,4 @@
-"""Where a worker sends a consumer whose topic it does not lead."""
+"""Where a worker sends a consumer whose topic it does not lead, and which topic a request of a consumer is about."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import pytest
 
 from controller.devstack.serving import SECRET, token_for
 from controller.services.computing.computers import Computers
+from controller.services.consumer_sessions.requests import Request
+from controller.services.consumer_sessions.timing import ConsumerTiming
 from controller.web.app import create_app
 from controller.web.request_slots import Slots
 from tests.support.app_client import AppClient
@@ -22,7 +24,7 @@ PATH = "/api/v1/topics/acme/shop/orders/subscriptions/billing/consumers/a/assign
 def test_a_worker_without_the_lease_never_sends_a_consumer_back_to_itself(leader: str | None) -> None:
     """The database may still name a worker that has just lost the lease, or has just won it."""
     served = SimpleNamespace(
-        leader=SimpleNamespace(leads=lambda _topic_id: False),
+        leader=SimpleNamespace(leads=lambda _topic_id: False, led_topic_id=lambda _topic: None),
         layouts=SimpleNamespace(find=lambda _topic: (1, leader)),
     )
     app = create_app(cast(Any, served), SECRET, Slots(10), computers=Computers(), address=OWN)
@@ -31,3 +33,32 @@ def test_a_worker_without_the_lease_never_sends_a_consumer_back_to_itself(leader
 
     assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1")
     assert "no worker leads topic://acme/shop/orders at the moment" in answer.json()["reason"]
+
+
+def test_only_a_registration_reads_the_topic_from_the_database() -> None:
+    """A topic of the same name may have been created a moment ago; the leader still has the sessions of its predecessor."""
+    requests = list[Request]()
+
+    def submit(request: Request) -> None:
+        requests.append(request)
+        request.done.set_result(None)
+
+    served = SimpleNamespace(
+        leader=SimpleNamespace(
+            leads=lambda _topic_id: True,
+            led_topic_id=lambda _topic: 1,
+            submit=submit,
+            timing=ConsumerTiming(10.0),
+        ),
+        layouts=SimpleNamespace(find=lambda _topic: (2, OWN)),
+    )
+    client = AppClient(
+        create_app(cast(Any, served), SECRET, Slots(10), computers=Computers(), address=OWN),
+    )
+    consumer, options = PATH.removesuffix("/assignment"), {"headers": bearer(token_for())}
+
+    client.post(f"{consumer}/pulse", json={"incarnation": "f00d"}, **options)
+    answer = client.post(consumer, json={"incarnation": "f00d"}, **options)
+
+    assert [request.key.topic_id for request in requests] == [1, 2]
+    assert answer.json()["topic_id"] == 2
