@@ -1,5 +1,5 @@
-"""Assigns each message of a producer to the lane of its entry bucket, under one layout, and chooses the segment of a
-message without a key.
+"""Assigns each message of a producer to the lane of its entry bucket, or of its segment, under one layout, and chooses
+the segment of a message without a key.
 """
 
 from __future__ import annotations
@@ -22,15 +22,24 @@ MOST_ROUTES = 65_536
 class LaneTable:
     """The lanes of one producer, created when a message needs them. For use under the producer's lock."""
 
-    def __init__(self, snapshot: TopicSnapshot, producer_id: str, key_counts: KeyCounts | None) -> None:
+    def __init__(
+        self,
+        snapshot: TopicSnapshot,
+        producer_id: str,
+        key_counts: KeyCounts | None,
+        *,
+        has_lanes_of_buckets: bool,
+    ) -> None:
         """Create an empty table. `producer_id` is the beginning of the names under which lanes number their
-        batches. `key_counts` counts the hash of each message; None counts nothing.
+        batches. `key_counts` counts the hash of each message; None counts nothing. `has_lanes_of_buckets` is
+        True if each entry bucket needs a lane of its own, False for one lane for each segment.
         """
         self.snapshot = snapshot
         """Layout used for routing."""
         self._producer_id, self._key_counts = producer_id, key_counts
-        self._lanes: dict[tuple[int, int], SendLane] = {}
-        """Lanes by segment id and number of the entry bucket."""
+        self._has_lanes_of_buckets = has_lanes_of_buckets
+        self._lanes: dict[tuple[int, int | None], SendLane] = {}
+        """Lanes by segment id and number of the entry bucket, None for the lane of a segment."""
         self._routes: dict[str | bytes, tuple[SendLane, bytes, int, int]] = {}
         self._turn = itertools.count()
 
@@ -98,10 +107,10 @@ class LaneTable:
         return segment, starts[turn // len(active) % len(starts)]
 
     def _lane(self, segment: Segment, bucket_hash: int) -> SendLane:
-        """Return the lane of the segment's bucket that contains `bucket_hash`, created if necessary. A
-        segment with one bucket accepts batches with any bucket hash.
+        """Return the lane of the segment's bucket that contains `bucket_hash`, or of the whole segment, created
+        if necessary. A segment with one bucket accepts batches with any bucket hash.
         """
-        bucket = bucket_of(segment.bucket_splits, bucket_hash)
+        bucket = bucket_of(segment.bucket_splits, bucket_hash) if self._has_lanes_of_buckets else None
         lane = self._lanes.get((segment.segment_id, bucket))
         if lane is None:
             lane = lane_of(self.snapshot, segment, bucket, self._producer_id)

@@ -1,9 +1,9 @@
 """Sends keyed messages to the segment that owns them, in order for each key across splits and merges.
 
 Messages wait in one lane for each entry bucket of a segment and are sent in batches, so that a batch contains
-one bucket's messages and the bucket's reader receives it whole (PIP-486). A lane sends at most one batch at a
-time, in a thread of the producer, while the application continues: a second batch could be stored although
-the first was not.
+one bucket's messages and the bucket's reader receives it whole (PIP-486). A data plane whose readers receive
+single messages needs only one lane for each segment. A lane sends at most one batch at a time, in a thread of
+the producer, while the application continues: a second batch could be stored although the first was not.
 
 If a segment is fenced, its lanes wait until the layout with the segment's successors is published; other
 lanes continue (`successor_routing`). Nothing is sent twice: a batch whose response was lost is first repeated

@@ -1,4 +1,4 @@
-"""Holds the messages of one entry bucket on their way from a producer to a log."""
+"""Holds the messages of one entry bucket, or of one segment, on their way from a producer to a log."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ a tenth of the time of sending, and does not track plain tuples.
 
 
 class SendLane:
-    """The messages of one entry bucket of a segment, oldest first.
+    """The messages of one entry bucket of a segment, or of a whole segment, oldest first.
 
     `in_doubt` holds the number and the messages of the batch that is in flight or whose response was lost.
     `producer` is the name under which the batches are numbered. A log compares the numbers of one name, so
@@ -49,9 +49,8 @@ class SendLane:
     )
 
     def __init__(self, segment_id: int, backing_topic: str, bucket: HashRange | None, producer: str) -> None:
-        """Create an empty lane. `bucket` is the range of the entry bucket, None if the segment has only one
-        bucket. `producer` is the producer's id, to which the name of the lane adds the first hash of the
-        bucket.
+        """Create an empty lane. `bucket` is the range of the entry bucket, None for a whole segment.
+        `producer` is the producer's id, to which the name of the lane adds the first hash of the bucket.
         """
         self.segment_id, self.backing_topic, self.bucket = segment_id, backing_topic, bucket
         self.producer = producer if bucket is None else f"{producer}-{bucket.start:04x}"
@@ -128,11 +127,13 @@ class SendLane:
         return not self.waiting and self.in_doubt is None
 
 
-def lane_of(snapshot: TopicSnapshot, segment: Segment, bucket: int, producer: str) -> SendLane:
+def lane_of(snapshot: TopicSnapshot, segment: Segment, bucket: int | None, producer: str) -> SendLane:
     """Return an empty lane for an entry bucket of a segment in the snapshot. `bucket` is the number of the
-    bucket in the segment, from 0; `producer` is the producer's id.
+    bucket in the segment, from 0; None stands for the whole segment. `producer` is the producer's id.
     """
-    bounds = bucket_ranges(segment.bucket_splits)[bucket] if segment.bucket_splits else None
+    bounds = (
+        bucket_ranges(segment.bucket_splits)[bucket] if bucket is not None and segment.bucket_splits else None
+    )
     return SendLane(segment.segment_id, snapshot.backing_topics[segment.segment_id], bounds, producer)
 
 

@@ -20,7 +20,7 @@ from controller.client.layout_source import LayoutSource
 from controller.client.layout_watch import LayoutWatch
 from controller.client.retry import retry_for
 from controller.client.send_lane import SendLane, WaitingMessage, lane_of
-from controller.dataplane.log_client import EagerLogClient, LogClient, OutgoingMessage
+from controller.dataplane.log_client import EagerLogClient, LogClient, MessageLogClient, OutgoingMessage
 from controller.domain.entry_buckets import bucket_of
 from controller.domain.key_hash import key_hash
 
@@ -65,7 +65,12 @@ class SuccessorRouting:
         self.is_outdated = True
         """True if a layout may exist that is newer than the layout used for routing."""
         self.watch = LayoutWatch(source, topic, on_change=self._changed)
-        self.lanes = LaneTable(self.watch.snapshot, producer_id, key_counts)
+        self.lanes = LaneTable(
+            self.watch.snapshot,
+            producer_id,
+            key_counts,
+            has_lanes_of_buckets=not isinstance(logs, MessageLogClient),
+        )
         """The lanes under the newest layout, once no batch for a removed segment is in doubt."""
         self._opened_ahead = self.watch.snapshot
 

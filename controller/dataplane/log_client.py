@@ -8,7 +8,7 @@ guarantees that hold for every call and error.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 from controller.domain.hash_range import HashRange
 
@@ -276,6 +276,15 @@ class LogClient(Protocol):
 
     def close(self) -> None:
         """Close the readers and the connections."""
+
+
+@runtime_checkable
+class MessageLogClient(LogClient, Protocol):
+    """A log client whose readers receive single messages, not whole entries. A batch without `bucket` may
+    therefore contain messages of all entry buckets of a segment, and is stored in one call.
+    """
+
+    delivers_single_messages: Literal[True]
 
 
 @runtime_checkable

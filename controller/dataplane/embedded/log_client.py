@@ -15,7 +15,7 @@ import threading
 import uuid
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
-from typing import Protocol
+from typing import Literal, Protocol
 
 from sqlalchemy import URL
 
@@ -58,12 +58,14 @@ class _Reader(Protocol):
 
 
 class EmbeddedLogClient(OneProcess):
-    """A `LogClient` on the PostgreSQL at `url`. Connects at the first call, and listens from the first reader
+    """A `MessageLogClient` on the PostgreSQL at `url`. Connects at the first call, and listens from the first reader
     on.
 
     Calls raise DataPlaneUnavailable if PostgreSQL cannot serve them at present, and DataPlaneTimeout without
     an answer within `call_timeout_seconds`.
     """
+
+    delivers_single_messages: Literal[True] = True
 
     def __init__(
         self,

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from controller.client.producer import Producer
-from controller.dataplane.log_client import LogClient
+from controller.dataplane.log_client import LogClient, OutgoingMessage
 from controller.domain.errors import (
     DataPlaneUnavailable,
     InvalidInput,
@@ -415,6 +415,30 @@ def test_buckets_send_at_once_and_each_of_them_one_batch_at_a_time(
     assert logs.met == 4
     assert logs.most_of_one_bucket == 1
     assert flows(bench, 0) == in_order(5)
+
+
+def test_logs_that_deliver_single_messages_get_one_batch_for_all_buckets_of_a_segment(
+    bench: Bench, source: PostgresSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call for each of 256 buckets would take seconds."""
+    bench.topic_with(segments=2)
+    batches, append = list[tuple[str, HashRange | None]](), bench.logs.append
+
+    def record(
+        topic: str, messages: Sequence[OutgoingMessage], *, bucket: HashRange | None, **options: Any
+    ) -> int:
+        batches.append((topic, bucket))
+        return append(topic, messages, bucket=bucket, **options)
+
+    monkeypatch.setattr(bench.logs, "append", record)
+    with Producer(source, bench.logs, TOPIC) as producer:
+        send_numbered(producer, range(5))
+        producer.send(b"0", None)
+        producer.flush()
+
+    assert all(segment.bucket_splits for segment in bench.layout.active), "each has several buckets"
+    assert sorted(batches) == [(bench.log_of(0), None), (bench.log_of(1), None)]
+    assert flows(bench, 0, 1) == in_order(5) | {b"": [0]}
 
 
 def test_what_could_not_be_sent_meanwhile_is_raised_by_the_next_send_which_is_kept(
