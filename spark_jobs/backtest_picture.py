@@ -32,7 +32,7 @@ def picture(run: Simulation, capacity: LoadStats) -> dict[str, Any]:
     number of actions left out; `refusals` (see `_refusals`), and `ring` (see `ring`).
 
     `capacity`: the rates that one segment can carry, in which `load` is counted. `max_load` is counted as in `run`, which must have the
-    same capacity. The rule must have been evaluated at least once.
+    same capacity.
     """
     step_ms = run.series.step_seconds * 1000
     every = -(-run.series.steps // POINTS)
@@ -74,7 +74,7 @@ def _refusals(run: Simulation) -> dict[str, list[tuple[int, int]]]:
     """Return, by reason, the spans in which consecutive evaluations had a refusal with this reason, whatever its segment: pairs of begin
     and end in milliseconds since the Unix epoch, in the order of time. A span lasts from the step of its first evaluation to the step of
     the first evaluation without the reason, or to the end of the series. Of each reason the SPANS longest are kept, of equal ones the
-    earliest. The rule must have been evaluated at least once.
+    earliest.
     """
     step_ms = run.series.step_seconds * 1000
     ends = [*(verdict.step for verdict in run.verdicts), run.series.steps][1:]  # none without a verdict

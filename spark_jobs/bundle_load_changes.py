@@ -216,7 +216,7 @@ def build_hot_topics(
     first hash of its bundle (lower_bound), its own hash, its broker, rates, producers and consumers.
 
     `topics` are the sound landed rows, of which the rows of the reports in `reports` count. `limits`: cluster, namespace, max_topics,
-    max_sessions (producers and consumers together; 0: none), max_msg_rate, max_byte_rate; the rates are in and out together. A topic in two
-    reports appears twice, with different `instant_ms`.
+    max_sessions (producers and consumers together; 0: none), max_msg_rate, max_byte_rate; the rates are in and out together. A topic in the
+    reports of two brokers has a row for each.
     """
     return judged.sparkSession.sql(_HOT_TOPICS, judged=judged, topics=topics, reports=reports, limits=limits)

@@ -126,7 +126,9 @@ def build_sketches(counts: DataFrame, since_ms: int, until_ms: int) -> DataFrame
 
 def build_rates(samples: DataFrame, window: LoadWindow) -> DataFrame:
     """Return the rates of every segment that has an interval between two samples which ends in the window: topic_id, segment_id, four
-    rates per second, observed_at_ms, covered_ms, and the source of the latest valid interval. `samples` must be SOUND.
+    rates per second, observed_at_ms (end of the latest valid interval) and the source of that interval, and covered_ms, the milliseconds of
+    the window in valid intervals. Of several readers of a segment, only the reader with the largest covered_ms counts. `samples` must be
+    SOUND.
 
     If covered_ms is 0, a counter decreased in or next to each interval: the rates and observed_at_ms are null, and source is the source
     that was read last.

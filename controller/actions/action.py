@@ -83,7 +83,7 @@ class Action(Generic[RequestT, ResponseT]):
     without confirmation.
     """
     default_wait_seconds: float = 60.0
-    """Seconds for which commands and forms wait for an operation if the caller gives no time."""
+    """Seconds for which the command waits for an operation if its user gives no time. Forms have a default of their own."""
     waits: bool = False
     """True if the action waits although its response is not an operation."""
     answer_seconds: float = 30.0
@@ -155,8 +155,8 @@ def about(topic: str | None) -> Iterator[None]:
 
 
 def perform_in(context: Context, action: AnyAction, request: BaseModel) -> Any:
-    """Perform the action once and return its response, in parts only its first part. Errors of `_TOPIC_ERRORS` get the
-    name of the request's topic, if the request has one.
+    """Perform the action for this request and return its response; of an action that has parts, perform the first part
+    only. Errors of `_TOPIC_ERRORS` get the name of the request's topic, if the request has one.
 
     If a request whose response is an operation fails with NotFound, and the same request with the same key has an
     operation, the response about this operation is returned: the topic was deleted after the earlier attempt. Raises

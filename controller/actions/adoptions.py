@@ -217,9 +217,8 @@ def attach(context: Context, request: AttachTopic) -> AttachmentResponse:
 
 
 def _segments_on_broker(context: Context, request: AttachTopic) -> list[SegmentDocument]:
-    """Return the active segments of the broker's layout, by range. The data plane must be configured here. Raises
-    Unsupported for a data plane that keeps no layouts, TopicNotFound if the broker lacks the topic, and the errors of
-    the data plane.
+    """Return the active segments of the broker's layout, by range. Raises Unsupported for a data plane that keeps no
+    layouts or is not configured here, TopicNotFound if the broker lacks the topic, and the errors of the data plane.
     """
     keeper = topic_admin.layout_keeper(context.app.planes, request.data_plane)
     return [SegmentDocument.of(segment) for segment in keeper.read_layout(request.topic).active]

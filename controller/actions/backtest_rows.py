@@ -83,8 +83,8 @@ def by_load(rows: Sequence[Row]) -> list[Row]:
 
 
 def cells(rows: Iterable[Row]) -> list[Row]:
-    """Return copies of summary rows for a table: regrets and excess hours as text with two decimals, and durations in words in the added
-    columns `overload` and `silent`.
+    """Return copies of summary rows for a table: regrets and excess hours as text with two decimals, resealed rings as text with one
+    decimal, reshapes as whole numbers, and durations in words in the added columns `overload` and `silent`.
     """
     return [
         {

@@ -215,7 +215,8 @@ def promote(context: Context, request: PromoteCandidate) -> WeighedCandidate:
     """Backtest the topic's newest candidate and the policy in force on the last `days` days, then promote the candidate if
     it would have cost less, otherwise refuse it (at equal cost too); with `ask`, request an approval instead of
     promoting. The backtest is stored. A dry run compares the two only, and stores nothing. A candidate that was promoted
-    or refused before is returned as it is, without a backtest.
+    or refused before is returned as it is, without a backtest; so is a candidate that another request promotes or refuses
+    during the backtest.
 
     Raises InvalidInput for more than `MOST_DAYS` days on a server, TopicNotFound, NotFound without a candidate, Conflict
     for a withdrawn candidate, fewer recorded days than `DAYS_NEEDED` or a backtest without a result, and the errors of
@@ -241,7 +242,9 @@ def promote(context: Context, request: PromoteCandidate) -> WeighedCandidate:
 
 
 def _weighed(context: Context, promotion: policy_candidates.Promotion) -> WeighedCandidate:
-    """Return the response about a promotion. Without a comparison, the candidate had ended before the request."""
+    """Return the response about a promotion. Without a comparison, the candidate had ended before the request, or another request
+    ended it during the backtest.
+    """
     comparison, candidate = promotion.weighed, promotion.candidate
     return WeighedCandidate(
         **_fields(context, promotion.topic, candidate),

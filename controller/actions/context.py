@@ -100,8 +100,8 @@ class Context:
     ) -> OperationResponseT:
         """Return a response of class `kind` about the intended operation, with the `extra_fields`, after the wait
         that the options allow. An operation that was aborted or is still in progress is in the response, not
-        raised. In a dry run, do not wait, and return the operation without an id but with the layout epoch on which
-        it was planned.
+        raised. In a dry run, do not wait, and return the operation without an id but with the present layout epoch
+        of its topic (None if only the dry run creates the topic).
         """
         if self.dry_run:
             epoch = self._epoch_of(intent.operation.topic_name)
@@ -135,7 +135,9 @@ class Context:
                 return operations.get_operation(tx, operation.operation_id)
 
     def _epoch_of(self, topic: str) -> int | None:
-        """Return the layout epoch of the topic of that name; None if there is none, because only the dry run has created the topic."""
+        """Return the layout epoch of the topic of that name; None if there is no such topic, for example because only the dry run
+        has created it.
+        """
         try:
             with self.store.transaction() as tx:
                 return topics.find_topic(tx, topic).epoch

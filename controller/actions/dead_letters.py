@@ -73,11 +73,12 @@ class RedriveResponse(Response):
 
 def redrive(context: Context, request: RedriveDeadLetters) -> RedriveResponse:
     """Put at most `limit` dead letters back (None: all), and at most `PART_LIMIT` in one call, the oldest first.
-    Acknowledge them in their log. Return the numbers of messages put back and left. A dry run puts none back, and
-    returns the number for all calls together.
+    Acknowledge them in their log, whose other reader is disconnected. Return the numbers of messages put back and left.
+    A dry run puts none back, and returns the number for all calls together.
 
     Raises TopicNotFound, SubscriptionNotFound, NotFound if the subscription never had a dead letter, Unsupported if the
-    topic's data plane is not configured here or has no dead-letter logs, and the errors of the data plane.
+    topic's data plane is not configured here or has no dead-letter logs, and the errors of the data plane and of
+    `Producer.flush`. After these errors, some messages may have been put back.
     """
     logs = DeadLetterLogs(context.store, context.app.planes)
     log = logs.find(request.topic, request.subscription)

@@ -128,10 +128,10 @@ def _value(value: object) -> str:
 
 
 def set_policy(context: Context, request: SetPolicy) -> PolicyResponse:
-    """Set parameters at the level (None removes a parameter), and return the level before and after. A dry run
-    evaluates up to `policy_admin.MOST_TOPICS` topics of the level instead of writing. Raises TopicNotFound,
-    TopicNotLive, LostRace, and InvalidPolicy for an unknown parameter, a value of a wrong type, or a policy that is not
-    valid together with the levels above.
+    """Set parameters at the level (None removes a parameter), with `replace` also remove its other parameters, and return
+    the level before and after. A dry run evaluates up to `policy_admin.MOST_TOPICS` topics of the level instead of
+    writing. Raises TopicNotFound, TopicNotLive, LostRace, and InvalidPolicy for an unknown parameter, a value of a wrong
+    type, or a policy that is not valid together with the levels above.
     """
     return _change(context, request.level, request.parameters, replace=request.replace)
 
@@ -139,7 +139,8 @@ def set_policy(context: Context, request: SetPolicy) -> PolicyResponse:
 def remove(context: Context, request: RemovePolicy) -> PolicyResponse:
     """Remove all parameters of the level, and return the level before and after; parameters of the cluster get
     their defaults. A dry run evaluates up to `policy_admin.MOST_TOPICS` topics of the level instead of writing.
-    Raises TopicNotFound, TopicNotLive, LostRace, and InvalidPolicy if the levels above are not readable or not valid.
+    Raises TopicNotFound, TopicNotLive, LostRace, and InvalidPolicy for a namespace, in a dry run also for a topic, if the
+    levels above are not readable or not valid.
     """
     return _change(context, request.level, {}, replace=True)
 
@@ -149,7 +150,7 @@ def _change(context: Context, level: str, parameters: Mapping[str, Any], *, repl
     before and after. `replace`: True to remove its other parameters. A dry run writes nothing and locks nothing; it
     evaluates up to `policy_admin.MOST_TOPICS` topics of the level on a snapshot. Raises TopicNotFound, TopicNotLive,
     InvalidPolicy for a document that is not valid by itself or with the levels above, and, outside a dry run, LostRace
-    if the level was changed again and again in the meantime.
+    if the level was changed again and again in the meantime. A topic's empty document is checked in a dry run only.
     """
 
     def merged(before: Document) -> Document:

@@ -228,8 +228,9 @@ def create(context: Context, request: CreateSubscription) -> OperationResponse:
 
     Raises TopicNotFound, TopicNotLive, InvalidInput for a name that the data plane does not permit, Conflict if the name
     is taken or the request key was used for another request, and InvalidPolicy if the policy is needed and not readable
-    (a repeated request too). For standard consumers, also raises Conflict unless the kind is STREAM, Unsupported if the
-    data plane has no gates or consumers of another type are attached, and the errors of the data plane.
+    (a repeated request too). For standard consumers, also raises Conflict unless the kind is STREAM, or if they would read
+    a segment before its ancestors, Unsupported if the data plane has no gates or consumers of another type are attached,
+    and the errors of the data plane.
     """
     with context.store.transaction() as tx:
         topic = topics.find_topic(tx, request.topic)
@@ -305,7 +306,7 @@ def set_sharing(context: Context, request: SetSharing) -> SharingResponse:
 def seek(context: Context, request: SeekSubscription) -> SeekResponse:
     """Write the intent to move the subscription, and return its operation after the wait that the context allows.
     Consumers first release their buckets, within `release_seconds` (None: the grace period of the settings). A dry run also reads the first
-    `MOST_CURSORS` cursors that would move from the data plane, with the errors of the data plane.
+    `MOST_CURSORS` cursors that would move from the data plane, with its errors, and Unsupported if it is not configured here.
 
     Raises InvalidInput for an invalid target, TopicNotFound, TopicNotLive, SubscriptionNotFound, Unsupported if a broker
     keeps the layout, and Conflict for a target that the kind of subscription does not permit, if standard consumers

@@ -186,11 +186,12 @@ def delete(context: Context, request: DeleteTopic) -> DeletionResponse:
 
 def recover(context: Context, request: RecoverTopic) -> RecoveryResponse:
     """Compare the topic's logs with the database, repair the differences, and return them; a difference that was
-    not repaired has an `error`. The topic counts as unverified until the comparison has succeeded. A dry run changes
-    nothing.
+    not repaired has an `error`. If the logs are ahead, the layout is rebuilt from them, or the topic is held. The topic
+    counts as unverified until the comparison has succeeded. A dry run changes nothing.
 
-    Raises TopicNotFound for a topic that is neither in the database nor, with `data_plane`, has logs there, Unsupported
-    if the data plane is not configured here or keeps layouts, and DataPlaneUnavailable if a log does not answer.
+    A topic that is not in the database is added if the data plane `data_plane` has logs of it; otherwise TopicNotFound is
+    raised. Also raises Unsupported if the data plane is not configured here or keeps layouts, DataPlaneUnavailable if a
+    log does not answer, and TopicHeld, SegmentBusy or LostRace if the repair of a terminated log cannot be intended.
     """
     recovery = reconciler.recover(
         context.store,

@@ -65,8 +65,8 @@ class RecordObservation(Observation):
             )
 
     def _move(self, layout: SegmentLayout, new: Sequence[int], old: Sequence[int]) -> None:
-        """Continue with the segments of the layout, of which those at the indexes `new` were at `old`; the others have no
-        record, and have the memory of their parents until they are measured.
+        """Continue with the segments of the layout, of which those at the indexes `new` were at `old`; the others have
+        no record and no memory until they are measured, and the memories of their parents are kept until then.
         """
         self.arrays.move(new, old, len(layout.active))
         if self.rule.memory_ticks:

@@ -45,10 +45,10 @@ class Conditions:
     `tick_seconds` the rule is evaluated: multiples of the series' step, and a tick is a multiple of a report.
     `consumers[step]`: number of registered consumers; None if the topic has no such subscription. They share the
     segments. `clients`: number of other clients, such as producers, that are connected to every segment. If there are
-    any, actions use the policy's budget of reconnections per minute. `sketches`: True if the rule gets the key
-    histogram of each segment, if the series has one. `retention_seconds`: time after which sealed segments are
-    removed. `actuation_seconds`: time from a decision until its reshape takes effect, rounded up to whole steps; a rule
-    with an `actuation_seconds` of its own uses that instead.
+    consumers or clients, actions use the topic's budget of reconnections per minute. `sketches`: True if the rule gets
+    the key histogram of each segment, if the series has one. `retention_seconds`: time after which sealed segments are
+    removed, when the next reshape takes effect. `actuation_seconds`: time from a decision until its reshape takes
+    effect, rounded up to whole steps; a rule with an `actuation_seconds` of its own uses that instead.
     """
 
     tick_seconds: int = 60
@@ -262,9 +262,10 @@ class _Run:
         return (tick + 1) * self.steps_per_tick
 
     def _evaluate(self, tick: int) -> bool:
-        """Evaluate the rule once at this tick: add the measurements, commit the reshapes that are due, and begin the
-        reshapes that the rule chooses. Return True if the rule took an action, or if a running reshape was committed.
-        Raises the planners' errors, and the errors of `_begin`.
+        """Evaluate the rule at this tick: add the measurements, commit the reshapes that are due, and begin the
+        reshapes that the rule chooses. If the rule chooses an action while reports are deferred (`settle`), its answer
+        with these reports counts instead. Return True if the rule took an action, or if a running reshape was
+        committed. Raises the planners' errors, and the errors of `_begin`.
         """
         self.observation.advance(tick)  # before the layout changes, because the reports are of the old layout
         has_changed = self._commit_due(tick)

@@ -70,9 +70,10 @@ class Bundles:
         """Aggregate one window of `bundle_window_seconds` on Spark, and merge the result into PostgreSQL with the login of the loader.
 
         The window ends at `window_end_ms` (milliseconds since the Unix epoch), or now if that is None or 0. `applied` of the result is
-        False if nothing was merged: no broker reported, or this run, this window or a later one was merged before. Files that cannot be
-        read are quarantined in any case. Raises StoreUnavailable, OSError if the storage of the reports does not answer, InvalidInput
-        for a window of 0 s or less, and the errors of the Spark session. The call opens a connection pool of its own and closes it.
+        False if nothing was merged: no file of brokers landed, or this run, this window or a later one was merged before. Files that
+        cannot be read are quarantined in any case. Raises StoreUnavailable, OSError if the storage of the reports does not answer,
+        InvalidInput for a window of 0 s or less, and the errors of the Spark session. The call opens a connection pool of its own and
+        closes it.
         """
         from controller.bundles.services.aggregation import aggregate, window_ending_at
 

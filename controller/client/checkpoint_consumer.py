@@ -172,17 +172,21 @@ class CheckpointConsumer(OneProcess, ClosesOnExit):
         )
 
     def pause(self) -> None:
-        """Deliver no messages until `resume`; `receive` then waits and returns None. For any thread."""
+        """Deliver no messages until `resume`; `receive` then waits and returns None. No log is opened
+        meanwhile, so `receive` raises the error that a log had at the pause, after `patience_seconds` if it
+        is DataPlaneUnavailable or SegmentNotFound. For any thread.
+        """
         self._is_paused = True
 
     def resume(self) -> None:
-        """Deliver messages again."""
+        """Deliver messages again. For any thread."""
         self._is_paused = False
         self._wakeup.set()
 
     def close(self, timeout_seconds: float | None = None, *, leave: bool = True) -> None:  # noqa: ARG002
-        """Stop reading, within `timeout_seconds` (default: 30). Readers that are not closed by then are
-        closed in the background, which is logged. Raises InvalidInput for a time below 0 or above a day.
+        """Stop reading, within `timeout_seconds` (default: 30), but up to two seconds if that is shorter.
+        Readers that are not closed by then are closed in the background, which is logged. Raises InvalidInput
+        for a time below 0 or above a day.
 
         Nothing is acknowledged, and no other consumer waits for this one. `leave` has no effect; it exists so
         that consumers of all kinds are closed in the same way.

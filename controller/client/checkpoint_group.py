@@ -217,8 +217,8 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
         return self._rounds.receive(timeout_seconds, self._poll_or_raise, self._due_at, self._demand_alive)
 
     def holds(self, batch: CheckpointBatch) -> bool:
-        """Return True if the segment still belongs to this member, according to the last message of the
-        leader. If False, another member receives these messages.
+        """Return True if the newest assignment still contains this ownership of the segment, and the leader
+        has responded recently. If False, the messages may be delivered again, to another member.
         """
         segment = self._segments.get(batch.segment_id)
         return segment is not None and segment is batch.origin and self._is_ours(segment)
@@ -245,8 +245,9 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
         return tuple(statuses[segment_id] for segment_id in sorted(statuses))
 
     def pause(self) -> None:
-        """Deliver no messages until `resume`, and keep the segments. Continue to call `receive`. For any
-        thread.
+        """Deliver no messages until `resume`, and keep the segments, except those that are assigned to
+        another member. Continue to call `receive`. No log is opened meanwhile, so `receive` raises the error
+        that a log had at the pause, as if the log were still out of reach. For any thread.
         """
         self._is_paused = True
 
@@ -440,8 +441,8 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
     def _open(self, segment_reader: SegmentReader[PositionReader]) -> PositionReader:
         """Open the reader of a segment. Runs in a background thread. For a segment that no stored value
         names, first looks up the position of the start time, and sets the segment's position to it. Raises
-        DataPlaneUnavailable, to be retried at once, if the segment is no longer assigned to this member, and
-        the errors of `LogClient.locate` and `open_at`.
+        DataPlaneUnavailable if the segment is no longer assigned to this member, so that its reading was
+        dropped, and the errors of `LogClient.locate` and `open_at`.
         """
         segment = self._segments.get(segment_reader.segment_id)
         if segment is None:

@@ -42,8 +42,9 @@ class DelayedSends:
         self._waits.set()
 
     def close(self) -> None:
-        """End the thread without sending waiting messages. The thread must have been started. Waits for a
-        batch that the thread is sending.
+        """End the thread, and wait, without a limit, until it has ended. The thread must have been started.
+        The thread may call `send_due` once more, so the owner must keep `send_due` from sending waiting
+        messages.
         """
         self._closing.set()
         self._waits.set()

@@ -78,13 +78,14 @@ class DeliveryCounts:
 
     def opened(self, owned: OwnedBucket, position: Position) -> Opening:
         """Report to a worker that reading begins at this message, and return the stored counts of the bucket,
-        including this opening.
+        including this opening, which counts once if the process repeats the call. Each message that another
+        process began and did not end is charged with a death first; counts of earlier messages are deleted.
         """
         answer = self._ask("opened", {**_ownership(owned), "position": position})
         return msgspec.convert(answer, _OPENING.type)
 
     def closed(self, owned: OwnedBucket) -> None:
-        """Report that the consumer has closed the bucket without a crash."""
+        """Report that the consumer has closed the bucket without a crash, which resets `openings` to 1."""
         self._ask("closed", _ownership(owned))
 
     def note(
@@ -96,7 +97,7 @@ class DeliveryCounts:
         error: str | None = None,
     ) -> None:
         """Report an event of the message's n-th delivery to a worker; n is `deliveries`. `error` is the text
-        of a failure. Idempotent.
+        of a failure; None keeps the stored text. ENDED deletes the stored counts of the message. Idempotent.
         """
         report = {"position": position, "event": event.value, "deliveries": deliveries, "error": error}
         self._ask("deliveries", {**_ownership(owned), **report})

@@ -124,7 +124,7 @@ class _HistoryFile(ClosesOnExit):
         os.ftruncate(self._descriptor, _whole_lines(self._descriptor))
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file. Call it once; a second call raises OSError."""
         os.close(self._descriptor)
 
     def _write(self, event: Event, messages: Iterable[Message], end: str) -> None:

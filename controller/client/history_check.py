@@ -476,7 +476,7 @@ class _Judge:
 
     def _check_owner(self, message: int, owner: int, at: int) -> None:
         """Record a fault if the attachment receives a message of the key although another attachment has
-        received one after it. Otherwise the attachment is the key's present owner.
+        become the key's present owner after it. Otherwise the attachment is the key's present owner.
         """
         state = self._key
         if owner == state.present:
@@ -543,8 +543,8 @@ class _Judge:
         self._on_failed(message, owner, at)
 
     def _on_failed(self, message: int, owner: int, _at: int) -> None:
-        """End the processing of the message by its owner. The message does not count as ended, so its
-        successor may not begin. No effect if the owner is not processing the message.
+        """End the processing of the message by its owner, without counting the message as ended, which its
+        successor waits for. No effect if the owner is not processing the message.
         """
         messages_in_progress = self._key.working.get(owner)
         if messages_in_progress is not None:

@@ -35,8 +35,8 @@ class HttpSource:
 
     def watch(self, topic_id: int, on_change: Callable[[], None]) -> EventWatch:
         """Open a stream of changes until the returned watch is closed. `on_change` is called in the stream's
-        thread after every change, and when a worker refuses the stream. `topic` must have read the topic
-        before, otherwise KeyError is raised.
+        thread after every change, each time the stream was opened, and when a worker refuses the stream.
+        `topic` must have read the topic before, otherwise KeyError is raised.
         """
         path = f"{topic_path(self._names[topic_id])}/layout/watch"
         # A refusal counts as a change, because the owner's next read of the topic returns its reason.

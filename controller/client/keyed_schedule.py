@@ -56,17 +56,17 @@ class WorkItem:
     deaths: int = 0
     """Number of processes that died during a delivery."""
     is_noted: bool = False
-    """True if the ends of the message's deliveries are reported to a worker; with `is_alone`, also their
-    beginnings.
+    """True if a success of the message is reported to a worker too, as every failure is; with `is_alone`,
+    also the beginnings of its deliveries.
     """
     is_alone: bool = False
     """True if the process handles no other message during the present delivery, so that a death of the process
     is due to this message.
     """
     is_tried: bool = False
-    """True once the message was begun, and was not done, after it was offered."""
+    """True once `KeyedSchedule.failed` was called for the message."""
     error: str | None = None
-    """Error of the last processing; None after a success."""
+    """Error of the last delivery that failed, perhaps in an earlier process; None if none is known."""
     why: str | None = None
     """Why the message is not done; None if it only waits for its turn."""
     failing_since: datetime | None = None

@@ -209,7 +209,8 @@ class KeyedWork(OneProcess, ClosesOnExit):
         return self._running
 
     def run(self, is_stopping: Callable[[], bool]) -> None:
-        """Repeat `turn` until `is_stopping`, which is called at least once a second, returns True.
+        """Repeat `turn` until `is_stopping`, which is called before each turn, returns True. A turn waits for
+        work for up to a second, and takes longer while an acknowledgement is retried or `on_release` runs.
 
         Raises the errors of `turn`.
         """
@@ -218,10 +219,11 @@ class KeyedWork(OneProcess, ClosesOnExit):
 
     def turn(self, timeout_seconds: float) -> None:
         """Do one cycle: receive, acknowledge done messages, release buckets, and begin messages on free
-        threads. If nothing was received, wait up to `timeout_seconds` for more work.
+        threads. If nothing was received, wait up to `timeout_seconds`, and at most LOOK_SECONDS, for more
+        work.
 
         Raises the errors of `StreamConsumer.receive` and of `StreamConsumer.acknowledge`, InvalidInput after
-        `close`, and the exception of a handler that is not an Exception.
+        `close`, the exception of a handler that is not an Exception, and the exceptions of the observer.
         """
         self._demand_open()
         batch = self._consumer.receive(0.0)
@@ -240,9 +242,9 @@ class KeyedWork(OneProcess, ClosesOnExit):
 
         The call takes at most `timeout_seconds` (default: 30), but up to two seconds if that is shorter.
         Messages that are still being processed then are not acknowledged, which is logged; they are delivered
-        again. Raises the exception of a handler that is not an Exception, and InvalidInput for a time below 0
-        or above a day. A fifth of the time, and at least a second, is reserved for acknowledging, which also
-        happens after an interruption.
+        again. Raises the exception of a handler that is not an Exception, the exceptions of the observer and
+        of `on_release`, and InvalidInput for a time below 0 or above a day. A fifth of the time, and at least
+        a second, is reserved for acknowledging, which also happens after an interruption.
         """
         timing = self._begin_close(timeout_seconds)
         try:

@@ -49,7 +49,8 @@ class LaneTable:
     def put(self, payload: bytes, key: str | bytes | None, metadata: Metadata | None) -> SendLane:
         """Append the message to the lane of its key, or without a key to the next lane in rotation, under the
         layout of `snapshot`. Return the lane. Counts the key's hash, or a message without a key, if key
-        counts are on. Raises InvalidInput, and appends nothing, for a key without a UTF-8 form.
+        counts are on; a message that is routed again is counted again. Raises InvalidInput, and appends
+        nothing, for a key without a UTF-8 form.
         """
         if key is None:
             segment, bucket_hash = self._next_place()

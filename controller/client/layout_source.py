@@ -37,18 +37,17 @@ class Watch(Protocol):
 
 
 class LayoutSource(Protocol):
-    """A source of layouts. Safe to share between threads. Every call raises StoreUnavailable while the source
-    is out of reach.
-    """
+    """A source of layouts. Safe to share between threads."""
 
     def topic(self, name: str) -> TopicSnapshot:
-        """Return the present state of the topic. Raises TopicNotFound, or TopicNotLive while the topic is
-        being created.
+        """Return the present state of the topic. Raises TopicNotFound, TopicNotLive while the topic is being
+        created, or StoreUnavailable while the source is out of reach.
         """
 
     def watch(self, topic_id: int, on_change: Callable[[], None]) -> Watch:
         """Begin to follow the layout, until the returned watch is closed: call `on_change` from another
-        thread after every change, and after a gap in the notifications.
+        thread after every change, and after a gap in the notifications. Does not wait for the source, and
+        goes on after an outage.
 
         `on_change` may be called without a change, and must not block.
         """

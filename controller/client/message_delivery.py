@@ -93,7 +93,8 @@ class Handling:
         """Deliver the message once, and return the outcome: DONE if the handler returned; FAILED if it raised
         an Exception or returned unfinished work such as a coroutine; BROKEN after any other exception, such
         as SystemExit or an error of the observer. Raises nothing. PUT_OFF, without a delivery, if the report
-        before the handler fails, or if the bucket may have been lost since the message was chosen.
+        before the handler fails, or if the consumer was paused or may have lost the bucket since the message
+        was chosen.
 
         A message that has reached the limit before is not delivered, and like a message that fails with its
         last delivery it is stored as a dead letter, with the outcome of `_store_dead_letter`. Without a

@@ -429,8 +429,8 @@ class Producer(OneProcess, StoresOnExit):
             raise _of_queued(error) from error
 
     def _demand_sent(self) -> None:
-        """Raise the error of the first lane that has one, once: the lane forgets the error and is retried. If
-        no lane has one, note that there is none.
+        """Raise the error of the first lane that has an error, once: the lane forgets the error and is
+        retried. If no lane has an error, clear `_has_failed`.
         """
         for lane in self._lanes:
             if lane.error is not None:

@@ -246,7 +246,9 @@ class QueueConsumer(OneProcess, ClosesOnExit):
 
     @property
     def in_hand(self) -> int:
-        """Number of messages that were received and neither acknowledged nor returned."""
+        """Number of messages that were received and neither acknowledged nor returned, without the messages
+        of readers that were lost and opened again.
+        """
         return sum(segment_buffer.in_hand for segment_buffer in self._buffers())
 
     def receive(self, timeout_seconds: float) -> QueuedMessage | None:
@@ -340,13 +342,15 @@ class QueueConsumer(OneProcess, ClosesOnExit):
         self._wakeup.set()
 
     def close(self, timeout_seconds: float | None = None, *, leave: bool = True) -> None:  # noqa: ARG002
-        """Leave the queue, within `timeout_seconds` (default: 30). Readers that are not closed by then are
-        closed in the background, which is logged. Raises InvalidInput for a time below 0 or above a day.
+        """Leave the queue, within `timeout_seconds` (default: 30). A limit below 10 seconds may be exceeded
+        by a second, and the call may always take 3 seconds. Readers that are not closed by then are closed in
+        the background, which is logged. Raises InvalidInput for a time below 0 or above a day.
 
-        Other threads have four fifths of `timeout_seconds` to settle received messages, or no time if it is
-        not given; unsettled messages are then delivered again. The rest, at least a second, is for returning
-        buffered messages, which also happens after an interruption. A consumer that comes back keeps nothing:
-        `leave` has no effect, and exists so that consumers of all kinds are closed in the same way.
+        Other threads have four fifths of `timeout_seconds`, and at least a second, to settle received
+        messages, or no time if it is not given; unsettled messages are then delivered again. The rest, at
+        least a second, is for returning buffered messages, which also happens after an interruption. A
+        consumer that comes back keeps nothing: `leave` has no effect, and exists so that consumers of all
+        kinds are closed in the same way.
         """
         timing = self._begin_close(timeout_seconds)
         self._is_paused = True

@@ -25,8 +25,8 @@ Reader = TypeVar("Reader", bound=Closable)
 
 
 class ReaderSlot(Generic[Reader]):
-    """The reader of one log. For the consumer's thread, except `notify`, `open` and `ask`, which other
-    threads call.
+    """The reader of one log. For the consumer's thread, except `notify`, `open`, `ask`, `mark_unused`,
+    `wait_until_unused` and `stop`, which other threads call too.
     """
 
     def __init__(

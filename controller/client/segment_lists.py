@@ -60,7 +60,7 @@ class SegmentWatch:
         """Request the list at once, and start to follow it. The list has all segments of the topic, or only
         the segments that the subscription of the name `queue` reads.
 
-        `on_change` is called in another thread after each later request, also one that failed, and must not
+        `on_change` is called in another thread after each later request, also a failed request, and must not
         block. Raises NotFound for a missing topic or subscription, TopicNotLive, StoreUnavailable, or another
         refusal of the worker; Conflict if the subscription is not a queue; InvalidInput for an invalid name.
         """

@@ -58,7 +58,9 @@ class SendLane:
         self.waiting_bytes = 0
         self.in_doubt: tuple[int, list[OutgoingMessage]] | None = None
         self.since = 0.0
-        """Time since which the oldest message waits, in `time.monotonic` seconds."""
+        """Time of the last `put` into the lane without waiting messages, in `time.monotonic` seconds: about
+        the time since which the oldest message waits.
+        """
         self.is_sending = False
         self.error: Exception | None = None
         """The error that the application's next call raises."""
@@ -76,10 +78,7 @@ class SendLane:
         self.waiting_bytes += _size(payload, metadata)
 
     def put_back(self, messages: Sequence[OutgoingMessage]) -> None:
-        """Insert messages before all others, in their order.
-
-        The time of the oldest message is not changed.
-        """
+        """Insert messages before all others, in their order. `since` is not changed."""
         self.waiting.extendleft(reversed(messages))
         self.waiting_bytes += sum(_size(message.payload, message.metadata) for message in messages)
 
@@ -123,7 +122,7 @@ class SendLane:
 
     @property
     def is_empty(self) -> bool:
-        """True if no message waits and no batch is in flight."""
+        """True if no message waits and no batch is in doubt."""
         return not self.waiting and self.in_doubt is None
 
 

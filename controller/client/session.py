@@ -127,11 +127,12 @@ class Session:
 
         `reads` is the kind that the subscription must have: STREAM or CHECKPOINT. `on_change` is called in
         the session's thread after each assignment, when the session starts over without buckets, and when it
-        has ended for good; it must not block. `on_lost` is called in the same thread, after each failed
-        attempt to connect, while all assigned buckets may permanently belong to other consumers.
-        `lasting_reasons` is called after each accepted heartbeat, in a background thread, and a changed
-        result is reported to the leader. Raises NotFound, TopicNotLive, StoreUnavailable; Conflict for a
-        subscription of another kind; InvalidInput for an invalid name.
+        has failed permanently (`demand_alive`); it must not block. `on_lost` is called in the same thread,
+        after each failed attempt to connect, while all assigned buckets may permanently belong to other
+        consumers. `lasting_reasons` is called after each accepted heartbeat, in a background thread, and a
+        changed result is reported to the leader. Raises NotFound, TopicNotLive, StoreUnavailable; Conflict
+        for a subscription of another kind; InvalidInput for an invalid name; or another refusal of the
+        worker, such as AccessForbidden.
         """
         self._servers, self._on_change, self._on_lost = servers, on_change, on_lost
         self._reads, self._lasting_reasons = reads, lasting_reasons
@@ -168,8 +169,9 @@ class Session:
 
     @property
     def is_current(self) -> bool:
-        """True if the leader has responded recently. If False, another consumer may own this consumer's
-        buckets.
+        """True if the leader has accepted a request that was sent within the silence limit (`silent_seconds`
+        of the registration), and has not ended the session since. If False, another consumer may own this
+        consumer's buckets.
 
         Messages that the leader sends on its own prove nothing: the leader may have been replaced, or the
         messages may have waited in a socket while this process was stopped. The time therefore counts from
@@ -180,7 +182,7 @@ class Session:
     @property
     def is_lost(self) -> bool:
         """True if this consumer's buckets may permanently belong to other consumers, so that it must release
-        all of them.
+        all of them. Also True before the first assignment and after `close`.
         """
         return (
             self._is_over
@@ -221,9 +223,8 @@ class Session:
         return self._servers.ask("POST", f"{self._path}/{what}", document=request)
 
     def report_released(self, buckets: Sequence[OwnedBucket]) -> None:
-        """Report released buckets to the leader, in a background thread.
-
-        A lost report is repeated after the next assignment.
+        """Report released buckets to the leader, in a background thread. The caller repeats the report while
+        the assignment contains the buckets, because a lost report is dropped.
         """
         self._reports.add(
             ReportKind("released", "buckets", self._incarnation),

@@ -125,10 +125,11 @@ class StreamConsumer(OneProcess, ClosesOnExit):
         data plane is out of reach, and the constructor while no worker leads the topic. `on_release` is
         called with the segment id and the range of a bucket, in the thread that calls this consumer, before
         the bucket is released to another consumer. All delivered messages of the bucket are then
-        acknowledged, and the other consumer waits for the call. Without `on_release` idle buckets are
-        released while the application is busy. With `positions` messages that `commit` has stored are not
-        delivered again. Raises NotFound, TopicNotLive, StoreUnavailable; Conflict for a subscription of
-        another kind; InvalidInput for an invalid name.
+        acknowledged, or dropped by `let_go`, and the other consumer waits for the call. `on_release` is not
+        called for a bucket that is lost or returned (`give_back`), and not by `close`. Without `on_release`
+        idle buckets are released while the application is busy. With `positions` messages that `commit` has
+        stored are not delivered again. Raises NotFound, TopicNotLive, StoreUnavailable; Conflict for a
+        subscription of another kind; InvalidInput for an invalid name.
         """
         self.topic, self.subscription, self.name = topic, subscription, name
         self._batch_messages, self._patience_seconds = batch_messages, patience_seconds
@@ -229,8 +230,9 @@ class StreamConsumer(OneProcess, ClosesOnExit):
         if either was deleted, or another permanent refusal of a worker; DataPlaneUnavailable, or
         StoreUnavailable for the position table, if there is nothing to read and a bucket was out of reach for
         longer than `patience_seconds`; Terminal if there is nothing to read and a bucket can never be read;
-        the errors of `on_release`; InvalidInput after `close`. While the leader is out of reach, the call
-        returns None.
+        the errors of `on_release`; InvalidInput after `close`. While only the leader is out of reach, the
+        call returns None; TokenOutOfTime is raised once tokens were invalid for longer than
+        `patience_seconds`.
         """
         with self._maintenance.turn:
             return self._rounds.receive(
@@ -238,8 +240,8 @@ class StreamConsumer(OneProcess, ClosesOnExit):
             )
 
     def wait(self, timeout_seconds: float) -> None:
-        """Wait until there may be messages, `wake` is called, or `timeout_seconds` are over; at most
-        LOOK_SECONDS.
+        """Wait until there may be messages, a log is to be opened, `wake` is called, or `timeout_seconds` are
+        over; at most LOOK_SECONDS. After a signal further calls return at once, until `receive` clears it.
         """
         due_at = self._attachments.next_try_at if self._session.is_current else math.inf
         self._wakeup.wait(max(0.0, min(timeout_seconds, due_at - time.monotonic(), LOOK_SECONDS)))
@@ -255,8 +257,8 @@ class StreamConsumer(OneProcess, ClosesOnExit):
         return self._attachments.holds(batch.origin)
 
     def owns(self, batch: Batch) -> bool:
-        """Return True if the bucket belongs to this consumer at this moment, according to the last message of
-        the leader. For any thread.
+        """Return True if the newest assignment still contains this ownership of the bucket, the leader has
+        responded recently, and the bucket's reader is open. For any thread.
         """
         attachment = batch.origin
         return (
@@ -285,8 +287,8 @@ class StreamConsumer(OneProcess, ClosesOnExit):
         belongs to this consumer, was moved by a seek, or the assignment expired because the leader was out of
         reach. Unacknowledged messages are then delivered again, here or to another consumer. If the bucket is
         to be released and nothing is unacknowledged, it is released. Raises DataPlaneUnavailable if the
-        result is unknown after `patience_seconds`; call it again. Raises the errors of `on_release`; the
-        messages are then acknowledged.
+        result is unknown after `patience_seconds`; call it again. Raises InvalidInput for an `upto` that was
+        not read. Raises the errors of `on_release`; the messages are then acknowledged.
         """
         with self._maintenance.turn:
             return self._acknowledge(
@@ -333,8 +335,9 @@ class StreamConsumer(OneProcess, ClosesOnExit):
 
     def give_back(self, batch: Batch) -> None:
         """Return a batch that cannot be processed. The unacknowledged messages of its bucket are delivered
-        again from the first on, here or to another consumer; no later message is delivered before. Does
-        nothing if the ownership of the batch has ended.
+        again from the first on, here or to another consumer; no later message is delivered before. Here the
+        bucket is opened again after a delay, which grows up to a second until a message of the bucket is
+        acknowledged. Does nothing if the ownership of the batch has ended.
         """
         attachment = batch.origin
         with self._maintenance.turn:

@@ -16,7 +16,10 @@ class WorkObserver:
     """
 
     def delivered(self, batch: Batch) -> None:
-        """Called when the messages were received. Each is begun, or delivered again later."""
+        """Called when the messages were received. Each is begun or delivered again later, unless it has
+        reached the limit of its deliveries: then it is stored as a dead letter, or held, without a call of
+        `begun`.
+        """
 
     def begun(self, batch: Batch, message: LogMessage) -> None:
         """Called before the handler."""

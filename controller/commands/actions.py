@@ -22,7 +22,9 @@ from controller.commands.questions import add_questions
 from controller.commands.server_choice import perform
 
 SHORTEST_WAIT_SECONDS = 0.001
-"""A wait of 0 reads the operation once; `--no-wait` sends the command without a wait."""
+"""Wait in seconds instead of `--timeout-seconds 0`: the operation is read once (without a worker, first run as far as
+possible), and the command fails unless it is done. With `--no-wait` the command neither waits nor checks the operation.
+"""
 
 
 def group(subject: str, *commands: Callable[..., None]) -> typer.Typer:

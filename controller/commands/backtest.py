@@ -122,7 +122,8 @@ def ask(request: BacktestRequest, *, html: Path | None, as_json: bool) -> None:
     """Run the backtest in this process, or on the server if one is used, and print the results. With `html`, also write the report to the
     file.
 
-    Raises Unsupported, before the run, if a report needs plotly and it is not installed. Also raises the errors of the backtest.
+    Raises Unsupported, before the run, if a report needs plotly and it is not installed. Also raises the errors of the backtest, and
+    OSError, after the run and before the results are printed, if the report cannot be written.
     """
     if html is not None:
         from controller.commands.backtest_page import demand_plotly
@@ -208,7 +209,7 @@ def _loads(
 ) -> Loads:
     """Return the loads to use: traces, the named topics, a namespace, or without any of them all topics. The last three parameters apply to
     traces only. Raises InvalidInput for more than one of topics, namespace and traces, for traces with a span, for two traces with equal
-    file names, for an invalid topic name, and for a span that is empty or cannot be read. The namespace and the files are not checked.
+    file names, and for a span that is empty or cannot be read. The names of topics, the namespace and the files are not checked.
     """
     if sum(1 for option in (topics, namespace, traces) if option) > 1:
         raise InvalidInput("give only one of --topic, --namespace and --trace")

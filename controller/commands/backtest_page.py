@@ -75,7 +75,7 @@ def write_page(
     are drawn.
 
     `excess_price` is the price of one hour of load one capacity above the limit, in segment-hours. Raises Unsupported if plotly is not
-    installed.
+    installed, and OSError if the file cannot be written.
     """
     demand_plotly()
     summary = backtest_rows.summary(rows)

@@ -37,7 +37,7 @@ def draw_namespace(
     path: Path, namespace: str, rows: Sequence[Mapping[str, Any]], proposals: Sequence[ProposalRow]
 ) -> None:
     """Write an HTML file with the namespace's bundles now (`rows` of `bundles_now`), and after its proposals if there are any; `proposals`
-    of other namespaces are ignored. Replaces the file. Raises Unsupported if plotly is not installed.
+    of other namespaces are ignored. Replaces the file. Raises the errors of `write_rings`.
     """
     arcs = [
         Arc(
@@ -78,7 +78,7 @@ def arcs_after(arcs: Sequence[Arc], proposals: Sequence[ProposalRow]) -> list[Ar
 
 def write_rings(path: Path, title: str, rings: Sequence[Ring]) -> None:
     """Write the page with the rings side by side, which share one scale of load. Replaces the file. Raises Unsupported if plotly is not
-    installed.
+    installed, and OSError if the file cannot be written.
     """
     try:
         from plotly.subplots import make_subplots

@@ -74,7 +74,7 @@ def check_history(
 
 
 def _page(verdict: Verdict, acknowledged: bool) -> RenderableType:
-    """Return the verdict as tables: the number of messages of each kind of fault, and the examples if there are any. `acknowledged`: True
+    """Return the verdict as tables: the number of findings of each kind, and the examples if there are any. `acknowledged`: True
     if messages that were never acknowledged count as lost, which changes the meaning shown for `lost`.
     """
     document = verdict.document()

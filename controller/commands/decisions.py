@@ -88,8 +88,8 @@ def _replay_one(decision_id: int, as_json: bool) -> bool:
 
 def _replay_all(topic: str, since: str | None, until: str | None, as_json: bool) -> bool:
     """Replay all decisions of the topic in the span and print the result. Return True if none differs, also if
-    there is none; inputs that cannot be read count as different. Raises InvalidInput for an invalid topic name or
-    span, and TopicNotFound.
+    there is none; inputs that cannot be read count as different. Raises InvalidInput for an invalid span, and the
+    errors of `ask`, such as TopicNotFound if no topic has or had the name.
 
     Differing decisions are kept and the others counted, so that memory stays bounded.
     """
@@ -141,8 +141,8 @@ def _shown_in_full(differing: Sequence[tuple[Mapping[str, Any], Replay]]) -> Ite
 def _retrace(topic: str, since: str | None, until: str | None, as_json: bool) -> bool:
     """Replay the decisions of the topic in the span from the recorded rates, and print the result. The first decision is not replayed if
     the history begins after the topic's creation (`retraced`). Return True if no load and no result differs, also without decisions; inputs
-    that cannot be read count as different. Raises Unsupported if a server is used, InvalidInput for an invalid topic name or span, and
-    TopicNotFound.
+    that cannot be read count as different. Raises Unsupported if a server is used, InvalidInput for an invalid span, and TopicNotFound if
+    no topic has or had the name.
     """
     from controller.commands.history_replay_source import retraced
 

@@ -35,7 +35,7 @@ _ADVICE = (
 
 def hot_keys(topic: Topic, as_json: AsJson = False) -> None:
     """Print the rows of `LIST_HOT_KEYS` for the topic, in the order of `_hottest_first`, with the advice if a segment has an unsplittable
-    load. Raises InvalidInput for an invalid topic name, and the errors of `ask`. The help text is in `command_list`.
+    load. Raises the errors of `ask`. The help text is in `command_list`.
     """
     name = topic_name(topic)
     rows = sorted(ask(LIST_HOT_KEYS, TopicQuestion(topic=name), limit=None), key=_hottest_first)

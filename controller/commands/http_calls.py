@@ -103,7 +103,7 @@ class Calls:
         )
 
     def perform(self, action: AnyAction, request: BaseModel, options: Options) -> Answer:
-        """Perform the action on the server, and return its answer.
+        """Perform the action on the server, and return its answer; of an action that has parts, perform the first part only.
 
         If the action starts an operation, wait for its end as long as the options say: up to LONGEST_WAIT_SECONDS within the call, then, if
         the answer is an `OperationResponse`, by polling. An operation that takes longer is returned in its present state. A dry run does

@@ -37,8 +37,7 @@ def lineage(
 ) -> None:
     """Draw the present layout, with sealed segments until they are pruned, as trees of `segment`, or of each root by id, with all
     descendants. As JSON: the rows of these segments and also of their ancestors (`segments`), with `topic` and `epoch`. Raises
-    InvalidInput for an invalid topic name, SegmentNotFound for an unknown segment, and the errors of `_layout`. The help text is in
-    `command_list`.
+    SegmentNotFound for an unknown segment, and the errors of `_layout`. The help text is in `command_list`.
     """
     name = topic_name(topic)
     layout = _layout(name, None)
@@ -57,8 +56,8 @@ def lineage(
 
 
 def _layout(topic: str, at: str | None) -> SegmentLayout:
-    """Return the layout of the topic at an epoch or instant; `at` None: the present layout. Raises InvalidInput for another text, and the
-    errors of `show_layout`.
+    """Return the layout of the topic at an epoch or instant; `at` None: the present layout. Raises InvalidInput for another text, the
+    errors of `show_layout` (on the database, TopicNotFound also for a malformed name), and over HTTP those of `Calls`.
     """
     layout: SegmentLayout = perform(SHOW_LAYOUT, fill_in(ShowLayout, {"topic": topic, "at": at})).layout
     return layout
@@ -96,8 +95,8 @@ def layout(
     as_json: AsJson = False,
 ) -> None:
     """Print the topic's layout, now or at the epoch or time `at`: the active segments by range, then the sealed segments by id until they
-    are pruned. `--metadata` prints the JSON of PIP-468 instead, with or without `--json`. Raises InvalidInput for an invalid topic name,
-    and the errors of `_layout`. The help text is in `command_list`.
+    are pruned. `--metadata` prints the JSON of PIP-468 instead, with or without `--json`. Raises the errors of `_layout`. The help text is
+    in `command_list`.
     """
     name = topic_name(topic)
     answer = _layout(name, at)
@@ -123,8 +122,8 @@ def key(
     as_json: AsJson = False,
 ) -> None:
     """Print the segment that holds the key, now or at the epoch or time `at`, and the sealed segments of the key's hash (`earlier`), the
-    oldest first. `segment_id` and `hash_range` are None for a layout without active segments. Raises InvalidInput for an invalid topic
-    name or a key without a UTF-8 form, and the errors of `_layout`. The help text is in `command_list`.
+    oldest first. `segment_id` and `hash_range` are None for a layout without active segments. Raises InvalidInput for a key without a
+    UTF-8 form, and the errors of `_layout`. The help text is in `command_list`.
     """
     name = topic_name(topic)
     layout = _layout(name, at)

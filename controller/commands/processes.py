@@ -181,8 +181,8 @@ def collect(
     log_level: LogLevelOption = LogLevel.INFO,
 ) -> None:
     """Collect counter samples and observe consumers until SIGTERM or SIGINT, while this process holds the lease of the collection; with
-    `--once` take one sample without a lease. Raises InvalidInput for invalid settings and for an address that cannot be bound. The help
-    text is in `command_list`.
+    `--once` take one sample and observe consumers once, without a lease. Raises InvalidInput for invalid settings and for an address that
+    cannot be bound. The help text is in `command_list`.
     """
     configure_process(metrics_host, metrics_port, json_logs, log_level)
     with application(name="cleave-collect") as cleave:

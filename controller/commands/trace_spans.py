@@ -21,7 +21,7 @@ from controller.store.traced_operations import Row, TracedOperation
 from controller.tasks.dag_runs import DagRun, dag_run, deciding_run
 
 SAMPLED = timedelta(seconds=60)
-"""Length of a window of load."""
+"""Length that a trace shows for a window of load: the default of the setting `rate_window_seconds`, which is not read."""
 
 
 class SpanMaker:

@@ -49,7 +49,7 @@ def what_if(
 ) -> None:
     """Compare the decisions of another policy with the policy in force; changes nothing.
 
-    With `--from` (and `--to`) the command runs a backtest of the past instead, and stores it.
+    With `--from` or `--to` the command runs a backtest of the past in all lanes instead, and stores it. The help text is in `command_list`.
     """
     name, changes, wanted_lanes = topic_name(topic), parse_parameters(parameters), parse_lanes(lanes)
     if since is not None or until is not None:

@@ -22,6 +22,7 @@ class TopicDescription:
     missing: tuple[str, ...]
     """Partitions that were never used: they do not exist as topics."""
     terminated: tuple[str, ...]
+    """Logs that are terminated, in the order of `logs`."""
     producers: tuple[str, ...]
     consumers: tuple[str, ...]
     subscriptions: Mapping[str, bool]

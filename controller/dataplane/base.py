@@ -58,6 +58,9 @@ class DataPlane(Protocol):
     A call raises DataPlaneUnavailable if the server cannot serve it at present; DataPlaneTimeout if there is
     no response within `call_timeout_seconds`, so that the action may or may not have happened; InvalidInput
     for a name that the data plane refuses; and another Terminal error for a lasting refusal.
+
+    If the broker keeps the layout, a subscription belongs to the whole topic: `create_subscription`,
+    `delete_subscription` and `list_subscriptions` then act on the subscriptions of the log's topic.
     """
 
     @property
@@ -66,12 +69,12 @@ class DataPlane(Protocol):
 
     @property
     def capabilities(self) -> Capabilities:
-        """The reshapes that this data plane can perform."""
+        """The reshapes that this data plane can perform, and whether consumers can share a segment."""
 
     @property
     def call_timeout_seconds(self) -> float:
-        """Longest duration of one call, in seconds. After a runner's claim on an operation expires, another
-        runner waits at least this long before it takes the operation over.
+        """Longest duration of one call, in seconds, except a `sample` that reads metrics pages. After a runner's
+        claim on an operation expires, another runner waits at least this long before it takes the operation over.
         """
 
     def backing_topic(self, topic: str, descriptor: str) -> str:
@@ -100,7 +103,9 @@ class DataPlane(Protocol):
         """
 
     def segment_state(self, backing_topic: str) -> LogState:
-        """Return the present state of the log; MISSING if there is no such log."""
+        """Return the present state of the log; MISSING if there is no such log. If the broker keeps the layout,
+        the layout determines the state, even if the log itself is missing.
+        """
 
     def create_subscription(self, backing_topic: str, subscription: str) -> None:
         """Create the subscription at the earliest position; an existing subscription keeps its position.
@@ -123,7 +128,7 @@ class DataPlane(Protocol):
 
     def backlog(self, backing_topic: str, subscription: str) -> int | None:
         """Return the number of unacknowledged messages of the subscription. None if the log or the
-        subscription is missing.
+        subscription is missing, or a broker that keeps the layout has not loaded the log.
 
         The number is exact on embedded logs. A broker counts a batch whole until all of it is acknowledged,
         and may estimate a large number; a broker that keeps the layout counts entries.
@@ -197,7 +202,9 @@ class LogReport:
     origin: LogOrigin | None
     """Origin stored with the log. None if the log has no readable origin, or is MISSING."""
     has_carried_messages: bool
-    """False only if the data plane shows that the log never held a message. A MISSING log has the value False."""
+    """False only if the data plane shows no trace of an application's message. Such a log never held a message, or
+    its broker has removed all of them after their acknowledgement. A MISSING log has the value False.
+    """
     cursors: Mapping[str, CursorReport]
     """Durable subscriptions by name, subscriptions that applications created included."""
 
@@ -217,7 +224,7 @@ class LogReport:
 
     @property
     def is_unused(self) -> bool:
-        """True if the log exists and never held a message."""
+        """True if the log exists and `has_carried_messages` is False: a deletion loses no unread message."""
         return self.state is not LogState.MISSING and not self.has_carried_messages
 
 
@@ -290,7 +297,7 @@ class TrimmingDataPlane(DataPlane, Protocol):
         `retention_seconds` (at least 0) and that every subscription has acknowledged. Without a subscription,
         delete all older messages. A log that another session has locked is skipped.
 
-        The call ends after a limited time; `is_complete` of the result is False if messages may be left.
+        The call ends after a limited time; `is_complete` of the result is False if the time ran out.
         """
 
 

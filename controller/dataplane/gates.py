@@ -40,8 +40,8 @@ class GatedDataPlane(DataPlane, Protocol):
     def open_gate(self, backing_topic: str, subscription: str) -> None:
         """Start the delivery of the log's messages to the subscription, from the first message behind the barrier.
 
-        A cursor that is already behind the barrier does not move. Clients of the log may be disconnected and reconnect. The
-        call does nothing if the log or the subscription is missing.
+        A cursor that is already behind the barrier does not move. Clients of the log may be disconnected and reconnect. A
+        missing log is success. If the subscription is missing, only the gate that it left is removed.
         """
 
     def gate_state(self, backing_topic: str, subscription: str) -> GateState | None:
@@ -52,7 +52,8 @@ class GatedDataPlane(DataPlane, Protocol):
 
         Return True if the log is terminated and the subscription has acknowledged all its messages. The data plane may
         disconnect the log's consumers. Return False, without any effect, if messages are unacknowledged or more may be
-        appended. Raises SegmentNotFound, SubscriptionNotFound.
+        appended. Return False also if messages were delivered again during the call. Raises SegmentNotFound,
+        SubscriptionNotFound.
         """
 
     def probe_fence(self, backing_topic: str) -> FenceState:

@@ -15,7 +15,7 @@ class LoadSettings:
     """Longest time to read the whole metrics page of a broker."""
     pages_from: int = 200
     """Number of logs from which on the brokers' metrics pages are read; fewer logs are read one by one from
-    their statistics. 0: always pages.
+    their statistics. 0: always pages. Has no effect on `pulsar_scalable`, which always reads pages.
     """
     broker_url: str | None = None
     """Pattern of the brokers' web addresses with `{host}` and `{port}` (`BrokerList`)."""

@@ -92,11 +92,12 @@ class MayWait(Protocol):
 class LogReader(MayWait, Protocol):
     """The only reader of a log for a subscription, from the first unacknowledged message on.
 
-    Every call raises LostRace if this reader no longer has the cursor, because another reader took it or a
-    seek moved it: open another reader. LogShortened means that the log lacks messages that this reader
-    received, after a failover or a restore. FencedOut means that a later reader of the same owner exists, so
-    this process is stale. A broker signals both by closing the connection. A call at that moment may still
-    succeed, but its acknowledgement has no effect.
+    Every call except `may_wait` and `close` raises LostRace if this reader no longer has the cursor, because
+    another reader took it or a seek moved it: open another reader. LogShortened means that the log lacks
+    messages that this reader received, after a failover or a restore; a broker does not report that. FencedOut
+    means that a later reader of the same owner exists, so this process is stale. A broker signals the loss of a
+    cursor by closing the connection. A call at that moment may still succeed, but its acknowledgement has no
+    effect.
     """
 
     def read(self, limit: int) -> Sequence[LogMessage]:
@@ -129,7 +130,8 @@ class PositionReader(MayWait, Protocol):
         """Return the next messages in order, at most `limit` (1 or more). Empty if there are none at present.
         Does not wait for messages to arrive.
 
-        Raises DataGone if the next messages, or the log, were deleted; DataPlaneUnavailable if the connection
+        Raises DataGone if the log was deleted, or if the next messages were deleted and the data plane can
+        tell: a broker continues with the messages behind them. Raises DataPlaneUnavailable if the connection
         broke or the log became shorter: open another reader after the last message that was read.
         """
 
@@ -229,8 +231,8 @@ class LogClient(Protocol):
         ownership: Ownership | None = None,
     ) -> LogReader:
         """Take the cursor, and return a reader that begins with the first unacknowledged message. Raises
-        LostRace while another of `live_owners` has the cursor. An owner that is not among `live_owners`, or
-        an earlier reader of `owner`, counts as gone and is disconnected.
+        LostRace while another of `live_owners`, or a consumer that is not Cleave's, has the cursor. An owner
+        that is not among `live_owners`, or an earlier reader of `owner`, counts as gone and is disconnected.
 
         With `bucket` (a range of bucket hashes) only that part of the cursor is taken, and only its messages
         are read and acknowledged; other parts may have other readers. Each part keeps its own position for
@@ -304,9 +306,9 @@ class EagerLogClient(LogClient, Protocol):
         of `append`.
 
         The function must be called, in any thread, and until then the producer must send nothing else to this
-        bucket. Return None, and send nothing, if the batch is empty or cannot be sent at once, because no
-        connection for the batch is open or an earlier batch is unanswered: call `append`. Raises InvalidInput
-        for a batch that `append` refuses.
+        bucket. Return None, and send nothing, if the batch is empty, is known to be stored, or cannot be sent at
+        once, because no connection for the batch is open or an earlier batch is unanswered: call `append`.
+        Raises InvalidInput for a batch that `append` refuses.
         """
 
     def open_ahead(self, backing_topic: str, *, producer: str, bucket: HashRange | None = None) -> None:

@@ -16,8 +16,8 @@ def reason_to_keep(report: LogReport, ownership: Ownership) -> str | None:
 
     The first reason that applies is returned: this journal neither created nor adopted the log; a
     subscription has unread messages (the first such subscription by name is named); the log is open; the log
-    has no subscription, and its segment was never part of a layout. For a log that never held a message only
-    the first reason is checked. A MISSING log has no origin, so it usually counts as created by another
+    has no subscription, and its segment was never part of a layout. For an unused log (`LogReport.is_unused`)
+    only the first reason is checked. A MISSING log has no origin, so it usually counts as created by another
     program.
     """
     if not ownership.created(report.origin):

@@ -21,7 +21,8 @@ class ObservesConsumers(Protocol):
     def consumers(self, backing_topics: Sequence[str]) -> Mapping[str, Sequence[ObservedConsumer]]:
         """Return the consumers attached to each log, by the log's name. Consumers of non-durable
         subscriptions, and of the broker's own, do not count. A missing log has an empty sequence; a log that
-        did not respond is absent.
+        did not respond is absent. A broker that keeps the layout counts consumers by topic: they are all listed
+        with the first requested log of the topic.
 
         Raises Retryable if no log responded.
         """

@@ -65,8 +65,8 @@ class PostgresListener(OneProcess):
         self._listener.close()
 
     def _run(self) -> None:
-        """Listen until `close`. After an error, log the error unless it is the same as before, disconnect,
-        and listen again after at most 0.5 s.
+        """Listen until `close`. After an error, log the error, disconnect, and listen again after at most 0.5 s.
+        A CleaveError with the text of the last error is not logged again until listening succeeds.
         """
         Repeating(
             self._listen,

@@ -24,9 +24,13 @@ class PlaneSettings:
 
     embedded_url: str | None = None
     call_timeout_seconds: float = 5.0
-    """Longest duration of one call, except a split or merge by a broker that keeps the layout."""
+    """Longest duration of one call, except a reshape by a broker that keeps the layout, and a sample that reads
+    metrics pages (`LoadSettings.page_seconds`).
+    """
     reshape_timeout_seconds: float = 20.0
-    """Longest duration of a split or merge by a broker that keeps the layout."""
+    """Longest duration of a split, merge or rebucket by a broker that keeps the layout, if it is more than
+    `call_timeout_seconds`.
+    """
     journal_url: str | None = None
     """Address of the journal. An embedded plane at the same address does not wait for the disk, because the
     journal does.

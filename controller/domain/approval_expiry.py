@@ -2,9 +2,9 @@
 in time.
 
 A pending approval lapses at its `expires_at`, for an operation `approval_wait_seconds` of the policy after the
-proposal; then the default is its answer. An approved operation lapses `VALID_MS` after the answer. An approval also
-lapses when its subject is gone. `services.approval_answers` applies these rules to the rows that `store.approvals` finds.
-This module calls no other component and reads no clock.
+proposal; then the default is its answer. An approved operation lapses `VALID_MS` after the answer. A pending approval
+also lapses when its subject is gone. `services.approval_answers` applies these rules to the rows that `store.approvals`
+finds. This module calls no other component and reads no clock.
 """
 
 from __future__ import annotations
@@ -29,11 +29,12 @@ def why_subject_ended(subject: Subject) -> str:
 def end_of_wait(
     subject: Subject, state: ApprovalState, default_answer: str, *, has_subject: bool
 ) -> tuple[ApprovalState, str]:
-    """Return the next state of an approval whose time is over or whose subject has ended, and the reason as text. `state`
-    is pending or approved.
+    """Return the next state of an approval whose time is over or whose subject has ended, and the reason as text.
+    `state` is pending or, for an operation only, approved.
 
-    An approved approval expires, and so does a pending approval whose subject has ended (`has_subject` False). Any other
-    pending approval gets the `default_answer`: `approve` approves, every other value rejects.
+    An approved approval expires, whatever its subject has become, and so does a pending approval whose subject has
+    ended (`has_subject` False). Any other pending approval gets the `default_answer`: `approve` approves, every other
+    value rejects.
     """
     if state is ApprovalState.APPROVED:
         return (

@@ -2,7 +2,8 @@
 
 A policy marks the actions that need an approval: actions that leave fewer segments (`approval_merges`), and actions
 that seal or create at least `approval_min_segments` segments. Actions of the consumer lane never need an approval. A
-marked action is performed after a person has approved exactly this action.
+marked action is performed after an approval that covers the action (`Approval.covers`) was granted, by a person or by
+the default answer.
 
 The `ApprovalGate` of one evaluation checks each action that a profile chooses. `evaluator` excludes the segments of
 the held actions and runs the profile again. An approved action must be chosen again before it is performed, so all
@@ -108,9 +109,9 @@ class HeldAction:
     until: int | None = None
 
     def refusal(self, lane: Lane, segment_id: int, other_id: int | None) -> Refusal:
-        """Return the refusal of a segment that this action would seal: APPROVAL_REFUSED if a person rejected the
-        action, with the end of the rejection as `not_before`; AWAITING_APPROVAL otherwise. `lane`, `segment_id` and
-        `other_id` are fields of the refusal.
+        """Return the refusal of a segment that this action would seal: APPROVAL_REFUSED if a person or the default
+        answer rejected the action, with the end of the rejection as `not_before`; AWAITING_APPROVAL otherwise. `lane`,
+        `segment_id` and `other_id` are fields of the refusal.
         """
         if self.until is None:
             return Refusal(

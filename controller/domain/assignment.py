@@ -55,7 +55,7 @@ NO_OWNERS: Mapping[SegmentBucket, str] = MappingProxyType({})
 
 _Homes = Sequence[Sequence[int]]
 """For each bucket of a segment the consumers, as indexes into the sorted names, that may get the bucket without a move.
-Empty if the bucket has no owner.
+Empty if no consumer may.
 """
 
 
@@ -321,7 +321,7 @@ class _Claim(NamedTuple):
 
 
 _Claims = Sequence[Mapping[int, _Claim]]
-"""For each segment the consumers that own a part of it."""
+"""For each segment the claims of the consumers with which at least one bucket may stay, by the consumer."""
 
 
 def _share_segments(homes: Sequence[_Homes], consumers: int) -> list[Sequence[int]]:
@@ -432,8 +432,9 @@ def _bucket_shares(buckets: int, readers: int) -> list[tuple[int, int]]:
 def _place_readers(
     claims: _Claims, shares: Sequence[Sequence[tuple[int, int]]], consumers: int, *, pool: int = 0
 ) -> list[list[int]]:
-    """Return the readers of each segment, ascending, placed so that they keep the most buckets in total: first by
-    `at_home` of the claims, then by `settled`.
+    """Return the readers of each segment, ascending, placed so that the sum of their weights is the greatest. The
+    weight of a reader is the number of buckets `at_home` that the reader keeps; between readers that keep equally many,
+    the number of `settled` buckets decides.
 
     `shares` has, for each segment, pairs of a number of buckets and the number of readers that keep at most this many.
     A segment gets at most as many readers as its pairs state; up to `pool` pairs get one reader more. A consumer reads

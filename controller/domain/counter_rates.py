@@ -82,8 +82,8 @@ class WindowLoad:
 
 @dataclass(frozen=True, slots=True)
 class NoRate:
-    """The result for a segment whose counters were read in the window but decreased each time, so that they give no
-    rate.
+    """The result for a segment whose counters were read in the window but give no rate, because a counter decreased in
+    or next to each interval.
     """
 
     source: str
@@ -94,8 +94,8 @@ def judge_counters(
     samples: Iterable[CounterSample], window_end_ms: int, window_ms: int = DEFAULT_WINDOW_MS
 ) -> WindowLoad | NoRate | None:
     """Return the rates of one segment, per second, over `(window_end_ms - window_ms, window_end_ms]`, milliseconds
-    since the Unix epoch. Return NoRate if no interval of the reader that counts has a rate, because a counter
-    decreased each time; None without an interval that ends in the window.
+    since the Unix epoch. Return NoRate if no interval of the reader that counts is valid, because a counter decreased
+    in or next to each interval; None without an interval that ends in the window.
 
     1. A series consists of the samples that one reader read from one source. Samples after the window's end do not
        count; several samples of one series at one instant count as one, with the greatest value of each counter.

@@ -33,14 +33,14 @@ class RefusalReason(StrEnum):
     # Limits: waiting does not help.
     AT_MAX_SEGMENTS = "at-max-segments"  # segments, with those of running reshapes; the limit
     AT_MIN_SEGMENTS = "at-min-segments"  # segments, with those of running reshapes; the number to exceed
-    AT_MAX_BUCKETS = "at-max-buckets"  # buckets of the topic, 64 a segment at most; consumers
+    AT_MAX_BUCKETS = "at-max-buckets"  # places of the topic, 64 a segment at most; consumers
     ENOUGH_BUCKETS = "enough-buckets"  # buckets of the topic, 64 a segment at most; consumers
     MERGE_DEPTH = "merge-depth"  # merges in the ancestry of one side; the limit that must not be reached
     WIDTH_ONE = "width-one"  # hashes in the range; hashes that a split needs
     WOULD_IDLE_CONSUMER = "would-idle-consumer"  # places after the action; consumers with a place
     WOULD_SPLIT_AGAIN = "would-split-again"  # the value after the merge; its maximum
     # Load.
-    NO_LOAD_RECORD = "no-load-record"  # segments without a record (or None for one side of a pair); 0
+    NO_LOAD_RECORD = "no-load-record"  # segments without a record (None if the refusal names a segment); 0
     STALE_LOAD = "stale-load"  # time of the last reading; time until which the reading counted
     NOT_COLD = "not-cold"  # the rate of the neighbour that is closest to cold; the merge threshold
     # Waiting times: their start and their end, milliseconds since the Unix epoch.
@@ -71,8 +71,8 @@ class Split:
 
     `reason` is Pulsar's: `consumer-count` or the metric (`msgRateIn`, `byteRateIn`, `msgRateOut`, `byteRateOut`).
     `otherwise` is the cut that would be made if the data plane could cut anywhere. It is None if the data plane can,
-    because the cut is then made there. `buckets`: entry buckets of each child; None for the child's share of the
-    parent's buckets.
+    because the cut is then made there, and under `adaptive`, which records no such cut. `buckets`: entry buckets of
+    each child; None for the child's share of the parent's buckets.
     """
 
     segment_id: int
@@ -139,8 +139,8 @@ CONSUMER_COUNT = "consumer-count"
 
 
 def is_for_consumers(kind: str, reason: str) -> bool:
-    """Return True for an operation that gives consumers places: every operation of kind `rebucket`, and any operation
-    whose reason is `consumer-count`.
+    """Return True for an operation that gives consumers places: every operation of kind `rebucket` (also if it gives up
+    buckets), and any operation whose reason is `consumer-count`.
     """
     return kind == "rebucket" or reason == CONSUMER_COUNT
 
@@ -222,8 +222,8 @@ class Refusal:
 class Evaluation:
     """Actions on disjoint segments, refusals, and the time until which the result is valid.
 
-    `proposals` are actions that need an approval which has not been requested yet. They are not part of the document:
-    each has a refusal in the document, and requested approvals are stored separately.
+    `proposals` are held actions for which an approval is to be requested. They are not part of the document: each has a
+    refusal in the document, and requested approvals are stored separately.
 
     `valid_until` is in milliseconds since the Unix epoch. An evaluation of the same input at any instant before it
     gives the same result. None means until an input changes.

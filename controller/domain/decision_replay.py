@@ -34,9 +34,9 @@ UNREADABLE = (
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """The stored evaluation and the evaluation that this code makes from the same input. `replayed` and
-    `code_version` (the version of the rules of the replay) are None if this code cannot read the input; `unreadable`
-    then gives the reason.
+    """The stored evaluation and the evaluation that this code makes from the same input. `replayed` and `code_version`
+    (the version of the rules of the replay) are None if this code cannot read or evaluate the input; `unreadable` then
+    gives the reason.
     """
 
     stored: Document
@@ -52,8 +52,8 @@ class Replay:
 
 def replay(situation: str, lanes: Collection[Lane], stored: Document) -> Replay:
     """Decide again from `situation`, the canonical text of an evaluation input, on `lanes`, and return the evaluation
-    beside the `stored` one. Never raises: if this code cannot read or evaluate the input, `unreadable` of the result
-    says why.
+    together with the `stored` one. Never raises: if this code cannot read or evaluate the input, `unreadable` of the
+    result says why.
     """
     try:
         parsed = EvaluationInput.from_json(situation)

@@ -67,8 +67,9 @@ class Retryable(CleaveError):
 
 
 class LostRace(Retryable):
-    """Another transaction changed the row version or input version; read again and decide again. `what` is the kind of
-    object that was to be written: a label of the metric.
+    """The state that the caller relied on has changed: another transaction changed a row or input version, or a
+    consumer lost its session, a bucket or the cursor of a log. Read again and decide again; a consumer opens a new
+    reader or registers again. `what` is the kind of object that was to be written: a label of the metric.
     """
 
     def __init__(self, message: str, delay_seconds: float = 1.0, *, what: str = "row") -> None:
@@ -132,8 +133,8 @@ class SegmentTerminated(Retryable):
 
 
 class SessionExpired(Retryable):
-    """The consumer was disconnected for longer than its grace period, and other consumers own its buckets. The consumer
-    may begin a new session.
+    """The consumer was disconnected for longer than its grace period, so other consumers may own its buckets, or the
+    leader's version counter was reset. The consumer may begin a new session.
     """
 
 
@@ -166,7 +167,7 @@ class TopicNotFound(NotFound):
 
 
 class SegmentNotFound(NotFound):
-    """The topic's layout has no such segment, or no segment that covers the hash."""
+    """The topic's layout has no such segment, or no segment that covers the hash; or the data plane has no such log."""
 
 
 class SubscriptionNotFound(NotFound):
@@ -218,12 +219,14 @@ class AlreadyStored(Conflict):
 
 
 class DataGone(Terminal):
-    """Messages after the reader's position were deleted, so continuing would skip them without notice."""
+    """Messages after the reader's position were deleted, or may have been, so continuing would skip them without
+    notice. Also raised if no gate can be closed in front of a log's messages.
+    """
 
 
 class FencedOut(Terminal):
-    """Another process replaced this one, which may not write any longer: a runner's claim term has been superseded, or
-    another consumer took the consumer's name or bucket. Close the consumer.
+    """Another process replaced this one, which may not write any longer: a runner's claim term has been superseded, a
+    worker lost a shard lease, or another consumer took the consumer's name or bucket. Close the consumer.
     """
 
 

@@ -46,9 +46,9 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class LiveReshape:
-    """A running reshape, from its intent (`started_at`, milliseconds since the Unix epoch) to its commit. Its parents are
-    busy, its children count as segments, and its start begins cooldowns. `for_consumers`: True if the reshape gives
-    consumers places (`is_for_consumers`).
+    """A running reshape, from its intent (`started_at`, milliseconds since the Unix epoch) to the commit or the end of
+    its abort. Its parents are busy, its children count as segments, and its start begins cooldowns. `for_consumers`:
+    True if the reshape gives consumers places (`is_for_consumers`).
     """
 
     operation_id: int
@@ -78,18 +78,19 @@ class Capabilities:
 class EvaluationInput:
     """One topic at `now` (milliseconds since the Unix epoch). Immutable; the constructor checks nothing.
 
-    `loads` and `recent_loads` (newest last) are keyed by segment id, `stream_consumers` maps each subscription whose
-    consumers divide the segments to the number of these consumers. `policy` is resolved. `consumers_changed_at`: time
-    at which a consumer last joined or left; None if unknown. `foreign_controller`: True if the broker's own
-    auto-scaler also acts on the topic, so that nothing may be decided. `is_held`: True if the topic's logs must be
-    compared with the journal, or are ahead of the journal.
+    `loads` and `recent_loads` (newest last) are keyed by segment id; under `adaptive` a segment that was not measured
+    yet may have an expected load, derived from its ancestors. `stream_consumers` maps each subscription whose consumers
+    divide the segments to the number of these consumers. `policy` is resolved. `consumers_changed_at`: time at which a
+    consumer last joined or left; None if unknown. `foreign_controller`: True if the broker's own auto-scaler also acts
+    on the topic, so that nothing may be decided. `is_held`: True if the topic's logs must be compared with the journal,
+    or are ahead of the journal.
 
     `clients`, `producers`: estimated numbers of consumers and producers that are connected to one segment; 0 if they
     are not counted. `reconnections_left`: number of clients that may be made to reconnect at this time, None for no
     limit. `strikes`: number of consecutive cuts that left nearly all of the load in this segment, by its id.
     `sketches`: key histograms of the load of segments, by id (see `key_sketch`). `kept`: start and end, in milliseconds
-    since the Unix epoch, of the time in which a person excludes a segment from merges, by its id. `approvals`: the
-    latest approval of each action for which one was requested, if the policy requires approvals.
+    since the Unix epoch, of the time in which a person excludes a segment from merges, by its id. `approvals`: for each
+    action the latest approval that is pending, approved or rejected, if the policy requires approvals.
     """
 
     layout: SegmentLayout
@@ -190,8 +191,8 @@ class EvaluationInput:
         Bucket boundaries are restored with equal widths (only their number affects decisions), and data that no
         decision reads are missing: sealed segments with their load, and creation times unless the profile is
         `adaptive`. Under `strict_pulsar` sealed ancestors have the range 0000-0000, which no decision reads. Raises
-        InvalidInput for a value of a wrong kind, InvalidPolicy for a policy with an unknown parameter, and Python's
-        errors for a text of another structure.
+        InvalidInput or ValueError for a value of a wrong kind, InvalidPolicy for a policy with an unknown parameter,
+        and Python's errors for a text of another structure (`decision_replay.UNREADABLE`).
         """
         document = json.loads(text)
         return cls(

@@ -78,8 +78,8 @@ def decide(situation: EvaluationInput, lanes: Collection[Lane] = ALL_LANES) -> E
 
 
 MOST_ROUNDS = 32
-"""Maximum number of times that a profile decides with the segments of held actions excluded. If the last of them
-holds actions again, other segments wait for the next evaluation.
+"""Maximum number of times that a profile decides in one evaluation, each time with the segments of the held actions
+excluded. If actions of the last time are held again, other segments wait for the next evaluation.
 """
 
 

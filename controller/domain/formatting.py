@@ -31,7 +31,8 @@ def in_markdown(text: str) -> str:
 def shown(value: object) -> str:
     """Return `repr(value)` for a message. A repr of more than 80 characters is cut to its first 60 characters, and its
     length is added. A value that is nested too deeply, or an integer with too many digits to write, is described
-    instead. Never raises for a value that JSON can hold.
+    instead; of a list with such an integer, only the first four elements are shown. Never raises for a value that JSON
+    can hold.
     """
     try:
         text = repr(value)

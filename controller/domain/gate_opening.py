@@ -20,7 +20,7 @@ class GatePlan:
     """
 
     may_open: tuple[int, ...]
-    """Shut gates of segments whose ancestors are all drained."""
+    """Shut gates of segments whose ancestors are all drained, and of segments that are absent from the layout."""
     to_drain: tuple[int, ...]
     """Sealed segments that hold a shut gate back and can be drained now: every ancestor of theirs is drained, and their own gate is
     not shut.

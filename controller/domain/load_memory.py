@@ -2,10 +2,10 @@
 process reads in sequence. A backtest and the replay from history use it, and a test compares it with what PostgreSQL
 stores.
 
-A segment's memory begins with its first measured tick. The segment takes over what its parents remember, in
-proportion to the widths that it has of them. If the segment is one of the parts of a split, its share of the load
-that all parts measure replaces its width. A gap of up to five minutes is filled with the last known rates; after a
-longer gap the memory starts from the beginning.
+A segment's memory begins with its first measured tick. The segment takes over what its parents remember, in proportion
+to the widths that it has of them. If the segment is one of the parts of a split, its share of the load that all parts
+measure replaces its width. A gap of up to five minutes or five ticks, whichever is longer, is filled with the last
+known rates; after a longer gap the memory starts from the beginning.
 """
 
 from __future__ import annotations

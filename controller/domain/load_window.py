@@ -38,7 +38,8 @@ class LoadWindow:
     @classmethod
     def ending_at(cls, end_ms: int, length_seconds: float) -> Self:
         """Return a window of `length_seconds`, with a look back of the same length or of `SHORTEST_LOOKBACK_MS`,
-        whichever is longer. Raises InvalidInput unless the length is above 0 and at most `MAX_SECONDS`.
+        whichever is longer. Raises InvalidInput unless the length is at most `MAX_SECONDS` and, rounded to
+        milliseconds, above 0.
         """
         if not 0 < length_seconds <= MAX_SECONDS:
             raise InvalidInput(

@@ -20,13 +20,15 @@ NOT_ABORTABLE = frozenset(
     }
 )
 """Kinds that cannot be aborted on request, and that no deadline ends while they wait. They are given up if the data
-plane refuses the first step permanently, or if the step fails after their deadline.
+plane refuses the first step permanently, or if the data plane is unavailable for the step after their deadline. The
+deletion of a topic that is not mirrored has no abort at all.
 """
 
 
 def abortable_states(kind: OperationKind) -> frozenset[OperationState]:
-    """Return the states in which a request or the deadline may end an operation of this kind; empty for the kinds of
-    `NOT_ABORTABLE`. Whether the kind has an abort at all is not considered: `is_abortable` checks that as well.
+    """Return the states in which a request may end an operation of this kind, and so may the deadline (a seek has
+    none); empty for the kinds of `NOT_ABORTABLE`. Whether the kind has an abort at all is not considered:
+    `is_abortable` checks that as well.
     """
     if kind in NOT_ABORTABLE:
         return frozenset()

@@ -165,8 +165,8 @@ class Observed:
     topic_epoch: int = 0
     """Layout epoch of the topic. The operation commits a later epoch."""
     other_live_operations: int = 0
-    """Number of older live operations of the topic (smaller id). An operation waits for these only, so two operations
-    never wait for each other.
+    """Number of older live operations of the topic (smaller id); for a seek, of its subscription only. An operation
+    waits for these only, so two operations never wait for each other.
     """
     readers: int = 0
     """For a seek: number of buckets that have an owner whose time to release them is not over."""
@@ -217,8 +217,8 @@ def next_step(operation: Operation, observed: Observed) -> tuple[Step, Operation
 
 
 def is_abortable(operation: Operation) -> bool:
-    """Return True if a request or the deadline may still abort the operation: its kind has an abort, and the fence
-    has not been announced.
+    """Return True if a request or the deadline (a seek has none) may still abort the operation: its kind can be aborted
+    on request, the fence has not been announced, and the readers of a seek have not been stopped.
     """
     return operation.state in abortable_states(operation.kind) and _S.ABORTING in moves_of(operation)
 

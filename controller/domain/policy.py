@@ -42,14 +42,16 @@ class AutoScalePolicy:
 
     The constructor checks nothing; call `violations` or `validate`. Rates are per segment and second. `max_dag_depth`
     limits the merges in a segment's ancestry. `bucket_idle_seconds`: time without a change of consumers after which
-    buckets that no consumer needs are given up. `load_stale_after_seconds`: age at which a load record is neither hot nor
-    cold. `load_change_threshold`: relative change of a rate that rewrites its record. `approval_merges`,
+    buckets that no consumer needs are given up. `load_stale_after_seconds`: age at which a load record is neither hot
+    nor cold. `load_change_threshold`: relative change of a rate that rewrites its record. `approval_merges`,
     `approval_min_segments`: actions that leave fewer segments, and actions that seal or create at least this many
-    segments (0: none), need an approval (see `approvals`). They wait for `approval_wait_seconds`; then
+    segments (0: none), need an approval (see `approval_rule`). They wait for `approval_wait_seconds`; then
     `approval_default` applies. A rejected action is not proposed again for `approval_hold_seconds`. `strict_pulsar`:
-    decide and keep load records by Pulsar 5's rules, known defects included; this does not hold where consumers
-    cannot share the buckets of a segment (see `evaluator`). `subscription_consumers`: consumers of a new STREAM
-    subscription whose request names none; no decision reads it.
+    decide and keep load records by Pulsar 5's rules, known defects included; this does not hold where consumers cannot
+    share the buckets of a segment (see `evaluator`). `subscription_consumers`: consumers of a new STREAM subscription
+    whose request names none; no decision reads it. Only decisions of the profile `adaptive` depend on `target_use`,
+    `overload_tolerance`, `load_memory_seconds`, the prices and the budgets of reconnections. `docs/reference/policy.md`
+    describes every parameter.
     """
 
     enabled: bool = True

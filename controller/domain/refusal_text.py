@@ -43,7 +43,7 @@ def how_far(refusal: Mapping[str, Any], now: int | None = None) -> str:
 
     `refusal` has the fields of `Refusal.to_document`: `reason`, `metric`, `value`, `needed`, `not_before`; all but the
     first may be absent or None. `now` (milliseconds since the Unix epoch) is the time from which the remaining time is
-    counted; without it the sentence gives instants only.
+    counted; without `now` the sentence names no remaining time.
     """
     metric, value, needed = (refusal.get(name) for name in ("metric", "value", "needed"))
     reason = str(refusal["reason"])

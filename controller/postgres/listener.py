@@ -15,13 +15,18 @@ Triggers send most notifications, for any change of the rows (`sql/schema`):
 | `cleave_operations` | `topic:operation` | `on_operation_intended` | an operation was intended |
 | `cleave_consumers` | `topic` | `on_consumer_change` | a consumer registered or left |
 | | | `on_consumer_change`, `on_observed_update` | brokers list other consumers |
+| | | `on_readers_changed` | another kind of consumers reads a subscription |
+| `cleave_drains` | `topic` | `on_sharing_changed` | a parameter of a subscription's assignment changed |
 | `cleave_load` | empty | `on_load_change` | load records were written |
 | `cleave_policy` | `topic` | `on_topic_policy` | a topic's policy changed |
 | | | `on_topic_policy` | a broker's own auto-scaler was turned on or off |
 | | empty | `on_namespace_policy`, `on_cluster_policy` | the policy of a namespace or of the cluster changed |
 
-Statements send two more: `cleave_drains` (`topic`) by `store/topics/drains.py` when the drained segments of a subscription have
-changed, and `embedded_arrivals` (the id of the log) by `dataplane/embedded` when a log got messages or was terminated.
+Statements send the others: `cleave_drains` (`topic`) by `store/topics/drains.py` when the drained segments of a subscription have changed
+or a seek is requested or ends, and by `store/topics/held_topics.py` when a topic is verified; `cleave_operations` by
+`store/journal/seeks.py` when the abort of a seek is requested; and `embedded_arrivals` (the id of the log) by `dataplane/embedded` and
+functions in `sql/schema`, when a log got messages or was terminated, or when a cursor of the log was moved, was released or reached the
+end.
 
 Every login may send any payload on any channel. The listener ignores payloads of another form (`postgres/notification`).
 """

@@ -146,11 +146,11 @@ class BacktestResponse(Response):
         return BacktestAnswer(self.run_id, self.engine, tuple(self.results), self.left_out)
 
     def sentence(self) -> str:
-        """Return one sentence about the answer."""
+        """Return a sentence with the id of the backtest, and the number of topics that have results."""
         return f"backtest {self.run_id} of {len({result.load for result in self.results})} topics"
 
     def rows(self) -> Sequence[Row]:
-        """Return the rows of the answer's table."""
+        """Return one summary row for each policy, least regret first."""
         return backtest_rows.cells(backtest_rows.summary(backtest_rows.result_rows(self.results)))
 
 
@@ -197,12 +197,13 @@ class BacktestDocument(Document):
 
 def run_backtest(context: Context, request: RunBacktest) -> BacktestResponse:
     """Run the backtest without Spark, by the context's `computation` or in this process, store its results, and
-    return them; a dry run computes, but stores nothing. If a backtest with the request key is done, its stored results
-    are returned, whatever it was about, and `left_out` is empty; a backtest that failed is run again.
+    return them; a dry run computes, but stores nothing. A backtest that raises an error is stored as failed. If a
+    backtest with the request key is done, its stored results are returned, whatever it was about, and `left_out` is empty;
+    any other backtest with the key is run again.
 
     Raises InvalidInput for fields that contradict each other or cannot be read, if no load can be simulated, and for
     more than `MOST_DAYS_OVER_HTTP` simulated days; NotFound for a topic that is not live, and if there is no topic or
-    no recorded load; and Unsupported if NumPy or another library is not installed.
+    no recorded load; Unsupported if NumPy or another library is not installed; and the errors of `Computation.run`.
     """
     backtest = request.to_backtest_request(datetime.now(UTC))
     answer = build_backtest(replace(context.app, store=context.store), context.computation).run(

@@ -27,7 +27,9 @@ from controller.store.postgres.snapshots import snapshot
 from controller.store.topics import inspected
 
 Shown = Literal["in need", "hot", "stuck", "suppressed", "waiting for budget"]
-"""Filter of the list of topics. `suppressed` means hot, and held back by a refusal."""
+"""Filter of the list of topics: `in need` has an urgency of 3 or more, `stuck` of 6 (held, stuck, or a gap in the ring),
+and `suppressed` is hot and held back by a refusal.
+"""
 _NEWEST_OPERATIONS, _REFUSALS, _SUBSCRIPTIONS = 6, 8, 10
 # The view is read once, without its most expensive columns, because on a large fleet reading it is the whole cost. Sums are over the
 # fleet; without sums, only the topics that match `find` are read.
@@ -188,8 +190,9 @@ def fleet_topic(tx: Connection, topic: inspected.InspectedTopic) -> InstantRow:
 
 
 def active_segments(tx: Connection, topic: inspected.InspectedTopic) -> list[InstantRow]:
-    """Return the ACTIVE segments, with the columns of `_SEGMENTS`, in the order of their ranges. Columns about the load or
-    the hottest part are None for a segment without a load record or a key histogram; `is_stale` is then True.
+    """Return the ACTIVE segments, with the columns of `_SEGMENTS`, in the order of their ranges. Without a load record,
+    `is_stale` is True and the other columns about the load are None; for a stale record, `hottest_ratio` is None. Without
+    a key histogram, `hottest` and `load_on_hottest` are None.
     """
     return read_statement(tx, _SEGMENTS, topic_id=topic.topic_id)
 

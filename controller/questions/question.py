@@ -212,7 +212,9 @@ class Question:
     keys: Mapping[str, type]
     """Columns (or expressions) that order the rows and are unique together, with their types: str, int or datetime."""
     conditions: Mapping[str, str] = field(default_factory=dict)
-    """SQL conditions by filter, which apply if the filter is given. `topic` and `topic_id` are bound if a topic is named."""
+    """SQL conditions by filter, which apply if the filter is given. If a topic is named, `:topic` is bound, and `:topic_id`
+    unless `of_past`.
+    """
     always: str = "true"
     """SQL condition that always applies."""
     descending: bool = False
@@ -221,13 +223,15 @@ class Question:
     """Columns that fit into a table; empty: all columns."""
     right: Right = Right.READ
     of_past: bool = False
-    """True if the topic may be deleted."""
+    """True if the topic may be deleted; the rows are then found by its name, which several topics may have had."""
     one_row: bool = False
     """True if the answer is one row, as for a question with an id."""
     missing: str | None = None
     """Error message if there is no row and the fields in its braces are given. None: no row is not an error."""
     explain_no_rows: Callable[[Connection, Row], None] | None = None
-    """Called with the filters and `topic_id` if there is no row. May raise an error with the reason."""
+    """Called with the bound values (the filters, and `topic_id` as in `conditions`) if there is no row. May raise an error
+    with the reason.
+    """
     is_command: bool = True
     """True if the question is also a command."""
     present: Callable[[Row, datetime], Row] | None = None

@@ -90,7 +90,8 @@ class Comparison(Document):
 
 def show_situations(context: Context, request: ShowSituations) -> SituationsAnswer:
     """Return both evaluation inputs as canonical text; they are equal if nothing differs in `changes`. Raises TopicNotFound, NotFound if
-    the topic is not live or its data plane is not configured here, InvalidPolicy, and InvalidInput for a parameter that is null.
+    the topic is not live or its data plane is not configured here, InvalidInput for a parameter that is null, and, if `changes` is not
+    empty, InvalidPolicy for a changed policy that is not valid or a policy in force that cannot be read.
     """
     in_force, changed = what_if.situations_of(
         context.store, context.app.planes, request.topic, request.changes
@@ -100,7 +101,8 @@ def show_situations(context: Context, request: ShowSituations) -> SituationsAnsw
 
 def compare_decisions(context: Context, request: CompareDecisions) -> Comparison:
     """Return both evaluations, in the requested lanes, and their difference. Raises TopicNotFound, NotFound if the topic is not live or its
-    data plane is not configured here, InvalidPolicy, and InvalidInput for a parameter that is null.
+    data plane is not configured here, InvalidInput for a parameter that is null, and, if `changes` is not empty, InvalidPolicy for a
+    changed policy that is not valid or a policy in force that cannot be read.
     """
     result = what_if.ask(
         context.store, context.app.planes, request.topic, request.changes, frozenset(request.lanes)

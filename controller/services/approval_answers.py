@@ -57,7 +57,7 @@ def find(store: Store, approval_id: int) -> ApprovalRow:
 def ask(store: Store, run: str) -> list[ApprovalRow]:
     """Assign to the run `run` of Airflow (`dag/run`) up to `REQUEST_LIMIT` approvals that no run presents, and
     return all approvals of the run that can be answered. So a repeated call returns the approvals of earlier
-    calls as well, except approvals that were answered or have expired in the meantime.
+    calls as well, except approvals that can no longer be answered.
     """
     with store.transaction() as tx:
         return [row for row in approvals.ask(tx, run, REQUEST_LIMIT) if row.is_answerable]
@@ -107,11 +107,11 @@ def answer(
 
 
 def settle(store: Store) -> Mapping[int, ApprovalState]:
-    """Apply the default to approvals that have expired, and end approvals whose subject is gone and approved operations
-    that were not performed in time, each in a transaction of its own: at most `SETTLE_LIMIT`. Log and return the new
-    states by approval id. An approval that another caller settled is left out; an approval whose subject raises a
-    terminal error is logged and left as it is. A retryable error of a subject is raised; the approvals settled before
-    stay settled.
+    """Apply the default to pending approvals that have expired, and end pending approvals whose subject is gone and
+    approved operations that were not performed in time, each in a transaction of its own: at most `SETTLE_LIMIT`. Log
+    and return the new states by approval id. An approval that another caller settled is left out; an approval whose
+    subject raises a terminal error is logged and left as it is. A retryable error of a subject is raised; the approvals
+    settled before stay settled.
     """
     with store.transaction() as tx:
         overdue = approvals.overdue(tx, SETTLE_LIMIT)

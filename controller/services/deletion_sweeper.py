@@ -170,9 +170,9 @@ def _deletable(
 
 
 def _with_used_siblings(store: Store, never_active: Sequence[DeletionEntry]) -> list[DeletionEntry]:
-    """Return those entries of `never_active` of whose operation another log is kept, for any reason but that
-    this journal did not create that log. `never_active` are entries of logs whose segment was never ACTIVE,
-    as an aborted operation leaves them.
+    """Return those entries of `never_active` of whose operation a log was kept, by this sweep or earlier, for any
+    reason but that this journal did not create that log. The entry's own log counts as well. `never_active` are
+    entries of logs whose segment was never ACTIVE, as an aborted operation leaves them.
 
     Clients append to a child only after the reshape was committed. So the database lost the commit, and the
     recovery needs all children of the operation.
@@ -236,7 +236,7 @@ def _reason_to_keep(
     plane: SetWiseDataPlane, deletion_entry: DeletionEntry, report: LogReport, owner: Ownership
 ) -> str | None:
     """Return the reason why the log must not be deleted; None if it may be deleted. A missing log may be deleted; a log
-    that this journal did not create is kept. If the entry discards unread messages, any other log may be deleted, in
+    that this journal neither created nor adopted is kept. If the entry discards unread messages, any other log may be deleted, in
     whatever state; otherwise `reason_to_keep` decides.
 
     Before that decision, an open log that was never used is terminated and described again, so that a message that

@@ -25,9 +25,9 @@ class DeliveryCounts:
         """Record that the owner begins to read its bucket at the message `position`. Return the number of
         successive incarnations, this one included, that began at this position, and the recorded deliveries of
         messages from the position on, at most `deliveries.MOST_TROUBLED`. Deletes the records of messages before
-        the position; a message that another incarnation began to handle and did not end counts one more death.
-        Raises LostRace if the incarnation does not own the bucket, and AccessForbidden for a consumer of another
-        subject.
+        the position; a message that another incarnation began to handle, and neither ended nor reported as failed,
+        counts one more death. Raises LostRace if the incarnation does not own the bucket, and AccessForbidden for
+        a consumer of another subject.
         """
         with self._as_owner(ownership) as tx:
             return deliveries.open_bucket(tx, ownership, position)

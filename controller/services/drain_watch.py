@@ -75,7 +75,8 @@ class DrainWatch(Stoppable):
         longest ago, come first; segments sealed within `FRESH_FOR_SECONDS` come last. Return the number of counts; 0
         without a shard. Pairs that cannot be counted, and pairs whose count has not begun within `ROUND_SECONDS`, are
         left out. Has the topic reconciled if the log of a sealed segment is open and has no unread messages, so that
-        the log is terminated again. Raises StoreUnavailable.
+        the log is terminated again. Deletes the stored counts of segments that were drained or pruned. Raises
+        StoreUnavailable.
         """
         shards = self._shards()
         if not shards.held:

@@ -157,8 +157,8 @@ def collect_segment(
     store: Store, planes: Mapping[str, DataPlane], topic: str, segment_id: int, request: Request
 ) -> Intent:
     """Intend to prune one sealed segment, regardless of its retention, and mark the segment as drained for each
-    recorded subscription. If the segment must be kept, the new marks are removed. A repeated request key returns its
-    first intent, even if it names another segment.
+    recorded subscription. If the segment must be kept, the new marks are removed; they stay if only the intent is
+    refused. A repeated request key returns its first intent, even if it names another segment.
 
     Raises TopicNotFound, TopicNotLive, TopicHeld, SegmentNotFound, SegmentBusy, Unsupported if the data plane is not
     configured here, keeps layouts or cannot describe logs, Retryable if the topic has a checkpoint subscription, and
@@ -283,7 +283,8 @@ def _confirm(
     """Mark the segments as drained for each recorded subscription, then read their logs again. Return the ids
     that may be pruned, and add the other segments with their reasons to `kept_segments`. From the first
     segment that must be kept on, the new marks are removed, and the segments are kept, because the later ones
-    may be its descendants. Raises the errors of the data plane, after the new marks were removed.
+    may be its descendants. Raises the errors of the data plane, after the new marks of the segments that were not
+    yet confirmed were removed.
 
     A seek is either visible in the second reading, or removes the mark. A segment that was marked before is
     not marked again: if a seek removes its mark in the meantime, the id is returned, and the prune operation

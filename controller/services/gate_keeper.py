@@ -118,8 +118,8 @@ class GateKeeper(Stoppable):
     def round(self) -> int:
         """Open, drain and audit the gates of the subscriptions that are due, `PARALLEL_CALLS` subscriptions at a time. Return the number of
         subscriptions with shut gates, due or not; 0 without shards or without a data plane with gates. Subscriptions that are not live, and
-        those of held or unverified topics, are absent. An error of one subscription is logged and recorded with its gates, which are tried
-        again later. Raises StoreUnavailable if the gates cannot be read.
+        those of held or unverified topics, are absent. An error of one subscription is reported (`_report`), and its gates are tried again
+        later. Raises StoreUnavailable if the gates cannot be read.
         """
         shards = self._shards()
         if not (shards.held and self._planes):

@@ -33,7 +33,7 @@ LANDS_EVERY_SECONDS = 10.0
 """Seconds between two landings."""
 MOST_SEGMENTS = 2_000
 """Maximum number of segments whose counts are held until the next landing, at 8 KiB each. Counts of further
-segments are rejected.
+segments are dropped.
 """
 
 

@@ -2,8 +2,8 @@
 landing area.
 
 The samples count like those of a collector. A sample must belong to a watched log; samples of other logs are
-left out, and the result names these logs. Instants are stored in the time of the database, corrected by how
-far the source's clock was ahead when the source sent the samples.
+left out, and the result names these logs. Instants are stored in the time of the database, corrected by the
+offset of the source's clock, which is measured at the first request and again after the clock was set.
 """
 
 from __future__ import annotations

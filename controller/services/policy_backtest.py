@@ -84,9 +84,10 @@ class Loads:
 
 @dataclass(frozen=True, slots=True)
 class BacktestAnswer:
-    """A backtest run with its results. `pictures`, the data of charts, is keyed by load and policy. `left_out`
-    maps the name of each load that was not simulated to the reason. `was_done` is True if an earlier call with the
-    same key computed the results; `pictures` and `left_out` are then empty.
+    """A backtest run with its results. `pictures`, the data of charts, is keyed by load and policy. `left_out` maps
+    the name of each load that was not simulated to the reason; a load of which Spark simulated only a part has
+    results as well. `was_done` is True if an earlier call with the same key computed the results; `pictures` and
+    `left_out` are then empty.
     """
 
     run_id: int

@@ -77,7 +77,8 @@ def submit(
     store: Store, planes: Mapping[str, DataPlane], topic: str, planner: Planner, request: Request
 ) -> Intent:
     """Read the topic, plan the reshape, and write its intent. Repeat this if another request changed the
-    topic first, and after `UNLOCKED_ATTEMPTS` do it under the topic's lock.
+    topic first. After `UNLOCKED_ATTEMPTS`, or at once if the request key or a segment is in use meanwhile, do
+    it under the topic's lock.
 
     If the request key was used for a reshape of this topic, whatever its plan, the first operation is
     returned without further checks. Raises TopicNotFound, TopicNotLive, TopicHeld, SegmentNotFound,

@@ -90,14 +90,17 @@ def seek_subscription(
     *,
     release_seconds: float,
 ) -> Intent:
-    """Intend to move the subscription to another position, on every segment that has messages. A repeated request key
-    returns the first seek of the subscription, whatever its target.
+    """Write and return the intent to move the subscription on every segment that it reads, sealed segments included. If
+    the target is an instant, the subscription also reads segments from before its own beginning that may have messages
+    of that instant or later. With the target `kept` no cursor moves. A repeated request key returns the first seek of
+    the subscription, whatever its target.
 
-    The consumers first release their buckets, within `release_seconds` (0 to `MOST_RELEASE_SECONDS`); messages read
-    before do not count afterwards. Raises TopicNotFound, TopicNotLive, SubscriptionNotFound, InvalidInput for
-    `release_seconds`, Unsupported if a broker keeps the layout. Raises Conflict if a checkpoint subscription seeks to
-    any target but `kept` or another subscription seeks to `kept`, if standard consumers would read a segment before its
-    ancestors, or if the request key was used for another subscription or kind of request.
+    The consumers first release their buckets, and lose after `release_seconds` (0 to `MOST_RELEASE_SECONDS`) those that
+    they have not released. Positions and acknowledgements from before the seek are then refused. Raises TopicNotFound,
+    TopicNotLive, SubscriptionNotFound, InvalidInput for `release_seconds`, Unsupported if a broker keeps the layout.
+    Raises Conflict if a checkpoint subscription seeks to any target but `kept` or another subscription seeks to `kept`,
+    if standard consumers would read a segment before its ancestors, or if the request key was used for another
+    subscription or kind of request.
     """
     if not 0 <= release_seconds <= MOST_RELEASE_SECONDS:
         raise InvalidInput(
@@ -130,10 +133,11 @@ def cursors_to_move(
     after: tuple[int, int] | None = None,
     limit: int | None = None,
 ) -> list[CursorToMove]:
-    """Return the cursors that a seek of the subscription would move, with their backlogs, ordered by range
-    and segment: at most `limit` (None: all), after `after` (the start of a range, and a segment's id).
-    Changes nothing. Raises TopicNotFound, SubscriptionNotFound, Unsupported if the data plane is not
-    configured here, and the errors of the data plane.
+    """Return the cursors that a seek of the subscription would move, drained segments included, with their
+    backlogs, ordered by range and segment: at most `limit` (None: all), after `after` (the start of a range,
+    and a segment's id). A seek to an instant may also move cursors on segments that were sealed before the
+    subscription began, which are left out here. Changes nothing. Raises TopicNotFound, SubscriptionNotFound,
+    Unsupported if the data plane is not configured here, and the errors of the data plane.
     """
     with store.transaction() as tx:
         row = topics.find_topic(tx, topic)

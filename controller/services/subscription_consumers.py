@@ -102,11 +102,11 @@ def set_sharing(
     kind of consumers also increases the topic's subscription version, so that reshapes in progress apply the change.
 
     For another kind of consumers, the checks at the data plane come first; one transaction then locks topic and subscription, checks the
-    rows and writes. Raises TopicNotFound, TopicNotLive, the errors of `subscriptions.set_sharing` and of the data plane, and Conflict
-    while a consumer reads or a seek is in progress. For STOCK, also raises Unsupported if the data plane has no gates or a consumer of a
-    type other than `TYPES_IN_ORDER` is attached, and Conflict for a subscription that is not STREAM, or while a sealed segment is not read
-    to its end. The last check is left out if the gates of all segments with a sealed ancestor are closed already, as after a restore of
-    the database to a time before this change.
+    rows and writes. Raises TopicNotFound and the errors of `subscriptions.set_sharing`; for another kind of consumers also TopicNotLive,
+    the errors of the data plane, and Conflict while a consumer reads or a seek is in progress. For STOCK, also raises Unsupported if the
+    data plane has no gates or a consumer of a type other than `TYPES_IN_ORDER` is attached, and Conflict for a subscription that is not
+    STREAM, or while a sealed segment is not read to its end. The last check is left out if the gates of all segments with a sealed ancestor
+    are closed already, as after a restore of the database to a time before this change.
     """
     with store.transaction() as tx:
         topic_row = topics.find_topic(tx, topic)
@@ -210,7 +210,7 @@ def _attached(
     planes: Mapping[str, DataPlane], topic: TopicRow, subscription: str, logs: Collection[str]
 ) -> set[str]:
     """Return the subscription types, as the broker names them, of the consumers attached to the subscription on these logs; none if the
-    data plane does not list consumers. Raises the errors of the data plane.
+    data plane does not list consumers or is not configured here. Raises the errors of the data plane.
     """
     plane = planes.get(topic.data_plane)
     if not isinstance(plane, ObservesConsumers):

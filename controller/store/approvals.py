@@ -62,7 +62,8 @@ class ApprovalRow:
     """A row of `inspect.approvals`. `subject_id` is the id of the decision that chose the operation, of the bundle proposal or of the
     candidate; `level` is the topic or `cluster`; `asked_in` is the Airflow run (dag/run) that requests the answer. `has_subject` is True
     if the topic is live and its segments are ACTIVE; `is_answerable`, if the approval is pending, has not expired and has its subject.
-    The fields from `kind` on belong to an operation.
+    The fields from `kind` on belong to an operation: `segment_ids` are the segments that it seals, `parts` is the number of segments that
+    it creates (for a rebucket, of entry buckets), and `segments` the greater of the numbers of sealed and created segments.
     """
 
     approval_id: int

@@ -15,7 +15,9 @@ _WRITE = text("""
 
 @dataclass(frozen=True, slots=True)
 class AuditRow:
-    """One request and its result. `subject` and `role` are None without a valid token; `status` is the HTTP status."""
+    """One request and its result. `subject` and `role` are None without a valid token; `act` is the name of the call; `status` is the HTTP
+    status; `reason` is the reason of a refusal, None if the request was done.
+    """
 
     subject: str | None
     role: str | None

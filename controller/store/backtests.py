@@ -78,7 +78,7 @@ _SUBJECTS = text("""
 
 @dataclass(frozen=True, slots=True)
 class BacktestRequest:
-    """A request for a backtest. `inputs` holds `policies`, `loads` and `prices`. A second request with the key gets the first one's run."""
+    """A request for a backtest. `inputs` holds `policies`, `loads` and `prices`. A later request with the key gets the run of the first."""
 
     request_key: str
     asked_by: str
@@ -163,7 +163,8 @@ def _parameters(request: BacktestRequest) -> dict[str, str]:
 class Subject:
     """A live topic of a backtest: its policy in force, and its segments in the time span.
 
-    `segments` is the number of active segments at the start; for a topic that is younger, the number at its creation; at least 1.
+    `segments` is the number of active segments at the start; for a topic that is younger, the number of its segments of epoch 0, which are
+    the old logs if the topic was adopted; at least 1.
     `ranges` holds the hash range of each segment id.
     """
 

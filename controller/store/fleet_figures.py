@@ -67,12 +67,13 @@ _SUPPRESSED = {
 
 @dataclass(frozen=True, slots=True)
 class TopicFigures:
-    """Figures of one topic. `hottest_ratio` is the largest rate divided by its split threshold; None without fresh
-    load. `shared_segments`: segments that several consumers of a subscription read. `buckets_withheld`: owned buckets
+    """Figures of one topic. `stale_segments`: ACTIVE segments without fresh load. `hottest_ratio`: largest quotient of a
+    rate and its split threshold in the other ACTIVE segments; None without fresh load. `shared_segments`: pairs of a
+    subscription and a segment whose buckets several consumers own. `buckets_withheld`: owned buckets
     whose owner was requested to release them and has not done so. `buckets_away`: owned buckets whose owner is not
-    connected. `draining_segments`: pairs of a sealed segment and a subscription that has not drained it.
-    `still_drain_seconds`: longest time for which the backlog of such a pair has not changed, without pairs that wait
-    for their own ancestors. Figures in seconds are None if there is nothing to measure.
+    connected. `draining_segments`: rows of `inspect.undrained`, pairs of a sealed segment and a stream subscription
+    with consumers that has not drained it. `still_drain_seconds`: longest time for which the backlog of such a pair
+    has not changed, without pairs that wait for their parents. Figures in seconds are None if there is nothing to measure.
     """
 
     topic: str
@@ -100,7 +101,9 @@ class FleetFigures:
     health: Mapping[str, float | None]
     """Values of `inspect.health` by column."""
     totals: Sequence[tuple[str, str, str, int]]
-    """Totals over all topics: the tally (`change`, `refusal`), the kind or lane, the origin or reason, and the count."""
+    """Totals over all topics: the tally (`change`, `refusal` or `bucket`), the kind or lane (`granted` for `bucket`), the origin or reason
+    (the subscription for `bucket`), and the count.
+    """
     silent_seconds: Mapping[str, float]
     """Seconds since the last sample of each broker, or other source, that reported within a day."""
     lease_changes: Mapping[str, int]

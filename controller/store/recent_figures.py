@@ -39,7 +39,9 @@ _OUTRUN = """
 
 @dataclass(frozen=True, slots=True)
 class RecentFigure:
-    """One value of a figure. `of` is `operation`, `wait`, `step` or `outrun`. `labels` holds the kind or step, if any, then the quantile."""
+    """One value of a figure. `of` is `operation`, `wait` or `step`, whose `labels` hold the kind or step, if any, then the quantile, and
+    whose value is in seconds; or `outrun`, a number without labels.
+    """
 
     of: str
     labels: tuple[str, ...]

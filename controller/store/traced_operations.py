@@ -44,7 +44,7 @@ _INSTALLED = "SELECT min(applied_at) AS installed_at FROM inspect.migrations"
 class TracedOperation:
     """A finished operation, done or aborted, with its steps. `decision` is the decision that chose the operation, with the columns of the
     last load run before the decision; these are None unless the decision used load and the run was at most ten minutes older. `decision`
-    is None if the operation was requested manually, or the decision has expired.
+    is None if no decision chose the operation (a person, a program or a repair requested it), or if the decision has expired.
     """
 
     operation: Row

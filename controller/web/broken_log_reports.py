@@ -35,5 +35,7 @@ class Suspect(BaseModel):
 
 @router.post(PATH, status_code=204)
 async def suspect(request: HttpRequest, topic: Topic, body: Suspect) -> None:
-    """Check the log of a segment, and repair the segment if the log is missing or closed."""
+    """Queue a check of the log of an ACTIVE segment; the segment is repaired later if the log is missing or closed. The answer does not wait
+    for the check. The report is ignored if the segment is not ACTIVE, or if too many reports wait.
+    """
     await run_in_threadpool(served_by(request).suspects.report, topic, body.segment_id)

@@ -48,5 +48,5 @@ class KeyCounts(BaseModel):
 
 @router.post(PATH, status_code=204)
 async def key_counts(request: HttpRequest, topic: Topic, body: KeyCounts) -> None:
-    """Store the counts of a producer."""
+    """Add the counts of a producer to those of this worker, which are landed periodically, and lost if the worker dies before."""
     await run_in_threadpool(served_by(request).key_counts.add, topic, body.producer, body.counts)

@@ -153,7 +153,7 @@ async def watch(
     leader: Annotated[str | None, Query(max_length=500, examples=["http://10.0.0.7:8470"])] = None,
 ) -> Response:
     """Events with the layout, sent when the layout or the topic's leader changes. `epoch` and `leader` are the values that the client
-    knows; the stream does not begin with a layout that equals both.
+    knows; the stream does not begin with a layout that equals both. Without `leader` only the epoch is compared.
     """
     served = served_by(request)
     topic_id, _ = await run_in_threadpool(served.layouts.find, topic)

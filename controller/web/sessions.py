@@ -75,7 +75,9 @@ class WhyNothingComes(BaseModel):
 
 
 class Begun(BaseModel):
-    """The timing that a consumer has to keep."""
+    """The timing that a consumer has to keep: seconds between two heartbeats of its stream; seconds of silence after which the leader closes
+    the stream, and the consumer stops reading; and the grace period, in which a disconnected consumer keeps its buckets.
+    """
 
     topic_id: int
     heartbeat_seconds: float = Field(examples=[5.0])
@@ -207,10 +209,10 @@ class RequestingConsumer:
 async def _registering(
     request: HttpRequest, topic: Topic, subscription: Name, consumer: ConsumerName, holder: Holder
 ) -> RequestingConsumer:
-    """Return the consumer of a request at the leader, if this worker leads the topic according to the database. `holder` is the grant of the
-    token. Subscription and consumer are not checked here. Raises TopicNotFound, OtherLeader if another worker leads the topic,
-    StoreUnavailable if no worker leads the topic, the leader has no address, or the database names this worker before or after it leads the
-    topic.
+    """Return the consumer of a request, if this worker holds the lease of the topic's shard. The database gives the topic's id and the
+    address of its leader. `holder` is the grant of the token. Subscription and consumer are not checked here. Raises TopicNotFound,
+    OtherLeader if another worker leads the topic, StoreUnavailable if no worker leads the topic, the leader has no address, or the database
+    names this worker before or after it leads the topic.
     """
     served = served_by(request)
     threads: CapacityLimiter = request.app.state.session_threads
@@ -228,9 +230,10 @@ async def _registering(
 async def _asking(
     request: HttpRequest, topic: Topic, subscription: Name, consumer: ConsumerName, holder: Holder
 ) -> RequestingConsumer:
-    """Return the consumer of a request at the leader. If the leader has sessions of the topic in memory, the database is not asked: a
-    heartbeat of each of thousands of consumers would be a query. Only a registration always asks it, because a topic of the same name may
-    have been created a moment ago. Raises the errors of `_registering`.
+    """Return the consumer of a request at the leader. If this worker leads the topic and has its sessions in memory, the database is not
+    queried: each heartbeat of thousands of consumers would be a query. The topic may then have been deleted moments ago, and the leader
+    refuses the request. Registrations use `_registering`, because a topic of the same name may have been created a moment ago. Raises the
+    errors of `_registering`.
     """
     served = served_by(request)
     topic_id = served.leader.led_topic_id(topic)

@@ -37,7 +37,7 @@ class EventStream(Generic[Pushed]):
         self._signal()
 
     def end(self, reason: str) -> None:
-        """Send the last pushed value and the reason, and close the stream."""
+        """Send a pushed value that was not sent yet, then the reason, and close the stream."""
         self._ended = reason
         self._signal()
 

@@ -122,8 +122,9 @@ class BundleActions:
     def unload(
         self, bundle: NamespaceBundle, *, destination: str | None = None, source: str | None = None
     ) -> UnloadResult:
-        """Unload a bundle from its owner, and assign it to `destination` (`host:port` as brokers are listed), if given. If the bundle has
-        an owner, wait until the owner has changed, for at most `settle_seconds`.
+        """Unload a bundle from its owner, and assign it to `destination` (`host:port` as brokers are listed), if given. After a
+        successful answer, look up a topic of the bundle at the destination, so that the destination loads the bundle at once; a bundle
+        without topics waits for a client. If the bundle has an owner, wait until the owner has changed, for at most `settle_seconds`.
 
         No request is sent (DONE_ALREADY) if the destination owns the bundle already, or if no broker owns it and no destination is given.
         NOTHING_CHANGED: the request succeeded, and the previous owner has the bundle, usually again. DONE does not say that the destination

@@ -77,8 +77,8 @@ class BundleReader:
         return documents.metrics_report(self._system_lines(f"{broker.url}/metrics/"))
 
     def topics(self, broker: Broker) -> Iterable[TopicReport]:
-        """Return all topics that the broker serves now, as of its last count of rates. A statistics document of another shape raises
-        DataPlaneUnavailable at the first iteration.
+        """Return an iterator over all topics that the broker serves now, as of its last count of rates. The statistics are read by the
+        call; a document of another shape raises DataPlaneUnavailable at the first iteration.
         """
         return documents.topics(self._demand(f"{broker.url}/admin/v2/broker-stats/topics"))
 

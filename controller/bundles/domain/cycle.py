@@ -40,8 +40,8 @@ CODE_VERSION = "5"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CycleState:
-    """State passed from cycle to cycle. `averages` are by bundle id, as of the reports made at `sampled_at` (ms). `hit_counts` and
-    `last_split_at_ms` are those of `SplitVerdict`.
+    """State passed from cycle to cycle. `averages` are by bundle id, as of the window of reports that ended at `sampled_at` (ms since the
+    Unix epoch; 0: no window yet, None: no cycle yet). `hit_counts` and `last_split_at_ms` are those of `SplitVerdict`.
     """
 
     balance: BalanceState = field(default_factory=BalanceState)
@@ -74,8 +74,9 @@ class CycleInputs:
     """All data that one cycle may use.
 
     `balance` holds the cluster with every bundle of its namespaces, loads included, and the state of balancing. `policies` is by
-    namespace; a namespace without one is not split. `topics`: the topics of hot bundles, by bundle id. `busy`: bundles with an action in
-    progress, which are neither split nor moved. `awaited_bundles`: number of bundles that each namespace gains by splits in progress.
+    namespace; a namespace without one is not split. `topics`: the topics of hot bundles, by bundle id. `busy`: bundles with a proposal that
+    waits for its approval, is approved, or is applied and not yet verified; they are neither split nor moved. `awaited_bundles`: number of
+    bundles that each namespace gains by such proposals of splits.
     """
 
     balance: BalanceInputs
@@ -139,8 +140,9 @@ def _split_questions(inputs: CycleInputs) -> list[tuple[SplitInputs, _PolicyCuts
     """Return the inputs, the cut finder and the settings of one split decision for each distinct policy, which decides all namespaces with
     this policy.
 
-    Bundles without a reading are left out, but count in `bundle_counts`, as do awaited bundles. The order is that of the policies' first
-    namespaces by name.
+    Bundles without a reading are left out, but count in `bundle_counts`, as do awaited bundles. A reading is new unless an earlier cycle
+    has counted the report of its owner; if the owner has no report, the reading is new in every cycle. The order is that of the policies'
+    first namespaces by name.
     """
     cluster = inputs.balance.cluster
     counts = Counter(bundle.namespace for bundle in cluster.bundles)

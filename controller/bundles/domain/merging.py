@@ -41,7 +41,7 @@ class MergeRefusalReason(StrEnum):
     # Time.
     COLD_CYCLES = "cold-cycles"  # consecutive cold cycles, this one included; cycles needed
     COOL_DOWN = "cool-down"  # milliseconds since the last split of its range; milliseconds to wait
-    IN_FLIGHT = "in-flight"  # splits of its range under way; 0
+    IN_FLIGHT = "in-flight"  # bundles in `in_flight` that overlap it; 0
     # Neighbours.
     NO_COLD_NEIGHBOUR = "no-cold-neighbour"  # neighbours that could be merged with; 1
     ABOVE_LOW_WATER = "above-low-water"  # the figure of both together; the most it may be
@@ -56,7 +56,7 @@ class MergeInputs:
     `reports`: reports of any of its bundles; reports of bundles that no longer exist are ignored. No broker reports a bundle that no
     broker serves. If the caller knows that no broker serves a bundle, the caller adds an empty report of the bundle. `cold_cycles`: the
     counts that the previous plan returned. `last_split_at_ms` is by the bundle that was split, in milliseconds since the Unix epoch like
-    `now_ms`. `in_flight`: bundles being split now.
+    `now_ms`. `in_flight`: bundles with an action in progress (a split or an unload), which are not merged.
     """
 
     now_ms: int
@@ -278,9 +278,9 @@ def _by_bundle(look: MergeInputs) -> dict[NamespaceBundle, BundleReport]:
 def _refused_by_itself(
     look: MergeInputs, settings: MergeSettings, bundle: NamespaceBundle, cold: int | None, reported: bool
 ) -> MergeRefusal | None:
-    """Return the first reason in the bundle itself that prevents a merge: no report, isolated, cold for fewer than `cold_cycles` cycles, a
-    split of its range in progress, or one within `cooldown_seconds`. None if none applies, and for a reported warm bundle (`cold` None),
-    which needs no reason. `cold` is the number of consecutive cycles in which the bundle was cold, this one included.
+    """Return the first reason in the bundle itself that prevents a merge: no report, isolated, cold for fewer than `cold_cycles` cycles, an
+    action on its range in progress, or a split of its range within `cooldown_seconds`. None if none applies, and for a reported warm bundle
+    (`cold` None), which needs no reason. `cold` is the number of consecutive cycles in which the bundle was cold, this one included.
     """
     if not reported:
         return MergeRefusal(bundle, MergeRefusalReason.NOT_REPORTED, "reports", 0, 1)

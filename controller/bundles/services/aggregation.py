@@ -44,10 +44,10 @@ LIMIT_SCHEMA = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class BundleAggregation:
-    """Result of a run. `applied` is False if there was nothing to do, or if this window or a later one was merged already. `written` and
-    `outrun`: numbers of rows that the run wrote, and that it did not write because the record had changed. `brokers`: number of broker rows
-    to write or delete. `topics`: number of topic rows in the files, one for each topic and tick; 0 for both if nothing was computed.
-    `quarantined`: former paths of the moved files.
+    """Result of a run. `applied` is False if the window has no file of brokers, or if this run, this window or a later one was merged
+    already. `written` and `outrun`: numbers of rows that the run wrote, and that it did not write because the record had changed.
+    `brokers`: number of broker rows to write or delete. `topics`: number of topic rows in the files, one for each topic and tick; 0 for
+    both if nothing was computed. `quarantined`: former paths of the moved files.
     """
 
     run_id: str
@@ -77,8 +77,8 @@ def aggregate(
     """Aggregate one window on the Spark session for `master`, and merge the result. `store` logs in as the loader.
 
     Files that cannot be read are moved into quarantine, even if nothing is aggregated. Nothing is merged (`applied` is False) if this run,
-    this window or a later one was merged before, or if no broker reported. After a merge, the topics of hot bundles are stored in the area.
-    Intermediate files are always deleted. All clusters of a database share one area and one watermark.
+    this window or a later one was merged before, or if the window has no file of brokers. After a merge, the topics of hot bundles are
+    stored in the area. Intermediate files are always deleted. All clusters of a database share one area and one watermark.
 
     Raises StoreUnavailable, the errors of the Spark session, and OSError if the storage does not answer.
     """
@@ -145,8 +145,8 @@ def _merge(store: Store, run: BundleRun, changes: Mapping[str, pa.Table]) -> Mer
 
 
 def _set_aside(changes: Mapping[str, pa.Table]) -> Iterator[SetAside]:
-    """Yield the brokers and namespaces whose reports were skipped, with the reasons, from the tables `silent` and `uncut` of the changes. A
-    silent broker of which no report was skipped is left out.
+    """Yield the brokers and namespaces whose reports were skipped, with the reasons, from the tables `silent` and `uncut` of the changes.
+    `silent` has each broker with a report in the window; a broker of which no row was skipped is left out.
     """
     for row in changes["silent"].to_pylist():
         if row["set_aside"]:

@@ -1,7 +1,7 @@
 """Claims on proposals of the balancer: one holder at a time, for a limited time.
 
-A proposal is claimed before it is applied or verified. A change of the proposal's state (`proposals.move`) or `release` ends the claim.
-After a claim has expired, any process may claim the proposal.
+A proposal is claimed before it is applied or verified. A change of the proposal's state (`proposals.move`) ends the claim, and `release`
+changes the time of its end. After a claim has expired, any process may claim the proposal.
 """
 
 from __future__ import annotations

@@ -34,7 +34,9 @@ class StateRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewCycle:
-    """A cycle to record. `refusals` are shown by inspect.bundles_why_not; the outcome contains them too."""
+    """A cycle to record. `refusals` are shown by inspect.bundles_why_not; the outcome contains them too, except those of split policies
+    that cannot be read.
+    """
 
     cluster: str
     request_key: str
@@ -89,7 +91,7 @@ def get_state(tx: Connection, cluster: str) -> StateRow:
 
 
 def find_request(tx: Connection, request_key: str) -> int | None:
-    """Return the id of the cycle of a request. None if there is none yet."""
+    """Return the id of the cycle of a request, of any cluster. None if there is none yet."""
     cycle_id: int | None = tx.execute(_BY_REQUEST, {"request_key": request_key}).scalar_one_or_none()
     return cycle_id
 

@@ -75,9 +75,10 @@ class EmbeddedLogClient(OneProcess):
         pool_size: int = 5,
         queue_life_seconds: float = LIFE_SECONDS,
     ) -> None:
-        """Create the client without connecting. A queue reader without a call for `queue_life_seconds` (at
-        most 3600, which `open_queue_reader` checks) counts as dead, and its messages are delivered to others.
-        Raises InvalidInput for an invalid `url`.
+        """Create the client without connecting. `pool_size` is the largest number of connections for calls; the
+        listening thread uses another. A queue reader whose life neither a read nor `QueueKeeper` extends for
+        `queue_life_seconds` (at most 3600, which `open_queue_reader` checks) counts as dead, and its messages are
+        delivered to others. Raises InvalidInput for an invalid `url`.
         """
         self._url = url
         self._calls = PostgresCalls(url, call_timeout_seconds=call_timeout_seconds, pool_size=pool_size)
@@ -102,9 +103,9 @@ class EmbeddedLogClient(OneProcess):
         `sequence` (0 or more) rises with each batch of the producer in this log; a batch whose number is not
         above the last stored one counts as stored, also by a terminated log, and is not stored again. Raises
         InvalidInput for a message outside the bucket (None: outside the hash ring), a batch above
-        `MAX_BATCH_BYTES` (of keys and payloads, or of metadata) or 100,000 messages, a negative `sequence`,
-        or an invalid producer name; Terminal for a producer name that another login used in this log;
-        SegmentTerminated; SegmentNotFound.
+        `MAX_BATCH_BYTES` (of keys and payloads, or of metadata) or 100,000 messages, metadata with NUL or half
+        of a surrogate pair, a negative `sequence`, or an invalid producer name; Terminal for a producer name
+        that another login used in this log; SegmentTerminated; SegmentNotFound.
         """
         checked("producer", producer)
         if not messages:
@@ -155,8 +156,9 @@ class EmbeddedLogClient(OneProcess):
         Raises LostRace while another of `live_owners` has a part of the range; FencedOut if a part was taken
         under a later `ownership` (None: not compared), or no leader has assigned `ownership` yet;
         SegmentNotFound; SubscriptionNotFound; and InvalidInput for a bucket that is not made of the log's
-        entry buckets (not checked for a log that does not store them), or an owner's name that is empty, too
-        long or cannot be stored.
+        entry buckets, or an owner's name that is empty, too long or cannot be stored. For a log that does not
+        store its entry buckets any range is valid, but DataPlaneUnavailable is raised if the cursor would have
+        more than 1024 parts.
         """
         self._listen()
         bucket = FULL_RANGE if bucket is None else bucket
@@ -198,7 +200,7 @@ class EmbeddedLogClient(OneProcess):
         `on_arrival`.
 
         Raises SegmentNotFound; LogShortened, also logged and counted, with the position to continue after in
-        `resume`, if the log ends before the position or has a message of a later timeline there; and DataGone
+        `resume`, if the log ends before the position or has a message of a later timeline up to it; and DataGone
         if the next message was trimmed. A position without a timeline, from before logs had timelines, is
         trusted; if the log ends before such a position, DataGone is raised.
         """
@@ -285,8 +287,8 @@ class EmbeddedLogClient(OneProcess):
         return row
 
     def _watch(self, reader: _Reader, log_id: int, on_arrival: Callable[[], None]) -> None:
-        """Call `on_arrival`, in the listening thread, at each notification of the reader's log and after each
-        connection of the listener, until `_forget`.
+        """Call `on_arrival`, in the listening thread, at each notification of the reader's log `log_id` and after
+        each connection of the listener, until `_forget`.
         """
         with self._lock:
             self._callbacks[reader] = (log_id, on_arrival)

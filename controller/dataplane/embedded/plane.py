@@ -91,7 +91,9 @@ class EmbeddedDataPlane:
 
     @property
     def call_timeout_seconds(self) -> float:
-        """Longest duration of one call, in seconds."""
+        """Longest duration of one call, in seconds. Calls of `terminate_segments`, `delete_segment` and `trim` may
+        consist of several transactions, each with this limit.
+        """
         return self._calls.call_timeout_seconds
 
     def backing_topic(self, topic: str, descriptor: str) -> str:
@@ -271,7 +273,7 @@ class EmbeddedDataPlane:
     def sample(self, backing_topics: Sequence[str]) -> Mapping[str, Counters]:
         """Return the counters of the logs that exist, by name, all read at one instant. Their `source` is
         `embedded-` with the id of the database's logs, which a copy of the database keeps. `producers` is
-        None.
+        None. A message that is read in order counts as *out* when its reader next acknowledges.
         """
         with self._calls.statement(f"sample {len(backing_topics)} logs") as cursor:
             instant = STEADY_CLOCK.now_ms()

@@ -2,9 +2,10 @@
 acknowledged and returned by itself.
 
 The server records the messages of a reader under the reader's mark (sql/schema/86_embedded_queues.sql). They
-belong to the reader for `LIFE_SECONDS` after its last call, and `QueueKeeper` calls for all readers of a
-process. A batch is requested under a number, so that a batch whose response was lost is returned again. A log
-that lacks the highest message that the reader received refuses a read (`timelines`).
+belong to the reader for `LIFE_SECONDS` after the last call that extends its life: a read of the reader, or a call
+of `QueueKeeper`, which calls for all readers of a client. A batch is requested under a number, so that a batch
+whose response was lost is returned again. A log that lacks the highest message that the reader received refuses
+a read (`timelines`).
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ from controller.repeating import repeat_every
 log = telemetry.get_logger(__name__)
 
 LIFE_SECONDS = 20.0
-"""A reader without a call for this time counts as dead, and its messages are delivered to other readers."""
+"""A reader whose life neither its reads nor `QueueKeeper` extend for this time counts as dead, and its messages are
+delivered to other readers.
+"""
 MAX_UNSETTLED = 10_000
 """Largest number of delivered and unacknowledged messages of one subscription on one log. At the limit, no
 message is delivered for the first time.
@@ -62,8 +65,8 @@ class EmbeddedQueueReader(OneProcess):
         on_close: Callable[[], None],
     ) -> None:
         """Read as the reader that the server knows by `mark`. The messages belong to the reader for
-        `life_seconds` after the reader's last call; `contact_at` is the time (`boot_seconds`) at which the
-        call that opened the reader began. `on_close` is called once, by `close`.
+        `life_seconds` after the last read or `note_contact`; `contact_at` is the time (`boot_seconds`) at which
+        the call that opened the reader began. `on_close` is called once, by `close`.
         """
         self._calls, self._backing_topic, self.mark = calls, backing_topic, mark
         self._queue = (log_id, subscription)
@@ -78,14 +81,15 @@ class EmbeddedQueueReader(OneProcess):
 
     @property
     def is_current(self) -> bool:
-        """True if the server received a call of this reader within the last `life_seconds`, so that no other
-        reader has its messages. False if the reader is closed or known to be lost.
+        """True if the server extended the reader's life within the last `life_seconds`, so that no other reader has
+        its messages unless the cursor was moved, which only a later call detects. False if the reader is closed or
+        known to be lost.
         """
         return not self._is_lost and boot_seconds() < self._contact_at + self._life_seconds
 
     def note_contact(self, at: float) -> None:
-        """Record that the server received a call of this reader. `at` is the time (`boot_seconds`) at which
-        the call began.
+        """Record that the server extended the reader's life. `at` is the time (`boot_seconds`) at which the call
+        began.
         """
         self._contact_at = max(self._contact_at, at)
 
@@ -215,13 +219,13 @@ class EmbeddedQueueReader(OneProcess):
 
 
 class QueueKeeper:
-    """A thread that keeps the queue readers of a process alive on the server, with five calls per
+    """A thread that keeps the queue readers of one client alive on the server, with five calls per
     `life_seconds`. Safe to share between threads.
     """
 
     def __init__(self, calls: PostgresCalls, life_seconds: float) -> None:
-        """Create the keeper without a thread. The server considers a reader without a call for
-        `life_seconds` (at most 3600) as dead; each call of the keeper extends the life to that time.
+        """Create the keeper without a thread. The server considers a reader dead whose life is not extended
+        for `life_seconds` (at most 3600); each call of the keeper extends the life to that time.
         """
         self._calls, self._life_seconds = calls, life_seconds
         self._lock = threading.Lock()

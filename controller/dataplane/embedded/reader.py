@@ -78,7 +78,8 @@ class EmbeddedReader(OneProcess):
         on_close: Callable[[], None],
     ) -> None:
         """Read the parts of the cursor that `log_id`, `subscription` and `generation` identify, from `place`
-        on. `bucket` is the range of bucket hashes of these parts. `on_close` is called once, by `close`.
+        on. `bucket` is the range of bucket hashes of these parts, and `owner` the name under which they were
+        taken. `on_arrival` is called by a `read` that only skipped messages; `on_close` once, by `close`.
         """
         self._calls = calls
         self._backing_topic, self._subscription, self._owner = backing_topic, subscription, owner
@@ -120,7 +121,8 @@ class EmbeddedReader(OneProcess):
 
     def acknowledge(self, position: Position) -> None:
         """Acknowledge all messages up to and including `position`. A position below an acknowledged one moves
-        nothing. Also adds the messages and bytes delivered since the last call to the cursor's counters.
+        nothing. Also adds the messages and bytes delivered since the last successful call to the cursor's
+        counters.
 
         Once all delivered messages are acknowledged, so are the skipped messages behind them, which belong to
         other buckets. Raises InvalidInput for a position beyond the messages that were read or skipped, and

@@ -54,8 +54,8 @@ class Deadline:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A request to send. `purpose` names the action in errors. Statuses in `accept` are results, not errors.
-    `body` is sent as JSON; None: no body.
+    """A request to send. `purpose` names the action in errors. Statuses in `accept` are results, not errors,
+    except a 404 without a reason, which no broker sends. `body` is sent as JSON; None: no body.
 
     A `path` that begins with a slash is complete; any other path follows `/admin/v2/`.
     """

@@ -94,9 +94,9 @@ class BatchSender:
         stored, and is not sent.
 
         Opens the producer if necessary. If the topic was terminated, reads from the topic how many messages
-        of the batch are stored. Waits for another append of this sender. Raises InvalidInput for a message
-        outside the bucket; Unsupported for bucket `0000-0000`; SegmentNotFound; SegmentTerminated if no
-        message is stored; DataPlaneTimeout at the deadline; other errors of the library as Cleave's. After
+        of the batch are stored. Waits for another append of this sender, without a limit. Raises InvalidInput
+        for a message outside the bucket; Unsupported for bucket `0000-0000`; SegmentNotFound; SegmentTerminated
+        if no message is stored; DataPlaneTimeout at the deadline; other errors of the library as Cleave's. After
         DataPlaneUnavailable or DataPlaneTimeout the batch may be stored: repeat it under its number.
         """
         entry_marks = self._entry_marks(messages)

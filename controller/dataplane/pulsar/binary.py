@@ -37,9 +37,7 @@ from controller.domain.errors import (
 
 PARALLEL_OPENS = 8
 PARALLEL_FLUSHES = 64
-"""Number of appends in flight at once. The library's flush occupies a thread until the response to
-the batch.
-"""
+"""Number of functions of `Connections.run_aside` that run at once. Others wait for a thread."""
 Opened = TypeVar("Opened")
 
 

@@ -88,7 +88,7 @@ class PulsarAccess(PulsarAuth):
 
     admin_url: str
     service_url: str | None = None
-    """Address with scheme `pulsar://` or `pulsar+ssl://`. Only producing and consuming need it."""
+    """Address with scheme `pulsar://` or `pulsar+ssl://`. Producing, consuming, gates and samples of keys need it."""
 
     def __post_init__(self) -> None:
         _check_url("CLEAVE_PULSAR_ADMIN_URL", self.admin_url, _ADMIN_SCHEMES)

@@ -439,7 +439,8 @@ class PulsarLogClient(OneProcess):
         """Return a separate client, and the object that `build` opens on it. The caller closes both.
 
         ConsumerBusy and ConsumerAssignError are raised unmapped, other errors of the library mapped. At the
-        deadline, a terminated topic is reloaded (`_reload`), and DataPlaneTimeout is raised.
+        deadline, a terminated topic is reloaded (`_reload`), and DataPlaneTimeout is raised. A time-out that the
+        library reports earlier is mapped without a reload.
         """
         try:
             return self._connections.open_alone(f"read {topic}", deadline, build)

@@ -81,7 +81,9 @@ class PulsarDataPlane(OneProcess):
 
     @property
     def call_timeout_seconds(self) -> float:
-        """Longest duration of one call in seconds, its requests and redirects together."""
+        """Longest duration in seconds of one call except a `sample` of many logs, its requests and redirects
+        together.
+        """
         return self._admin.call_timeout_seconds
 
     def backing_topic(self, topic: str, descriptor: str) -> str:

@@ -151,8 +151,9 @@ class PulsarQueueReader(OneProcess):
     def check_connection(self) -> None:
         """Detect a broken connection, which ends the reader and notifies the owner.
 
-        Deliver each returned message that is due to this reader again if it shares its entry with others,
-        otherwise make the broker deliver it. Notify the owner if messages came, or a drain check is due.
+        If the delay of a returned message is over, buffer the message again if it shares its entry with others;
+        otherwise make the broker deliver it, to any reader. Notify the owner if messages were buffered, or a
+        drain check is due.
         """
         opened = self._opened
         if opened is None:

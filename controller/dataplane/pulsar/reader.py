@@ -71,9 +71,10 @@ class PulsarReader(OneProcess):
         stall_seconds: float = STALL_SECONDS,
     ) -> None:
         """Create a reader without a connection. `mark`, which no other reader has, identifies the reader in
-        the broker's statistics. `bucket` None: the whole subscription. `stall_seconds` is the time without
-        messages after which an idle reader checks if the broker still delivers. `on_arrival` is called, from
-        any thread, when there may be news; `on_close` is called by `close`.
+        the broker's statistics. If another consumer with the name `owner` took the cursor, this reader is stale
+        (FencedOut). `bucket` None: the whole subscription. `stall_seconds` is the time without messages after
+        which an idle reader checks if the broker still delivers. `on_arrival` is called, from any thread, when
+        there may be news; `on_close` is called by `close`.
         """
         self.bucket = bucket
         self.prefetch_messages = prefetch_messages

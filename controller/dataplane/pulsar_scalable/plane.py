@@ -80,7 +80,9 @@ class PulsarScalableDataPlane(OneProcess, LayoutKeeper):
 
     @property
     def call_timeout_seconds(self) -> float:
-        """Longest duration in seconds of one call except `ask_reshape`, its requests and redirects together."""
+        """Longest duration in seconds of one call except `ask_reshape` and `sample`, its requests and redirects
+        together.
+        """
         return self._admin.call_timeout_seconds
 
     @property

@@ -497,7 +497,7 @@ class _Planner:
 
     def _within_reconnection_budget(self, actions: Sequence[_PlannedAction]) -> list[_PlannedAction]:
         """Return the actions within the budget of reconnections, in their order, and refuse the others until the budget
-        allows them. An action that needs more than the budget of a whole minute may be taken when the budget is full.
+        allows them. An action that needs more than `reconnections_per_minute` may be taken when that many are left.
         Without a budget all actions are returned.
         """
         budget_left = self._context.situation.reconnections_left

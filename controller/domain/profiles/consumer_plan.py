@@ -64,8 +64,8 @@ def answer(context: EvaluationContext) -> tuple[Decision, ...]:
     consumer lacks a place or a segment that the rate justifies.
 
     While consumers are joining after an earlier action, the result is empty and the topic is refused in `context`. If
-    consumers remain without a place, the topic is refused for the limit, in addition to the actions, unless only a busy
-    segment is the reason (`_refuse_limits`).
+    consumers remain without a place, the topic is refused for the limit, in addition to the actions; if consumers
+    cannot share segments, not if a busy segment is the reason (`_refuse_limits`).
     """
     places = context.count_places()
     if context.consumers <= places and context.segments_net >= segments_wanted(context):
@@ -103,8 +103,8 @@ class _Share:
 
     def decision(self, context: EvaluationContext) -> Decision | None:
         """Return the action: a rebucket for one child, otherwise a split. None if the only child would have no more
-        buckets than the segment has. Each child gets `per_part` buckets, rounded up to a power of two and limited by
-        the policy; a split leaves the number open (None) if the children inherit as many buckets, or if consumers
+        buckets than the segment has. Each child gets `per_part` buckets, rounded up to a power of two, at most
+        `most_places`; a split leaves the number open (None) if the children inherit as many buckets, or if consumers
         cannot share segments.
         """
         segment, buckets = self.segment, entry_buckets.rounded_up(self.per_part)
@@ -306,8 +306,9 @@ def _refuse_limits(context: EvaluationContext, served: int) -> None:
     """Add a refusal of the topic to the context because consumers are left without a place: with AT_MAX_BUCKETS if
     consumers can share segments, otherwise with AT_MAX_SEGMENTS. `served` is the number of consumers with a place.
 
-    If consumers cannot share segments, does nothing for a topic below `max_segments` that has another refusal: a
-    busy segment is then the reason.
+    If consumers cannot share segments, does nothing for a topic below `max_segments` that has another refusal: a busy
+    segment is then the reason. Without another refusal the topic is refused even below `max_segments`, if the data
+    plane cannot make enough children.
     """
     policy = context.policy
     at_segments = (RefusalReason.AT_MAX_SEGMENTS, "segments", context.segments_high, policy.max_segments)

@@ -34,7 +34,8 @@ class EvaluationContext:
 
     `held` are actions that await approval or were rejected, by the segments that they would seal; these segments are in
     no other action. Other decisions may not rely on a held action, so the segments are counted without it.
-    `held_places`: segments that held splits would add for consumers; no other split is made instead of them.
+    `held_places`: segments that held splits would add for consumers; no other split is made instead of them. The number
+    is 0 while actions of the consumer lane need no approval (`approval_rule.is_marked`).
 
     `busy`: the id of the operation that seals a segment, by segment id; 0 for a held action. `in_flight`: the running
     reshapes that are not yet part of the layout. `stale_ms`: age in milliseconds above which a load record is stale.

@@ -73,12 +73,12 @@ def run_pass(
     commit, log the actions; at the end, count decisions and refusals as metrics.
 
     `shards` and `topic_ids` restrict the topics; None: all. Paused topics, and topics whose evaluation row
-    another process has locked, are skipped. A topic whose data plane is not in `planes` is logged and stays
-    due. `decided_by` is stored with the decisions, and as the actor of their operations.
-    `demand_right_to_act` is called first in each transaction, and raises if this process must not act. A dry
-    run writes nothing, and evaluates the topics of `topic_ids` even if they are paused or not due. Raises the
-    errors of `demand_right_to_act`, and Retryable if PostgreSQL is unavailable or a deadlock ended a batch;
-    earlier batches stay committed.
+    another process has locked, are skipped. A topic whose data plane is not in `planes`, or that cannot be
+    read or evaluated, is logged and paused, and stays due. `decided_by` is stored with the decisions, and
+    as the actor of their operations. `demand_right_to_act` is called first in each transaction, and raises
+    if this process must not act. A dry run writes nothing, and evaluates the topics of `topic_ids` even if
+    they are paused, not due or outside `shards`. Raises the errors of `demand_right_to_act`, and Retryable
+    if PostgreSQL is unavailable or a deadlock ended a batch; earlier batches stay committed.
     """
     evaluated, outcomes, still_dirty, handled_ids = 0, list[TopicOutcome](), list[int](), list[int]()
     batch_size = batch_topics

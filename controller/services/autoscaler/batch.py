@@ -140,7 +140,7 @@ class Batch:
     def _lock_acting(self) -> None:
         """Lock the rows of the first `ACTING_TOPICS` topics, by id, with actions or proposals; further such topics are
         postponed. A topic whose row another transaction has locked, or that is no longer live, is dropped and stays
-        due. Evaluate again the topics whose layout has changed.
+        due. Evaluate again the topics whose layout has changed, or for which segment ids were reserved.
         """
         acting = [topic for _, topic in sorted(self.topics.items()) if topic.has_actions]
         for topic in acting[ACTING_TOPICS:]:
@@ -258,9 +258,10 @@ class Batch:
                 topic.operation_ids = (operation.operation_id,)
 
     def _written(self, topic: BatchTopic, ordinal: int) -> Operation:
-        """Write the intent of the topic's action number `ordinal` (from 0), and return its operation. Each action is
-        planned on the result of the previous action. Raises TopicNotFound, TopicNotLive, TopicHeld, LostRace,
-        SegmentBusy, InvalidLayoutChange, and IntegrityError for a violated constraint.
+        """Write the intent of the topic's action number `ordinal` (from 0), and return its operation. All actions are
+        planned on the same layout; the topic is read again for each, so that the ids which previous intents have
+        reserved are not reused. Raises TopicNotFound, TopicNotLive, TopicHeld, LostRace, SegmentBusy,
+        SegmentNotFound, InvalidLayoutChange, and IntegrityError for a violated constraint.
         """
         request = topic.request(ordinal)
         view = reshape_intents.look(self._tx, topic.topic_id, request.request_key)
@@ -271,8 +272,9 @@ class Batch:
     ) -> ReshapeDraft:
         """Return the action number `ordinal` (from 0) as a plan on the present layout, which `view` holds
         (None: the topic is gone). Raises TopicNotFound if the topic is gone, TopicNotLive, TopicHeld,
-        LostRace if the epoch or input version is not the one that was decided on, SegmentBusy if a live
-        operation has one of the segments, and InvalidLayoutChange if the action does not fit the layout.
+        LostRace if the epoch or input version differs from that of the evaluation, SegmentBusy if a live
+        operation has one of the segments, SegmentNotFound for a segment that is not in the layout, and
+        InvalidLayoutChange if the action does not fit the layout otherwise.
         """
         situation = topic.situation
         if view is None or topic.locked is None:

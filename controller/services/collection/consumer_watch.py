@@ -113,9 +113,9 @@ class ConsumerWatch(Stoppable):
     def round(self) -> Round:
         """Read the consumers of topics and store them, in batches of `CALL_TOPICS` topics with a transaction each,
         until each topic was read, the interval is over or `stop` was called. The next round begins after the last topic
-        of this one. Logs and returns the ids of the changed topics; also returns the number of topics that were read,
-        and how many of these have a log that did not answer. A data plane that does not answer is logged. Raises
-        StoreUnavailable.
+        of this round. Logs and returns the ids of the changed topics; also returns the number of topics that the round
+        tried to read, and how many of these have a log that did not answer. A data plane that does not answer is
+        logged. Raises StoreUnavailable.
         """
         began_at = self._clock.monotonic_seconds()
         topics = self._listed(began_at)

@@ -256,8 +256,8 @@ class LoadCollector(Stoppable):
         return _Answer(counters, is_whole=True)
 
     def _note_producers(self, samples: Sequence[tuple[WatchedLog, Counters]]) -> None:
-        """Store the producer counts that changed since they were last stored, in one transaction. Forget the counts of
-        segments without a sample, or whose sample has no producer count.
+        """Store the producer counts that changed since they were last stored, in one transaction. The stored count of a
+        segment without a sample, or whose sample has no producer count, stays; its next count is stored in any case.
         """
         counts = {
             (log_row.topic_id, log_row.segment_id): counters.producers

@@ -98,7 +98,7 @@ class SessionLeader:
         self._terms: dict[int, int] = {}
         self._sweep_at = -math.inf
         self._own_process: int | None = None
-        """The PostgreSQL server process that ran the last transaction."""
+        """The PostgreSQL server process that ran the last settlement."""
         self._stopping = threading.Event()
         self._has_ended = False
         """True once `run` takes no more requests from the mailbox."""
@@ -108,9 +108,11 @@ class SessionLeader:
         return topic_id % self._shard_count in self._leases.terms
 
     def led_topic_id(self, topic: str) -> int | None:
-        """Return the id of the topic with this name, if this worker leads the topic and has its sessions in memory; None
-        otherwise. A topic that was deleted within the last moments may still have an id here, whose requests the leader
-        refuses.
+        """Return the id of the topic with this name, if this worker leads the topic and has settled a subscription of
+        it that has sessions or owners. None otherwise, and until the next settlement after another subscription of the
+        topic was forgotten: None does not say that the topic does not exist or that another worker leads it. A topic
+        that was deleted within the last moments may still have an id here; the leader refuses requests for it, except
+        heartbeats.
         """
         topic_id = self._topic_ids.get(topic)
         return topic_id if topic_id is not None and self.leads(topic_id) else None
@@ -304,7 +306,7 @@ class SessionLeader:
     def _process_due(self) -> None:
         """Disconnect silent consumers, end sessions whose grace period has passed (in one transaction per subscription,
         not before its `retry_at`), and update the metrics. Every `SWEEP_SECONDS`, mark all subscriptions as not
-        settled, and delete the rows of consumers that departed more than `LATE_SECONDS` ago.
+        settled, and delete the records of consumers of any topic that departed more than `LATE_SECONDS` ago.
         """
         self._disconnect_silent()
         now = self._clock.monotonic_seconds()
@@ -506,7 +508,7 @@ class SessionLeader:
         settlement: Settlement,
     ) -> None:
         """Apply the committed changes to memory and metrics, log sessions that began or ended, and answer or
-        refuse each request. Then create and end sessions so that each consumer row has one.
+        refuse each request. Then create and end sessions so that exactly the consumers with a row have a session.
         """
         now = self._clock.monotonic_seconds()
         sessions.settled, self._topic_ids[settlement.topic] = settlement, key.topic_id

@@ -19,8 +19,8 @@ NO_SESSION = "consumer {} has no session under this incarnation; register again"
 @dataclass(frozen=True, slots=True)
 class GrantedBucket:
     """A bucket, or a run of adjacent buckets, as reported to its owner. `bucket_start` and `bucket_end` are its
-    first and last hash. `generation` is the generation at which the bucket last changed owner. `release` is True
-    if the owner must release the bucket.
+    first and last hash. `generation` is the generation at which the ownership began. `release` is True if the
+    owner must release the bucket.
     """
 
     segment_id: int
@@ -36,8 +36,8 @@ class GrantedBucket:
 
 @dataclass(frozen=True, slots=True)
 class PushedAssignment:
-    """All buckets of one consumer. Of two assignments, the one with the higher (generation, term, epoch) is
-    the later.
+    """All buckets of one consumer. Of two assignments, that with the higher (generation, term, epoch) is the
+    later: the generation of the subscription, the term of the shard's lease and the epoch of the layout.
     """
 
     term: int

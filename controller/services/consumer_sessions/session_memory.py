@@ -52,7 +52,7 @@ class Session:
 class SubscriptionSessions:
     """The sessions of one subscription, by consumer name. `settled` is the result of the last transaction, None
     before the first; `is_settled` is False if something changed since. After a failed transaction, none begins
-    before `retry_at` (monotonic seconds).
+    before `retry_at` (monotonic seconds), except for requests of consumers.
     """
 
     timing: ConsumerTiming

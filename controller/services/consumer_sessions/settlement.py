@@ -68,7 +68,7 @@ class Settlement:
     data_plane: str
     refused: Mapping[int, CleaveError]
     granted: int
-    """Number of buckets that got an owner, or another owner."""
+    """Number of buckets that were granted: to a first or another owner, or again to an owner that had released its bucket."""
     seek: SeekUnderWay | None = None
     """A seek in progress. While a seek is in progress, no bucket is assigned."""
     defers_moves: bool = False
@@ -163,9 +163,9 @@ def settle(
     *,
     may_defer_moves: bool = False,
 ) -> Settlement:
-    """Apply the requests and their consequences, and return the subscription after these changes. An owner that has not
-    released a bucket within `release_seconds` loses it. With `may_defer_moves`, no release is requested of buckets whose
-    segments a reshape may replace soon.
+    """Apply the requests and their consequences, record `connection_state` in the consumer rows, and return the
+    subscription after these changes. An owner that has not released a bucket within `release_seconds` loses it. With
+    `may_defer_moves`, no release for another consumer is requested of buckets whose segments a reshape may replace soon.
 
     A request that cannot be applied is refused alone: its error is in the result's `refused`. An `Attach` only counts
     its consumer as connected. While a seek is in progress, every owner must release its buckets, and no bucket is

@@ -86,8 +86,8 @@ def _limits(row: Mapping[str, Any]) -> tuple[LoadThresholds, float, bool]:
 
 def _records_to_write(batch: pa.RecordBatch, limits: _Limits) -> pa.Table:
     """Return the records to write for the rows, which have `_COLUMNS`: those without a stored record, and
-    those that changed materially, have another source, or were silent. Rows of topics without limits, and
-    rows older than the stored record, are left out.
+    those whose rates or `cold_since` change by the rule `next_record`, that have another source, or were
+    silent. Rows of topics without limits, and rows older than the stored record, are left out.
     """
     changes: list[tuple[Any, ...]] = []
     for row in zip(*(column.to_pylist() for column in batch.columns), strict=True):

@@ -30,10 +30,11 @@ def delay_seconds(
     `LONGEST_DELAY_AFTER_RACES_SECONDS`. A retryable error's own delay is the minimum, up to the same limit.
     After a terminal error, which only a person can remove, the delay is at once the longest.
 
-    `is_closed`: ranges accept no writes until the operation commits, so the limit is
-    `LONGEST_DELAY_OF_CLOSED_SECONDS` and a retryable error's own delay does not count, unless that delay is
-    at least `LONGEST_DELAY_SECONDS`. After a call that timed out, the delay is at least the call's time-out:
-    the call may still be in progress, and no other call may be made until it ends.
+    `is_closed`: ranges accept no writes until the operation commits. After a retryable error the limit is
+    therefore `LONGEST_DELAY_OF_CLOSED_SECONDS` and the error's own delay does not count, unless that delay is
+    at least `LONGEST_DELAY_SECONDS`. A terminal error keeps the longest delay. After a call that timed out,
+    the delay is at least the call's time-out: the call may still be in progress, and no other call may be
+    made until it ends.
     """
     backoff_seconds = FIRST_DELAY_SECONDS * float(2 ** min(attempts, 10))
     requested_seconds = error.delay_seconds if isinstance(error, Retryable) else LONGEST_DELAY_SECONDS

@@ -10,7 +10,7 @@ Result = TypeVar("Result")
 
 class CallAll(Protocol):
     """Makes calls of a data plane, several at a time, and keeps the operation claims valid during the calls.
-    Returns the results in the order of the calls; raises the first error.
+    Returns the results in the order of the calls; raises the first error, and HeldUp if a claim is lost.
 
     `seconds`: the longest time of one call; None: the time-out of an ordinary call.
     """

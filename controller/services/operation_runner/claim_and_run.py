@@ -19,7 +19,8 @@ def run_operation(context: RunnerContext, operation_id: int) -> Outcome:
     """Claim one operation and run it as far as possible. Return how the run ended; NOT_CLAIMED if the
     operation does not exist, is final or not due, if its topic is held, if it must wait for an older reshape
     of a topic whose broker keeps the layout, if its row is locked, or if another runner or another thread of
-    this runner has claimed it. Raises StoreUnavailable only.
+    this runner has claimed it. An error of a step is recorded, not raised: only errors of the store are
+    raised, such as StoreUnavailable.
     """
     claims_won, claimed_until = _claim(context, limit=1, operation_id=operation_id)
     if not claims_won:
@@ -30,12 +31,12 @@ def run_operation(context: RunnerContext, operation_id: int) -> Outcome:
 
 def run_due(context: RunnerContext, *, limit: int = 1, shards: Shards | None = None) -> int:
     """Claim and run up to `limit` operations that are due, in the given shards or (None) in all. Return the
-    number of operations that were claimed, however their runs ended. Ends early if none is due or the runner
-    should stop.
+    number of claims, however their runs ended; an operation that is deferred and due again within the call
+    counts again. Ends early if none is due or the runner should stop.
 
     Reshapes that share calls run together; all other operations run one after another. Threads may call this
-    function concurrently: operations on disjoint segments of one topic do not wait for each other. Raises
-    StoreUnavailable only.
+    function concurrently: operations on disjoint segments of one topic do not wait for each other. Only
+    errors of the store are raised, such as StoreUnavailable.
     """
     count = 0
     while count < limit and not context.should_stop():
@@ -71,9 +72,10 @@ def _claim(
     operation_id: int | None = None,
     shards: Shards | None = None,
 ) -> tuple[Sequence[Claim], float]:
-    """Claim up to `limit` operations that are due, or only the operation `operation_id`, in the given shards
-    or (None) in all, one thread of the runner at a time. Return the claims, by id and possibly fewer or none,
-    and their end, as monotonic seconds counted from before the request, because the response may be slow.
+    """Claim up to `limit` operations that are due, in the given shards or (None) in all, or only the operation
+    `operation_id`, whatever its shard; one thread of the runner at a time. Return the claims, by id and
+    possibly fewer or none, and their end, as monotonic seconds counted from before the request, because the
+    response may be slow.
     Past the fence only one operation is claimed unless all data planes share calls. Also notes that this
     thread steps the operations.
     """

@@ -28,14 +28,17 @@ class Outcome(StrEnum):
     """End of a run."""
 
     FINISHED = "finished"
+    """The operation is done or aborted."""
     DEFERRED = "deferred"
-    """The operation failed for now. The journal holds the error and the instant of the next attempt."""
+    """The operation failed for now, or waits. The journal holds the reason and the instant of the next attempt."""
     FENCED_OUT = "fenced-out"
-    """The claim has passed to another runner, which continues from the last recorded step."""
+    """The claim has expired or passed to another runner, or a fail-over lost the operation. The next runner continues
+    from the last recorded step.
+    """
     STOPPED = "stopped"
     """The runner stopped. The claim is released, and any runner may continue."""
     NOT_CLAIMED = "not-claimed"
-    """The operation is already final, not due yet, or claimed by another runner."""
+    """The runner got no claim, for one of the reasons that `run_operation` lists."""
 
 
 def _ignore(_name: str) -> None:

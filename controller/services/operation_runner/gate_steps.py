@@ -92,7 +92,8 @@ class GateSteps:
         they descend from a sealed segment which the subscription reads, and record and close the gates. The data plane
         sets the dispatch rate before it creates the cursor. A recorded gate that is no longer closed stays as it is.
         Return the `logs` that need no gate or have such a gate, in their order; their cursors are not created here.
-        Raises SubscriptionNotFound, and Unsupported on a data plane without gates.
+        Raises SubscriptionNotFound, Unsupported on a data plane without gates, and the errors of the calls, such as
+        SegmentNotFound for a missing log.
         """
         with self._store.transaction() as tx:
             known = {gate.segment_id: gate for gate in gates.gates_of(tx, key)}
@@ -119,7 +120,7 @@ class GateSteps:
 
     def close_for_seek(self, operation: Operation, key: SubscriptionKey, instant_ms: int) -> None:
         """Record and close the gates of the segments with an ancestor that is unread after a seek to
-        `instant_ms`, before a cursor moves. A log or cursor that does not exist is skipped at the data plane.
+        `instant_ms`, before a cursor moves. At the data plane a missing log is skipped, and a missing cursor created.
         Raises SubscriptionNotFound, and Unsupported on a data plane without gates.
         """
         since = to_datetime(max(instant_ms - CLOCKS_APART_MS, 0))

@@ -1,10 +1,10 @@
 """Performs each step on logs, for any number of operations on one data plane. Every action first reads the
 present state and may be repeated.
 
-This module writes to the store only the ends of ownerships before a seek, and the gates (`gate_steps`);
-`operation_set` records the results. All calls go through `call_all`, which keeps the claims valid during the
-calls. An obstacle of one operation is reported for this operation only; an error of a call applies to all
-operations of the call.
+This module writes only this to the store: before a seek the ends of ownerships and the epoch after which the
+subscription reads, and the gates (`gate_steps`); `operation_set` records the results. All calls go through
+`call_all`, which keeps the claims valid during the calls. An obstacle of one operation is reported for this operation
+only; an error of a call applies to all operations of the call.
 """
 
 from __future__ import annotations
@@ -148,9 +148,9 @@ class LogSteps:
                 return StepResults({subject.operation_id: {} for subject in subjects})
 
     def _create_children(self, subjects: Sequence[ObservedOperation], *, demands_open: bool) -> StepResults:
-        """Create each reserved log with every subscription, and close its gates. Existing logs stay as they are. The
-        details have `subscriptions` (those that exist on any child), and if there are any `made by applications` (those
-        of them without a live row) and `gates closed for`.
+        """Create each reserved log with every subscription, and close its gates. An existing log keeps its cursors and
+        gets the missing subscriptions. The details have `subscriptions` (those that exist on any child), and if there
+        are any `made by applications` (those of them without a live row) and `gates closed for`.
 
         An operation gets UnmanagedLog if another operation created one of its logs. With `demands_open`, which holds
         before the fence, it gets Conflict if a child is terminated: the child could never accept a write, and aborting
@@ -248,12 +248,13 @@ class LogSteps:
         return {"positions": positions, "found missing": list(unterminated)}
 
     def _complete_children(self, subjects: Sequence[ObservedOperation]) -> StepResults:
-        """Create on the children each subscription that an application made on a parent during its termination. The
-        details have these subscriptions as `subscriptions` and the children's logs that do not exist as `logs found
-        missing`. They are empty without such subscriptions, and for operations that replace no logs.
+        """Create on the children each subscription that exists on a parent, has no row and is not known to exist on the
+        children: an application may have made the subscription during the termination. The details have these
+        subscriptions as `subscriptions` and the children's logs that do not exist as `logs found missing`. They are
+        empty without such subscriptions, and for operations that replace no logs.
 
-        Then check that the parents are terminated, because a broker may have left a parent fenced. Raises HeldUp if a
-        parent was not, so that the step is repeated.
+        Then check, on a data plane with gates, that the parents are terminated, because a broker may have left a parent
+        fenced. Raises HeldUp if a parent was not, so that the step is repeated.
         """
         results = StepResults({subject.operation_id: {} for subject in subjects})
         succeeding = [subject for subject in subjects if subject.operation.kind.succeeds_logs]
@@ -283,7 +284,8 @@ class LogSteps:
         missing`.
 
         If the operation requests it, the cursors begin after the last message. Cursors of standard consumers are
-        created together with their gates. Raises SubscriptionNotFound.
+        created together with their gates. Raises SubscriptionNotFound, and SegmentNotFound if a log that needs a gate
+        does not exist.
         """
         name = str(operation.parameters[SUBSCRIPTION])
         with self._store.single_statement() as tx:
@@ -300,8 +302,8 @@ class LogSteps:
         return {"logs": len(logs), "logs found missing": missing}
 
     def _delete_cursors(self, operation: Operation) -> Detail:
-        """Delete the subscription's cursors from every log of the topic, and its gates. Return the number of the
-        topic's logs, with or without a cursor, as `logs`.
+        """Delete the subscription's cursors from every log of the topic, and the dispatch rates of its gates; the rows
+        of the gates stay. Return the number of the topic's logs, with or without a cursor, as `logs`.
         """
         name = str(operation.parameters["subscription"])
         with self._store.single_statement() as tx:

@@ -4,7 +4,7 @@ it to the commit.
 The counterpart of `log_steps` for operations on mirrored topics. The journal's detail of a commit holds the
 layout as it was read, and this layout is mirrored. The module writes only two things to the store: the
 setting of the broker's own auto-scaler, which must be safe before the auto-scaler is turned off, and the
-intents that repair segments for which the broker created no logs.
+result of a check of the logs, with the intents that repair segments for which the broker created no logs.
 """
 
 from __future__ import annotations
@@ -142,7 +142,8 @@ class MirrorSteps:
         """Request the reshape unless the broker's layout shows it, and return as `logs found missing` the logs of
         parents that had to be created again; empty if there were none. If the request times out, or fails with
         DataPlaneUnavailable or Conflict, the error is raised only if the layout does not show the reshape. Also raises
-        DataPlaneUnavailable if the broker accepts the request but the layout does not show it yet.
+        DataPlaneUnavailable if the broker accepts the request but the layout does not show it yet, and Conflict if
+        the layout shows that the parents were reshaped otherwise.
 
         A segment can be reshaped once, so a lost call and the call that follows it cannot both take effect. If the lost
         call arrives late, the broker refuses the other.
@@ -196,7 +197,8 @@ class MirrorSteps:
         return {"segments without a log": list(check.missing)} if check.missing else {}
 
     def _is_done(self, layout: SegmentLayout) -> bool:
-        """Return True if children with the operation's ranges have taken over from its parents in this layout. Raises
+        """Return True if children with the operation's ranges have taken over from its parents in this layout, False if
+        all parents are active. Raises Conflict otherwise, because the parents were reshaped otherwise or are gone, and
         Unsupported if `child_ranges` of the operation, which a newer program wrote, is no list.
         """
         ranges = self._operation.parameters.get("child_ranges")

@@ -90,8 +90,8 @@ class _Member:
         return self.operation.operation_id
 
     def needs_no_call_for(self, step: Step) -> bool:
-        """Return True if the step, and the commit that may follow at once, concern only the journal because
-        all parents are terminated.
+        """Return True for a commit, and for the termination of parents that were all terminated under this claim.
+        Then only gates, if there are any, still need calls.
         """
         if step is Step.COMMIT:
             return True
@@ -129,8 +129,8 @@ class OperationSet:
         """Perform steps until every operation has an outcome. Return the outcomes in the order of the claims.
 
         If the runner should stop, release the claims of the operations without an outcome, which end as
-        STOPPED. The thread sleeps while all operations wait for their next try. Raises StoreUnavailable:
-        nothing can be recorded then, and the rows have the state of each operation.
+        STOPPED. The thread sleeps while all operations wait for their next try. Raises errors of the store, such
+        as StoreUnavailable: the rows have the state of each operation then.
         """
         self._defer_late_calls()
         while members := self._under_way():
@@ -209,8 +209,8 @@ class OperationSet:
             self._take(transition, sharing)
 
     def _take(self, transition: Transition, members: Sequence[_Member]) -> None:
-        """Take one step of all these operations. An error repeats, aborts, defers or ends each of them,
-        except StoreUnavailable, which is raised.
+        """Take one step of all these operations. An error repeats, aborts, defers or ends each of them
+        (`_handle_error`), except StoreUnavailable, which is raised.
 
         After a terminal error of several operations, each half is tried, because one operation may be the
         cause. Operations that had an outcome before, or whose step was recorded before the error, are left
@@ -288,8 +288,8 @@ class OperationSet:
 
     def _record_of(self, member: _Member, transition: Transition, results: StepResults) -> StepRecord:
         """Return the record of the step. The record includes the following step as well if that step is the
-        announcement of the fence or the commit of the layout, which need no action, except for mirrored
-        topics. A step that passes on subscriptions also records their version.
+        announcement of the fence or the commit, which need no action, except for mirrored topics. A step that
+        passes on subscriptions also records their version.
         """
         step, leads_to = transition
         notes_subscriptions = step in (Step.CREATE_CHILDREN, Step.SET_FENCING, Step.SYNC_SUBSCRIPTIONS)
@@ -308,7 +308,7 @@ class OperationSet:
     def _record(self, records: dict[_Member, StepRecord]) -> None:
         """Commit the steps, which are the same for all records, under the claims. Calls the context's
         checkpoint before and after. An operation that the transaction leaves unchanged is handled as a lost
-        race or a lost claim.
+        race or a lost claim; the error of a commit or an abort that `_end` makes is raised.
         """
         recorded_steps = [step for step, _ in next(iter(records.values())).moves]
         for step in recorded_steps:
@@ -412,12 +412,12 @@ class OperationSet:
         self, member: _Member, record: StepRecord, now_ms: int, *, epoch: int | None = None
     ) -> None:
         """Apply a recorded step to the member, log it, and, if the operation is final, end the member, log
-        this and count it as metrics. `now_ms` is the database's time of the record; `epoch` is the layout
-        epoch that was committed, if any.
+        this and count it as metrics. `now_ms` is the database's time of the record (of the observation, for the
+        end of an abort); `epoch` is the layout epoch that was committed, if any.
 
-        The observation stays valid in states from which an operation can only go forward. In other states it
-        is discarded, so that the next step is chosen on a new observation. Also resets the member's lost
-        races.
+        The observation is kept, with the later time, only in the states FENCING and COMMITTED, whose next step
+        is always the same. Otherwise the observation is discarded, so that the next step is chosen on a new
+        observation. Also resets the member's lost races.
         """
         took_ms = now_ms - member.observation().now_ms
         age_ms = member.observation().age_ms + took_ms
@@ -465,9 +465,10 @@ class OperationSet:
         }
 
     def _handle_unrecorded(self, members: Sequence[_Member]) -> None:
-        """Handle operations whose rows a record did not change. If the runner still has the claim, the topic
-        has changed: a lost race. Otherwise the claim has passed to another runner. Does nothing without
-        members.
+        """Handle operations whose rows a record did not change. If the runner still has the claim, and the state is
+        the recorded state, a condition of the step no longer holds (an abort was requested, the deadline has passed
+        or the topic is being deleted): a lost race, which is counted. Otherwise the claim is lost. Does nothing
+        without members.
         """
         if not members:
             return
@@ -523,8 +524,8 @@ class OperationSet:
             self._defer(member, str(error), max(delay_seconds, late_seconds))
 
     def _defer(self, member: _Member, reason: str, delay_seconds: float) -> None:
-        """Log and record the reason, release the claim, and end the operation here as DEFERRED. Another
-        attempt is due after the delay. If the claim is lost, the outcome is FENCED_OUT.
+        """Log the reason, record it and count the attempt, release the claim, and end the operation here as
+        DEFERRED. Another attempt is due after the delay. If the claim is lost, the outcome is FENCED_OUT.
         """
         log.info(
             "operation deferred",
@@ -541,7 +542,7 @@ class OperationSet:
             self._end_member(member, Outcome.DEFERRED)
 
     def _end_as_taken_over(self, member: _Member, error: CleaveError) -> None:
-        """Log that another runner has the claim, and end the operation here as FENCED_OUT."""
+        """Log that the claim is lost, and end the operation here as FENCED_OUT."""
         log.warning("operation taken over", **self._ids(member.operation), error=str(error))
         self._end_member(member, Outcome.FENCED_OUT)
 

@@ -106,10 +106,10 @@ def promote(
     instead. A candidate that was promoted or refused stays as it is, without a backtest if this was known before. In a
     dry run, whose store rolls back each transaction, the comparison is made and the candidate stays as it is.
 
-    `days` is the length of the topic's past that is simulated. Raises TopicNotFound, TopicNotLive, NotFound without a
-    candidate, Conflict for a withdrawn candidate or if the policies cannot be compared (fewer than `DAYS_NEEDED`
-    recorded days, no result), LostRace if the policy in force was changed in the meantime, and the other errors of
-    `trials`.
+    `days` is the length of the topic's past that is simulated. `request_key` identifies the backtest: a repeated key
+    compares the stored results of the first call. Raises TopicNotFound, TopicNotLive, NotFound without a candidate,
+    Conflict for a withdrawn candidate or if the policies cannot be compared (fewer than `DAYS_NEEDED` recorded days, no
+    result), LostRace if the policy in force was changed in the meantime, and the other errors of `trials`.
     """
     candidate = _newest(store, topic)
     if candidate.state is not CandidateState.SHADOW:
@@ -143,7 +143,8 @@ def carry_out(tx: Connection, row: ApprovalRow) -> None:
 
 def weigh(store: Store, trials: Trials, topic: str, *, days: int, actor: str, request_key: str) -> Weighed:
     """Compare the topic's candidate in shadow with the policy in force, by a backtest of the last `days` of
-    its past. The backtest is stored; the candidate stays as it is.
+    its past. The backtest is stored under `request_key`, and a repeated key returns its stored results; the
+    candidate stays as it is.
 
     Raises TopicNotFound, NotFound without a candidate, Conflict if fewer than `DAYS_NEEDED` days were
     recorded, the candidate has ended, or the backtest lacks the result of the candidate or of the policy in

@@ -51,8 +51,8 @@ class Suspects(Stoppable):
 
     def report(self, topic: str, segment_id: int) -> None:
         """Queue a check of the segment, whose log is missing or terminated according to a client, if the
-        segment is active and not queued yet. If `MOST_TOPICS` topics or `MOST_SEGMENTS` segments of this
-        topic wait, the report is dropped. Raises TopicNotFound, TopicNotLive, StoreUnavailable.
+        segment is active and not queued yet. If `MOST_TOPICS` other topics or `MOST_SEGMENTS` segments of
+        this topic wait, the report is dropped. Raises TopicNotFound, TopicNotLive, StoreUnavailable.
         """
         with self._lock:
             if segment_id in self._waiting.get(topic, ()):

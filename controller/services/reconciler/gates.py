@@ -46,9 +46,9 @@ def reconcile_gates(
     store: Store, planes: Mapping[str, DataPlane], topic_ids: Collection[int], *, dry_run: bool = False
 ) -> list[Finding]:
     """Compare the gates of the topics with layout and data plane, and correct their rows; a dry run only compares. Return the differences.
-    A topic whose data plane does not answer, or that is gone, is logged and left to a later run. After an unexpected error a topic is also
-    recorded in the view `inspect.set_aside`. A topic whose data plane has no gates, or is not configured here, has no differences. Raises
-    StoreUnavailable only.
+    Topics without a row of a gate are not compared. A topic whose data plane does not answer, or that is gone, is logged and left to a
+    later run. After an unexpected error a topic is also recorded in the view `inspect.set_aside`. A topic whose data plane has no gates, or
+    is not configured here, has no differences. Only errors of the store are raised.
     """
     with store.single_statement() as tx:
         with_gates = gates.topics_with_gates(tx, topic_ids)
@@ -62,10 +62,10 @@ def reconcile_gates(
 
 
 def _topic(store: Store, planes: Mapping[str, DataPlane], topic_id: int, *, dry_run: bool) -> list[Finding]:
-    """Compare the gates of one topic's subscriptions, each in a transaction of its own, and correct their rows unless
-    `dry_run`. Return the differences; empty if the data plane has no gates or is not configured here. A subscription
-    that is deleted after its gates were read is skipped. Raises TopicNotFound, SubscriptionNotFound for a subscription
-    that is deleted before, and the errors of the data plane.
+    """Compare the gates of one topic's live subscriptions of standard consumers, each in a transaction of its own, and
+    correct their rows unless `dry_run`. Return the differences; empty if the data plane has no gates or is not
+    configured here. A subscription that is deleted after its gates were read is skipped. Raises TopicNotFound,
+    SubscriptionNotFound for a subscription that is deleted before, and the errors of the data plane.
     """
     with store.transaction() as tx:
         topic = topics.get_topic(tx, topic_id)

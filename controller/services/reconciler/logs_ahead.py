@@ -34,8 +34,9 @@ Owners = Mapping[str, Ownership]
 
 
 def may_be_ahead(plane_view: PlaneView, metadata: ExpectedLogs, owners: Owners) -> bool:
-    """Return True if the logs must be compared with the layout: the topic is unverified or held, or a log
-    exists whose operation is not in the journal. False for a topic that is being deleted.
+    """Return True if the logs must be compared with the layout: the topic is unverified or held, or a log with an
+    origin exists that no segment and no live operation of the journal has (`_unrecorded_logs`). False for a topic
+    that is being deleted or is deleted.
     """
     if metadata.topic_state not in ("creating", "live"):
         return False

@@ -70,9 +70,9 @@ def reconcile_topics(
     last 24 hours, and repair their differences; a dry run only lists them. Return the findings, and the id after which
     to continue (None: fewer than `limit` topics were left). `shards` restricts the topics; None: all.
 
-    All topics are first described together without a lock. Topics with a difference are then reconciled one by one. If
-    a topic cannot be compared, for example because its data plane does not answer, the error is logged and the topic is
-    skipped. Raises StoreUnavailable only.
+    All topics are first described together without a lock; those that agree are recorded as verified. Topics with a
+    difference are then reconciled one by one. If a topic cannot be compared, for example because its data plane does
+    not answer, the error is logged and the topic is skipped. Only errors of the store are raised.
     """
     with store.transaction() as tx:
         topic_ids = backing_logs.comparable_topics(tx, limit=limit, after=after, shards=shards)
@@ -90,7 +90,7 @@ def verify_topics(
 ) -> tuple[int, int]:
     """Compare the logs of up to `limit` unverified topics, which exist after a restart, a promotion or a restore of the
     database, and repair their differences. Return the number of these topics, and how many of them are verified and not
-    held afterwards. `shards` restricts the topics; None: all. Raises StoreUnavailable only.
+    held afterwards. `shards` restricts the topics; None: all. Only errors of the store are raised.
     """
     with store.single_statement() as tx:
         topic_ids = held_topics.unverified_topics(tx, limit=limit, shards=shards)
@@ -106,7 +106,7 @@ def _compare_all(
 ) -> list[Finding]:
     """Reconcile the topics that differ, and return the findings; a dry run changes nothing. A topic whose
     comparison fails is logged and skipped. After an unexpected error it is also recorded in the view
-    `inspect.set_aside`. Raises StoreUnavailable only.
+    `inspect.set_aside`. Only errors of the store are raised.
     """
     return compare_each(
         store,
@@ -193,7 +193,8 @@ def reconcile(
     dry_run: bool = False,
 ) -> tuple[Finding, ...]:
     """Compare the logs and gates of one topic and repair their differences; a dry run only lists them. A topic whose
-    logs are ahead of the journal is rebuilt from the logs, with `actor` as the actor of the change, or held. Return the
+    logs are ahead of the journal is rebuilt from the logs, with `actor` as the actor of the change, or held. Any other
+    topic is recorded as verified and no longer held, unless its data plane seems to be another cluster. Return the
     findings: a remedy that failed is the `error` of its finding. Empty if a broker keeps the layout. Idempotent.
 
     Raises TopicNotFound, Unsupported if the topic's data plane is not configured here or cannot describe logs,
@@ -256,10 +257,11 @@ def _reconcile_view(
     terminate before the next round. A dry run changes nothing.
 
     Rows change in one transaction, under the topic's lock; logs are repaired after its commit. If the logs
-    are ahead, only the recovery is made. If no difference has an error, the topic is recorded as verified and
-    is no longer held; otherwise an unverified topic is held. The list of the topic's unmanaged logs is
-    replaced. Raises TopicNotFound, and TopicHeld, SegmentBusy or LostRace if the repair of a terminated log
-    cannot be intended. A log on which the data plane fails has an error in its finding.
+    are ahead, only the recovery is made. Unless `compare` gives a difference an error, the topic is recorded
+    as verified and is no longer held, even if a remedy fails; otherwise an unverified topic is held. The list
+    of the topic's unmanaged logs is replaced. Raises TopicNotFound, and TopicHeld, SegmentBusy or LostRace if
+    the repair of a terminated log cannot be intended. A log on which the data plane fails has an error in its
+    finding.
     """
     with store.transaction() as tx:
         # The lock keeps others from reserving ids or committing. A dry run takes no lock and reads the

@@ -49,8 +49,8 @@ def recover(
     The topic is marked as unverified first. A topic that is not in the journal gets a row if logs of it exist
     on the data plane `data_plane`, which is ignored for any other topic. Raises TopicNotFound if such a topic
     has no logs there or `data_plane` is None, Unsupported if the data plane is not configured here or keeps
-    layouts, DataPlaneUnavailable if a log does not answer, and TopicExists or LostRace if another transaction
-    inserts such a topic first.
+    layouts, TopicExists or LostRace if another transaction inserts such a topic first, and the errors of
+    `reconcile`, such as DataPlaneUnavailable if a log does not answer.
     """
     row = _row_of(store, topic)
     if row is None:

@@ -23,7 +23,8 @@ def compare_each(
     dry_run: bool,
 ) -> list[Finding]:
     """Return the findings of `compare` for each topic. A topic whose comparison fails is logged with the text `failure` and skipped. After
-    an unexpected error the topic is also recorded in the view `inspect.set_aside`, unless this is a dry run. Raises StoreUnavailable only.
+    an unexpected error the topic is also recorded in the view `inspect.set_aside`, unless this is a dry run. Of the errors of `compare`,
+    only StoreUnavailable is raised.
     """
     findings: list[Finding] = []
     set_aside_topics: list[SetAside] = []

@@ -73,7 +73,7 @@ class Verifier(Stoppable):
 
     def round(self) -> tuple[int, int]:
         """Compare unverified topics of the held shards. Return their number, and how many of them are
-        verified afterwards; both 0 without shards. Raises StoreUnavailable.
+        verified afterwards; both 0 without shards. Only errors of the store are raised.
         """
         shards = self._shards()
         return verify_topics(self._store, self._planes, shards=shards) if shards.held else (0, 0)

@@ -49,8 +49,8 @@ class Feed(Protocol):
         """Note what must be read again; in a sweep, everything."""
 
     def notify(self) -> None:
-        """Read the subjects that are due, and notify their watchers. Raises Retryable, and then reads the
-        rest in the next call.
+        """Read the subjects that are due, and notify their watchers. Raises a CleaveError of a reading; the next
+        call then reads the subjects that were due, or all subjects, again.
         """
 
     def end_all(self, reason: str) -> None:
@@ -86,7 +86,7 @@ class Feeds:
 
     def _round(self) -> float:
         """Wait, then notify the watchers. Return 0: the next round begins at once. An error of one feed is
-        raised, and the later feeds are notified in the next round.
+        raised, and the watchers of later feeds are not notified before a round in which this feed succeeds.
         """
         self._wait()
         for feed in self._feeds:

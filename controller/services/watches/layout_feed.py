@@ -66,14 +66,16 @@ class LayoutFeed:
 
     def find(self, topic: str) -> tuple[int, str | None]:
         """Return the topic's id, and the web address of its leader; None if the topic has no leader, or if its leader
-        serves no HTTP. Every request of a consumer begins with this. Raises TopicNotFound.
+        serves no HTTP. Takes one query, because consumers' requests begin with this unless this worker's session leader
+        knows the topic. Raises TopicNotFound.
         """
         with self._store.single_statement() as tx:
             return leases.find_leader(tx, topic, self._shard_count)
 
     def why(self, topic: str, subscription: str) -> list[dict[str, Any]]:
-        """Return a row for each bucket that the subscription has to read: its owner, or the reason why no
-        consumer reads it. Empty if there is no bucket to read, or no such subscription. Raises TopicNotFound.
+        """Return a row of `inspect.buckets` for each bucket that the subscription has to read, by hash range: its
+        owner, or the reason why no consumer reads it. Empty if there is no bucket to read, no such subscription, for
+        a queue, and for a checkpoint subscription without consumers. Raises TopicNotFound.
         """
         with self._store.transaction() as tx:
             topic_id = topics.find_topic(tx, topic).topic_id

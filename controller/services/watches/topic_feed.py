@@ -178,7 +178,7 @@ class TopicChanges:
 
     def document(self, names: Names) -> Mapping[str, object] | None:
         """Return the message as JSON, and count it as sent. The first message has the keys `hash` and
-        `topics` (all allowed names), each later one `hash`, `removed` and `added`; `hash` is the
+        `topics` (all allowed names), each later message `hash`, `removed` and `added`; `hash` is the
         `snapshot_hash` of all allowed names. None if no allowed name changed since the last call, or, instead
         of the first message, if the client has these names already.
         """

@@ -115,7 +115,9 @@ class Agenda:
         self._firing_known_until = queried_at + FIRINGS_KEPT_SECONDS
 
     def wait_seconds(self, now: float) -> float:
-        """Return the seconds to wait for a notification until work is due, at least `SHORTEST_WAIT_SECONDS`."""
+        """Return the seconds to wait for a notification until work is due or `ask_sensors_soon` takes effect, at least
+        `SHORTEST_WAIT_SECONDS`.
+        """
         next_at = min(self._fires_at, self._deferred_until, self._ask_again_at)
         return max(next_at - now, SHORTEST_WAIT_SECONDS)
 

@@ -98,8 +98,8 @@ class ShardLeases(OneProcess):
         lease time.
 
         The check runs inside the transaction that acts, so that the transaction of a worker whose lease moved fails.
-        `terms` are the terms, by shard, for which the caller acts; a shard without one is refused: the caller's state
-        may precede a lease that was lost and won again. None: the present terms.
+        `terms` are the terms, by shard, for which the caller acts; a shard without a term is refused: the caller's
+        state may precede a lease that was lost and won again. None: the present terms.
         """
         with self._lock:
             own_leases = {shard: lease for shard, lease in self._leases.items() if shard in shards.held}
@@ -118,8 +118,9 @@ class ShardLeases(OneProcess):
 
     def round(self) -> bool:
         """Renew, resign or acquire leases once, in one transaction, up to the worker's fair share of the shards. Return
-        True if `held` changed: other shards, or shards that are trusted again. Logs and counts the shards that were
-        acquired, and those that were lost or resigned.
+        True if `held` changed: other shards, or shards that are trusted again. A shard that was lost and is acquired
+        again in the same round, at another term, is no change. Logs and counts the shards that were acquired, and those
+        that were lost or resigned.
 
         Raises StoreUnavailable, HeldUp while another process of this name holds the lease of the name, and
         WorkerNameInUse if that process has renewed the lease since the last round.
@@ -225,8 +226,9 @@ class ShardLeases(OneProcess):
         """Run rounds at a third of the lease time until `stop`, and call `on_change` after a round that
         changed `held`. The first round begins after a pause.
 
-        A failed round is logged and repeated within `RETRY_SECONDS`, so that leases that have not expired are
-        renewed once the store answers. If another process uses the name, store the error in `refused`, call
+        A failed round is logged and repeated: after a Retryable error within `RETRY_SECONDS`, so that leases that have
+        not expired are renewed once the store answers, and after any other error within a third of the lease time. If
+        another process uses the name, store the error in `refused`, call
         `on_refused` and return.
         """
         pause_seconds = self._ttl_seconds / 3

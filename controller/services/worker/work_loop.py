@@ -189,9 +189,9 @@ class WorkLoop:
             self._agenda.ask_sensors_soon(self._now())
 
     def _note_decided(self, work: Work, shards: Shards) -> None:
-        """Record as a metric, for each evaluated topic with a notification about its consumers, the time since the
-        first one since the last evaluation. Forget topics of shards that this worker does not hold. Does nothing if the
-        consumer lane was not evaluated.
+        """Record as a metric, for each evaluated topic with notifications about its consumers since its previous
+        evaluation, the time since the first of these notifications. Forget topics of shards that this worker does not
+        hold. Does nothing if the consumer lane was not evaluated.
         """
         if Lane.CONSUMER not in work.lanes:
             return

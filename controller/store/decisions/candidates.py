@@ -120,8 +120,8 @@ def propose(
     reason: str,
     run_id: int | None = None,
 ) -> CandidateRow:
-    """Store a candidate in shadow. `run_id` is the backtest that is its evidence, if there is one. Raises Conflict if the topic has a
-    candidate in shadow. The caller holds the lock of the topic row.
+    """Store a candidate in shadow. `run_id` is the backtest that is its evidence; None without a backtest. Raises Conflict if the topic has
+    a candidate in shadow, InvalidInput for an override that sets nothing. The caller holds the lock of the topic row.
     """
     parameters = {
         "topic_id": topic_id,

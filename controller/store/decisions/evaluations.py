@@ -34,7 +34,9 @@ class PendingEvaluation:
 
 @dataclass(frozen=True, slots=True)
 class FinishedEvaluation:
-    """A finished evaluation: the version of its inputs, and the time (milliseconds since the Unix epoch) until which it is valid."""
+    """A finished evaluation: the version of its inputs, the time (milliseconds since the Unix epoch) until which it is valid, and the
+    digest of its refusals, None if nothing was refused.
+    """
 
     topic_id: int
     input_version: int

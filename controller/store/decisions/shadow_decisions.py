@@ -20,7 +20,7 @@ from controller.domain.decision import Evaluation, Lane
 @dataclass(frozen=True, slots=True)
 class ShadowRow:
     """A shadow evaluation to write, with the live evaluation of the topic at the same time. `decision_id` is the row of the decision log
-    for the live evaluation; None if it has none.
+    for the live evaluation; None if it has none. `outcome_digest` is None if the candidate neither acts nor refuses.
 
     `situation` is the canonical text of the evaluation input; `decided_at` is in milliseconds since the Unix epoch.
     """

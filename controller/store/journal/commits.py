@@ -178,11 +178,11 @@ def commit_reshapes(
     """Commit reshapes of layouts that Cleave keeps, in one statement that waits for no lock. Return the results by id of the committed
     operations.
 
-    A commit seals the parents, inserts the children, raises the epoch, begins cooldowns, and writes the history and the steps.
-    `records` has at most one operation per topic; `started_at_ms` (milliseconds since the Unix epoch) is the time at which their steps
-    began. An operation is skipped, and absent from the result, if its claim is lost or has expired, if its state or topic has changed, if
-    its recorded subscription version is stale, if a parent is not ACTIVE, or if another transaction has locked its rows; `why_skipped`
-    returns the reasons. Raises InvariantViolated if a rule of a layout would be broken; then no operation is committed.
+    A commit seals the parents, inserts the children, raises the epoch, begins cooldowns, and writes the history and the steps. `records`
+    has at most one operation per topic; `started_at_ms` (milliseconds since the Unix epoch) is the time at which their steps began. An
+    operation is skipped, and absent from the result, if its claim is lost or has expired, if its state has changed, if its topic is neither
+    live nor deleting, if its recorded subscription version is stale, if a parent is not ACTIVE, or if another transaction has locked its
+    rows; `why_skipped` returns the reasons. Raises InvariantViolated if a rule of a layout would be broken; then no operation is committed.
     """
     stamps = {record.operation.operation_id: _stamps(record.operation) for record in records}
     parameters = steps.statement_parameters(records, runner, started_at_ms, stamps) | {
@@ -195,8 +195,8 @@ def commit_reshapes(
 
 
 def _stamps(operation: Operation) -> tuple[str, ...]:
-    """Return the columns of the topic row with the cooldowns that the operation begins; also `last_consumer_act_at` if the operation was
-    decided for the number of consumers. Empty if it begins no cooldown.
+    """Return the columns of the topic row with the cooldowns that the operation begins; also `last_consumer_act_at` for every rebucket, and
+    for an operation that was decided for the number of consumers. Empty if it begins no cooldown.
     """
     stamps = STAMPS.get(operation.kind, ())
     if is_for_consumers(operation.kind, operation.reason):

@@ -19,7 +19,9 @@ from controller.domain.errors import NotFound
 
 @dataclass(frozen=True, slots=True)
 class DeletionEntry:
-    """A log to delete. `absences` counts the successive checks in which the log was absent."""
+    """A log to delete. In an open entry, `absences` is 1 if the log has been absent since an earlier check, otherwise 0. `attempts`
+    counts the calls of `record_failure`. `segment_id` and `operation_id` are None if the log, or its deletion, has none.
+    """
 
     deletion_entry_id: int
     data_plane: str

@@ -33,7 +33,7 @@ def note_check(tx: Connection, topic_id: int, epoch: int, missing: Collection[in
 
     Locks the topic row. Does nothing and returns 0 for a topic that is not mirrored, is paused or is not live. Skips
     segments that a live operation already reshapes, that are not ACTIVE, or that are too narrow to split, and all segments
-    of a held topic. Raises TopicNotFound.
+    of a topic that is held or not verified. Raises TopicNotFound.
     """
     topic, mirror = topics.get_topic(tx, topic_id, lock=True), get_mirror(tx, topic_id)
     if mirror is None or mirror.paused_reason is not None or topic.state is not TopicState.LIVE:

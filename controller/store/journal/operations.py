@@ -28,8 +28,10 @@ BackingTopic = Callable[[str, str], str]
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request for an operation: key, origin, actor and reason. An operation that has not fenced its range within `deadline_seconds`
-    is aborted. For `keep_seconds`, no policy joins the created segments with others; None allows this at once.
+    """A request for an operation: key, origin, actor and reason. A creation, adoption, attachment or reshape that has neither fenced its
+    range nor been committed within `deadline_seconds` of the intent is aborted; the deadline alone does not end other kinds
+    (`domain.operation_abort`). `decision_id` is the decision that chose the operation. `keep_seconds` is for splits only: for this time
+    no policy joins the created segments with others; None allows this at once.
     """
 
     request_key: str
@@ -150,7 +152,7 @@ def write_operation(
     backing_topic: BackingTopic | None = None,
 ) -> Operation:
     """Write the operation with its parents and children, and return it as stored. The deadline is `deadline_seconds`
-    of the request from now.
+    of the request from now; `keep_seconds` is ignored.
 
     `backing_topic` names the logs of the children; without it no children are written. A used request key or a busy
     parent breaks a constraint (IntegrityError), which `request_keys.once` catches or `Store` translates.

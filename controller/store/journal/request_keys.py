@@ -33,8 +33,8 @@ def once(
     is_same: Callable[[Operation], bool],
 ) -> Intent:
     """Return the operation of the request key: the existing operation, or the operation that `write_intent` writes in
-    a nested transaction. Raises Conflict if `is_same` returns False for the existing operation, because it is another
-    one than this request wants.
+    a nested transaction. Raises Conflict if `is_same` returns False for the existing operation, because this request
+    wants another operation.
 
     An error of `write_intent` may be an effect of the first request, which was committed while this request waited
     for a lock. So after an error, the operation of the key is returned if it exists by then; otherwise the error is

@@ -249,9 +249,9 @@ def intend(tx: Connection, draft: ReshapeDraft) -> Intent:
     write nothing.
 
     The write is in a nested transaction, so `tx` remains usable after every error. Raises SegmentNotFound if a parent is not ACTIVE,
-    InvalidLayoutChange if the plan does not fit the layout otherwise, SegmentBusy if a parent is in a live operation; LostRace if the
-    topic has changed, is not live or is held; Conflict if the key was used for another topic or kind of operation; and IntegrityError if
-    another transaction made a segment busy in the meantime.
+    InvalidLayoutChange if the plan does not fit the layout otherwise, SegmentBusy if a parent is in a live operation; LostRace if the topic
+    or the input version has changed, or the topic is not live, held or not verified; Conflict if the key was used for another topic or kind
+    of operation; and IntegrityError if another transaction made a segment busy in the meantime.
     """
     draft.demand_possible()
     try:
@@ -271,12 +271,12 @@ def intend(tx: Connection, draft: ReshapeDraft) -> Intent:
 
 
 def write(tx: Connection, drafts: Sequence[ReshapeDraft]) -> dict[int, Operation]:
-    """Write the intents and return the operations by topic id. A topic that has changed since its view, is not live, or is held is
-    absent.
+    """Write the intents and return the operations by topic id. A topic is absent if its row has changed since the view, if the input
+    version of its evaluation is not that of the draft, if the topic is not live, or if it is held or not verified.
 
-    Reserves the ids of the children, raises the row version of each topic, and waits for locked topic rows. `drafts` has at most one
-    draft per topic, and the caller has called `demand_possible` for each. If a request key is in use or a segment is busy, all drafts
-    fail with an IntegrityError, which `Store` translates.
+    Reserves the ids of the children, raises the row version of each topic, and waits for locked topic rows. `drafts` has at most one draft
+    per topic, and the caller has called `demand_possible` for each. If a request key is in use or a segment is busy, all drafts fail with
+    an IntegrityError, which `Store` translates.
     """
     if not drafts:
         return {}

@@ -80,7 +80,8 @@ _FORGET_DELIVERIES = """
 @dataclass(frozen=True, slots=True)
 class SeekUnderWay:
     """The oldest seek of the subscription that is neither committed nor aborted. `is_release_over` is True if the time for releases has
-    passed, so that the seek no longer waits for owners. `asked_seconds`: seconds since the intent of the seek.
+    passed, so that the leader removes the remaining owners; the seek waits for them for `steps.LEADER_LATE_SECONDS` more, then removes
+    them itself. `asked_seconds`: seconds since the intent of the seek.
     """
 
     operation_id: int
@@ -205,7 +206,9 @@ def end_owners(tx: Connection, operation: Operation) -> int:
 
 
 def logs_of(tx: Connection, key: SubscriptionKey) -> list[SeekLog]:
-    """Return all logs with a cursor of the subscription, of ACTIVE and sealed segments, by range. Empty for an unknown subscription."""
+    """Return the logs that the subscription reads, by range: logs of ACTIVE segments, and of segments that were sealed after its creation
+    epoch and are not pruned, drained or not. Empty for an unknown subscription.
+    """
     return [SeekLog(*row) for row in tx.execute(text(_LOGS), key.parameters)]
 
 

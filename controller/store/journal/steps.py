@@ -28,8 +28,8 @@ FORGETTABLE = frozenset({OperationState.PREPARED, OperationState.FENCED, Operati
 """States whose record need not wait for the disk.
 
 A server that crashes shortly afterwards loses such a record, and the runner performs the step again. The step is idempotent, and
-its later effects in this database are lost with the record, because PostgreSQL loses changes only from the end of its log. Each of
-these states is followed by one that waits for the disk. The set must not contain `fencing`, which must be stored before a log is
+its later effects in this database are lost with the record, because PostgreSQL loses changes only from the end of its log. After
+`prepared` and `fenced` comes a state that waits for the disk. The set must not contain `fencing`, which must be stored before a log is
 terminated; `committed`, which is reported to users; or `aborting` and `aborted`, after which logs are deleted. Claims wait for the
 disk too, because a lost term would be used twice. Within one worker, the list of operations in progress keeps threads apart.
 """
@@ -167,7 +167,8 @@ class StepRecord:
 
     def moved(self) -> Operation:
         """Return a copy of the operation as it is after the steps: with the state after the last step, no attempts, and the subscription
-        version. The copy is exact, because only the runner of the term writes the row, and the other columns never change.
+        version. The copy keeps `last_error`, which the steps clear or replace in the row, and `epoch`, which a commit sets. All else is
+        exact, because only the runner of the term writes the row.
         """
         return replace(
             self.operation, state=self.leads_to, attempts=0, subscription_version=self.noted_version
@@ -188,7 +189,7 @@ def record(
     An operation is absent, and not changed, if it fails a check: its claim is lost, its state has changed, an abort was requested in state
     intended (unless the step begins the abort), or, for the step to fencing, its deadline has passed or its topic is being deleted. A
     final state releases the claim; a final state or `committed` releases the parents. With `waits_for_disk` False, a crash of the server
-    may lose the record (see `FORGETTABLE`). `started_at_ms` is the time at which the runner began the first step.
+    may lose the whole transaction (see `FORGETTABLE`). `started_at_ms` is the time at which the runner began the first step.
     """
     parameters = statement_parameters(records, runner, started_at_ms) | {
         "operation_ids": [step_record.operation.operation_id for step_record in records],

@@ -37,8 +37,9 @@ def intend_subscription_create(
 
     The subscription reads all segments that still exist, including sealed segments; with `from_latest`, only later messages. A repeated
     request key returns the first operation, even if other parameters differ. Raises InvalidInput for an invalid name, TopicNotFound,
-    TopicNotLive, and Conflict if the topic has a subscription of that name, even one being deleted, if a segment that standard consumers
-    would wait for has a successor without a barrier, or if the request key was used for another subscription or kind of operation.
+    TopicNotLive, and Conflict if the topic has a subscription of that name, even while it is being deleted, if `consumers` are standard
+    consumers and a segment that they would wait for has a successor without a barrier, or if the request key was used for another
+    subscription or kind of operation.
     """
 
     def write_intent() -> Operation:

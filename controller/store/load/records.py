@@ -87,7 +87,9 @@ class Baseline:
 
 @dataclass(frozen=True, slots=True)
 class LoadRun:
-    """One aggregation run. `run_id` makes the merge idempotent; `window_end` is the watermark of the run."""
+    """One aggregation run. `run_id` makes the merge idempotent; `window_end` is the watermark of the run. `samples` and `segments` are the
+    numbers of samples read and of their segments; `quarantined` holds the paths of files that were quarantined or left out.
+    """
 
     run_id: str
     window_end: datetime

@@ -103,9 +103,9 @@ def due(
 ) -> list[LogToSample]:
     """Return the logs of up to `limit` ACTIVE segments on these data planes and shards that are due for a sample.
 
-    A segment is due if its range has more than one hash, its topic has the profile `adaptive`, its load reaches `from_load` (0 to 1) of
-    its capacity in some metric or is not known yet after a reshape, and its key histogram is missing or older than
-    `older_than_seconds`. Hot segments come first, then segments without known load, then segments without or with the oldest key
+    A segment is due if its range has more than one hash, its topic is live and has the profile `adaptive`, its load reaches `from_load` (0
+    to 1) of its capacity in some metric or is not known yet within `NEW_FOR_SECONDS` after a reshape, and its key histogram is missing or
+    older than `older_than_seconds`. Hot segments come first, then segments without known load, then segments without or with the oldest key
     histogram.
     """
     rows = tx.execute(

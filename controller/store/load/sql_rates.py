@@ -128,8 +128,8 @@ def aggregate(
     """Return the rates of the window in the schema `rates`, one row per segment, and its sources in the schema HEARD_SCHEMA. `samples` have
     COLUMNS. Samples with a missing value are ignored, and samples that are not valid are counted for their source only. A row is computed
     from intervals between two samples of one source and reader; of several readers, from the reader whose intervals cover most of the
-    window. A segment without an interval that overlaps the window has no row; a segment without a usable one, because counters decreased
-    within or next to each, has a row with null rates.
+    window. A segment without an interval that overlaps the window has no row; a segment without a usable interval, because counters
+    decreased within or next to each, has a row with null rates.
 
     Creates temporary tables in the transaction, and drops them before it returns.
     """

@@ -23,7 +23,7 @@ class Mirror:
     """A mirrored topic. `paused_reason` is the reason for which Cleave does not act on the topic; None if it acts.
 
     `policy_before` is the policy that the broker's auto-scaler had before Cleave turned it off; None if the topic had
-    none. `checked_epoch` is the newest layout epoch at which all segments had logs.
+    none. `checked_epoch` is the newest layout epoch at which all segments had logs; -1 before the first check.
     """
 
     topic_id: int

@@ -190,8 +190,8 @@ def count_race(error: CleaveError) -> None:
 
 
 def _drop_unreachable_servers(engine: Engine) -> None:
-    """Make the engine invalidate a connection after an error by which its server is unreachable or has become a standby, so that later
-    connections reach the primary.
+    """Make the engine invalidate a connection after an error by which its server is unreachable or has become a standby, or its session is
+    lost, so that later connections reach the primary.
     """
 
     @event.listens_for(engine, "handle_error")

@@ -11,7 +11,8 @@ from controller.domain.formatting import shown
 
 
 def read_json(text: str) -> Any:
-    """Return the value of a well-formed JSON text. Integers of more than 4,300 digits, which Python does not convert, become Decimal.
+    """Return the value of a well-formed JSON text. If the text has an integer of more than 4,300 digits, which Python does not convert, all
+    its integers become Decimal.
 
     Raises InvalidInput if the value is nested too deeply to be read.
     """

@@ -30,7 +30,9 @@ class BackingLog:
     is_busy: bool
     """True if the segment is in a live operation. Then only the runner of the operation acts on the log."""
     is_drained: bool
-    """True if every live subscription that began before the segment was sealed is recorded to have drained it."""
+    """True if every live subscription that began before the segment was sealed is recorded to have drained it. For an ACTIVE segment, True
+    and without meaning.
+    """
     parent_topics: tuple[str, ...]
     """Logs of the parents that are not pruned."""
     drained_by: frozenset[str] = frozenset()
@@ -39,7 +41,7 @@ class BackingLog:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedLogs:
-    """All metadata about the logs of one topic, at one time."""
+    """All metadata about the logs of one topic, at one time if the topic row was locked before the metadata was read."""
 
     topic_state: str
     epoch: int

@@ -1,7 +1,8 @@
-"""Owners of entry buckets. Only the leader of the topic writes these rows, under the lease of its shard.
+"""Owners of entry buckets. The leader of the topic writes these rows, under the lease of its shard. Only the runner of a seek deletes
+rows, too (`journal.seeks`).
 
-Each transaction calls `lock` first. The lock serializes the leaders of one subscription, and returns the generation that the next
-change raises.
+Each transaction that writes them calls `lock` first. The lock serializes the leaders of one subscription, and returns the generation
+that the next change raises.
 """
 
 from __future__ import annotations

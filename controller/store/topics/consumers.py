@@ -35,6 +35,7 @@ class ConsumerRow:
     name: str
     registered_at: datetime
     incarnation: str = ""
+    """Process of that name that has the session; empty if `register` registered the consumer, without a session."""
     away_seconds: float | None = None
     """Seconds since the consumer lost its connection; None if the consumer is connected, or if the read does not include the time."""
     subject: str | None = None
@@ -61,7 +62,7 @@ def register(tx: Connection, topic_id: int, subscription: str, name: str) -> boo
     """Register the consumer. Return True if the consumer was not registered before; False changes nothing.
 
     Raises InvalidInput for an invalid name, TopicNotFound, TopicNotLive, SubscriptionNotFound, and Conflict while the subscription is
-    being deleted.
+    being deleted, or (through a constraint) if standard consumers read it.
     """
     demand_name("consumer", name)
     answer = tx.execute(text(_REGISTER), _key(topic_id, subscription, name)).one()
@@ -143,11 +144,11 @@ def register_session(
 ) -> bool:
     """Begin or continue the session of `incarnation`. Return True if no consumer of that name was registered.
 
-    Another incarnation of the name is replaced, and recorded as departed. `subject` is the subject of the caller's token; a session
-    without a subject takes it. Raises AccessForbidden if a session of the name belongs to another subject (never if `subject` is None),
-    SessionExpired if the incarnation was disconnected for longer than the grace period, FencedOut if the incarnation has left or was
-    replaced, InvalidInput for an invalid name, TopicNotFound, TopicNotLive, SubscriptionNotFound, and Conflict while the subscription is
-    being deleted.
+    Another incarnation of the name is replaced, and recorded as departed. `subject` is the subject of the caller's token; a session without
+    a subject, and a replaced session, take it. Raises AccessForbidden if a session of the name belongs to another subject (never if
+    `subject` is None), SessionExpired if the incarnation was disconnected for longer than the grace period, FencedOut if the incarnation
+    has left or was replaced, InvalidInput for an invalid name, TopicNotFound, TopicNotLive, SubscriptionNotFound, and Conflict while the
+    subscription is being deleted, or (through a constraint) if standard consumers read it.
     """
     demand_name("consumer", name)
     row = {**_key(topic_id, subscription, name), "incarnation": incarnation, "subject": subject}

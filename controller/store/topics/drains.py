@@ -78,8 +78,8 @@ def undrained_subscriptions(
 
 
 def mark_drained(tx: Connection, topic_id: int, subscription: str, segment_ids: Collection[int]) -> None:
-    """Record that the subscription has drained these SEALED segments, and notify the leader. Idempotent; pruned segments are ignored. Waits
-    for the topic's lock.
+    """Record that the subscription has drained these SEALED segments, delete its counts of deliveries there, and notify the leader.
+    Idempotent; pruned segments are ignored. Waits for the topic's lock.
 
     Raises TopicNotFound, SubscriptionNotFound, and Conflict if one of the segments is ACTIVE or unknown; then no segment is marked.
     """

@@ -56,7 +56,7 @@ class Gate:
     backing_topic: str
     state: GateRecord
     is_breached: bool
-    """True if the barrier was found acknowledged while the gate was closed."""
+    """True if the barrier was found acknowledged or missing while the gate was closed."""
     is_opening: bool
     """True while a call that opens the gate may be in progress."""
 
@@ -258,7 +258,7 @@ def note_failure(tx: Connection, key: SubscriptionKey, segment_ids: Collection[i
 
 
 def note_breach(tx: Connection, key: SubscriptionKey, segment_id: int, *, is_breached: bool) -> bool:
-    """Record that the barrier of a closed gate is acknowledged, or, if `is_breached` is False, that it is not.
+    """Record that the barrier of a closed gate is acknowledged or missing, or, if `is_breached` is False, that it is in place and unread.
 
     Return True if the row changed. A gate that is not closed is ignored. The time of the first record of a breach is kept.
     """

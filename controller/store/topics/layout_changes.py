@@ -45,8 +45,9 @@ _CHANGE = """
 
 @dataclass(frozen=True, slots=True)
 class LayoutEvent:
-    """One layout change of a topic. `sealed` and `created` are the segment ids of its operation; empty for a change
-    without an operation.
+    """One layout change of a topic. `sealed` and `created` are the ids of the parents and of the reserved children of its
+    operation: `sealed` of a prune holds the segments that its intent named, and `created` is empty if a broker chose the
+    ids. Both are empty for a change without an operation.
     """
 
     topic_id: int

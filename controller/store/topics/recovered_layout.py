@@ -70,7 +70,7 @@ _REPLACE_MARKS = """
 
 @dataclass(frozen=True, slots=True)
 class RecoveredLayout:
-    """A recovery plan, and the positions that the data plane has.
+    """A recovery plan, and the subscriptions and drains that the data plane has.
 
     `subscriptions` holds the kinds of the subscriptions to record. `marks` holds, by subscription and sealed segment, True if the
     segment is drained.

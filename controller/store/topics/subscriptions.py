@@ -42,8 +42,9 @@ class SubscriptionState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionRow:
-    """A recorded subscription. It does not read segments that were sealed by `created_epoch`, and begins at the earliest message of
-    all other segments. `readable_segments` reads the parameters of its assignment.
+    """A recorded subscription. It does not read segments that were sealed by `created_epoch`. It begins at the earliest message of all
+    other segments, unless it was created at latest: in the segments that were ACTIVE then, after the messages published until then.
+    `readable_segments` reads the parameters of its assignment.
     """
 
     topic_id: int
@@ -153,8 +154,8 @@ def set_sharing(
     ancestors are drained. `drain_consumers` (1 to 65536): maximum number of consumers that share a sealed segment until it is drained.
     `consumers`: the kind of consumers that read the subscription; the caller has refused a change that would break the order.
 
-    Raises SubscriptionNotFound, and through constraints InvalidInput for another number of consumers, and Conflict for `parents_block`
-    False if standard consumers read the subscription.
+    Raises SubscriptionNotFound, and through constraints InvalidInput for another number of consumers, and Conflict if standard consumers
+    would read a subscription that is not a stream, or whose `parents_block` is False.
     """
     get_subscription(tx, topic_id, name)
     tx.execute(

@@ -22,7 +22,9 @@ from controller.store.postgres.tables import TOPIC
 
 
 class TopicState(StrEnum):
-    """State of a topic. A topic is live between the commits of its creation and of its deletion."""
+    """State of a topic. A topic is live from the commit of its creation until its deletion is requested, and again if the deletion is
+    aborted.
+    """
 
     CREATING = "creating"
     LIVE = "live"
@@ -46,11 +48,13 @@ class TopicRow:
     properties: Mapping[str, Any]
     policy: Mapping[str, Any] | None
     last_split_at: datetime | None
-    """Time of the intent of the last split, from which its cooldown counts; None before the first. The next three times are alike."""
+    """Time of the intent of the last committed split (or recut), from which its cooldown counts; None before the first. The next three
+    times are alike.
+    """
     last_merge_at: datetime | None
     last_rebucket_at: datetime | None
     last_consumer_act_at: datetime | None
-    """Time of the intent of the last reshape that was made for the number of consumers."""
+    """Time of the intent of the last rebucket, or reshape that was made for the number of consumers."""
     created_at: datetime
     deleted_at: datetime | None
 

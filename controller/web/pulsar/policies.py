@@ -64,7 +64,7 @@ def set_namespace_policy(
 
 @router.delete(_NAMESPACE, dependencies=[OPERATE], status_code=204)
 def remove_namespace_policy(acting: HttpCaller, namespace: Namespace) -> None:
-    """Remove all overrides."""
+    """Remove all overrides of the namespace, also those that only Cleave has."""
     _remove(acting, namespace)
 
 
@@ -84,5 +84,5 @@ def set_auto_scale_policy(
 
 @router.delete(_TOPIC, dependencies=[OPERATE], status_code=204)
 def remove_auto_scale_policy(acting: HttpCaller, topic: Topic) -> None:
-    """Remove all overrides."""
+    """Remove all overrides of the topic, also those that only Cleave has."""
     _remove(acting, topic)

@@ -44,7 +44,7 @@ def create_segment(
     subscriptions: Annotated[list[str] | str | None, Body(examples=[["billing"]])] = None,
 ) -> None:
     """Make sure that the log of a segment of the layout exists, with every subscription of the topic at earliest; `subscriptions` must be
-    among them. 404 for a segment that is not in the layout: splits and merges create segments.
+    among them. 404 for a segment that is not in the layout: splits and merges create segments. 409 for a sealed segment.
     """
     names = subscriptions if isinstance(subscriptions, list) else []
     _log(acting, topic, descriptor).ensure_exists(names)
@@ -52,7 +52,7 @@ def create_segment(
 
 @router.post(_PATH + "/terminate", dependencies=[ADMINISTER], status_code=204)
 def terminate_segment(acting: HttpCaller, topic: Topic, descriptor: Descriptor) -> None:
-    """Terminate the log. A successor of the same range takes over, so that every key has a segment."""
+    """Terminate the log. A successor of the same range takes over, so that every key has a segment. A sealed segment stays as it is."""
     segment_log = _log(acting, topic, descriptor)
     if not segment_log.is_sealed:
         planner = segment_admin.replacing(segment_log.segment.segment_id)
@@ -66,7 +66,9 @@ def delete_segment(
     descriptor: Descriptor,
     force: Annotated[bool, Query(description="Accepted for Pulsar's client, and ignored.")] = False,  # noqa: ARG001 - Pulsar's client sends it
 ) -> None:
-    """Remove a sealed segment that all subscriptions have drained, and delete its log; 409 with the reason for any other segment."""
+    """Remove a sealed segment that all subscriptions have drained, and queue its log for deletion; 409 with the reason for any other segment
+    of the layout.
+    """
     segment_log = _log(acting, topic, descriptor)
     acting.finish(
         garbage_collector.collect_segment(
@@ -83,7 +85,9 @@ def delete_segment(
 def create_segment_subscription(
     acting: HttpCaller, topic: Topic, descriptor: Descriptor, subscription: Name
 ) -> None:
-    """Make sure that a subscription of the topic has its cursor on the segment."""
+    """Make sure that the log of an ACTIVE segment exists with the cursors of all subscriptions of the topic. 404 if the topic has no such
+    subscription, 409 for a sealed segment.
+    """
     _log(acting, topic, descriptor).ensure_exists([subscription])
 
 
@@ -91,7 +95,7 @@ def create_segment_subscription(
 def delete_segment_subscription(
     acting: HttpCaller, topic: Topic, descriptor: Descriptor, subscription: Name
 ) -> None:
-    """204 if the segment does not have the subscription; 409 while the subscription belongs to the topic."""
+    """Delete nothing: 204 if the topic has no such live subscription, otherwise 409, because each segment needs the cursor."""
     _log(acting, topic, descriptor).demand_none(subscription)
 
 

@@ -59,7 +59,8 @@ def balance(inputs: BalanceInputs) -> BalanceVerdict:
 
     The first `max_moves_per_cycle` (0: all) proposals of the shedder are placed. A proposal whose destination would be its source, for
     which no other broker is allowed or the placement finds none, or that `shed_bundles_with_policies` excludes, becomes a refusal. Each
-    broker without a usable report has a refusal too. Raises InvalidPolicy for settings that are not valid together.
+    broker without a report, or whose report lacks a usage that counts, has a refusal too. Raises InvalidPolicy for settings that are not
+    valid together.
     """
     cluster, settings = inputs.cluster, inputs.settings
     validate(settings)
@@ -144,7 +145,7 @@ def _shed(
     """Return the proposals of the configured shedder.
 
     A shedder that uses averages over time does not see pending moves. Its moves from a broker with pending moves are replaced by one
-    refusal for the broker.
+    refusal for the broker. Its other moves stay, also returns of `transfer` to this broker.
     """
     chosen = shedder(settings.shedder)
     shed = chosen.shed(cluster, settings, state, inputs.now_ms)

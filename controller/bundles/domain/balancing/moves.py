@@ -20,14 +20,14 @@ class MoveReason(StrEnum):
 class MoveRefusalReason(StrEnum):
     """Reason for which a bundle, a broker or the cluster has no move. The comment says what `value` and `needed` hold."""
 
-    # The whole cluster.
+    # The whole cluster; NO_LOAD, HIT_COUNT and SETTLING also one broker.
     FEW_BROKERS = "few-brokers"  # brokers with a report; the fewest there must be
     NO_LOAD = "no-load"  # mean load; what it must be above
     HIT_COUNT = "hit-count"  # cycles in a row that required a move; the number needed
     SETTLING = "settling"  # when the report was made (ms); from when on a report counts again
     WITHIN_TARGET = "within-target"  # the figure; what it must be above to act
     MOVE_LIMIT = "move-limit"  # moves wanted (`even` counts up to one beyond the limit); moves allowed
-    # One broker.
+    # One broker; NO_BUNDLES and NO_UNDERLOADED_BROKER also the whole cluster.
     NO_REPORT = "no-report"  # None; None
     UNKNOWN_USAGE = "unknown-usage"  # None; None: a resource that counts has no usage or limit in its report
     STALE_REPORT = "stale-report"  # age of the report (ms); the most it may be
@@ -36,11 +36,11 @@ class MoveRefusalReason(StrEnum):
     NO_BUNDLES = "no-bundles"  # bundles that may be moved; the fewest there must be
     WAITING = "waiting"  # moves off the broker that wait or run; 0
     SOLE_BUNDLE = "sole-bundle"  # bundles of the broker; the fewest there must be
-    NOTHING_FITS = "nothing-fits"  # load of the lightest bundle that may be moved; room for it
+    NOTHING_FITS = "nothing-fits"  # load of the lightest movable bundle (None: there is none); room for it
     NO_UNDERLOADED_BROKER = "no-underloaded-broker"  # the lowest usage; what it must be below
     # One bundle.
     EXCLUDED = "excluded"  # the namespace is never shed: None; None
-    NO_OTHER_HOME = "no-other-home"  # brokers that may take it; the fewest there must be
+    NO_OTHER_HOME = "no-other-home"  # brokers that may take it; the fewest needed; both None: none chosen
     SAME_BROKER = "same-broker"  # the placement chose the owner: None; None
 
 

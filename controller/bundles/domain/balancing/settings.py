@@ -37,8 +37,10 @@ class BalanceSettings:
     - `report_ttl_seconds`: an older report counts as none (`transfer`, `even`).
     - `max_moves_per_cycle` limits the disturbance; 0: no limit.
     - `history_weight` is the weight of the past in moving averages.
-    - Each further group belongs to the shedder or placement in its name. `unload_fraction` and `min_unload_*` belong to `uniform` and
-      `avg`, `max_unload_bundles` (-1: no limit) to `uniform`.
+    - `shed_bundles_with_policies`: False keeps the bundles of namespaces with an isolation policy or an anti-affinity group in place.
+    - Each further group belongs to the shedder or placement in its name. `overloaded_usage` belongs to `overload`, `transfer`,
+      `least_long_term_rate` and the second choice of every placement (`balance.place`), `unload_fraction` and `min_unload_*` to `uniform`
+      and `avg`, `max_unload_bundles` (-1: no limit) to `uniform`.
     - The bands of `even` are shares of the mean usage. A broker outside `even_hot_band` or `even_cold_band` is brought back to the goal,
       which is closer to the mean.
     - `strict_pulsar` reproduces those errors of Pulsar that can be reproduced, for comparison.

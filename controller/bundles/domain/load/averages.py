@@ -66,7 +66,9 @@ class TimeAverage:
 
 @dataclass(frozen=True, slots=True)
 class BundleLoad:
-    """Average load of a bundle: over minutes (used by the shedders) and over the longest known time."""
+    """Average load of a bundle: over about the last 10 samples (used by the shedders `avg`, `overload`, `threshold` and `uniform`), and
+    over about the last 1,000.
+    """
 
     short_term: TimeAverage = TimeAverage(SHORT_TERM_SAMPLES)
     long_term: TimeAverage = TimeAverage(LONG_TERM_SAMPLES)

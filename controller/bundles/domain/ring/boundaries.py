@@ -95,8 +95,8 @@ class NamespaceBundles:
         return self.bundle_at(topic_hash(topic))
 
     def require(self, bundle: NamespaceBundle) -> NamespaceBundle:
-        """Return the bundle itself if it is in the list. Raises BundleNotFound, which says which of its ends is missing, and InvalidInput
-        for another namespace.
+        """Return the bundle itself if it is in the list. Raises InvalidInput for another namespace, and BundleNotFound, which says whether
+        no bundle starts at its lower end or the bundle from there ends elsewhere.
 
         The usual cause is a split since the bundle was read.
         """

@@ -25,8 +25,8 @@ _RANGE = re.compile(r"0[xX]([0-9a-fA-F]{1,8})_0[xX]([0-9a-fA-F]{1,8})")
 class NamespaceBundle:
     """`[lower, upper)` of a namespace, closed at 0xffffffff; text `tenant/namespace/0x00000000_0x40000000`.
 
-    Ordered by namespace, then range. Comparing different bundles that overlap raises InvalidRange, because they
-    cannot exist at the same time. Raises InvalidInput or InvalidRange at construction for a namespace that is no
+    Ordered by namespace, then range. `<`, `>`, `<=` and `>=` between different bundles that overlap raise InvalidRange,
+    because they cannot exist at the same time. Raises InvalidInput or InvalidRange at construction for a namespace that is no
     name, for edges off the ring and for an empty range.
     """
 
@@ -70,7 +70,8 @@ class NamespaceBundle:
     def parts(self, cuts: Iterable[int]) -> tuple[NamespaceBundle, ...]:
         """Return the parts, rising, that cuts at these points make, each point being the first hash of a part.
 
-        Without points, the bundle itself. Raises InvalidRange for a point on or outside its ends, or given twice.
+        Without points, the bundle itself. Raises InvalidRange for a point on or outside its ends, or given twice; 0xffffffff, if the
+        bundle holds it, is not refused, and the caller must leave it out.
         """
         edges = pairwise((self.lower, *sorted(cuts), self.upper))
         return tuple(NamespaceBundle(self.namespace, low, high) for low, high in edges)

@@ -12,7 +12,7 @@ Differences from Pulsar:
 - A bundle beyond the cycle's limit still has this cycle counted.
 - A bundle that is passed over (too few topics, owned elsewhere, too narrow) starts its count again; Pulsar keeps it.
 - A plan counts for all the bundles it adds, not for one.
-- A split in progress blocks only bundles of the same range. Pulsar compares texts, and `t/ns` also matches `t/ns2`.
+- An action in progress blocks only bundles of the same range. Pulsar compares texts, and `t/ns` also matches `t/ns2`.
 - The cool-down is not in Pulsar. The policy of a namespace has it at 120 s unless set otherwise.
 """
 
@@ -51,7 +51,7 @@ class SplitRefusalReason(StrEnum):
     # Time.
     HIT_COUNT = "hit-count"  # consecutive hot cycles, this one included; cycles needed
     COOL_DOWN = "cool-down"  # milliseconds since the last split of its range; milliseconds to wait
-    IN_FLIGHT = "in-flight"  # splits of its range under way; 0
+    IN_FLIGHT = "in-flight"  # bundles in `in_flight` that overlap it; 0
     # Limits.
     AT_MAX_BUNDLES = "at-max-bundles"  # bundles of the namespace with this cycle's splits; the cap
     CYCLE_LIMIT = "cycle-limit"  # splits chosen in this cycle; the most a cycle makes
@@ -61,9 +61,10 @@ class SplitRefusalReason(StrEnum):
 class SplitInputs:
     """All data that the decision on one cycle's splits may use.
 
-    `bundle_counts`: bundles of each namespace that is reported on. `hit_counts` and `last_split_at_ms`: the values that the previous
-    cycle returned; the latter is by the bundle that was split, in milliseconds since the Unix epoch like `now_ms`. `in_flight`: bundles
-    being split now. Collections may be in any order.
+    `bundle_counts`: bundles of each namespace that is reported on. `broker_count`: number of brokers that have reported. `hit_counts` and
+    `last_split_at_ms`: the values that the previous cycle returned; the latter is by the bundle that was split, in milliseconds since the
+    Unix epoch like `now_ms`. `in_flight`: bundles with an action in progress (a split or an unload), which are not split. Collections may
+    be in any order.
     """
 
     now_ms: int
@@ -180,8 +181,9 @@ def decide_splits(
     `settings` None: the defaults, with the rules of the modular manager.
 
     A hot bundle has the first refusal of: splits disabled, too few brokers, fewer than two topics, not owned, too narrow, too few hot
-    cycles, a split of its range in progress or in the cool-down, too many splits in the cycle, too many bundles, no cut. A bundle that is
-    not hot, is split, or has one of the first five refusals has no count for the next cycle; no bundle has one if the rules do not count.
+    cycles, an action on its range in progress, a split of its range in the cool-down, too many splits in the cycle, too many bundles, no
+    cut. A bundle that is not hot, is split, or has one of the first five refusals has no count for the next cycle; no bundle has one if the
+    rules do not count.
 
     Raises InvalidInput for a bundle reported twice, and if `bundle_counts` lacks the namespace of a hot bundle whose limit is checked.
     """
@@ -301,7 +303,7 @@ class _Decision:
         return hot.refusal(SplitRefusalReason.HIT_COUNT, "hot_cycles", hits, threshold + 1)
 
     def _time_gate(self, hot: _HotBundle) -> SplitRefusal | None:
-        """Refuse a bundle whose range is being split, or was split within `cooldown_seconds`."""
+        """Refuse a bundle whose range has an action in progress (`in_flight`), or was split within `cooldown_seconds`."""
         bundle, now_ms = hot.report.bundle, self.inputs.now_ms
         under_way = sum(bundle.overlaps(splitting) for splitting in self.inputs.in_flight)
         if under_way:

@@ -30,8 +30,8 @@ log = telemetry.get_logger(__name__)
 class ApplySettings:
     """Limits of one call: the proposals of each kind, and the attempts of a proposal that fails temporarily.
 
-    `claim_seconds` must exceed the duration of one action with its reads. Raises InvalidInput for negative limits, no attempt, or a
-    claim of 0 s.
+    `claim_seconds` must exceed the duration of all actions of a kind in one call, because their proposals are claimed together and applied
+    in sequence. Raises InvalidInput for negative limits, no attempt, or a claim of 0 s.
     """
 
     max_splits: int = 10

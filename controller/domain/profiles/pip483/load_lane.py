@@ -103,8 +103,9 @@ def _hot(context: EvaluationContext) -> list[_Hot]:
 def _is_refused(context: EvaluationContext, index: int) -> bool:
     """If the segment at `index` cannot be split, add its refusal to the context and return True: it is busy, the topic
     has its maximum number of segments, the range has one hash, the load record is stale, or the split cooldown lasts.
-    Return False otherwise. Under `strict_pulsar` a range of one hash and a stale load record are no reason. Reasons
-    that do not end by waiting are checked first, so that the reported reason does not change by itself.
+    Return False otherwise. Under `strict_pulsar` a range of one hash and a stale load record are no reason. A fresh
+    load record limits the validity of the evaluation to the time at which the record becomes stale. Reasons that do not
+    end by waiting are checked first, so that the reported reason does not change by itself.
     """
     segment = context.active[index]
     segment_id = segment.segment_id

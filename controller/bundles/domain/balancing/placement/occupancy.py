@@ -35,7 +35,9 @@ class Occupancy:
             self._settle(bundle, bundle.owner)
 
     def long_term_msg_rate(self, broker: str) -> float:
-        """Return the sum of the long-term rates (messages per second) of the broker's bundles, after the moves so far."""
+        """Return the sum of the long-term rates (messages per second) of the broker's bundles, after the moves so far. A bundle without
+        averages counts with the 100 of `UNKNOWN_LOAD`.
+        """
         return self._long_term[broker]
 
     def move(self, bundle_id: str, destination: str) -> None:

@@ -23,7 +23,7 @@ from controller.bundles.domain.load.averages import BundleLoad
 
 @dataclass(frozen=True, slots=True)
 class Shedding:
-    """Moved bundles, refused bundles with reasons, and the state after the decision.
+    """Proposed moves, refusals with reasons (of a bundle, a broker or the cluster), and the state after the decision.
 
     The moves do not count as made in `state`; see `BalanceState.after`.
     """

@@ -1,9 +1,9 @@
 """Sheds from brokers near their limit: Pulsar's `OverloadShedder`.
 
-A broker whose weighted maximum of usage is at or above `overloaded_usage` gives up enough throughput to come five points below it,
-heaviest bundles first. The shedder names no destination. So in a cluster that is evenly and heavily loaded, bundles circulate. Below the
-threshold nothing happens, however uneven the load is. Different from Pulsar: the last bundle stays, and equal bundles are ordered by
-name. (Pulsar 3.0 took the plain maximum.)
+A broker whose weighted maximum of usage is at or above `overloaded_usage` gives up a share of its throughput, heaviest bundles first: its
+usage minus the threshold, plus five points. The shedder names no destination. So in a cluster that is evenly and heavily loaded, bundles
+circulate. Below the threshold nothing happens, however uneven the load is. Different from Pulsar: the last bundle stays, and equal
+bundles are ordered by name. (Pulsar 3.0 took the plain maximum.)
 """
 
 from __future__ import annotations
@@ -18,13 +18,16 @@ from controller.bundles.domain.cluster import Cluster
 from controller.bundles.domain.load.broker_usage import weighted_max_usage
 
 MARGIN: Final = 0.05
-"""How far below its threshold a broker is brought, as a fraction of usage."""
+"""Share of its byte rate that a broker gives up in addition to its usage minus the threshold."""
 
 
 def overload(cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_ms: int) -> Shedding:
-    """Return moves without a destination off each broker at or above `overloaded_usage`, so many that it comes five points below, or as
-    near as its movable bundles allow; and a refusal for each reporting broker without moves: one below, or one whose bundles cannot be
-    moved. With fewer than two reporting brokers, return one refusal. The state does not change.
+    """Return moves without a destination off each broker at or above `overloaded_usage`, and a refusal for each reporting broker without
+    moves: a broker below, or a broker whose bundles cannot be moved. With fewer than two reporting brokers, return one refusal. The state
+    does not change.
+
+    The moves of a broker carry at least its byte rate times (usage - `overloaded_usage` + MARGIN), or all its movable bundles if these
+    carry less; one bundle of the broker stays. That the usage falls below the threshold is not checked.
     """
     few = too_few_brokers(cluster)
     if few is not None:

@@ -1,8 +1,8 @@
 """Sheds from brokers well above the mean: Pulsar's `ThresholdShedder`, the default of its modular manager.
 
-Usage is a moving average. A broker at or above the mean plus `threshold_margin` gives up enough throughput to come five points below that
-line (not below the mean, as Pulsar's page says), unless the amount is less than `threshold_min_byte_rate`. If no broker does and
-`threshold_lower_boundary` is set, the busiest broker gives up half a margin once some broker is a margin below the mean.
+Usage is a moving average. A broker at or above the mean plus `threshold_margin` gives up a share of its throughput: its usage minus that
+line, plus five points (not minus the mean, as Pulsar's page says), unless the amount is less than `threshold_min_byte_rate`. If no broker
+does and `threshold_lower_boundary` is set, the busiest broker gives up half a margin once some broker is a margin below the mean.
 
 Different from Pulsar: the averages advance once in a cycle (Pulsar's lower boundary advances them again, and `strict_pulsar` does so
 too). Averages of brokers that left are dropped. The last bundle stays. Equal bundles are ordered by name.
@@ -85,9 +85,12 @@ def _shed(
     state: BalanceState,
     now_ms: int,
 ) -> tuple[list[Move], MoveRefusal | None]:
-    """Return moves without a destination off the broker that together bring its usage five points below the mean plus `threshold_margin`,
-    or as near as its movable bundles allow, and None; or no moves and the refusal: the average is below the line, the amount below
-    `threshold_min_byte_rate`, or no bundle may be moved. `mean` is the mean of all averages, which are those in `state`.
+    """Return moves without a destination off the broker, and None; or no moves and the refusal: the average is below the line `mean` +
+    `threshold_margin`, the amount below `threshold_min_byte_rate`, no bundle may be moved, or the broker has fewer than two. `mean` is the
+    mean of all averages, which are those in `state`.
+
+    The moves carry at least the byte rate of the report times (average - line + MARGIN), or all movable bundles if these carry less; one
+    bundle of the broker stays.
     """
     usage, margin = state.usage_averages[broker], settings.threshold_margin
     if usage < mean + margin:

@@ -60,10 +60,10 @@ _SENTENCES = {
 
 @dataclass(frozen=True, slots=True)
 class CutRefusal:
-    """A part of a request that was not done. `subject`: the bundle's text, a topic, or a position.
+    """A request, or a part of it, that was not done. `subject`: the text of the bundle, or the names of topics.
 
     `CutRefusalReason` says what `value` and `needed` hold. `metric` names their kind (`msg_rate`, `byte_rate`, `topics`, `hashes`,
-    `bundles`, `hash`).
+    `bundles`, `positions`, `hash`).
     """
 
     subject: str
