@@ -9,7 +9,8 @@ from __future__ import annotations
 from prometheus_client import Counter
 
 PRODUCER_BATCHES = Counter(
-    "cleave_producer_batches_total", "Batches that this process stored, each of one entry bucket."
+    "cleave_producer_batches_total",
+    "Batches that this process stored: on Pulsar each of one entry bucket, on the embedded logs each of one segment.",
 )
 PRODUCER_MESSAGES = Counter("cleave_producer_messages_total", "Messages in those batches.")
 CONSUMER_MESSAGES = Counter(
