@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from controller.domain import entry_buckets, layout_metadata
+from controller.domain import entry_buckets, layout_invariants, layout_metadata
 from controller.domain.entry_buckets import DEFAULT_BUCKET_BUDGET, DEFAULT_MAX_BUCKETS
 from controller.domain.errors import InvalidLayoutChange
 from controller.domain.formatting import shown
@@ -44,6 +44,10 @@ class SegmentLayout(SegmentGraph):
     The constructor and `from_segments` check nothing: call `check_invariants` on data that may be wrong. `now` is
     always milliseconds since the Unix epoch.
     """
+
+    def check_invariants(self) -> None:
+        """Raise InvariantViolated unless the layout is valid (`layout_invariants.check_invariants`)."""
+        layout_invariants.check_invariants(self)
 
     @classmethod
     def initial(

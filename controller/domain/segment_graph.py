@@ -1,20 +1,18 @@
 """The queries on a layout: which segments are active, which covers a hash, which descend from which.
 
 `SegmentLayout` adds the changes; `reshape` plans them with these queries. Building a graph checks nothing, so that a
-layout of a few hundred rows loads cheaply; `check_invariants` checks a layout whose data may be wrong.
+layout of a few hundred rows loads cheaply; `layout_invariants` checks a layout whose data may be wrong.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 
-from controller.domain.entry_buckets import are_splits
-from controller.domain.errors import InvariantViolated, SegmentNotFound
+from controller.domain.errors import SegmentNotFound
 from controller.domain.formatting import shown
 from controller.domain.hash_range import MAX_HASH
 from controller.domain.segment import Segment
@@ -153,11 +151,11 @@ class SegmentGraph:
         """
         is_merge = int(len(parent_ids) >= 2)
         stored = max((self.segments[i].merge_depth for i in parent_ids if i in self.segments), default=0)
-        merges = _union(self._merges[i] for i in parent_ids if i in self._merges)
+        merges = _union(self.merges[i] for i in parent_ids if i in self.merges)
         return is_merge + max(stored, min(len(merges), COUNTED_MERGES))
 
     @cached_property
-    def _merges(self) -> Mapping[int, frozenset[int]]:
+    def merges(self) -> Mapping[int, frozenset[int]]:
         """The ids of the merges among each segment and its present ancestors, by the segment's id. A merge is a segment
         that names two or more parents, present or not. The set is complete if it has fewer than `COUNTED_MERGES` ids; a
         larger set may lack merges, also the segment itself. Ancestors that only a missing segment leads to are left
@@ -171,86 +169,6 @@ class SegmentGraph:
                 merges |= {segment_id}
             merges_of[segment_id] = merges
         return merges_of
-
-    def check_invariants(self) -> None:
-        """Raise InvariantViolated, which names the first violated invariant and its values, unless the ACTIVE
-        ranges tile the ring, parents and children that are both present list each other and overlap, and ids, epochs,
-        bucket boundaries and merge depths are consistent. A layout without segments, that of a deleted topic, passes.
-        """
-        self._check_tiling()
-        children = {key: frozenset(segment.child_ids) for key, segment in self.segments.items()}
-        parents = {key: frozenset(segment.parent_ids) for key, segment in self.segments.items()}
-        for key, segment in self.segments.items():
-            _demand(key == segment.segment_id, f"segment {segment} is stored under id {shown(key)}")
-            _demand(
-                key < self.next_segment_id,
-                f"segment id {shown(key)} >= next id {shown(self.next_segment_id)}",
-            )
-            self._check_state(segment)
-            for parent_id in segment.parent_ids:
-                self._check_link(parent_id, segment, children)
-            for child_id in children[key]:
-                is_unlinked = child_id in parents and key not in parents[child_id]
-                _demand(not is_unlinked, f"child {shown(child_id)} does not list parent {segment}")
-
-    def _check_tiling(self) -> None:
-        """Raise InvariantViolated unless the ACTIVE ranges tile the ring. A deleted topic has no segments and
-        passes.
-        """
-        if not self.segments:
-            return
-        _demand(bool(self.active), f"no segment is active at epoch {shown(self.epoch)}")
-        first, last = self.active[0], self.active[-1]
-        _demand(first.hash_range.start == 0, f"the ring is uncovered below active segment {first}")
-        _demand(last.hash_range.end == MAX_HASH, f"the ring is uncovered above active segment {last}")
-        for low, high in pairwise(self.active):
-            _demand(
-                low.hash_range.end + 1 == high.hash_range.start, f"{low} and {high} leave a gap or overlap"
-            )
-
-    def _check_state(self, segment: Segment) -> None:
-        """Raise InvariantViolated unless an active segment has no seal and no children and a sealed segment a complete
-        seal (epoch and time), the epochs satisfy 0 <= created <= sealed <= the layout's, the bucket boundaries ascend
-        within the ring, and the merge depth is not below the number of merges among the segment and its present
-        ancestors, of which at most `COUNTED_MERGES` count.
-        """
-        sealed = (segment.sealed_epoch, segment.sealed_at_ms)
-        if segment.is_active:
-            _demand(sealed == (None, None), f"active segment {segment} is recorded as sealed {shown(sealed)}")
-            _demand(
-                not segment.child_ids, f"active segment {segment} has children {shown(segment.child_ids)}"
-            )
-        else:
-            _demand(None not in sealed, f"sealed segment {segment} has an incomplete seal {shown(sealed)}")
-        until = self.epoch if segment.sealed_epoch is None else segment.sealed_epoch
-        _demand(
-            0 <= segment.created_epoch <= until <= self.epoch,
-            f"segment {segment} has epochs {shown(segment.created_epoch)} to {shown(until)}, at layout epoch {shown(self.epoch)}",
-        )
-        _demand(
-            are_splits(segment.bucket_splits),
-            f"bucket splits {shown(segment.bucket_splits)} of {segment} do not ascend within the ring",
-        )
-        count = min(len(self._merges[segment.segment_id]), COUNTED_MERGES)
-        _demand(
-            segment.merge_depth >= count,
-            f"merge depth {shown(segment.merge_depth)} of {segment} is below its {count} merges",
-        )
-
-    def _check_link(self, parent_id: int, child: Segment, children: Mapping[int, Collection[int]]) -> None:
-        """Raise InvariantViolated unless the parent has a lower id than the child and, if the parent is present, lists
-        the child, overlaps it and has no greater merge depth. `children`: the ids of the children that each segment
-        lists, by the segment's id.
-        """
-        _demand(parent_id < child.segment_id, f"parent {shown(parent_id)} is younger than its child {child}")
-        parent = self.segments.get(parent_id)
-        if parent is not None:
-            _demand(child.segment_id in children[parent_id], f"parent {parent} does not list child {child}")
-            _demand(
-                parent.hash_range.overlaps(child.hash_range),
-                f"child {child} does not overlap its parent {parent}",
-            )
-            _demand(parent.merge_depth <= child.merge_depth, f"merge depth falls from {parent} to {child}")
 
 
 def _union(sets: Iterable[frozenset[int]]) -> frozenset[int]:
@@ -267,9 +185,3 @@ def _union(sets: Iterable[frozenset[int]]) -> frozenset[int]:
 
 def _by_range(segment: Segment) -> tuple[int, int]:
     return segment.hash_range.start, segment.hash_range.end
-
-
-def _demand(holds: bool, violation: str) -> None:
-    """Raise InvariantViolated with the text `violation` unless `holds` is True."""
-    if not holds:
-        raise InvariantViolated(f"layout law broken: {violation}; restore the layout from its history")

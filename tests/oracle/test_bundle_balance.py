@@ -17,8 +17,8 @@ import pytest
 from controller.bundles.domain.balancing.moves import Move
 from controller.bundles.domain.balancing.placement.occupancy import Occupancy
 from controller.bundles.domain.balancing.placement.registry import placement
-from controller.bundles.domain.balancing.shedding.base import Shedding
 from controller.bundles.domain.balancing.shedding.registry import shedder
+from controller.bundles.domain.balancing.shedding.shedder import Shedding
 from controller.bundles.domain.balancing.state import BalanceState
 from controller.bundles.domain.cluster import Cluster
 from controller.devstack.pulsar.jars import PULSAR_4

@@ -17,7 +17,7 @@ from controller.bundles.domain.balancing.balance import observed
 from controller.bundles.domain.balancing.moves import MoveRefusalReason
 from controller.bundles.domain.balancing.placement.least_usage import least_reported_usage
 from controller.bundles.domain.balancing.placement.occupancy import Occupancy
-from controller.bundles.domain.balancing.shedding.base import Shedding
+from controller.bundles.domain.balancing.shedding.shedder import Shedding
 from controller.bundles.domain.balancing.shedding.transfer import transfer
 from controller.bundles.domain.balancing.state import BalanceState
 from controller.bundles.domain.cluster import Cluster, belongs_to_a_broker

@@ -4,7 +4,7 @@ They support Pulsar from version 3.0 on, with either load manager, and take a se
 decides about splits and moves.
 """
 
-from controller.bundles.brokers.actions import ActOutcome, BundleActions, SplitResult, UnloadResult
+from controller.bundles.brokers.checked_changes import ActOutcome, BundleActions, SplitResult, UnloadResult
 from controller.bundles.brokers.reader import BundleReader
 
 __all__ = ["ActOutcome", "BundleActions", "BundleReader", "SplitResult", "UnloadResult"]

@@ -1,6 +1,6 @@
 """The leader's side of ordered consumption: consumer sessions, and the assignment of buckets to consumers.
 
-`requests` defines what consumers request and receive, `session_memory` keeps one subscription in memory,
+`requests` defines what consumers request and receive, `sessions` keeps one subscription in memory,
 `grace_period` is the rule when a disconnected consumer loses its buckets, and `leader` is the thread that writes rows
 and pushes assignments.
 """

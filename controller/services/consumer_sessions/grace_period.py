@@ -1,6 +1,6 @@
 """The grace period: when the buckets of a disconnected consumer are given to other consumers.
 
-A disconnected consumer keeps its session and its buckets until the end of the grace period, which `session_memory`
+A disconnected consumer keeps its session and its buckets until the end of the grace period, which `sessions`
 stores in the session (`expires_at`). Then the leader ends the session, and the settlement that removes the consumer's
 row assigns its buckets to others. The period of a connected consumer does not run: its end is infinite. Times are
 monotonic seconds.

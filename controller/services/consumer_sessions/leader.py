@@ -41,7 +41,7 @@ from controller.services.consumer_sessions.requests import (
     Register,
     Request,
 )
-from controller.services.consumer_sessions.session_memory import SubscriptionSessions
+from controller.services.consumer_sessions.sessions import SubscriptionSessions
 from controller.services.consumer_sessions.settlement import Settlement, settle
 from controller.services.consumer_sessions.timing import ConsumerTiming
 from controller.store.postgres.engine import Store, server_process

@@ -6,10 +6,10 @@ import pytest
 
 from controller.domain.seek_target import EARLIEST
 from controller.services import subscription_admin
-from controller.services.consumer_sessions.connection_state import ConnectionState
 from controller.services.consumer_sessions.requests import Register
 from controller.services.consumer_sessions.settlement import (
     DEFERRED_MOVES_CHECK_SECONDS,
+    ConnectionState,
     Settlement,
     settle,
 )

@@ -10,9 +10,8 @@ from controller.domain.log_origin import LogOrigin
 from controller.domain.operation import OperationState
 from controller.domain.reshape import plan_split
 from controller.domain.segment import segment_descriptor
-from controller.services.consumer_sessions.connection_state import ConnectionState
 from controller.services.consumer_sessions.requests import Register
-from controller.services.consumer_sessions.settlement import settle
+from controller.services.consumer_sessions.settlement import ConnectionState, settle
 from controller.services.consumer_sessions.timing import ConsumerTiming
 from controller.services.garbage_collector import collect
 from controller.services.reconciler import FindingKind, reconcile, reconcile_topics, recover, verify_topics

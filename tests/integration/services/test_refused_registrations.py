@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from controller.domain.errors import Conflict
-from controller.services.consumer_sessions.connection_state import ConnectionState
 from controller.services.consumer_sessions.requests import Register, ReportReasons, Request
-from controller.services.consumer_sessions.settlement import Settlement, settle
+from controller.services.consumer_sessions.settlement import ConnectionState, Settlement, settle
 from controller.services.consumer_sessions.timing import ConsumerTiming
 from controller.store.topics.bucket_owners import BucketReport, SubscriptionKey
 from controller.store.topics.subscriptions import SubscriptionKind

@@ -11,10 +11,9 @@ import pytest
 from controller.domain.assignment import SegmentBucket
 from controller.domain.bucket_ownership import BucketOwner
 from controller.domain.hash_range import HashRange
-from controller.services.consumer_sessions.connection_state import ConnectionState
 from controller.services.consumer_sessions.requests import PushedAssignment
-from controller.services.consumer_sessions.session_memory import SubscriptionSessions
-from controller.services.consumer_sessions.settlement import Settlement
+from controller.services.consumer_sessions.sessions import SubscriptionSessions
+from controller.services.consumer_sessions.settlement import ConnectionState, Settlement
 from controller.services.consumer_sessions.timing import ConsumerTiming
 from controller.store.topics.consumers import ConsumerRow
 

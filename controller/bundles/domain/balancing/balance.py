@@ -18,8 +18,8 @@ from controller.bundles.domain.balancing.placement.base import Choice
 from controller.bundles.domain.balancing.placement.occupancy import Occupancy
 from controller.bundles.domain.balancing.placement.registry import placement
 from controller.bundles.domain.balancing.settings import BalanceSettings, validate
-from controller.bundles.domain.balancing.shedding.base import Shedding
 from controller.bundles.domain.balancing.shedding.registry import shedder
+from controller.bundles.domain.balancing.shedding.shedder import Shedding
 from controller.bundles.domain.balancing.state import BalanceState, BrokerAverages
 from controller.bundles.domain.cluster import Bundle, Cluster
 from controller.bundles.domain.load.averages import moving_average

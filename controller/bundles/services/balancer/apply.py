@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from controller import telemetry
-from controller.bundles.brokers.actions import ActOutcome, BundleActions
+from controller.bundles.brokers.checked_changes import ActOutcome, BundleActions
 from controller.bundles.brokers.placement_rules import demand_allowed
 from controller.bundles.store import claims as bundle_claims
 from controller.bundles.store import cycles as bundle_cycles

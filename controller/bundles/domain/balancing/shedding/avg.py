@@ -22,9 +22,9 @@ from controller.bundles.domain.balancing.moves import (
     MoveRefusalReason,
 )
 from controller.bundles.domain.balancing.settings import BalanceSettings
-from controller.bundles.domain.balancing.shedding.base import (
+from controller.bundles.domain.balancing.shedding.movable_bundles import heaviest_first
+from controller.bundles.domain.balancing.shedding.shedder import (
     Shedding,
-    heaviest_first,
     short_term_byte_rate,
     short_term_msg_rate,
     too_few_brokers,

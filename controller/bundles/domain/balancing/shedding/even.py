@@ -26,9 +26,9 @@ from dataclasses import replace
 
 from controller.bundles.domain.balancing.moves import Move, MoveReason, MoveRefusal, MoveRefusalReason
 from controller.bundles.domain.balancing.settings import BalanceSettings
-from controller.bundles.domain.balancing.shedding.base import Shedding, stale_reports, too_few_brokers
 from controller.bundles.domain.balancing.shedding.even_levels import EvenLevels
 from controller.bundles.domain.balancing.shedding.even_pick import pick_for
+from controller.bundles.domain.balancing.shedding.shedder import Shedding, stale_reports, too_few_brokers
 from controller.bundles.domain.balancing.state import BalanceState
 from controller.bundles.domain.cluster import BrokerReport, Cluster
 

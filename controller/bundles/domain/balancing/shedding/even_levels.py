@@ -11,7 +11,7 @@ from typing import Final
 from controller.bundles.domain.balancing.moves import BrokerReading, Move
 from controller.bundles.domain.balancing.placement.occupancy import Occupancy
 from controller.bundles.domain.balancing.settings import BalanceSettings
-from controller.bundles.domain.balancing.shedding.base import WeighedBundle, may_move
+from controller.bundles.domain.balancing.shedding.movable_bundles import WeighedBundle, may_move
 from controller.bundles.domain.balancing.state import BalanceState
 from controller.bundles.domain.cluster import Cluster
 from controller.bundles.domain.load.broker_usage import dominating_resource, weighted_max_usage

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from controller.bundles.domain.balancing.moves import Move, MoveReason, MoveRefusal, MoveRefusalReason
-from controller.bundles.domain.balancing.shedding.base import WeighedBundle
 from controller.bundles.domain.balancing.shedding.even_levels import EvenLevels
+from controller.bundles.domain.balancing.shedding.movable_bundles import WeighedBundle
 
 _ROUNDING: Final = 1e-9  # a gain of exactly the gap counts, whatever the last bit is
 

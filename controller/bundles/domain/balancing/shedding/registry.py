@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from controller.bundles.domain.balancing.shedding.avg import avg
-from controller.bundles.domain.balancing.shedding.base import Shedder
 from controller.bundles.domain.balancing.shedding.even import even
 from controller.bundles.domain.balancing.shedding.overload import overload
+from controller.bundles.domain.balancing.shedding.shedder import Shedder
 from controller.bundles.domain.balancing.shedding.threshold import threshold
 from controller.bundles.domain.balancing.shedding.transfer import transfer
 from controller.bundles.domain.balancing.shedding.uniform import uniform

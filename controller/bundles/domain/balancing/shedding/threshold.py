@@ -19,7 +19,7 @@ from typing import Final
 
 from controller.bundles.domain.balancing.moves import BrokerReading, Move, MoveRefusal, MoveRefusalReason
 from controller.bundles.domain.balancing.settings import BalanceSettings
-from controller.bundles.domain.balancing.shedding.base import Shedding, shed_byte_rate, too_few_brokers
+from controller.bundles.domain.balancing.shedding.shedder import Shedding, shed_byte_rate, too_few_brokers
 from controller.bundles.domain.balancing.state import BalanceState
 from controller.bundles.domain.cluster import BrokerReport, Cluster
 from controller.bundles.domain.load.averages import moving_average

@@ -31,7 +31,7 @@ from controller.bundles.domain.balancing.moves import (
 )
 from controller.bundles.domain.balancing.placement.occupancy import Occupancy
 from controller.bundles.domain.balancing.settings import BalanceSettings
-from controller.bundles.domain.balancing.shedding.base import Shedding, stale_reports, too_few_brokers
+from controller.bundles.domain.balancing.shedding.shedder import Shedding, stale_reports, too_few_brokers
 from controller.bundles.domain.balancing.shedding.transfer_exchange import (
     Exchange,
     reported_bundles,

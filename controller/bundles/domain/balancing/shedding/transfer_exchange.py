@@ -14,7 +14,7 @@ from controller.bundles.domain.balancing.moves import (
 )
 from controller.bundles.domain.balancing.placement.occupancy import Occupancy
 from controller.bundles.domain.balancing.settings import BalanceSettings
-from controller.bundles.domain.balancing.shedding.base import may_move
+from controller.bundles.domain.balancing.shedding.movable_bundles import may_move
 from controller.bundles.domain.balancing.state import BalanceState
 from controller.bundles.domain.cluster import BrokerReport, Bundle, Cluster, is_system_namespace
 from controller.bundles.domain.load.bundle_weight import top_bundles

@@ -9,9 +9,9 @@ import pytest
 from controller.bundles.domain.balancing.moves import MoveRefusalReason
 from controller.bundles.domain.balancing.settings import BalanceSettings
 from controller.bundles.domain.balancing.shedding.avg import avg
-from controller.bundles.domain.balancing.shedding.base import Shedding
 from controller.bundles.domain.balancing.shedding.overload import overload
 from controller.bundles.domain.balancing.shedding.registry import SHEDDERS
+from controller.bundles.domain.balancing.shedding.shedder import Shedding
 from controller.bundles.domain.balancing.shedding.threshold import threshold
 from controller.bundles.domain.balancing.shedding.uniform import uniform
 from controller.bundles.domain.balancing.state import BalanceState

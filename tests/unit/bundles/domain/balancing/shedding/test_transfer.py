@@ -8,7 +8,7 @@ import pytest
 
 from controller.bundles.domain.balancing.moves import BrokerReading, MoveReason, MoveRefusalReason
 from controller.bundles.domain.balancing.settings import BalanceSettings
-from controller.bundles.domain.balancing.shedding.base import Shedding
+from controller.bundles.domain.balancing.shedding.shedder import Shedding
 from controller.bundles.domain.balancing.shedding.transfer import transfer
 from controller.bundles.domain.balancing.shedding.transfer_exchange import Exchange
 from controller.bundles.domain.balancing.state import BalanceState

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 
 from controller.domain.assignment import SegmentBucket
 from controller.domain.errors import LostRace
-from controller.services.consumer_sessions.connection_state import AWAY_SECONDS, ConnectionState
 from controller.services.consumer_sessions.grace_period import (
     end_of_grace,
     end_of_grace_after_silence,
@@ -26,7 +25,7 @@ from controller.services.consumer_sessions.requests import (
     Request,
     Stream,
 )
-from controller.services.consumer_sessions.settlement import Settlement
+from controller.services.consumer_sessions.settlement import AWAY_SECONDS, ConnectionState, Settlement
 from controller.services.consumer_sessions.timing import ConsumerTiming
 from controller.store.topics.consumers import ConsumerRow, not_yours
 
