@@ -74,7 +74,7 @@ def _refusals(run: Simulation) -> dict[str, list[tuple[int, int]]]:
     """Return, by reason, the spans in which consecutive evaluations had a refusal with this reason, whatever its segment: pairs of begin
     and end in milliseconds since the Unix epoch, in the order of time. A span lasts from the step of its first evaluation to the step of
     the first evaluation without the reason, or to the end of the series. Of each reason the SPANS longest are kept, of equal ones the
-    earliest.
+    earliest. Empty if the rule was never evaluated.
     """
     step_ms = run.series.step_seconds * 1000
     ends = [*(verdict.step for verdict in run.verdicts), run.series.steps][1:]  # none without a verdict
@@ -113,7 +113,7 @@ def front(
     loads: Floats, prices: Prices, *, step_seconds: int, most_segments: int, initial_segments: int
 ) -> list[dict[str, float]]:
     """Return, for each price of excess in WEIGHTS (`weight`), the least cost in segment-hours (`least_cost`) and the excess of the
-    cheapest sequence in capacity-hours (`excess_hours`). The price of excess in `prices` has no effect.
+    cheapest sequence in capacity-hours (`excess_hours`). Of `prices` only `change_seconds` has an effect.
 
     `loads` are in segments' capacities, one for each step; `initial_segments` is the number of segments at the start, and
     `most_segments` the largest number. The least cost is a concave function of the price, and its slope is the excess of the cheapest

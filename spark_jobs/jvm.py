@@ -40,12 +40,12 @@ class JavaOutput:
         self._thread.start()
 
     def line(self) -> str:
-        """Return the last lines, without empty and routine lines, joined to one line of at most 300 characters; empty without output.
-        Waits up to 5 s until all writers have closed the pipe.
+        """Return the last 20 lines, without empty and routine lines, joined to one line; empty without output. Waits up to 5 s until all
+        writers have closed the pipe.
         """
         self._thread.join(_OUTPUT_SECONDS)
-        lines = [line for line in self._lines if line and not line.startswith(_ROUTINE_LINES)]
-        return " / ".join(lines)[:_MOST_CHARACTERS]
+        lines = [*self._lines]  # a child of Java may still write to the pipe
+        return " / ".join(line for line in lines if line and not line.startswith(_ROUTINE_LINES))
 
     def _forward(self, read_from: int) -> None:
         """Forward lines to standard error until all writers have closed the pipe, and keep the last lines. `read_from`: descriptor of the
@@ -62,7 +62,7 @@ def start_jvm(settings: SparkConf) -> None:
     """Start this process's JVM with these settings; does nothing if the process has one. The JVM's output goes to standard
     error.
 
-    Raises Terminal if there is no suitable Java, Retryable, with the end of Java's output, if Java started and ended, and
+    Raises Terminal if there is no suitable Java, Retryable, with Java's last lines, if Java started and ended, and
     PySpark's other errors unchanged. Holds PySpark's lock, so concurrent calls wait.
     """
     with SparkContext._lock:
@@ -85,12 +85,12 @@ def start_jvm(settings: SparkConf) -> None:
 
 def _start_error(output: str) -> Terminal | Retryable:
     """Return the error of a failed start: Terminal if there is no suitable Java, Retryable (after 10 s) if Java ended, for
-    example for lack of memory. `output`: the end of Java's output.
+    example for lack of memory, with the first 300 characters of `output`, Java's last lines.
     """
     home = os.environ.get("JAVA_HOME")
     if shutil.which(os.path.join(home, "bin", "java") if home else "java") is None or _TOO_OLD in output:
         return Terminal("Spark did not start: it needs Java 17 or newer; install Java and set JAVA_HOME")
-    detail = output or "no output"
+    detail = output[:_MOST_CHARACTERS] or "no output"
     return Retryable(
         f"Spark's Java ended at its start: {detail}; check the free memory and Spark's settings", 10.0
     )

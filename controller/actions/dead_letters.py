@@ -72,9 +72,10 @@ class RedriveResponse(Response):
 
 
 def redrive(context: Context, request: RedriveDeadLetters) -> RedriveResponse:
-    """Put at most `limit` dead letters back (None: all), and at most `PART_LIMIT` in one call, the oldest first.
-    Acknowledge them in their log, whose other reader is disconnected. Return the numbers of messages put back and left.
-    A dry run puts none back, and returns the number for all calls together.
+    """Append at most `limit` dead letters (None: all), and at most `PART_LIMIT` in one call, to their topic as new
+    messages, the oldest first, so that every subscription of the topic gets them. Acknowledge them in their log, whose
+    other reader is disconnected. Return the numbers of messages put back and left. A dry run puts none back, and returns
+    the number for all calls together.
 
     Raises TopicNotFound, SubscriptionNotFound, NotFound if the subscription never had a dead letter, Unsupported if the
     topic's data plane is not configured here or has no dead-letter logs, and the errors of the data plane and of

@@ -76,9 +76,7 @@ class Score:
 
 
 def score(simulation: Simulation, prices: Prices | None = None) -> Score:
-    """Return the figures of a simulation. `prices` None stands for the default prices. The first step counts as a change if
-    its number of segments differs from the initial number.
-    """
+    """Return the figures of a simulation. `prices` None stands for the default prices."""
     prices = prices or Prices()
     step = simulation.series.step_seconds
     segments = simulation.segments

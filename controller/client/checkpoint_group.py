@@ -297,12 +297,14 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
         self._wakeup.set()
 
     def _follow(self) -> None:
-        """Acquire and release segments as the leader's assignment says; without an assignment all are
-        forgotten.
+        """Make the held segments agree with the leader's assignment; without an assignment all are forgotten.
 
-        Set the starting position of acquired segments (`_place`), report released ownerships, and read the
-        segments. Only whole segments are acquired (`_whole_segments`), and none that is to be released.
-        Raises the errors of `_place` and `on_wanted`; the next poll repeats the work.
+        A segment whose ownership is not in the assignment is forgotten, with its position. Whole segments
+        (`_whole_segments`) that are not to be released are acquired, with the starting positions that `_place`
+        sets. A segment that is to be released is read no further, and is released once its position is stored;
+        if its position is not stored, `on_wanted` is called, once. Released ownerships and drained segments are
+        reported. Raises the errors of `_place` and `on_wanted`; the next poll repeats the work, but not the call
+        of `on_wanted`.
         """
         assignment = self._session.assignment
         owned = _whole_segments(assignment)

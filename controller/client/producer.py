@@ -339,7 +339,8 @@ class Producer(OneProcess, StoresOnExit):
     def _refuse_to_send(self) -> None:
         """Raise Terminal, because `close` was called, or because the producer belongs to another process. If
         `close` no longer stores messages, first end the producer's threads, which waits for the batches in
-        flight; a signal handler does not wait.
+        flight. A signal handler that interrupts a call of the producer does neither; the interrupted call does
+        both.
         """
         self._demand_maker()
         if self._is_closing:

@@ -514,8 +514,8 @@ class QueueConsumer(OneProcess, ClosesOnExit):
         self._calls.submit(report)
 
     def _status(self, segment_id: int) -> QueueStatus:
-        """Return the number of the segment's unsettled messages, and the reason why no message of it is
-        received, the first that applies: a pause, an error, a setback, the opening (also if the segment has
+        """Return the number of the segment's messages that `receive` returned and that are not settled, without
+        buffered messages, and the reason why no message of it is received, the first that applies: a pause, an error, a setback, the opening (also if the segment has
         no reader), the wait for the next `receive` if there may be messages, or no data.
         """
         segment_reader = next(

@@ -92,6 +92,9 @@ class GuardedProtocol(HttpToolsProtocol):
     """
 
     def __init__(self, *, lobby: Lobby, **options: Any) -> None:
+        """Create a connection that is in `lobby`, which all connections of the server share, from `connection_made` on while it has no
+        admitted request. `options` are those of uvicorn's protocol.
+        """
         super().__init__(**options)
         self.network = ""
         self._lobby = lobby

@@ -32,8 +32,9 @@ _FILES = Path(fastapi_offline.__file__).parent / "static"
 
 
 def _with_columns(app: FastAPI) -> dict[str, Any]:
-    """Return a copy of the app's OpenAPI document, with the required right of each call, and with the columns of the views that questions
-    read. The columns are read from the database, and left out while PostgreSQL is unavailable.
+    """Return a copy of the app's OpenAPI document, in which the description of each call names its required right, and each question that
+    returns the rows of a view unchanged (without `present`) has the columns of the view. The columns are read from the database, and left
+    out while PostgreSQL is unavailable.
     """
     described = copy.deepcopy(app.openapi())  # the app keeps its document, and a later build begins with it
     _name_rights(app, described)

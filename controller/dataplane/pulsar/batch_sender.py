@@ -164,12 +164,14 @@ class BatchSender:
         deadline: Deadline,
     ) -> int:
         """Return the result of `outcome`, a function that returns the number of messages, from the front,
-        that are stored. If all are stored, record the batch as stored.
+        that are stored. If all are stored, record the batch as stored. `sequence` is the number of the batch as
+        in `append`.
 
         If `outcome` raises SegmentTerminated, close the producer, and return the number of messages that the
-        topic has if the batch is in doubt (sent, by this call or an earlier one, with an unknown result). Raise
-        SegmentTerminated if that number is 0, or if the batch is not in doubt. Other errors of `outcome` are
-        raised unchanged.
+        topic has (`_count_stored`) if the batch is in doubt (sent, by this call or an earlier one, with an
+        unknown result). Raises SegmentTerminated if that number is 0, or if the batch is not in doubt; the
+        errors of `_count_stored`, such as DataPlaneTimeout at the deadline; and other errors of `outcome`
+        unchanged.
         """
         try:
             stored = outcome()

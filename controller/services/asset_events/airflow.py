@@ -123,9 +123,9 @@ class AirflowRest:
         return self._asset_id
 
     def _send(self, method: str, path: str, **content: Any) -> requests.Response:
-        """Send the request for the path below `/api/v2` and return the response, whatever its status. If the token
-        was rejected and there is a user, repeat the request once with a new token. Raises AirflowAway without a
-        response, or if no token was issued.
+        """Send the request for the path below `/api/v2`, with the token if there is one, and return the response,
+        whatever its status. With a user, get a token first if there is none, and repeat the request once with a new
+        token if it was rejected. Raises AirflowAway without a response, or if the user got no token.
         """
         response = self._once(method, f"/api/v2{path}", **content)
         if response.status_code == HTTPStatus.UNAUTHORIZED and self._login.username is not None:

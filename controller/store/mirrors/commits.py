@@ -23,12 +23,13 @@ _EPOCH_OF = (
 
 
 def apply(tx: Connection, topic: TopicRow, operation: Operation, detail: Mapping[str, Any]) -> int:
-    """Write the change that the broker made, as part of the operation's commit. Return the epoch of the change.
+    """Write the change that the broker made, as part of the operation's commit; a detached or deleted topic becomes deleted in an epoch of
+    its own. Return the epoch of the change.
 
     `detail` holds the `layout` that was read; detaching and deleting need none. Raises LostRace if the runner has to read the state
     again (HeldUp while a deletion or detachment waits for another operation), InvalidInput for a layout that cannot be read,
-    Conflict if the layout is older than the rows, and InvariantViolated if no epoch of the layout has the change of the reshape. The
-    caller has locked the topic row and checked the claim.
+    Conflict if the layout is older than the rows and the rows do not have the reshape yet, and InvariantViolated if no epoch of the
+    layout has the change of the reshape. The caller has locked the topic row and checked the claim.
     """
     if operation.kind in (OperationKind.DETACH, OperationKind.DELETE):
         return _leave(tx, topic, operation)
