@@ -31,7 +31,7 @@ class RefusalReason(StrEnum):
     FOREIGN_CONTROLLER = "foreign-controller"  # the broker's own auto-scaler is enabled; None, None
     TOPIC_HELD = "topic-held"  # the topic's logs are ahead of the journal, or not compared yet; None, None
     # Limits: waiting does not help.
-    AT_MAX_SEGMENTS = "at-max-segments"  # segments, with those of running reshapes; the limit
+    AT_MAX_SEGMENTS = "at-max-segments"  # segments, with those of running and new reshapes; the limit
     AT_MIN_SEGMENTS = "at-min-segments"  # segments, with those of running reshapes; the number to exceed
     AT_MAX_BUCKETS = "at-max-buckets"  # places of the topic, 64 a segment at most; consumers
     ENOUGH_BUCKETS = "enough-buckets"  # buckets of the topic, 64 a segment at most; consumers

@@ -50,7 +50,7 @@ from controller.domain.profiles.ring_plan import Member, RingPlan, plan_ring
 from controller.domain.profiles.run_prices import MAX_RUN, OVERLOAD_WEIGHT, Candidate, Prices, Run
 from controller.domain.split_points.fewest_parts import fewest_cuts
 
-CODE_VERSION = "adaptive-8"
+CODE_VERSION = "adaptive-9"
 
 SETTLE_TICKS = 1
 """Ticks after its creation in which a segment above its capacity was made too large: it is scaled out without tolerance.
@@ -497,13 +497,15 @@ class _Planner:
 
     def _within_reconnection_budget(self, actions: Sequence[_PlannedAction]) -> list[_PlannedAction]:
         """Return the actions within the budget of reconnections, in their order, and refuse the others until the budget
-        allows them. An action that needs more than `reconnections_per_minute` may be taken when that many are left.
+        allows them. An action that needs more than the smaller of the topic's and the cluster's whole budget
+        (`reconnections_per_minute`, `cluster_reconnections_per_minute`) may be taken when that many are left.
         Without a budget all actions are returned.
         """
         budget_left = self._context.situation.reconnections_left
         if budget_left is None:
             return list(actions)
-        budget = self._context.policy.reconnections_per_minute
+        policy = self._context.policy
+        budget = min(policy.reconnections_per_minute, policy.cluster_reconnections_per_minute)
         accepted = []
         for action in actions:
             needed = min(action.reconnections, budget)

@@ -65,7 +65,7 @@ def answer(context: EvaluationContext) -> tuple[Decision, ...]:
 
     While consumers are joining after an earlier action, the result is empty and the topic is refused in `context`. If
     consumers remain without a place, the topic is refused for the limit, in addition to the actions; if consumers
-    cannot share segments, not if a busy segment is the reason (`_refuse_limits`).
+    cannot share segments, only if the topic reaches `max_segments` (`_refuse_limits`).
     """
     places = context.count_places()
     if context.consumers <= places and context.segments_net >= segments_wanted(context):
@@ -75,7 +75,7 @@ def answer(context: EvaluationContext) -> tuple[Decision, ...]:
     shares = _shares(context, places)
     served = places + sum(share.parts * share.per_part - share.places for share in shares)
     if served < context.consumers:
-        _refuse_limits(context, served)
+        _refuse_limits(context, served, context.segments_high + sum(share.parts - 1 for share in shares))
     return tuple(decision for share in shares if (decision := share.decision(context)) is not None)
 
 
@@ -302,18 +302,20 @@ def _collecting(context: EvaluationContext) -> Pause | None:
     return Pause(RefusalReason.CONSUMERS_JOINING, "consumers_changed_at", changed_at, ends_at)
 
 
-def _refuse_limits(context: EvaluationContext, served: int) -> None:
+def _refuse_limits(context: EvaluationContext, served: int, segments: int) -> None:
     """Add a refusal of the topic to the context because consumers are left without a place: with AT_MAX_BUCKETS if
-    consumers can share segments, otherwise with AT_MAX_SEGMENTS. `served` is the number of consumers with a place.
+    consumers can share segments, otherwise with AT_MAX_SEGMENTS. `served` is the number of consumers with a place, and
+    `segments` the number of segments, both after the planned actions.
 
-    If consumers cannot share segments, does nothing for a topic below `max_segments` that has another refusal: a busy
-    segment is then the reason. Without another refusal the topic is refused even below `max_segments`, if the data
-    plane cannot make enough children.
+    If consumers cannot share segments, does nothing while `segments` is below `max_segments`: either a busy segment is
+    the reason, and has a refusal, or the data plane cannot make enough children in one action, and the next plan
+    continues.
     """
-    policy = context.policy
-    at_segments = (RefusalReason.AT_MAX_SEGMENTS, "segments", context.segments_high, policy.max_segments)
-    at_buckets = (RefusalReason.AT_MAX_BUCKETS, "buckets", served, context.consumers)
-    if context.refusals and not context.shared_buckets and context.segments_high < policy.max_segments:
-        return  # a busy segment is the reason, and is refused already
-    reason = at_buckets if context.shared_buckets else at_segments
+    most_segments = context.policy.max_segments
+    if context.shared_buckets:
+        reason = (RefusalReason.AT_MAX_BUCKETS, "buckets", served, context.consumers)
+    elif segments >= most_segments:
+        reason = (RefusalReason.AT_MAX_SEGMENTS, "segments", segments, most_segments)
+    else:
+        return
     context.refuse(Refusal(None, Lane.CONSUMER, *reason))

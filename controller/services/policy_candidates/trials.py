@@ -30,7 +30,9 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A finished backtest run. `left_out` maps each topic without results to the reason."""
+    """A finished backtest run. `left_out` maps each topic without results, or with results of a part of its load only,
+    to the reason; it is empty if the results were stored earlier.
+    """
 
     run_id: int
     results: tuple[BacktestResult, ...]

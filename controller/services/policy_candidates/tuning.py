@@ -42,7 +42,7 @@ DAYS_SEARCHED, DAYS_CONFIRMED = 3.0, 1.0
 TURNED_DOWN = timedelta(days=14)
 """Time in which a refused or withdrawn candidate is not proposed again."""
 
-_NO_RESULT = "the backtest of the variants has no result for it"
+_NO_RESULT = "at least one variant has no result for it in the backtest"
 ADAPTIVE, PIP483 = "adaptive", "pip483"
 PARAMETERS: Mapping[str, tuple[float, ...]] = {
     "reseal_price_segment_seconds": (1_950.0, 3_900.0, 7_800.0, 15_600.0, 31_200.0),
@@ -193,8 +193,8 @@ class _Search:
 
     def best_of(self, subjects: Sequence[Subject]) -> Iterable[TunedTopic | _SearchResult]:
         """Yield for each topic, in no particular order, the best variant on the first part of the past, or a result
-        with the reason why there is none. Runs backtests: of the policy in force, of `ALONE`, and of each combination
-        of helpful values.
+        with the reason why there is none, for example because a variant of `ALONE` has no result for it. Runs
+        backtests: of the policy in force, of `ALONE`, and of each combination of helpful values.
         """
         live = self._run_search((Variant(IN_FORCE),), [subject.name for subject in subjects], "in-force")
         if isinstance(live, str):
@@ -213,7 +213,10 @@ class _Search:
         if isinstance(single_parameters, str):
             yield from (TunedTopic(subject.name, single_parameters) for subject in subjects)
             return
-        without_result = [subject.name for subject in subjects if not single_parameters.of(subject.name)]
+        needed = {variant.name for variant in ALONE}
+        without_result = [
+            subject.name for subject in subjects if needed - single_parameters.of(subject.name).keys()
+        ]
         run_ids = (live.run_id, single_parameters.run_id)
         yield from (
             TunedTopic(name, single_parameters.left_out.get(name, _NO_RESULT), run_ids=run_ids)
@@ -321,11 +324,9 @@ def _reason_too_short(live: Trial, topic: str) -> str | None:
 
 def _combined_variant(results_by_name: Mapping[str, BacktestResult]) -> Variant | None:
     """Return a variant with the value of least cost (the least of equal values) of each parameter that alone cost less
-    than `adaptive` with its defaults. `results_by_name` are the topic's results by the names of `ALONE`. None if fewer
-    than two parameters helped, or if the topic has no results.
+    than `adaptive` with its defaults. `results_by_name` are the topic's results of all variants of `ALONE`, by their
+    names. None if fewer than two parameters helped.
     """
-    if ADAPTIVE not in results_by_name:
-        return None
     helpful_values: dict[str, float] = {}
     for parameter, values in PARAMETERS.items():
         costs = {value: results_by_name[f"{ADAPTIVE} {parameter}={value:g}"].cost for value in values}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -164,6 +165,33 @@ def test_a_topic_that_only_the_policy_in_force_can_simulate_gets_the_reason(
 
     assert answer.why == "InvalidInput: the cost under adaptive is inf"
     assert (answer.candidate_id, answer.run_ids[-1]) == (None, 1_000)
+
+
+@pytest.mark.usefixtures("short_past")
+@pytest.mark.parametrize(
+    ("errors", "why"),
+    [
+        ({TOPIC: "InvalidInput: the cost under pip483 is inf"}, "InvalidInput: the cost under pip483 is inf"),
+        ({}, "at least one variant has no result for it in the backtest"),
+    ],
+    ids=["run", "stored"],
+)
+def test_a_topic_of_which_only_some_variants_were_simulated_gets_the_reason(
+    bench: Bench, url: Path, trials: Trials, errors: dict[str, str], why: str
+) -> None:
+    """Spark simulates a load in parts, of which one can fail; a stored run has no errors."""
+
+    def fails_in_part(variants: Any, *load: Any, request_key: str, **options: Any) -> Trial:
+        trial = trials(variants[:1], *load, request_key=request_key, **options)
+        return replace(trial, left_out=errors) if request_key.endswith("search alone") else trial
+
+    topic(bench)
+    record(bench, url, still)
+
+    answer = tune(bench, fails_in_part)
+
+    assert answer.why == why
+    assert (answer.candidate_id, answer.looked_at, len(answer.run_ids)) == (None, 0, 2)
 
 
 def test_too_short_a_past_says_so(bench: Bench, url: Path, trials: Trials) -> None:

@@ -362,6 +362,17 @@ def test_an_act_beyond_the_whole_budget_is_made_when_that_is_full() -> None:
     assert decide(crowded).decisions  # nobody counts
 
 
+def test_an_act_beyond_the_whole_budget_of_the_cluster_is_made_when_that_is_full() -> None:
+    """The budget that is left is the smaller of the topic's and the cluster's, so it never holds more than 100."""
+    policy = replace(POLICY, cluster_reconnections_per_minute=100.0)
+    crowded = replace(ring(3.0, policy=policy), clients=200)
+
+    assert decide(replace(crowded, reconnections_left=100.0)).decisions
+    [refusal] = decide(replace(crowded, reconnections_left=50.0)).refusals
+    assert refusal.reason is RefusalReason.RECONNECTION_BUDGET
+    assert (refusal.value, refusal.needed, refusal.not_before) == (200, 50, NOW + 30_000)
+
+
 def test_a_broker_that_only_halves_is_asked_for_halves() -> None:
     halves = Capabilities(midpoint_only=True)
 

@@ -234,6 +234,30 @@ def test_what_no_cap_allows_is_said() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("capabilities", "max_segments", "refused"),
+    [
+        (BROKERS, 64, []),
+        (replace(ALONE, max_children=4), 64, []),
+        (BROKERS, 2, [(RefusalReason.AT_MAX_SEGMENTS, 2, 2)]),
+        (ALONE, 4, [(RefusalReason.AT_MAX_SEGMENTS, 4, 4)]),
+    ],
+    ids=["halves", "four-children", "halves-up-to-the-maximum", "maximum"],
+)
+def test_the_maximum_is_the_reason_only_if_the_plan_reaches_it(
+    capabilities: Capabilities, max_segments: int, refused: list[tuple[RefusalReason, int, int]]
+) -> None:
+    """Below the maximum the cuts of the data plane are the limit, and the next plan serves the rest."""
+    crowded = evaluation_input(
+        0, consumers=5, capabilities=capabilities, policy={"max_segments": max_segments}
+    )
+
+    evaluation = decide(crowded, CONSUMERS)
+
+    assert [type(act) for act in evaluation.decisions] == [Split]
+    assert [(one.reason, one.value, one.needed) for one in evaluation.refusals] == refused
+
+
 @pytest.mark.parametrize("max_segments", [2, 3])
 def test_more_buckets_than_are_allowed_now_serve_as_many_consumers(max_segments: int) -> None:
     """The busiest segment has 8 buckets, and the limit was lowered to 4 later: the other segment serves the rest."""
