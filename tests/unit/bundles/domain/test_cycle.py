@@ -218,6 +218,7 @@ def test_another_text_is_no_state(text: str) -> None:
         {"max_topics": 0},
         {"rules": "x"},
         {"algorithm": "x"},
+        {"algorithm": ""},
         {"algorithm": "specified_positions_divide"},
         {"fallback_algorithm": "specified_topic_count_equally_divide"},
         {"max_bundles": 0},
