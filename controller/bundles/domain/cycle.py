@@ -34,7 +34,7 @@ from controller.bundles.domain.splitting.triggers import (
     decide_splits,
 )
 
-CODE_VERSION = "5"
+CODE_VERSION = "6"
 """Version of the rules. Every change that would answer a stored cycle differently must raise the version."""
 
 
@@ -140,14 +140,14 @@ def _split_questions(inputs: CycleInputs) -> list[tuple[SplitInputs, _PolicyCuts
     """Return the inputs, the cut finder and the settings of one split decision for each distinct policy, which decides all namespaces with
     this policy.
 
-    Bundles without a reading are left out, but count in `bundle_counts`, as do awaited bundles. A reading is new unless an earlier cycle
-    has counted the report of its owner; if the owner has no report, the reading is new in every cycle. The order is that of the policies'
-    first namespaces by name.
+    Bundles without a reading are left out, but count in `bundle_counts`, as do awaited bundles. A reading is new if its owner has a report
+    that no earlier cycle has counted. The reading of an owner without a report is an old one and never new. The order is that of the
+    policies' first namespaces by name.
     """
     cluster = inputs.balance.cluster
     counts = Counter(bundle.namespace for bundle in cluster.bundles)
     counts.update(inputs.awaited_bundles)
-    counted = already_counted(cluster, inputs.balance.state)
+    newly_reporting = cluster.report_of.keys() - already_counted(cluster, inputs.balance.state)
     groups: dict[SplitPolicy, set[str]] = defaultdict(set)
     for namespace, policy in sorted(inputs.policies.items()):
         groups[policy].add(namespace)
@@ -156,7 +156,7 @@ def _split_questions(inputs: CycleInputs) -> list[tuple[SplitInputs, _PolicyCuts
         split_inputs = SplitInputs(
             now_ms=inputs.balance.now_ms,
             reports=[
-                replace(report_of(b), is_new=b.owner not in counted)
+                replace(report_of(b), is_new=b.owner in newly_reporting)
                 for b in cluster.bundles
                 if b.namespace in namespaces and b.stats is not None
             ],

@@ -119,6 +119,21 @@ def test_a_hot_bundle_whose_report_was_counted_is_no_hotter() -> None:
     assert run_cycle(new).hit_counts == {BUNDLES[0]: 2}
 
 
+def test_a_hot_bundle_whose_owner_does_not_report_is_no_hotter() -> None:
+    patient = SplitPolicy(max_msg_rate=30_000.0)
+    asked = inputs({0: 25_000.0}, {0: 4}, policies={NAMESPACE: patient}, hit_counts={BUNDLES[0]: 2})
+    reporting = asked.balance.cluster
+    silent = replace(reporting.brokers[0], report=None)
+    gone = reporting.brokers[1:]
+    for brokers in ((silent, *gone), gone):
+        left = replace(asked, balance=replace(asked.balance, cluster=replace(reporting, brokers=brokers)))
+        for _ in range(4):
+            outcome = run_cycle(left)
+            assert (outcome.splits, outcome.hit_counts) == ((), {BUNDLES[0]: 2})
+            left = replace(left, balance=replace(left.balance, state=outcome.balance.state))
+    assert run_cycle(asked).hit_counts == {BUNDLES[0]: 3}
+
+
 def test_splits_that_wait_count_against_the_cap() -> None:
     policy = replace(AT_ONCE, max_bundles=5)
     asked = inputs(
