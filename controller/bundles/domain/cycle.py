@@ -18,6 +18,7 @@ from controller.bundles.domain.balancing.balance import (
     already_counted,
     balance,
 )
+from controller.bundles.domain.balancing.moves import Move, exchanges
 from controller.bundles.domain.balancing.state import BalanceState
 from controller.bundles.domain.cluster import Cluster
 from controller.bundles.domain.load.averages import BundleLoad
@@ -90,20 +91,21 @@ class CycleInputs:
 
 @dataclass(frozen=True, slots=True)
 class CycleOutcome:
-    """Splits, moves (without those of bundles that are split or busy), and the refusals of both."""
+    """Splits, moves (without exchanges of bundles that are split or busy), and the refusals of both."""
 
     splits: tuple[ChosenSplit, ...]
     split_refusals: tuple[SplitRefusal, ...]
     balance: BalanceVerdict
     passed_over: tuple[str, ...]
-    """Ids of the bundles whose move was dropped because of a split or an action in progress."""
+    """Ids of the bundles whose move was dropped because a bundle of its exchange is split or has an action in progress."""
     hit_counts: Mapping[NamespaceBundle, int]
     last_split_at_ms: Mapping[NamespaceBundle, int]
 
 
 def run_cycle(inputs: CycleInputs) -> CycleOutcome:
-    """Return the splits and moves of one cycle. Pure. Moves of bundles that are split or busy are dropped, and named in `passed_over`. The
-    state in `balance` of the result does not count the moves as made. Raises InvalidPolicy for settings that are not valid together.
+    """Return the splits and moves of one cycle. Pure. Moves of bundles that are split or busy are dropped with all moves of their exchange
+    (`exchanges`), and named in `passed_over`. The state in `balance` of the result does not count the moves as made. Raises InvalidPolicy
+    for settings that are not valid together.
 
     Splits and their refusals are hottest first among the namespaces of one policy, for which the limit of splits in a cycle also holds.
     Counts and instants of namespaces without a policy are dropped.
@@ -112,11 +114,16 @@ def run_cycle(inputs: CycleInputs) -> CycleOutcome:
     splits = tuple(chain.from_iterable(verdict.chosen for verdict in verdicts))
     balanced = balance(inputs.balance)
     taken = {str(split.bundle) for split in splits} | inputs.busy
+    kept: list[Move] = []
+    dropped: list[Move] = []
+    for exchange in exchanges(balanced.moves):
+        gives_way = any(move.bundle_id in taken for move in exchange)
+        (dropped if gives_way else kept).extend(exchange)
     return CycleOutcome(
         splits,
         tuple(chain.from_iterable(verdict.refusals for verdict in verdicts)),
-        replace(balanced, moves=tuple(move for move in balanced.moves if move.bundle_id not in taken)),
-        tuple(move.bundle_id for move in balanced.moves if move.bundle_id in taken),
+        replace(balanced, moves=tuple(kept)),
+        tuple(move.bundle_id for move in dropped),
         {bundle: hits for verdict in verdicts for bundle, hits in verdict.hit_counts.items()},
         {bundle: at for verdict in verdicts for bundle, at in verdict.last_split_at_ms.items()},
     )

@@ -29,6 +29,7 @@ from controller.bundles.domain.ring.bundle import NamespaceBundle
 from controller.bundles.domain.splitting.algorithms.base import BundleTopic
 from controller.bundles.domain.splitting.policy import SPLIT_PARAMETERS, SplitPolicy
 from controller.domain.errors import InvalidInput, InvalidPolicy
+from tests.unit.bundles.domain.balancing import clusters as make
 
 NAMESPACE = "t/n"
 BUNDLES = NamespaceBundles.equal(NAMESPACE, 4).bundles
@@ -86,6 +87,19 @@ def test_a_bundle_that_is_split_does_not_move() -> None:
     assert [split.bundle for split in outcome.splits] == [BUNDLES[0]]
     assert outcome.balance.moves == ()
     assert outcome.passed_over == (str(BUNDLES[0]),)
+
+
+@pytest.mark.parametrize(
+    ("busy", "kept", "passed_over"), [(0, [2], [4, 3, 0]), (3, [2], [4, 3, 0]), (2, [4, 3, 0], [2])]
+)
+def test_an_exchange_gives_way_whole(busy: int, kept: list[int], passed_over: list[int]) -> None:
+    cluster = make.cluster({"a": 90, "b": 30}, {"a": [499, 500, 1], "b": [205, 10, 210]})
+    settings = BalanceSettings(shedder="transfer", transfer_hits=0)
+    balance = BalanceInputs(cluster=cluster, settings=settings, now_ms=make.NOW_MS)
+    outcome = run_cycle(CycleInputs(balance=balance, busy=frozenset({make.bundle_id(busy)})))
+
+    assert [move.bundle_id for move in outcome.balance.moves] == [make.bundle_id(at) for at in kept]
+    assert outcome.passed_over == tuple(make.bundle_id(at) for at in passed_over)
 
 
 def test_a_bundle_with_an_act_under_way_is_neither_split_nor_moved() -> None:
