@@ -85,7 +85,7 @@ class ListMerges(PageRequest):
 
 
 class NamespaceMerges(BaseModel):
-    """The possible merges of a namespace, the steps for an operator, and the cold bundles that cannot be merged."""
+    """The possible merges of a namespace, the steps for an operator, and the cold or silent bundles that cannot be merged."""
 
     namespace: str = Field(examples=["acme/shop"])
     merges: list[dict[str, Any]] = Field(

@@ -18,6 +18,7 @@ from controller.bundles.domain.balancing.balance import (
     already_counted,
     balance,
 )
+from controller.bundles.domain.balancing.moves import Move, exchanges
 from controller.bundles.domain.balancing.state import BalanceState
 from controller.bundles.domain.cluster import Cluster
 from controller.bundles.domain.load.averages import BundleLoad
@@ -34,7 +35,7 @@ from controller.bundles.domain.splitting.triggers import (
     decide_splits,
 )
 
-CODE_VERSION = "5"
+CODE_VERSION = "6"
 """Version of the rules. Every change that would answer a stored cycle differently must raise the version."""
 
 
@@ -90,20 +91,21 @@ class CycleInputs:
 
 @dataclass(frozen=True, slots=True)
 class CycleOutcome:
-    """Splits, moves (without those of bundles that are split or busy), and the refusals of both."""
+    """Splits, moves (without exchanges of bundles that are split or busy), and the refusals of both."""
 
     splits: tuple[ChosenSplit, ...]
     split_refusals: tuple[SplitRefusal, ...]
     balance: BalanceVerdict
     passed_over: tuple[str, ...]
-    """Ids of the bundles whose move was dropped because of a split or an action in progress."""
+    """Ids of the bundles whose move was dropped because a bundle of its exchange is split or has an action in progress."""
     hit_counts: Mapping[NamespaceBundle, int]
     last_split_at_ms: Mapping[NamespaceBundle, int]
 
 
 def run_cycle(inputs: CycleInputs) -> CycleOutcome:
-    """Return the splits and moves of one cycle. Pure. Moves of bundles that are split or busy are dropped, and named in `passed_over`. The
-    state in `balance` of the result does not count the moves as made. Raises InvalidPolicy for settings that are not valid together.
+    """Return the splits and moves of one cycle. Pure. Moves of bundles that are split or busy are dropped with all moves of their exchange
+    (`exchanges`), and named in `passed_over`. The state in `balance` of the result does not count the moves as made. Raises InvalidPolicy
+    for settings that are not valid together.
 
     Splits and their refusals are hottest first among the namespaces of one policy, for which the limit of splits in a cycle also holds.
     Counts and instants of namespaces without a policy are dropped.
@@ -112,11 +114,16 @@ def run_cycle(inputs: CycleInputs) -> CycleOutcome:
     splits = tuple(chain.from_iterable(verdict.chosen for verdict in verdicts))
     balanced = balance(inputs.balance)
     taken = {str(split.bundle) for split in splits} | inputs.busy
+    kept: list[Move] = []
+    dropped: list[Move] = []
+    for exchange in exchanges(balanced.moves):
+        gives_way = any(move.bundle_id in taken for move in exchange)
+        (dropped if gives_way else kept).extend(exchange)
     return CycleOutcome(
         splits,
         tuple(chain.from_iterable(verdict.refusals for verdict in verdicts)),
-        replace(balanced, moves=tuple(move for move in balanced.moves if move.bundle_id not in taken)),
-        tuple(move.bundle_id for move in balanced.moves if move.bundle_id in taken),
+        replace(balanced, moves=tuple(kept)),
+        tuple(move.bundle_id for move in dropped),
         {bundle: hits for verdict in verdicts for bundle, hits in verdict.hit_counts.items()},
         {bundle: at for verdict in verdicts for bundle, at in verdict.last_split_at_ms.items()},
     )
@@ -140,14 +147,14 @@ def _split_questions(inputs: CycleInputs) -> list[tuple[SplitInputs, _PolicyCuts
     """Return the inputs, the cut finder and the settings of one split decision for each distinct policy, which decides all namespaces with
     this policy.
 
-    Bundles without a reading are left out, but count in `bundle_counts`, as do awaited bundles. A reading is new unless an earlier cycle
-    has counted the report of its owner; if the owner has no report, the reading is new in every cycle. The order is that of the policies'
-    first namespaces by name.
+    Bundles without a reading are left out, but count in `bundle_counts`, as do awaited bundles. A reading is new if its owner has a report
+    that no earlier cycle has counted. The reading of an owner without a report is an old one and never new. The order is that of the
+    policies' first namespaces by name.
     """
     cluster = inputs.balance.cluster
     counts = Counter(bundle.namespace for bundle in cluster.bundles)
     counts.update(inputs.awaited_bundles)
-    counted = already_counted(cluster, inputs.balance.state)
+    newly_reporting = cluster.report_of.keys() - already_counted(cluster, inputs.balance.state)
     groups: dict[SplitPolicy, set[str]] = defaultdict(set)
     for namespace, policy in sorted(inputs.policies.items()):
         groups[policy].add(namespace)
@@ -156,7 +163,7 @@ def _split_questions(inputs: CycleInputs) -> list[tuple[SplitInputs, _PolicyCuts
         split_inputs = SplitInputs(
             now_ms=inputs.balance.now_ms,
             reports=[
-                replace(report_of(b), is_new=b.owner not in counted)
+                replace(report_of(b), is_new=b.owner in newly_reporting)
                 for b in cluster.bundles
                 if b.namespace in namespaces and b.stats is not None
             ],

@@ -173,9 +173,9 @@ def look_for_merges(
     """Return the merge verdict on each namespace of the cycle that has a policy and bundles, by name, from the readings of the cycle, by
     the namespace's split thresholds and the defaults of `MergeSettings`. Pure.
 
-    A bundle without a reading counts as empty if it has no owner and all brokers reported; otherwise as silent. `cold_cycles`: number of
-    cycles in a row in which each bundle was cold, as the previous verdicts returned it. Raises InvalidRange if the bundles of a namespace
-    overlap or do not reach both ends of the ring.
+    A bundle without a reading counts as empty if it has no owner and all brokers reported, at least one; otherwise as silent.
+    `cold_cycles`: number of cycles in a row in which each bundle was cold, as the previous verdicts returned it. Raises InvalidRange if the
+    bundles of a namespace overlap or do not reach both ends of the ring.
     """
     cluster = inputs.balance.cluster
     of_namespace: defaultdict[str, list[Bundle]] = defaultdict(list)
@@ -205,10 +205,10 @@ def look_for_merges(
 
 def _is_empty(bundle: Bundle, cluster: Cluster) -> bool:
     """Return True if the missing reading of the bundle shows that none of its topics is in use: no broker serves it, and all brokers
-    reported.
+    reported, at least one.
     """
-    everybody_reports = len(cluster.reporting) == len(cluster.brokers)
-    return bundle.stats is None and bundle.owner is None and everybody_reports
+    all_report = 0 < len(cluster.brokers) == len(cluster.reporting)
+    return bundle.stats is None and bundle.owner is None and all_report
 
 
 def plan_merges(look: MergeInputs, settings: MergeSettings | None = None) -> MergeVerdict:

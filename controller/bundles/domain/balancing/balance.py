@@ -11,8 +11,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
-from controller.bundles.domain.balancing.moves import Move, MoveRefusal, MoveRefusalReason
+from controller.bundles.domain.balancing.moves import (
+    Move,
+    MoveReason,
+    MoveRefusal,
+    MoveRefusalReason,
+    exchanges,
+)
 from controller.bundles.domain.balancing.pending import PendingMove, as_if_made
 from controller.bundles.domain.balancing.placement.base import Choice
 from controller.bundles.domain.balancing.placement.occupancy import Occupancy
@@ -58,9 +65,9 @@ def balance(inputs: BalanceInputs) -> BalanceVerdict:
     """Return the moves of one cycle in the shedder's order, the refusals, and the state for the next cycle. Pure.
 
     The first `max_moves_per_cycle` (0: all) proposals of the shedder are placed. A proposal whose destination would be its source, for
-    which no other broker is allowed or the placement finds none, or that `shed_bundles_with_policies` excludes, becomes a refusal. Each
-    broker without a report, or whose report lacks a usage that counts, has a refusal too. Raises InvalidPolicy for settings that are not
-    valid together.
+    which no other broker is allowed or the placement finds none, or that `shed_bundles_with_policies` excludes, becomes a refusal. An
+    exchange (`exchanges`) with a proposal that is dropped or refused is dropped whole. Each broker without a report, or whose report lacks
+    a usage that counts, has a refusal too. Raises InvalidPolicy for settings that are not valid together.
     """
     cluster, settings = inputs.cluster, inputs.settings
     validate(settings)
@@ -74,19 +81,10 @@ def balance(inputs: BalanceInputs) -> BalanceVerdict:
     refusals = [*unknown, *shed.refusals, *_silent(cluster, (*unknown, *shed.refusals)), *refusals]
     state, occupancy = shed.state, Occupancy(cluster, settings)
     moves: list[Move] = []
-    for move in wanted:
-        bundle = cluster.bundle_by_id[move.bundle_id]
-        choice = _destination(move, bundle, occupancy, settings, state)
-        if isinstance(choice, MoveRefusal):
-            refusals.append(choice)
-            continue
-        state = choice.state
-        if choice.broker is None or choice.broker == move.source:
-            reason = MoveRefusalReason.SAME_BROKER if choice.broker else MoveRefusalReason.NO_OTHER_HOME
-            refusals.append(MoveRefusal(reason, move.source, move.bundle_id))
-            continue
-        occupancy.move(move.bundle_id, choice.broker)
-        moves.append(replace(move, destination=choice.broker))
+    for exchange in exchanges(wanted):
+        placed, refusal, state = _placed(exchange, occupancy, settings, state)
+        moves += placed
+        refusals += [refusal] if refusal else []
     return BalanceVerdict(tuple(moves), tuple(refusals), state)
 
 
@@ -145,7 +143,7 @@ def _shed(
     """Return the proposals of the configured shedder.
 
     A shedder that uses averages over time does not see pending moves. Its moves from a broker with pending moves are replaced by one
-    refusal for the broker. Its other moves stay, also returns of `transfer` to this broker.
+    refusal for the broker. The other moves of their exchanges (`exchanges`) are dropped with them; all others stay.
     """
     chosen = shedder(settings.shedder)
     shed = chosen.shed(cluster, settings, state, inputs.now_ms)
@@ -157,8 +155,10 @@ def _shed(
         MoveRefusal(MoveRefusalReason.WAITING, name, None, "moves", leaving[name], 0)
         for name in waiting_sources
     ]
-    moves = tuple(move for move in shed.moves if move.source not in leaving)
-    return replace(shed, moves=moves, refusals=(*shed.refusals, *waiting))
+    kept = (
+        exchange for exchange in exchanges(shed.moves) if not any(move.source in leaving for move in exchange)
+    )
+    return replace(shed, moves=tuple(chain.from_iterable(kept)), refusals=(*shed.refusals, *waiting))
 
 
 def _measured(cluster: Cluster, settings: BalanceSettings) -> tuple[Cluster, list[MoveRefusal]]:
@@ -197,14 +197,41 @@ def _silent(cluster: Cluster, refusals: Iterable[MoveRefusal]) -> list[MoveRefus
 
 
 def _limited(moves: Iterable[Move], settings: BalanceSettings) -> tuple[list[Move], list[MoveRefusal]]:
-    """Return the first `max_moves_per_cycle` moves (0: all), and a refusal if there were more."""
+    """Return the first `max_moves_per_cycle` moves (0: all), and a refusal if there were more. An exchange of which only a part is within
+    the limit is dropped whole.
+    """
     wanted = list(moves)
     limit = settings.max_moves_per_cycle or len(wanted)
     if len(wanted) <= limit:
         return wanted, []
-    return wanted[:limit], [
-        MoveRefusal(MoveRefusalReason.MOVE_LIMIT, metric="moves", value=len(wanted), needed=limit)
-    ]
+    kept = wanted[:limit]
+    while kept and kept[-1].reason is MoveReason.SWAP:
+        kept.pop()
+    return kept, [MoveRefusal(MoveRefusalReason.MOVE_LIMIT, metric="moves", value=len(wanted), needed=limit)]
+
+
+def _placed(
+    exchange: Iterable[Move], occupancy: Occupancy, settings: BalanceSettings, state: BalanceState
+) -> tuple[list[Move], MoveRefusal | None, BalanceState]:
+    """Return the moves of the exchange with their destinations, None, and the state after the choices. If a move is refused, return no
+    moves and its refusal instead. `occupancy` counts the returned moves as made.
+    """
+    placed: list[Move] = []
+    for move in exchange:
+        bundle = occupancy.cluster.bundle_by_id[move.bundle_id]
+        choice = _destination(move, bundle, occupancy, settings, state)
+        if isinstance(choice, Choice):
+            state = choice.state
+            if choice.broker is not None and choice.broker != move.source:
+                occupancy.move(move.bundle_id, choice.broker)
+                placed.append(replace(move, destination=choice.broker))
+                continue
+            reason = MoveRefusalReason.SAME_BROKER if choice.broker else MoveRefusalReason.NO_OTHER_HOME
+            choice = MoveRefusal(reason, move.source, move.bundle_id)
+        for made in placed:
+            occupancy.move(made.bundle_id, made.source)
+        return [], choice, state
+    return placed, None, state
 
 
 def _destination(

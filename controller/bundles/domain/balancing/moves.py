@@ -5,6 +5,7 @@ Values only. Shedders make moves with or without a destination, `balance` comple
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -78,6 +79,18 @@ class Move:
     metric: str
     reason: MoveReason
     because: BrokerReading | None = None
+
+
+def exchanges(moves: Iterable[Move]) -> Iterator[tuple[Move, ...]]:
+    """Yield the exchanges of a shedder's moves, in their order: SWAP moves together with the move after them, in exchange for which their
+    bundles return; every other move alone. An exchange is made whole or not at all: its SWAP moves alone would fill the fuller broker.
+    """
+    exchange: list[Move] = []
+    for move in moves:
+        exchange.append(move)
+        if move.reason is not MoveReason.SWAP:
+            yield tuple(exchange)
+            exchange = []
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ class BalanceSettings:
     - `excluded_namespaces`: `tenant/namespace`, separated by commas; their bundles are not shed.
     - `grace_seconds`: time for which a moved bundle is not moved again.
     - `report_ttl_seconds`: an older report counts as none (`transfer`, `even`).
-    - `max_moves_per_cycle` limits the disturbance; 0: no limit.
+    - `max_moves_per_cycle` limits the disturbance; 0: no limit. An exchange of `transfer` that would exceed it is not made.
     - `history_weight` is the weight of the past in moving averages.
     - `shed_bundles_with_policies`: False keeps the bundles of namespaces with an isolation policy or an anti-affinity group in place.
     - Each further group belongs to the shedder or placement in its name. `overloaded_usage` belongs to `overload`, `transfer`,

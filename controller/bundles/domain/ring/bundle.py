@@ -70,10 +70,17 @@ class NamespaceBundle:
     def parts(self, cuts: Iterable[int]) -> tuple[NamespaceBundle, ...]:
         """Return the parts, rising, that cuts at these points make, each point being the first hash of a part.
 
-        Without points, the bundle itself. Raises InvalidRange for a point on or outside its ends, or given twice; 0xffffffff, if the
-        bundle holds it, is not refused, and the caller must leave it out.
+        Without points, the bundle itself. Raises InvalidRange for a point on or outside its ends, also for 0xffffffff if the bundle holds
+        it, and for a point given twice.
         """
-        edges = pairwise((self.lower, *sorted(cuts), self.upper))
+        points = sorted(cuts)
+        for point in points:
+            if not self.lower < point < self.upper:
+                raise InvalidRange(
+                    f"cut {edge_text(point)} is not inside bundle {self}; "
+                    "give points above its lower end and below its upper end"
+                )
+        edges = pairwise((self.lower, *points, self.upper))
         return tuple(NamespaceBundle(self.namespace, low, high) for low, high in edges)
 
     def overlaps(self, other: NamespaceBundle) -> bool:

@@ -47,7 +47,7 @@ class SplitPolicy:
         try:
             self.trigger_settings  # noqa: B018  # built to be checked
             self.options(0)
-            for name in filter(None, (self.algorithm, self.fallback_algorithm)):
+            for name in (self.algorithm, self.fallback_algorithm or self.algorithm):
                 split_algorithm(name)
                 if name in NAMED_BY_PEOPLE:
                     raise InvalidInput(

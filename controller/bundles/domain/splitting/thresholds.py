@@ -75,7 +75,8 @@ class Reading:
 class BundleReport:
     """A bundle as its owner reports it now, and averaged over a long time (zeros where nothing is known).
 
-    `owned`: the broker that reported it still owns it. `is_new`: no cycle has counted this report yet.
+    `owned`: the broker that reported it still owns it. `is_new`: the report counts as a hot cycle, because no
+    earlier cycle has counted it.
     """
 
     bundle: NamespaceBundle

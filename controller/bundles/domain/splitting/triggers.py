@@ -290,7 +290,7 @@ class _Decision:
         return None
 
     def _hit_gate(self, hot: _HotBundle) -> SplitRefusal | None:
-        """Add this cycle to the bundle's hot cycles, unless an earlier cycle has counted the report. Refuse the bundle until there are
+        """Add this cycle to the bundle's hot cycles if the report is new (`is_new`). Refuse the bundle until there are
         more hot cycles than `hit_count_threshold`. If the threshold is None, count nothing and let every bundle pass.
         """
         threshold = self.settings.rules.hit_count_threshold

@@ -29,6 +29,7 @@ from controller.bundles.domain.ring.bundle import NamespaceBundle
 from controller.bundles.domain.splitting.algorithms.base import BundleTopic
 from controller.bundles.domain.splitting.policy import SPLIT_PARAMETERS, SplitPolicy
 from controller.domain.errors import InvalidInput, InvalidPolicy
+from tests.unit.bundles.domain.balancing import clusters as make
 
 NAMESPACE = "t/n"
 BUNDLES = NamespaceBundles.equal(NAMESPACE, 4).bundles
@@ -88,6 +89,19 @@ def test_a_bundle_that_is_split_does_not_move() -> None:
     assert outcome.passed_over == (str(BUNDLES[0]),)
 
 
+@pytest.mark.parametrize(
+    ("busy", "kept", "passed_over"), [(0, [2], [4, 3, 0]), (3, [2], [4, 3, 0]), (2, [4, 3, 0], [2])]
+)
+def test_an_exchange_gives_way_whole(busy: int, kept: list[int], passed_over: list[int]) -> None:
+    cluster = make.cluster({"a": 90, "b": 30}, {"a": [499, 500, 1], "b": [205, 10, 210]})
+    settings = BalanceSettings(shedder="transfer", transfer_hits=0)
+    balance = BalanceInputs(cluster=cluster, settings=settings, now_ms=make.NOW_MS)
+    outcome = run_cycle(CycleInputs(balance=balance, busy=frozenset({make.bundle_id(busy)})))
+
+    assert [move.bundle_id for move in outcome.balance.moves] == [make.bundle_id(at) for at in kept]
+    assert outcome.passed_over == tuple(make.bundle_id(at) for at in passed_over)
+
+
 def test_a_bundle_with_an_act_under_way_is_neither_split_nor_moved() -> None:
     hot = inputs(
         {0: 50.0},
@@ -117,6 +131,21 @@ def test_a_hot_bundle_whose_report_was_counted_is_no_hotter() -> None:
     assert run_cycle(again).hit_counts == {BUNDLES[0]: 1}
     new = replace(asked, hit_counts=first.hit_counts)
     assert run_cycle(new).hit_counts == {BUNDLES[0]: 2}
+
+
+def test_a_hot_bundle_whose_owner_does_not_report_is_no_hotter() -> None:
+    patient = SplitPolicy(max_msg_rate=30_000.0)
+    asked = inputs({0: 25_000.0}, {0: 4}, policies={NAMESPACE: patient}, hit_counts={BUNDLES[0]: 2})
+    reporting = asked.balance.cluster
+    silent = replace(reporting.brokers[0], report=None)
+    gone = reporting.brokers[1:]
+    for brokers in ((silent, *gone), gone):
+        left = replace(asked, balance=replace(asked.balance, cluster=replace(reporting, brokers=brokers)))
+        for _ in range(4):
+            outcome = run_cycle(left)
+            assert (outcome.splits, outcome.hit_counts) == ((), {BUNDLES[0]: 2})
+            left = replace(left, balance=replace(left.balance, state=outcome.balance.state))
+    assert run_cycle(asked).hit_counts == {BUNDLES[0]: 3}
 
 
 def test_splits_that_wait_count_against_the_cap() -> None:
@@ -218,6 +247,7 @@ def test_another_text_is_no_state(text: str) -> None:
         {"max_topics": 0},
         {"rules": "x"},
         {"algorithm": "x"},
+        {"algorithm": ""},
         {"algorithm": "specified_positions_divide"},
         {"fallback_algorithm": "specified_topic_count_equally_divide"},
         {"max_bundles": 0},

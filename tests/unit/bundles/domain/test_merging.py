@@ -370,6 +370,14 @@ def test_a_bundle_nobody_serves_is_silent_where_a_broker_was_not_heard() -> None
     assert {one.reason for one in verdict.refusals} == {MergeRefusalReason.NOT_REPORTED}
 
 
+def test_a_bundle_nobody_serves_is_silent_where_no_broker_is_known() -> None:
+    verdict = look_for_merges(cycle_inputs([None] * 8, []), dict.fromkeys(CUT, LONG))[NAMESPACE]
+
+    assert verdict.plan is None
+    assert verdict.cold_cycles == {}
+    assert {one.reason for one in verdict.refusals} == {MergeRefusalReason.NOT_REPORTED}
+
+
 @pytest.mark.parametrize("looks", [0, LONG - 2])
 def test_what_became_cold_lately_stays_apart(looks: int) -> None:
     verdict = look_for_merges(cycle_inputs(["a"] * 8, [broker("a", 1)]), dict.fromkeys(CUT, looks))[NAMESPACE]

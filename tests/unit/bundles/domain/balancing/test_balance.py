@@ -21,6 +21,8 @@ from tests.unit.bundles.domain.balancing.clusters import NOW_MS, bundle_id
 
 HOT = make.cluster({"a": 95, "b": 20, "c": 30}, {"a": [30, 5, 5], "b": [4], "c": [6]})
 OVERLOAD = BalanceSettings(shedder="overload")
+EXCHANGE = make.cluster({"a": 90, "b": 30}, {"a": [499, 500, 1], "b": [205, 10, 210]})
+TRANSFER = BalanceSettings(shedder="transfer", transfer_hits=0)
 
 
 def ask(cluster: Cluster, settings: BalanceSettings = OVERLOAD, **state: object) -> BalanceInputs:
@@ -86,6 +88,39 @@ def test_moves_beyond_the_limit_wait_for_the_next_cycle() -> None:
     verdict = balance(ask(cluster, replace(OVERLOAD, max_moves_per_cycle=1)))
     (limit,) = (refusal for refusal in verdict.refusals if refusal.reason is MoveRefusalReason.MOVE_LIMIT)
     assert (len(verdict.moves), limit.value, limit.needed) == (1, 2, 1)
+
+
+@pytest.mark.parametrize(("limit", "made"), [(0, 4), (1, 1), (2, 1), (3, 1), (4, 4)])
+def test_an_exchange_is_within_the_limit_or_waits_whole(limit: int, made: int) -> None:
+    settings = replace(TRANSFER, max_moves_per_cycle=limit)
+    verdict = balance(ask(EXCHANGE, settings))
+
+    # One bundle goes alone; two return for the next, in exchange for which they make room.
+    assert [move.bundle_id for move in verdict.moves] == [bundle_id(at) for at in (2, 4, 3, 0)[:made]]
+    said = [(r.value, r.needed) for r in verdict.refusals if r.reason is MoveRefusalReason.MOVE_LIMIT]
+    assert said == ([] if made == 4 else [(4, limit)])
+
+
+def test_an_exchange_of_which_a_move_has_no_place_is_dropped_whole() -> None:
+    """The topics of the bundle that goes are too many for b, and the placement chooses its owner."""
+    topics = {bundle_id(2): 5, bundle_id(0): 40, bundle_id(5): 8}
+    bundles = tuple(
+        replace(one, stats=one.stats and replace(one.stats, topic_count=topics.get(one.bundle_id, 1)))
+        for one in EXCHANGE.bundles
+    )
+    settings = replace(
+        TRANSFER,
+        max_topics_per_broker=50,
+        placement="round_robin",
+        spread_namespaces=False,
+        overloaded_usage=0.95,
+    )
+    verdict = balance(ask(replace(EXCHANGE, bundles=bundles), settings))
+
+    assert [move.bundle_id for move in verdict.moves] == [bundle_id(2)]
+    assert [(one.reason, one.bundle_id) for one in verdict.refusals] == [
+        (MoveRefusalReason.SAME_BROKER, bundle_id(0))
+    ]
 
 
 def test_invalid_settings_are_refused_before_anything_is_decided() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from controller.bundles.domain.balancing.balance import BalanceInputs, balance
-from controller.bundles.domain.balancing.moves import MoveRefusalReason
+from controller.bundles.domain.balancing.moves import MoveReason, MoveRefusalReason
 from controller.bundles.domain.balancing.pending import PendingMove, as_if_made
 from controller.bundles.domain.balancing.settings import BalanceSettings
 from controller.bundles.domain.balancing.shedding.registry import SHEDDERS
@@ -57,6 +57,31 @@ def test_what_one_cycle_proposed_the_next_does_not_propose_anew(shedder: str) ->
         waiting = {one.broker: one.value for one in again.refusals if one.reason is MoveRefusalReason.WAITING}
         assert waiting["a"] == sum(one.source == "a" for one in pending)
     assert again.state.unloaded_bundles == first.state.unloaded_bundles
+
+
+@pytest.mark.parametrize(("pending", "waiting"), [(bundle_id(2), "a"), (bundle_id(4), "b")])
+def test_an_exchange_with_a_broker_that_has_pending_moves_is_dropped_whole(
+    pending: str, waiting: str
+) -> None:
+    """A bundle of a goes in exchange for one or two of b, and the returns alone would fill the fuller broker."""
+    cluster = make.cluster({"a": 90, "b": 30}, {"a": [499, 500, 1], "b": [205, 10, 210]})
+    settings = BalanceSettings(shedder="transfer", transfer_hits=0)
+    free = balance(BalanceInputs(cluster=cluster, settings=settings, now_ms=NOW_MS))
+    assert [(move.bundle_id, move.source) for move in free.moves] == [
+        (bundle_id(2), "a"),
+        (bundle_id(4), "b"),
+        (bundle_id(3), "b"),
+        (bundle_id(0), "a"),
+    ]
+
+    other = {"a": "b", "b": "a"}[waiting]
+    move = PendingMove(pending, waiting, other)
+    verdict = balance(
+        BalanceInputs(cluster=cluster, settings=settings, now_ms=NOW_MS, pending=(move,)),
+    )
+
+    assert MoveReason.SWAP not in {move.reason for move in verdict.moves}
+    assert [(one.reason, one.broker) for one in verdict.refusals] == [(MoveRefusalReason.WAITING, waiting)]
 
 
 @pytest.mark.parametrize("name", SHEDDERS)

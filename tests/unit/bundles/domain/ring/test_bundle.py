@@ -82,6 +82,38 @@ def test_a_range_off_the_ring_or_empty_is_refused(lower: int, upper: int, words:
     assert words in refused.value.message
 
 
+@pytest.mark.parametrize(
+    ("lower", "upper", "cuts"),
+    [
+        (0, LAST_HASH, [LAST_HASH]),
+        (0, LAST_HASH, [5, LAST_HASH]),
+        (LAST_HASH, LAST_HASH, [LAST_HASH]),
+        (3, 9, [3]),
+        (3, 9, [9]),
+        (3, 9, [5, 10]),
+        (3, 9, [2, 5]),
+    ],
+)
+def test_a_cut_that_is_not_inside_is_refused(lower: int, upper: int, cuts: list[int]) -> None:
+    with pytest.raises(InvalidRange, match="is not inside bundle t/n/0x") as refused:
+        NamespaceBundle("t/n", lower, upper).parts(iter(cuts))
+
+    assert "give points above its lower end and below its upper end" in refused.value.message
+
+
+def test_parts_rise_and_cover_the_bundle() -> None:
+    whole = NamespaceBundle("t/n", 3, LAST_HASH)
+
+    assert [part.range_text for part in whole.parts([9, 5])] == [
+        "0x00000003_0x00000005",
+        "0x00000005_0x00000009",
+        "0x00000009_0xffffffff",
+    ]
+    assert whole.parts([]) == (whole,)
+    with pytest.raises(InvalidRange, match="is empty"):
+        whole.parts([5, 5])
+
+
 def test_the_very_last_hash_alone_is_a_legal_range() -> None:
     only = NamespaceBundle("t/n", LAST_HASH, LAST_HASH)
 
