@@ -361,11 +361,14 @@ class OrderedScene:
                 except REFUSED:
                     return None
 
-            intent = self._wait(f"{change.__name__} is taken", asked)
-            self._wait(
-                "the subscription changes",
-                lambda intent=intent: not self.bench.operation(intent.operation.operation_id).state.is_live,
-            )
+            def done(asked: Any = asked, what: str = f"{change.__name__} is taken") -> bool:
+                """A change that could not be made within its deadline, on a machine that is busy or a broker that is away, is asked again."""
+                intent = self._wait(what, asked)
+                operation_id = intent.operation.operation_id
+                self._wait("the change ends", lambda: not self.bench.operation(operation_id).state.is_live)
+                return self.bench.operation(operation_id).state is OperationState.DONE
+
+            self._wait("the subscription changes", done)
 
     def _seek(self) -> None:
         with self._seeks.seek():
