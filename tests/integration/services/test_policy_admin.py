@@ -67,13 +67,16 @@ def test_the_preview_removes_a_topics_policy_like_the_change(bench: Bench, above
     assert (preview.evaluated, preview.topics) == (1, 1)
 
 
-def test_the_preview_refuses_a_topics_document_like_the_change(bench: Bench) -> None:
+@pytest.mark.parametrize("seconds", [7, None])
+def test_the_preview_refuses_a_topics_document_like_the_change(bench: Bench, seconds: int | None) -> None:
     bench.topic_with()
     with bench.store.transaction() as tx:
         tx.execute(text("""UPDATE cleave.cluster_policy SET policy = '{"max_segments": 0}'"""))
 
-    for document in ({"merge_cooldown_seconds": 7}, {"merge_cooldown_seconds": None}):
-        with pytest.raises(InvalidPolicy, match="max_segments = 0"):
-            policy_admin.preview(bench.store, bench.planes, TOPIC, lambda _, new=document: new)
-        with pytest.raises(InvalidPolicy, match="max_segments = 0"):
-            policy_admin.change(bench.store, TOPIC, lambda _, new=document: new, actor="ann")
+    def merge(_before: Document) -> Document:
+        return {"merge_cooldown_seconds": seconds}
+
+    with pytest.raises(InvalidPolicy, match="max_segments = 0"):
+        policy_admin.preview(bench.store, bench.planes, TOPIC, merge)
+    with pytest.raises(InvalidPolicy, match="max_segments = 0"):
+        policy_admin.change(bench.store, TOPIC, merge, actor="ann")
