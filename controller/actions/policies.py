@@ -139,8 +139,8 @@ def set_policy(context: Context, request: SetPolicy) -> PolicyResponse:
 def remove(context: Context, request: RemovePolicy) -> PolicyResponse:
     """Remove all parameters of the level, and return the level before and after; parameters of the cluster get
     their defaults. A dry run evaluates up to `policy_admin.MOST_TOPICS` topics of the level instead of writing.
-    Raises TopicNotFound, TopicNotLive, LostRace, and InvalidPolicy for a namespace, in a dry run also for a topic, if the
-    levels above are not readable or not valid.
+    Raises TopicNotFound, TopicNotLive, LostRace, and InvalidPolicy for a namespace if the policy of the cluster is not
+    readable or not valid.
     """
     return _change(context, request.level, {}, replace=True)
 
@@ -150,7 +150,7 @@ def _change(context: Context, level: str, parameters: Mapping[str, Any], *, repl
     before and after. `replace`: True to remove its other parameters. A dry run writes nothing and locks nothing; it
     evaluates up to `policy_admin.MOST_TOPICS` topics of the level on a snapshot. Raises TopicNotFound, TopicNotLive,
     InvalidPolicy for a document that is not valid by itself or with the levels above, and, outside a dry run, LostRace
-    if the level was changed again and again in the meantime. A topic's empty document is checked in a dry run only.
+    if the level was changed again and again in the meantime. A topic's empty document is not checked.
     """
 
     def merged(before: Document) -> Document:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,6 +21,7 @@ from controller.command_output import cell, emit, rows_table, say
 from controller.commands import completion
 from controller.commands.actions import group
 from controller.commands.options import AsJson, From, To
+from controller.commands.output_files import demand_writable
 from controller.commands.remote_commands import demand_database
 from controller.commands.server_choice import ask as ask_question
 from controller.commands.server_choice import perform, server_url
@@ -122,27 +123,17 @@ def ask(request: BacktestRequest, *, html: Path | None, as_json: bool) -> None:
     """Run the backtest in this process, or on the server if one is used, and print the results. With `html`, also write the report to the
     file.
 
-    Raises Unsupported, before the run, if a report needs plotly and it is not installed. Also raises the errors of the backtest, and
-    OSError, after the run and before the results are printed, if the report cannot be written.
+    Raises before the run: Unsupported if a report needs plotly and it is not installed, and InvalidInput if the file of the report cannot be
+    written. Also raises the errors of the backtest, and, after the results are printed, those of `write_page`.
     """
     if html is not None:
         from controller.commands.backtest_page import demand_plotly
 
         demand_plotly()
+        demand_writable(html)
     loads = request.loads
     answer = _run_here(request, as_json) if server_url() is None else _run_on_server(request)
     rows = backtest_rows.result_rows(answer.results)
-    if html is not None:
-        from controller.commands.backtest_page import write_page
-
-        write_page(
-            html,
-            f"Backtest {answer.run_id}",
-            _about(answer, loads),
-            rows,
-            answer.pictures,
-            excess_price=backtest_requests.prices(request.weights).excess,
-        )
     document = {
         "run_id": answer.run_id,
         "engine": answer.engine,
@@ -155,8 +146,26 @@ def ask(request: BacktestRequest, *, html: Path | None, as_json: bool) -> None:
         document,
         _tables(f"backtest {answer.run_id}: {_about(answer, loads)}", rows, answer.left_out),
     )
-    if html is not None and not as_json:
-        say(f"report: {html}")
+    if html is not None:
+        _write_report(html, request, answer, rows)
+        if not as_json:
+            say(f"report: {html}")
+
+
+def _write_report(
+    html: Path, request: BacktestRequest, answer: BacktestAnswer, rows: Sequence[backtest_rows.Row]
+) -> None:
+    """Write the report of the backtest to the file. Raises the errors of `write_page`."""
+    from controller.commands.backtest_page import write_page
+
+    write_page(
+        html,
+        f"Backtest {answer.run_id}",
+        _about(answer, request.loads),
+        rows,
+        answer.pictures,
+        excess_price=backtest_requests.prices(request.weights).excess,
+    )
 
 
 def _run_here(request: BacktestRequest, as_json: bool) -> BacktestAnswer:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from controller.actions import backtest_rows
+from controller.commands.output_files import writing
 from controller.domain.errors import Unsupported
 from controller.domain.formatting import duration
 from controller.pages import figures, ring_over_time
@@ -75,7 +76,7 @@ def write_page(
     are drawn.
 
     `excess_price` is the price of one hour of load one capacity above the limit, in segment-hours. Raises Unsupported if plotly is not
-    installed, and OSError if the file cannot be written.
+    installed, and InvalidInput if the file cannot be written.
     """
     demand_plotly()
     summary = backtest_rows.summary(rows)
@@ -100,7 +101,10 @@ def write_page(
         parts.append(_html_table(backtest_rows.BY_LOAD, backtest_rows.cells(not_drawn)))
     body = "\n".join(parts)
     head = f"<meta charset='utf-8'><meta name='viewport' content='width=device-width'><title>{escape(title)}</title><style>{_STYLE}</style>"
-    path.write_text(f"<!DOCTYPE html><html><head>{head}</head><body>{body}</body></html>", encoding="utf-8")
+    with writing(path):
+        path.write_text(
+            f"<!DOCTYPE html><html><head>{head}</head><body>{body}</body></html>", encoding="utf-8"
+        )
 
 
 def _most_costly(rows: Sequence[backtest_rows.Row], pictures: Pictures) -> list[str]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from controller.bundles.domain.ring.bundle import NamespaceBundle
 from controller.bundles.store.proposals import ProposalKind, ProposalRow
+from controller.commands.output_files import writing
 from controller.domain.errors import Unsupported
 
 
@@ -78,7 +79,7 @@ def arcs_after(arcs: Sequence[Arc], proposals: Sequence[ProposalRow]) -> list[Ar
 
 def write_rings(path: Path, title: str, rings: Sequence[Ring]) -> None:
     """Write the page with the rings side by side, which share one scale of load. Replaces the file. Raises Unsupported if plotly is not
-    installed, and OSError if the file cannot be written.
+    installed, and InvalidInput if the file cannot be written.
     """
     try:
         from plotly.subplots import make_subplots
@@ -96,7 +97,8 @@ def write_rings(path: Path, title: str, rings: Sequence[Ring]) -> None:
     for column, ring in enumerate(rings, start=1):
         figure.add_trace(_pie(ring, highest, last=column == len(rings)), row=1, col=column)
     figure.update_layout(title=title, template="plotly_white", showlegend=False, height=640)
-    figure.write_html(path, include_plotlyjs=True, full_html=True)
+    with writing(path):
+        figure.write_html(path, include_plotlyjs=True, full_html=True)
 
 
 def _pie(ring: Ring, highest: float, *, last: bool) -> Any:

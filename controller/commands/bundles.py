@@ -27,6 +27,7 @@ from controller.commands.actions import group
 from controller.commands.bundle_picture import draw_namespace
 from controller.commands.metrics_server import exported
 from controller.commands.options import AsJson, DryRun
+from controller.commands.output_files import demand_writable
 from controller.commands.processes import (
     JsonLogs,
     LogLevel,
@@ -41,6 +42,7 @@ from controller.commands.stop_signals import on_stop_signals
 
 def draw(namespace: str, path: Annotated[Path, typer.Argument(metavar="FILE")]) -> None:
     """Draw the ring of a namespace into an HTML file: its bundles now, and after the proposals."""
+    demand_writable(path)
     live = (ProposalState.PROPOSED, ProposalState.APPROVED, ProposalState.APPLIED)
     with cluster() as bundles, bundles.store.transaction() as tx:
         rows = bundle_views.bundles_now(tx, bundles.cluster, namespace)

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from controller.actions.fields import fill_in
 from controller.command_output import emit, rows_table, say
 from controller.commands import completion, evaluation_tables
 from controller.commands.options import AsJson
@@ -16,7 +17,6 @@ from controller.domain.decision import Evaluation
 from controller.domain.errors import InvalidInput
 from controller.domain.evaluation_input import EvaluationInput
 from controller.domain.evaluator import decide as ask
-from controller.domain.names import topic_name
 from controller.questions import evaluations
 from controller.questions.what_if import SHOW_SITUATIONS, ShowSituations
 
@@ -47,7 +47,7 @@ def decide(
     if snapshot is not None:
         situation, evaluation = _of_text(_read(snapshot))
     else:
-        request = ShowSituations(topic=topic_name(topic or ""))
+        request = fill_in(ShowSituations, {"topic": topic})
         situation, _ = perform(SHOW_SITUATIONS, request).situations
         evaluation = ask(situation)
     if print_snapshot:

@@ -12,6 +12,7 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from controller.actions.fields import fill_in
 from controller.clock import to_ms
 from controller.command_output import cell, emit, rows_table
 from controller.commands import completion, evaluation_tables
@@ -74,9 +75,9 @@ def replay(
 
 def _replay_one(decision_id: int, as_json: bool) -> bool:
     """Replay the decision and print the result. Return True if the results are the same; inputs that cannot be read count as different.
-    Raises NotFound.
+    Raises InvalidInput for an invalid id, and NotFound.
     """
-    [row] = ask(SHOW_INPUTS, ShowInputs(decision_id=decision_id), limit=1)
+    [row] = ask(SHOW_INPUTS, fill_in(ShowInputs, {"decision_id": decision_id}), limit=1)
     again = _again(row)
     emit(
         as_json,
@@ -88,8 +89,8 @@ def _replay_one(decision_id: int, as_json: bool) -> bool:
 
 def _replay_all(topic: str, since: str | None, until: str | None, as_json: bool) -> bool:
     """Replay all decisions of the topic in the span and print the result. Return True if none differs, also if
-    there is none; inputs that cannot be read count as different. Raises InvalidInput for an invalid span, and the
-    errors of `ask`, such as TopicNotFound if no topic has or had the name.
+    there is none; inputs that cannot be read count as different. Raises InvalidInput for an invalid span or name, and
+    the errors of `ask`, such as TopicNotFound if no topic has or had the name.
 
     Differing decisions are kept and the others counted, so that memory stays bounded.
     """
@@ -97,7 +98,8 @@ def _replay_all(topic: str, since: str | None, until: str | None, as_json: bool)
     replayed, made_by, now_by = 0, set[str](), set[str]()
     differing: list[tuple[Mapping[str, Any], Replay]] = []
     name = topic_name(topic)
-    for row in ask(LIST_INPUTS, ListInputs(topic=name, since=begins, until=ends), limit=None):
+    request = fill_in(ListInputs, {"topic": name, "since": begins, "until": ends})
+    for row in ask(LIST_INPUTS, request, limit=None):
         again = _again(row)
         replayed += 1
         made_by.add(row["code_version"])
@@ -141,15 +143,16 @@ def _shown_in_full(differing: Sequence[tuple[Mapping[str, Any], Replay]]) -> Ite
 def _retrace(topic: str, since: str | None, until: str | None, as_json: bool) -> bool:
     """Replay the decisions of the topic in the span from the recorded rates, and print the result. The first decision is not replayed if
     the history begins after the topic's creation (`retraced`). Return True if no load and no result differs, also without decisions; inputs
-    that cannot be read count as different. Raises Unsupported if a server is used, InvalidInput for an invalid span, and TopicNotFound if
-    no topic has or had the name.
+    that cannot be read count as different. Raises Unsupported if a server is used, InvalidInput for an invalid span or name, and
+    TopicNotFound if no topic has or had the name.
     """
     from controller.commands.history_replay_source import retraced
 
     demand_database("decisions replay --from-history")
     begins, ends = span(since, until)
     settings, name = load_settings(), topic_name(topic)
-    inputs = ask(LIST_INPUTS, ListInputs(topic=name, since=begins, until=ends), limit=None)
+    request = fill_in(ListInputs, {"topic": name, "since": begins, "until": ends})
+    inputs = ask(LIST_INPUTS, request, limit=None)
     rows = {row["decision_id"]: row for row in inputs}
     with reading() as tx:
         replays = list(retraced(tx, settings, list(rows.values())))

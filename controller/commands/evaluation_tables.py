@@ -72,8 +72,7 @@ def _target(act: Document) -> dict[str, Any]:
 
 
 def _segments(action: Document) -> str:
-    """Return the ids of the segments of an action or a refusal, joined by `+`; of a recut, the sequence of its ids as Python writes it.
-    Empty if there are none.
-    """
-    names = ("segment_id", "left_id", "right_id", "other_id", "segment_ids")
-    return "+".join(str(action[name]) for name in names if action.get(name) is not None)
+    """Return the ids of the segments of an action or a refusal, joined by `+`. Empty if there are none."""
+    names = ("segment_id", "left_id", "right_id", "other_id")
+    ids = [action[name] for name in names if action.get(name) is not None]
+    return "+".join(map(str, (*ids, *action.get("segment_ids", ()))))

@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Group
 from rich.text import Text
 
+from controller.actions.fields import fill_in
 from controller.command_output import emit, rows_table
 from controller.commands.options import AsJson, Topic
 from controller.commands.server_choice import ask
@@ -35,10 +36,10 @@ _ADVICE = (
 
 def hot_keys(topic: Topic, as_json: AsJson = False) -> None:
     """Print the rows of `LIST_HOT_KEYS` for the topic, in the order of `_hottest_first`, with the advice if a segment has an unsplittable
-    load. Raises the errors of `ask`. The help text is in `command_list`.
+    load. Raises InvalidInput for an invalid name, and the errors of `ask`. The help text is in `command_list`.
     """
     name = topic_name(topic)
-    rows = sorted(ask(LIST_HOT_KEYS, TopicQuestion(topic=name), limit=None), key=_hottest_first)
+    rows = sorted(ask(LIST_HOT_KEYS, fill_in(TopicQuestion, {"topic": name}), limit=None), key=_hottest_first)
     table = rows_table([_shown(row) for row in rows], _COLUMNS, title=name)
     emit(as_json, {"topic": name, "segments": rows}, _with_advice(table, rows))
 

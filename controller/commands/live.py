@@ -23,7 +23,6 @@ from controller.commands.options import AsJson, Topic
 from controller.commands.server_choice import Perform, performing
 from controller.commands.stop_signals import on_stop_signals
 from controller.domain.errors import Retryable
-from controller.domain.names import topic_name
 from controller.questions.overviews import SHOW_FLEET, SHOW_OVERVIEW, ShowFleet, ShowOverview
 
 Every = Annotated[float, typer.Option("--every", min=0.2, max=3600.0, help="Seconds between two pictures.")]
@@ -40,7 +39,7 @@ _BAR_CELLS = 10
 
 
 def watch(topic: Topic, every: Every = 1.0, once: Once = False, as_json: AsJson = False) -> None:
-    request = ShowOverview(topic=topic_name(topic))
+    request = fill_in(ShowOverview, {"topic": topic})
     _show(
         lambda perform: topic_picture(_read(perform, SHOW_OVERVIEW, request)),
         every,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from controller.actions.fields import fill_in
 from controller.actions.responses import SEGMENT_COLUMNS, segment_rows
 from controller.command_output import emit, rows_table
 from controller.commands.actions import group
@@ -20,9 +21,9 @@ _SUBSCRIPTION = ("subscription", "kind", "state")
 def show(topic: Topic, as_json: AsJson = False) -> None:
     """Show a topic's segments and subscriptions."""
     name = topic_name(topic)
-    [row] = ask(SHOW_TOPIC, ShowTopic(topic=name), limit=1)
-    layout = perform(SHOW_LAYOUT, ShowLayout(topic=name)).layout
-    rows = ask(LIST_SUBSCRIPTIONS, ListSubscriptions(topic=name), limit=None)
+    [row] = ask(SHOW_TOPIC, fill_in(ShowTopic, {"topic": name}), limit=1)
+    layout = perform(SHOW_LAYOUT, fill_in(ShowLayout, {"topic": name})).layout
+    rows = ask(LIST_SUBSCRIPTIONS, fill_in(ListSubscriptions, {"topic": name}), limit=None)
     subs = [{name: row[name] for name in _SUBSCRIPTION} for row in rows]
     document: dict[str, Any] = {
         "topic": name,

@@ -211,8 +211,8 @@ def preview(
 
 def _demand_valid(tx: Connection, level: str, document: Document) -> Document:
     """Return the document that `stored` would return after the change, for the cluster with every parameter. The
-    name of a namespace is not checked. Raises InvalidPolicy if the document does not fit the levels above,
-    TopicNotFound, TopicNotLive.
+    name of a namespace is not checked. Raises InvalidPolicy if the document does not fit the levels above, TopicNotFound, TopicNotLive.
+    As in the change, the levels above are not checked for a topic's empty document, which removes the override.
     """
     kind = kind_of(level)
     if kind is PolicyLevel.CLUSTER:
@@ -220,9 +220,12 @@ def _demand_valid(tx: Connection, level: str, document: Document) -> Document:
         validate(policy)
         return policy.to_document()
     override = PolicyOverride.from_document(document)
-    cluster = policies.get_cluster(tx).policy
     if kind is PolicyLevel.TOPIC:
         topics.demand_live(level, topics.find_topic(tx, level).state)
+        if not document:
+            return document
+    cluster = policies.get_cluster(tx).policy
+    if kind is PolicyLevel.TOPIC:
         namespace = policies.get_namespace(tx, topics.namespace_of(level)).override
         validate(resolve(cluster, namespace, override))
     else:

@@ -6,12 +6,13 @@ This module and the database's constraints check names and properties. The opera
 
 from __future__ import annotations
 
-import math
+import re
 from collections.abc import Mapping
 
 from controller.dataplane.base import DataPlane, NamespacedDataPlane
 from controller.dataplane.layout_keeper import LayoutKeeper
 from controller.domain.errors import CleaveError, Conflict, InvalidInput, NotFound, Unsupported
+from controller.domain.formatting import shown
 from controller.domain.operation import OperationKind
 from controller.domain.policy import PolicyOverride
 from controller.domain.utf8 import utf8
@@ -21,7 +22,7 @@ from controller.store.journal.request_keys import Intent, repeated_intent
 from controller.store.mirrors import mirrors
 from controller.store.postgres.engine import Store
 from controller.store.topics import policies, topics
-from controller.store.topics.retention import RETENTION_PROPERTY
+from controller.store.topics.retention import RETENTION_FORM, RETENTION_PROPERTY
 
 
 def create_topic(
@@ -156,18 +157,15 @@ def _demand_namespace(plane: DataPlane, topic: str) -> None:
 
 
 def _check_properties(properties: Mapping[str, str]) -> None:
-    """Raise InvalidInput for text that cannot be stored, and for a retention that is not a finite number,
-    because such a retention would silently keep everything for ever.
+    """Raise InvalidInput for text that cannot be stored, and for a retention of another form than
+    `RETENTION_FORM`, because collection would keep everything for ever.
     """
     for key, property_value in properties.items():
         utf8(key, "topic property")
         utf8(property_value, f"topic property {key!r} =")
     value = properties.get(RETENTION_PROPERTY)
-    try:
-        is_wrong = value is not None and not math.isfinite(float(value))
-    except ValueError:
-        is_wrong = True
-    if is_wrong:
+    if value is not None and re.fullmatch(RETENTION_FORM, value) is None:
         raise InvalidInput(
-            f"topic property {RETENTION_PROPERTY}={value!r} is not a number of minutes; negative keeps for ever"
+            f"topic property {RETENTION_PROPERTY}={shown(value)} is not a number of minutes; write up to 9 digits, also with up to "
+            "6 decimals, for example 60 or 0.5; a negative number keeps for ever"
         )

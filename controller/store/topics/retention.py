@@ -15,7 +15,11 @@ from controller.store.shards import Shards, filter_of
 from controller.store.topics.held_topics import MAY_ACT
 
 RETENTION_PROPERTY = "retention_minutes"
-"""Topic property that overrides the setting. A negative value, or a value that is not a number, keeps segments without a limit."""
+"""Topic property that overrides the setting. A negative value, or a value of another form than `RETENTION_FORM`, keeps segments without a
+limit.
+"""
+RETENTION_FORM = "^-?[0-9]{1,9}([.][0-9]{1,6})?$"
+"""Form of the property's value, in minutes, as a regular expression of Python and of PostgreSQL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +36,7 @@ _EXPIRED = text(f"""
     WITH retention AS (
         SELECT t.topic_id, t.name, t.data_plane,
                CASE WHEN NOT t.properties ? :property THEN CAST(:default_minutes AS double precision)
-                    WHEN t.properties ->> :property ~ '^-?[0-9]{{1,9}}([.][0-9]{{1,6}})?$'
+                    WHEN t.properties ->> :property ~ :form
                     THEN CAST(t.properties ->> :property AS double precision)
                     ELSE -1 END AS minutes
           FROM cleave.topic t
@@ -64,6 +68,7 @@ def expired_topics(
         _EXPIRED,
         {
             "property": RETENTION_PROPERTY,
+            "form": RETENTION_FORM,
             "default_minutes": default_minutes,
             "limit": limit,
             "after": after,

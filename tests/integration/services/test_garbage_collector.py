@@ -107,6 +107,9 @@ def test_retention_is_counted_in_minutes_from_the_sealing(
         (0.0, "-1", False),
         (0.0, "60", False),
         (60.0, "0.5", True),
+        (60.0, "-999999999.999999", False),
+        (60.0, "0.000001", True),
+        (0.0, "999999999", False),
     ],
 )
 def test_a_topics_own_retention_goes_before_the_setting_and_negative_keeps_for_ever(

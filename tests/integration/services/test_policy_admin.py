@@ -1,12 +1,13 @@
-"""Changes of one level at the same time: each keeps the parameters of the others."""
+"""Changes of one level at the same time: each keeps the parameters of the others. Previews: the same result as the change."""
 
 from __future__ import annotations
 
 import pytest
+from sqlalchemy import text
 
-from controller.domain.errors import LostRace
+from controller.domain.errors import InvalidPolicy, LostRace
 from controller.services import policy_admin
-from controller.services.policy_admin import Document
+from controller.services.policy_admin import Changed, Document
 from tests.support.bench import TOPIC, Bench
 
 LEVELS = ["cluster", TOPIC.removeprefix("topic://").rpartition("/")[0], TOPIC]
@@ -46,3 +47,36 @@ def test_a_change_that_others_always_precede_ends(bench: Bench) -> None:
 
     with bench.store.transaction() as tx:
         assert policy_admin.stored(tx, TOPIC) == {"max_segments": len(turns)}
+
+
+@pytest.mark.parametrize(
+    "above",
+    ['{"no_such_parameter": 1}', '{"max_segments": 0}'],
+    ids=["not readable", "not valid"],
+)
+def test_the_preview_removes_a_topics_policy_like_the_change(bench: Bench, above: str) -> None:
+    bench.topic_with()
+    policy_admin.change(bench.store, TOPIC, lambda _: {"merge_cooldown_seconds": 7}, actor="ann")
+    with bench.store.transaction() as tx:
+        tx.execute(text("UPDATE cleave.cluster_policy SET policy = CAST(:above AS jsonb)"), {"above": above})
+
+    preview = policy_admin.preview(bench.store, bench.planes, TOPIC, lambda _: {})
+    changed = policy_admin.change(bench.store, TOPIC, lambda _: {}, actor="ann")
+
+    assert preview.changed == changed == Changed({"merge_cooldown_seconds": 7}, {})
+    assert (preview.evaluated, preview.topics) == (1, 1)
+
+
+@pytest.mark.parametrize("seconds", [7, None])
+def test_the_preview_refuses_a_topics_document_like_the_change(bench: Bench, seconds: int | None) -> None:
+    bench.topic_with()
+    with bench.store.transaction() as tx:
+        tx.execute(text("""UPDATE cleave.cluster_policy SET policy = '{"max_segments": 0}'"""))
+
+    def merge(_before: Document) -> Document:
+        return {"merge_cooldown_seconds": seconds}
+
+    with pytest.raises(InvalidPolicy, match="max_segments = 0"):
+        policy_admin.preview(bench.store, bench.planes, TOPIC, merge)
+    with pytest.raises(InvalidPolicy, match="max_segments = 0"):
+        policy_admin.change(bench.store, TOPIC, merge, actor="ann")

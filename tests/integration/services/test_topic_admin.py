@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from controller.dataplane.base import LogState
@@ -46,9 +48,16 @@ def test_a_name_in_use_is_refused(bench: Bench) -> None:
         topic_admin.create_topic(bench.store, bench.planes, TOPIC, bench.request())
 
 
-@pytest.mark.parametrize("minutes", ["a week", "nan", ""])
-def test_a_retention_that_is_no_number_is_refused(bench: Bench, minutes: str) -> None:
-    with pytest.raises(InvalidInput, match="retention_minutes"):
+@pytest.mark.parametrize(
+    "minutes",
+    [
+        *("a week", "nan", "inf", "", "1e3", "+60", " 60", "60 ", "60\n", "60.", ".5", "1_000", "0.0000001"),
+        *("9999999999", "\u0666\u0660"),
+    ],
+)
+def test_a_retention_of_another_form_than_collection_reads_is_refused(bench: Bench, minutes: str) -> None:
+    said = f"topic property retention_minutes={minutes!r} is not a number of minutes; write up to 9 digits"
+    with pytest.raises(InvalidInput, match=re.escape(said)):
         topic_admin.create_topic(
             bench.store, bench.planes, TOPIC, bench.request(), properties={"retention_minutes": minutes}
         )
