@@ -130,13 +130,13 @@ def test_a_close_during_a_call_ends_the_call_as_closed(
     def close_before_the_request() -> str:
         attempts.append(1)
         if len(attempts) == attempt:
-            servers.close()
+            client.close()
         return "token"
 
     with server_that_answers(200, b"{}") as url:
-        servers = Servers([*["http://127.0.0.1:9"] * (attempt - 1), url], close_before_the_request)
+        client = Servers([*["http://127.0.0.1:9"] * (attempt - 1), url], close_before_the_request)
         with pytest.raises(Terminal, match="this client of Cleave was closed; create another client"):
-            call(servers)
+            call(client)
 
     assert len(attempts) == attempt
-    assert not servers._feeds
+    assert not client._feeds
