@@ -173,8 +173,8 @@ class CheckpointConsumer(OneProcess, ClosesOnExit):
 
     def pause(self) -> None:
         """Deliver no messages until `resume`; `receive` then waits and returns None. No log is opened
-        meanwhile, so `receive` raises the error that a log had at the pause, after `patience_seconds` if it
-        is DataPlaneUnavailable or SegmentNotFound. For any thread.
+        meanwhile, so `receive` raises no error of a log, and a call of `receive` makes `patience_seconds` count
+        anew. For any thread.
         """
         self._is_paused = True
 
@@ -321,9 +321,12 @@ class CheckpointConsumer(OneProcess, ClosesOnExit):
 
     def _poll_or_raise(self) -> CheckpointBatch | None:
         """Return the next batch, None if there is none at present or the consumer is paused. If there is none,
-        raise the error of a log that was out of reach at the last attempt, or that can never be read.
+        raise the error of a log that was out of reach at the last attempt, or that can never be read, but not
+        while paused.
         """
-        batch = None if self._is_paused else self._poll()
+        if self._is_paused:
+            return None  # no attempt is made, so an earlier error says nothing about the present
+        batch = self._poll()
         if batch is None:
             self._readers.demand_reached()
         return batch

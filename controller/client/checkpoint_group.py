@@ -246,8 +246,8 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
 
     def pause(self) -> None:
         """Deliver no messages until `resume`, and keep the segments, except those that are assigned to
-        another member. Continue to call `receive`. No log is opened meanwhile, so `receive` raises the error
-        that a log had at the pause, as if the log were still out of reach. For any thread.
+        another member. Continue to call `receive`. No log is opened meanwhile, so `receive` raises no error
+        of a log, and a call of `receive` makes `patience_seconds` count anew. For any thread.
         """
         self._is_paused = True
 
@@ -463,11 +463,12 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
         return self._readers.due_at if self._session.is_current and not self._is_paused else math.inf
 
     def _poll_or_raise(self) -> CheckpointBatch | None:
-        """Return the next batch, None if there is none at present. If there is none, also while paused, raise
-        the error of a log that was out of reach at the last attempt, is missing, or can never be read.
+        """Return the next batch, None if there is none at present. If there is none, raise the error of a log
+        that was out of reach at the last attempt, is missing, or can never be read, but not while paused: no
+        attempt is made then.
         """
         batch = self._poll()
-        if batch is None:
+        if batch is None and not self._is_paused:
             self._readers.demand_reached()
         return batch
 

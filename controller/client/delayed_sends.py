@@ -43,8 +43,8 @@ class DelayedSends:
 
     def close(self) -> None:
         """End the thread, and wait, without a limit, until it has ended. The thread must have been started.
-        The thread may call `send_due` once more, so the owner must keep `send_due` from sending waiting
-        messages.
+        A call of `send_due` that is in progress, or begins at the same time, is awaited, so the owner must
+        keep `send_due` from sending waiting messages.
         """
         self._closing.set()
         self._waits.set()
@@ -54,10 +54,12 @@ class DelayedSends:
         """After each notification call `send_due`, repeatedly at the times that it returns, until it returns
         None or the object is closed. Then wait for the next notification.
         """
-        while not self._closing.is_set():
+        while True:
             self._waits.wait()
             # cleared before sending, so that a message that arrives meanwhile is sent or sets the event again
             self._waits.clear()
+            if self._closing.is_set():
+                return
             due = self._send_due()
             while due is not None and not self._closing.wait(max(0.0, due - time.monotonic())):
                 due = self._send_due()

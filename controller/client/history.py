@@ -124,8 +124,10 @@ class _HistoryFile(ClosesOnExit):
         os.ftruncate(self._descriptor, _whole_lines(self._descriptor))
 
     def close(self) -> None:
-        """Close the file. Call it once; a second call raises OSError."""
-        os.close(self._descriptor)
+        """Close the file. A second call does nothing."""
+        if not self._is_closed:
+            self._is_closed = True
+            os.close(self._descriptor)
 
     def _write(self, event: Event, messages: Iterable[Message], end: str) -> None:
         """Append one line for each message, all with the present time. `end` is the rest of the line after

@@ -331,7 +331,9 @@ class QueueConsumer(OneProcess, ClosesOnExit):
 
     def pause(self) -> None:
         """Receive nothing until `resume`. The next call of `receive` passes buffered messages to other
-        consumers, except those of segments with unsettled messages; received messages stay. For any thread.
+        consumers, except those of segments with unsettled messages; received messages stay. No log is read
+        meanwhile, so `receive` raises no error of a log, and a call of `receive` makes `patience_seconds` count anew.
+        For any thread.
         """
         self._is_paused = True
         self._wakeup.set()
@@ -423,9 +425,12 @@ class QueueConsumer(OneProcess, ClosesOnExit):
 
     def _poll_or_raise(self) -> QueuedMessage | None:
         """Return the next message, None if there is none at present or the consumer is paused. If there is none,
-        raise the error of a log that was out of reach at the last attempt, or that can never be read.
+        raise the error of a log that was out of reach at the last attempt, or that can never be read, but not
+        while paused.
         """
-        message = None if self._is_paused else self._poll()
+        if self._is_paused:
+            return None  # no attempt is made, so an earlier error says nothing about the present
+        message = self._poll()
         if message is None:
             self._readers.demand_reached()
         return message

@@ -175,6 +175,7 @@ class Servers(Renewed):
         ):
             feed = EventFeed(answer, through(self._proxy))
             with self._lock:
+                self._demand_open()  # a `close` that begins later ends this stream
                 self._feeds.add(feed)
             try:
                 yield feed
@@ -183,12 +184,19 @@ class Servers(Renewed):
                     self._feeds.discard(feed)
 
     def close(self) -> None:
-        """Close the connections, which breaks open streams. Later calls raise Terminal."""
+        """Close the connections, which breaks open streams. Later calls raise Terminal, and so does a call in
+        progress that has no response yet, at its next attempt.
+        """
         self._http.close()
         with self._lock:
             feeds = [*self._feeds]
         for feed in feeds:
             feed.hang_up()
+
+    def _demand_open(self) -> None:
+        """Raise Terminal after `close`."""
+        if self._http.is_closed:
+            raise Terminal("this client of Cleave was closed; create another client")
 
     def _new_client(self, **options: Any) -> httpx.Client:
         """Create an HTTP client that ignores the environment, except for its certificates. A proxy of the
@@ -215,8 +223,6 @@ class Servers(Renewed):
         response, or StoreUnavailable without a response; InvalidInput and the errors of the token function,
         as `_sent` does; Terminal after `close`.
         """
-        if self._http.is_closed:
-            raise Terminal("this client of Cleave was closed; create another client")
         connection_error: Exception | None = None
         refusal: CleaveError | None = None
         for index in range(len(self._urls)):
@@ -263,10 +269,11 @@ class Servers(Renewed):
         is called before each request.
 
         Raises httpx.HTTPError or httpx.InvalidURL if the server does not respond, redirects more than
-        `MOST_REDIRECTS` times, or redirects to no valid address; an exception of the token function, and
-        InvalidInput for a value without a UTF-8 form or a token that is invalid.
+        `MOST_REDIRECTS` times, or redirects to no valid address; an exception of the token function,
+        InvalidInput for a value without a UTF-8 form or a token that is invalid, and Terminal after `close`.
         """
         for _ in range(MOST_REDIRECTS + 1):
+            self._demand_open()
             token = self._token
             if not isinstance(token, str):
                 token = bearer_token(token(), "the token that the function returned")
@@ -283,7 +290,11 @@ class Servers(Renewed):
                 raise InvalidInput(
                     f"{shown(error.object)} has no UTF-8 form and cannot be sent; correct it"
                 ) from error
-            answer = http.send(request, stream=True)
+            try:
+                answer = http.send(request, stream=True)
+            except RuntimeError:
+                self._demand_open()  # the library refuses a request after `close`
+                raise
             if answer.status_code != 307:
                 return answer
             answer.close()

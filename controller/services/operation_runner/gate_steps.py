@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import compress
 
 from controller.clock import to_datetime
 from controller.dataplane.base import DataPlane
 from controller.dataplane.gates import GatedDataPlane
-from controller.domain.errors import HeldUp, NotFound, SubscriptionNotFound, Unsupported
+from controller.domain.errors import HeldUp, NotFound, SegmentNotFound, SubscriptionNotFound, Unsupported
 from controller.domain.gate_states import FenceState, GateState
 from controller.domain.operation import Operation
 from controller.domain.segment_graph import SegmentGraph
@@ -87,13 +88,15 @@ class GateSteps:
                 PROBE_AGAIN_SECONDS,
             )
 
-    def create_cursors(self, operation: Operation, key: SubscriptionKey, logs: Sequence[str]) -> list[str]:
+    def create_cursors(
+        self, operation: Operation, key: SubscriptionKey, logs: Sequence[str]
+    ) -> tuple[list[str], list[str]]:
         """Create the cursors of a new subscription of standard consumers on those of `logs` that need a gate because
         they descend from a sealed segment which the subscription reads, and record and close the gates. The data plane
         sets the dispatch rate before it creates the cursor. A recorded gate that is no longer closed stays as it is.
-        Return the `logs` that need no gate or have such a gate, in their order; their cursors are not created here.
-        Raises SubscriptionNotFound, Unsupported on a data plane without gates, and the errors of the calls, such as
-        SegmentNotFound for a missing log.
+        Return the `logs` that need no gate or have such a gate, in their order, whose cursors are not created here, and
+        the logs that need a gate and do not exist: the reconciler creates these logs again with every cursor and gate.
+        Raises SubscriptionNotFound, Unsupported on a data plane without gates, and the errors of the calls.
         """
         with self._store.transaction() as tx:
             known = {gate.segment_id: gate for gate in gates.gates_of(tx, key)}
@@ -105,8 +108,16 @@ class GateSteps:
             for log in behind
             if log.segment_id not in known or known[log.segment_id].state is gates.GateRecord.CLOSED
         ]
-        self._call_all([partial(plane.close_gate, backing_topic, key.name) for backing_topic in gated])
-        return [log for log in logs if log not in gated]
+
+        def is_missing(backing_topic: str) -> bool:
+            try:
+                plane.close_gate(backing_topic, key.name)
+            except SegmentNotFound:
+                return True
+            return False
+
+        missing = self._call_all([partial(is_missing, backing_topic) for backing_topic in gated])
+        return [log for log in logs if log not in gated], list(compress(gated, missing))
 
     def remove(self, operation: Operation, name: str) -> None:
         """Remove the dispatch rates of a deleted subscription, by opening its recorded gates; a new subscription of the name would

@@ -280,12 +280,10 @@ class LogSteps:
 
     def _create_cursors(self, operation: Operation) -> Detail:
         """Create the cursors on every log that held data at or after the subscription's first epoch, sealed logs
-        included. Return the number of logs as `logs`, and which of the logs without a gate do not exist as `logs found
-        missing`.
+        included. Return the number of logs as `logs`, and the logs that do not exist as `logs found missing`.
 
         If the operation requests it, the cursors begin after the last message. Cursors of standard consumers are
-        created together with their gates. Raises SubscriptionNotFound, and SegmentNotFound if a log that needs a gate
-        does not exist.
+        created together with their gates. Raises SubscriptionNotFound.
         """
         name = str(operation.parameters[SUBSCRIPTION])
         with self._store.single_statement() as tx:
@@ -293,13 +291,9 @@ class LogSteps:
             is_stock = subscriptions.get_subscription(tx, operation.topic_id, name).is_stock
         if operation.parameters.get(FROM_LATEST) is True:
             self._call_all([partial(self._create_after_last, log, name) for log in logs])
-        ungated = (
-            self._gates.create_cursors(operation, SubscriptionKey(operation.topic_id, name), logs)
-            if is_stock
-            else logs
-        )
-        missing = self._add_cursors(ungated, name)
-        return {"logs": len(logs), "logs found missing": missing}
+        key = SubscriptionKey(operation.topic_id, name)
+        ungated, missing = self._gates.create_cursors(operation, key, logs) if is_stock else (logs, [])
+        return {"logs": len(logs), "logs found missing": [*missing, *self._add_cursors(ungated, name)]}
 
     def _delete_cursors(self, operation: Operation) -> Detail:
         """Delete the subscription's cursors from every log of the topic, and the dispatch rates of its gates; the rows

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Protocol, TypeVar
 
 from controller import telemetry
@@ -85,12 +86,13 @@ class Feeds:
         self._listener.close()
 
     def _round(self) -> float:
-        """Wait, then notify the watchers. Return 0: the next round begins at once. An error of one feed is
-        raised, and the watchers of later feeds are not notified before a round in which this feed succeeds.
+        """Wait, then notify the watchers. Return 0: the next round begins at once. Each feed notifies its
+        watchers, even if an earlier feed raises an error. The last error is raised at the end.
         """
         self._wait()
-        for feed in self._feeds:
-            feed.notify()
+        with ExitStack() as stack:
+            for feed in reversed(self._feeds):
+                stack.callback(feed.notify)
         return 0.0
 
     def _wait(self) -> None:

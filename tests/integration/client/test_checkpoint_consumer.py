@@ -433,6 +433,21 @@ def test_who_is_paused_waits_and_goes_round_no_more_often_than_needed(
     assert rounds_of(consumer, 0.3, monkeypatch) < 10
 
 
+def test_a_pause_is_no_outage(bench: Bench, begin: Begin) -> None:
+    """No log is opened meanwhile, so none can be reached again."""
+    logs = FaultyLogs(bench.logs)
+    logs.out_of_reach = {bench.log_of(0)}
+    consumer = begin(begin(Start.EARLIEST).checkpoint(), logs, patience_seconds=0.05)
+    wait_until(lambda: consumer.receive(0.0) is None and "out of reach" in consumer.why()[0].reason)
+
+    consumer.pause()
+    nothing_comes(consumer)
+
+    consumer.resume()
+    with pytest.raises(DataPlaneUnavailable, match="out of reach"):
+        wait_until(lambda: consumer.receive(0.1))
+
+
 def test_nothing_comes_while_it_is_paused(producer: Producer, begin: Begin) -> None:
     consumer = begin(Start.EARLIEST)
     consumer.pause()

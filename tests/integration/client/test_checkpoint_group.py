@@ -19,15 +19,16 @@ from controller.client.history_check import check
 from controller.client.producer import Producer
 from controller.client.servers import Servers
 from controller.client.stream_consumer import StreamConsumer
-from controller.dataplane.log_client import LogMessage
+from controller.dataplane.log_client import LogClient, LogMessage
 from controller.devstack.serving import serving_leader
-from controller.domain.errors import CleaveError, Conflict, InvalidInput
+from controller.domain.errors import CleaveError, Conflict, DataPlaneUnavailable, InvalidInput
 from controller.domain.seek_target import EARLIEST, KEPT
 from controller.postgres_source import PostgresSource
 from controller.services import subscription_admin
 from controller.services.segment_admin import merging, splitting
 from controller.store.topics.subscriptions import SubscriptionKind
 from tests.support.bench import TOPIC, Bench
+from tests.support.faulty_logs import FaultyLogs
 from tests.support.rounds import rounds_of
 from tests.support.traffic import TrafficProcess, advance
 from tests.support.waiting import wait_until
@@ -95,9 +96,11 @@ def join(bench: Bench, servers: Servers, producer: Producer, state: ApplicationS
     """Members, closed at the end."""
     with ExitStack() as joined:
 
-        def join(name: str, **options: Any) -> CheckpointGroupConsumer:
+        def join(name: str, *, logs: LogClient | None = None, **options: Any) -> CheckpointGroupConsumer:
             return joined.enter_context(
-                CheckpointGroupConsumer(servers, bench.logs, TOPIC, GROUP, name, state.kept_values, **options)
+                CheckpointGroupConsumer(
+                    servers, logs or bench.logs, TOPIC, GROUP, name, state.kept_values, **options
+                )
             )
 
         yield join
@@ -496,6 +499,23 @@ def test_who_is_paused_waits_and_goes_round_no_more_often_than_needed(
     wait_until(lambda: (member.receive(0.0), member._readers.all)[1], message="it has segments to read")
 
     assert rounds_of(member, 0.3, monkeypatch) < 10
+
+
+def test_a_pause_is_no_outage(bench: Bench, join: Join) -> None:
+    """No log is opened meanwhile, so none can be reached again."""
+    logs = FaultyLogs(bench.logs)
+    logs.out_of_reach = {bench.log_of(0), bench.log_of(1)}
+    member = join("a", logs=logs, patience_seconds=0.05)
+    wait_until(
+        lambda: member.receive(0.0) is None and "out of reach" in "".join(one.reason for one in member.why())
+    )
+
+    member.pause()
+    assert [member.receive(0.02) for _ in range(5)] == [None] * 5
+
+    member.resume()
+    with pytest.raises(DataPlaneUnavailable, match="out of reach"):
+        wait_until(lambda: member.receive(0.1))
 
 
 def test_more_members_than_segments_leave_some_idle_and_none_shares_one(

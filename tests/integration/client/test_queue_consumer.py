@@ -327,6 +327,27 @@ def test_a_paused_consumer_keeps_what_is_in_hand_and_leaves_the_rest_to_others(
     assert sorted(drain(a, count=len(KEYS))["a"]) == everything(1)
 
 
+def test_a_pause_is_no_outage_of_a_segment_with_messages_in_hand(
+    bench: Bench, producer: Producer, join: Join
+) -> None:
+    """No log is read meanwhile, so none can be reached again."""
+    logs = FaultyLogs(bench.logs)
+    logs.goes_on.set()
+    a = join("a", logs, patience_seconds=0.05)
+    send(producer, 0)
+    in_hand = receive(a, len(KEYS))
+    logs.deaf = {bench.log_of(0)}
+    wait_until(lambda: a.receive(0.0) is None and "has not answered" in a.why()[0].reason)
+
+    a.pause()
+    assert [a.receive(0.02) for _ in range(5)] == [None] * 5
+
+    a.resume()
+    with pytest.raises(DataPlaneUnavailable, match="has not answered"):
+        wait_until(lambda: a.receive(0.1))
+    assert a.acknowledge(*in_hand)
+
+
 def test_the_lag_of_a_queue_is_what_nobody_has_settled(bench: Bench, producer: Producer, join: Join) -> None:
     send(producer, 0)
     a = join("a")

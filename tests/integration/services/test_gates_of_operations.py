@@ -37,6 +37,9 @@ STOCK, CLEAVE = SubscriptionConsumers.STOCK, SubscriptionConsumers.CLEAVE
 _JOURNALLED = """
     SELECT detail -> 'gates closed for' FROM cleave.operation_step WHERE detail ? 'gates closed for'
 """
+_FOUND_MISSING = """
+    SELECT detail -> 'logs found missing' FROM cleave.operation_step WHERE step = 'create-cursors' ORDER BY operation_id DESC LIMIT 1
+"""
 _CONSUMERS = "SELECT consumers FROM cleave.subscription WHERE name = 'billing'"
 _SHARING = "SELECT consumers, parents_block, drain_consumers FROM cleave.subscription WHERE name = 'billing'"
 
@@ -268,6 +271,21 @@ def test_a_new_subscription_waits_at_barriers_that_others_have_made(bench: Gated
     bench.read(0, "audit")
     bench.keep()
     assert bench.gate_rows("audit") == {1: "open", 2: "open"}
+
+
+def test_a_new_subscription_is_made_although_a_log_behind_a_barrier_is_missing(bench: GatedBench) -> None:
+    bench.stock_topic()
+    bench.publish(0)
+    bench.reshape(splitting(0))
+    bench.gated.delete_segment(bench.log_of(1))
+
+    bench.subscribe("audit")
+
+    assert bench.scalar(_FOUND_MISSING) == [bench.log_of(1)]
+    assert bench.closed_at_plane("audit") == {bench.log_of(2)}
+    assert bench.gate_rows("audit") == {1: "closed", 2: "closed"}
+    bench.settle()
+    assert bench.closed_at_plane("audit") == {bench.log_of(1), bench.log_of(2)}
 
 
 def test_a_new_subscription_is_refused_where_messages_came_without_a_barrier(bench: GatedBench) -> None:

@@ -64,6 +64,17 @@ def test_the_line_is_as_documented(tmp_path: Path) -> None:
     assert rest == "begun\tp\tk\t5\tc1\t3\t1\ta7\n"
 
 
+def test_a_closed_history_is_closed_again_without_effect_and_enters_no_block(tmp_path: Path) -> None:
+    history = ProducerHistory(tmp_path / "p")
+    history.close()
+    with (tmp_path / "other").open("w") as other:  # it may have the number of the closed file
+        history.close()
+
+        with pytest.raises(InvalidInput, match="ProducerHistory was closed; make another one"), history:
+            pass
+        other.write("is open")
+
+
 def test_a_seek_that_failed_may_still_come_about(tmp_path: Path) -> None:
     with SeekHistory(tmp_path / "s") as asker, suppress(OSError), asker.seek():
         raise OSError

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Any
 
@@ -111,3 +111,32 @@ def test_an_error_of_a_token_function_is_raised_as_it_is() -> None:
         pytest.raises(KeyError, match="CLEAVE_TOKEN"),
     ):
         servers.ask("GET", "/anything")
+
+
+@pytest.mark.parametrize("attempt", [1, 2])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda servers: servers.ask("GET", "/anything"),
+        lambda servers: servers.events("/anything", query={}, silent_seconds=5.0).__enter__(),
+    ],
+    ids=["ask", "events"],
+)
+def test_a_close_during_a_call_ends_the_call_as_closed(
+    call: Callable[[Servers], object], attempt: int
+) -> None:
+    attempts: list[int] = []
+
+    def close_before_the_request() -> str:
+        attempts.append(1)
+        if len(attempts) == attempt:
+            client.close()
+        return "token"
+
+    with server_that_answers(200, b"{}") as url:
+        client = Servers([*["http://127.0.0.1:9"] * (attempt - 1), url], close_before_the_request)
+        with pytest.raises(Terminal, match="this client of Cleave was closed; create another client"):
+            call(client)
+
+    assert len(attempts) == attempt
+    assert not client._feeds
