@@ -23,7 +23,7 @@ from cleave_provider.airflow_compatibility import (
 )
 from cleave_provider.failures import RETRIES, RETRY_DELAY, RetryableOnly, with_airflow_errors
 from cleave_provider.hooks.cleave import CleaveHook
-from cleave_provider.request import request_of
+from cleave_provider.request_key import request_of
 from controller import tasks
 from controller.domain.whole_numbers import from_digits
 

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from controller.backtest.arrays import Floats, Wholes
-from controller.backtest.load_series import LoadSeries
+from controller.backtest.load_series import LoadSeries, last_windows
 from controller.domain.hash_range import RING_SIZE, HashRange
 from controller.domain.load_record import METRICS
 from controller.domain.policy import AutoScalePolicy
@@ -85,7 +85,7 @@ class Recording:
 def series_of(recording: Recording, rows: pa.Table) -> LoadSeries:
     """Return the load series of a recording from its rows of `RATE_COLUMNS`, in any order: in each step the sums over the segments. Rates
     that are negative or not finite count as 0. A step has the rates of the last window that ended by the end of the step; it is NaN if that
-    window is not recent (`_windows_of_steps`).
+    window is not recent (`load_series.last_windows`).
 
     The series has the distribution of the load over the ring (one row per step, see `_shares`), which is even in steps without a recent
     window. It has none if all rates are of the whole ring, or if there are no rows. Raises InvalidInput if the recording has no whole step.
@@ -96,7 +96,9 @@ def series_of(recording: Recording, rows: pa.Table) -> LoadSeries:
     rates = np.maximum(np.nan_to_num(rates, posinf=0.0, neginf=0.0), 0.0)
     totals = np.zeros((len(windows), len(METRICS)))
     np.add.at(totals, window_of_row, rates)
-    window_of_step, is_known = _windows_of_steps(recording, windows)
+    window_of_step, is_known = last_windows(
+        windows, recording.start_ms, recording.step_seconds, recording.steps
+    )
     grid = np.full((recording.steps, len(METRICS)), np.nan)
     grid[is_known] = totals[window_of_step[is_known]]
     shares = _shares(recording, rows, rates, window_of_row, len(windows))
@@ -105,20 +107,6 @@ def series_of(recording: Recording, rows: pa.Table) -> LoadSeries:
         spread[is_known] = shares[window_of_step[is_known]]
         shares = spread
     return LoadSeries(recording.name, recording.start_ms, grid, recording.step_seconds, shares)
-
-
-def _windows_of_steps(recording: Recording, windows: Wholes) -> tuple[Wholes, Any]:
-    """Return two arrays with an entry for each step: the index of the last window that ended at or before the step's end (-1: none), and
-    True if this window ended less than one step before the step began, or later. `windows`: the ends of the windows, ascending, in
-    milliseconds since the Unix epoch.
-    """
-    step_ms = recording.step_seconds * 1000
-    step_ends = recording.start_ms + step_ms * np.arange(1, recording.steps + 1)
-    window_of_step = np.searchsorted(windows, step_ends, side="right") - 1
-    if not len(windows):
-        return window_of_step, np.zeros(recording.steps, dtype=np.bool_)
-    ages = step_ends - windows[np.maximum(window_of_step, 0)]
-    return window_of_step, (window_of_step >= 0) & (ages < 2 * step_ms)
 
 
 def _shares(

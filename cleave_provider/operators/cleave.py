@@ -18,7 +18,7 @@ from cleave_provider.failures import with_airflow_errors
 from cleave_provider.hooks.cleave import CleaveHook
 from cleave_provider.links.cleave import OPERATION_KEY, BacktestLink, OperationLink, PolicyLink
 from cleave_provider.operators.retried import RetriedOperator
-from cleave_provider.request import request_of
+from cleave_provider.request_key import request_of
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperatorLink

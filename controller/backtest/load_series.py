@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from controller.backtest.arrays import Floats, Mask, any_along, is_nan
+from controller.backtest.arrays import Floats, Mask, Wholes, any_along, is_nan
 from controller.domain.errors import InvalidInput
 from controller.domain.hash_range import RING_SIZE
 from controller.domain.load_record import METRICS
@@ -97,6 +97,20 @@ class LoadSeries:
         """
         ratios: Floats = np.nan_to_num(self.rates / np.asarray(split_rates)).max(axis=1)
         return ratios
+
+
+def last_windows(windows: Wholes, start_ms: int, step_seconds: int, steps: int) -> tuple[Wholes, Mask]:
+    """Return two arrays with an entry for each step: the index of the last window that ended at or before the step's end
+    (-1: none), and True if this window ended less than one step before the step began, or later. `windows`: the ends of the
+    windows, ascending, in milliseconds since the Unix epoch. A step without such a window is a gap, not a step without load.
+    """
+    step_ms = step_seconds * 1000
+    step_ends = start_ms + step_ms * np.arange(1, steps + 1)
+    window_of_step = np.searchsorted(windows, step_ends, side="right") - 1
+    if not len(windows):
+        return window_of_step, np.zeros(steps, dtype=np.bool_)
+    ages = step_ends - windows[np.maximum(window_of_step, 0)]
+    return window_of_step, (window_of_step >= 0) & (ages < 2 * step_ms)
 
 
 def of_messages(

@@ -301,10 +301,11 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
 
         A segment whose ownership is not in the assignment is forgotten, with its position. Whole segments
         (`_whole_segments`) that are not to be released are acquired, with the starting positions that `_place`
-        sets. A segment that is to be released is read no further, and is released once its position is stored;
-        if its position is not stored, `on_wanted` is called, once. Released ownerships and drained segments are
-        reported. Raises the errors of `_place` and `on_wanted`; the next poll repeats the work, but not the call
-        of `on_wanted`.
+        sets. A held segment that is to be released is read no further, and is released once its position is
+        stored, or at once if its starting position is not known yet; if its position is not stored, `on_wanted`
+        is called, once. Buckets to be released of segments that are not held are reported as released at once.
+        Drained segments are reported. Raises the errors of `_place` and `on_wanted`; the next poll repeats the
+        work, but not the call of `on_wanted`.
         """
         assignment = self._session.assignment
         owned = _whole_segments(assignment)

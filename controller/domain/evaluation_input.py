@@ -121,10 +121,11 @@ class EvaluationInput:
     def to_json(self) -> str:
         """Return the canonical text: sorted keys, no spaces, integral numbers as integers.
 
-        The text contains only what a decision reads: the active segments with their load, their creation times (under
-        the profile `adaptive` only), and the ids of their ancestors (under `strict_pulsar` only, because Pulsar counts
-        their merges). A key is the name of a field. Of the layout the keys are `epoch`, `next_segment_id`, `segments`
-        and `ancestors`; the keys of `_optional_fields` are absent if they have their defaults.
+        The text contains only what a decision reads. Of the layout the keys are `epoch`, `next_segment_id`, `segments`
+        (the active segments with the ids of their parents; creation times under the profile `adaptive` only) and
+        `ancestors` (empty unless the policy sets `strict_pulsar`, because Pulsar counts their merges). Loads of other
+        segments are left out. Every other key is the name of a field; the keys of `_optional_fields` are absent if they
+        have their defaults.
         """
         active = self.layout.active
         loads = {s.segment_id: self.loads[s.segment_id] for s in active if s.segment_id in self.loads}
@@ -230,8 +231,8 @@ class EvaluationInput:
         return self.policy.profile == "adaptive"
 
     def _ancestors(self) -> Iterable[Segment]:
-        """Return the present ancestors of the active segments, in the order of their ids; empty unless the policy sets
-        `strict_pulsar`.
+        """Return the ancestors of the active segments that are in the layout, without those that only a pruned segment
+        leads to, in the order of their ids; empty unless the policy sets `strict_pulsar`.
         """
         if not self.policy.strict_pulsar:
             return ()

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from controller.dataplane.adoptable import Adoptable, TopicDescription
 from controller.dataplane.base import DataPlane
 from controller.dataplane.registry import demand_subscription
+from controller.dataplane.topic_description import Adoptable, TopicDescription
 from controller.domain.errors import Conflict, InvalidInput, Unsupported
 from controller.domain.names import demand_name
 from controller.store.journal import adoptions

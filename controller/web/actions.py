@@ -24,8 +24,8 @@ from controller.web.route_rights import DemandingRoute, demand_of
 
 
 def router() -> APIRouter:
-    """Return a router with one route for each action and each level of its path. Each route demands the right of the action; an action
-    that computes takes a turn for the computation.
+    """Return a router with one route for each action and each level of its path. Each route demands the right of the action; for the level
+    of the cluster its `cluster_right`, if it has one. An action that computes takes a turn for the computation.
     """
     routes = APIRouter(route_class=DemandingRoute, responses=REFUSALS)
     for action in all_actions():

@@ -13,15 +13,14 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from controller import telemetry
-from controller.dataplane.adoptable import TopicDescription
 from controller.dataplane.base import Counters, CreatedLog, LogReport, LogState, Successor
 from controller.dataplane.load_settings import LoadSettings
 from controller.dataplane.optional_abilities import KeySample
 from controller.dataplane.pulsar import set_wise, topic_requests
 from controller.dataplane.pulsar.admin import AdminCalls, Answer, Ask, Deadline
+from controller.dataplane.pulsar.adoptable_topics import describe_topic
 from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.dataplane.pulsar.cursors import Cursors
-from controller.dataplane.pulsar.existing_topics import describe_topic
 from controller.dataplane.pulsar.gates import Gates
 from controller.dataplane.pulsar.names import (
     segment_topic,
@@ -30,6 +29,7 @@ from controller.dataplane.pulsar.names import (
 )
 from controller.dataplane.pulsar.requirements import demand_gates
 from controller.dataplane.pulsar_load.load import PulsarLoad
+from controller.dataplane.topic_description import TopicDescription
 from controller.domain.errors import (
     CleaveError,
     NotFound,

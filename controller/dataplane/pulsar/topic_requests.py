@@ -1,4 +1,4 @@
-"""Builds the requests about one topic, and reads their responses. `plane`, `set_wise` and `existing_topics`
+"""Builds the requests about one topic, and reads their responses. `plane`, `set_wise` and `adoptable_topics`
 send the requests.
 
 Only subscriptions that outlive their consumers count. Temporary subscriptions of readers, and the broker's

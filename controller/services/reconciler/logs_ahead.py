@@ -70,9 +70,9 @@ def plan(
 
 
 def _unrecorded_logs(plane_view: PlaneView, metadata: ExpectedLogs, owners: Owners) -> list[SegmentLog]:
-    """Return the logs with an origin that belong to no segment, past or present, and to no live operation. A log with a
-    deletion entry is included only if one of these logs of its operation has carried messages. `owners` has the
-    ownership of the listed logs that the metadata does not expect, by name.
+    """Return the logs with an origin that belong to no segment, past or present, and to no live operation. Such a log
+    with a deletion entry is left out if no such log of its operation, with or without a deletion entry, has carried
+    messages. `owners` has the ownership of the listed logs that the metadata does not expect, by name.
     """
     names = (
         name

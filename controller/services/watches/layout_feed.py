@@ -50,7 +50,9 @@ class LayoutFeed:
     """
 
     def __init__(self, store: Store, wake: Callable[[], None], *, shard_count: int) -> None:
-        """`wake` makes the feeds' thread start its next round at once."""
+        """`wake` makes the feeds' thread start its next round at once; `watch` calls it, in its caller's thread.
+        `shard_count` is the number of topic shards.
+        """
         self._store, self._wake, self._shard_count = store, wake, shard_count
         self._lock = threading.Lock()
         self._watchers: dict[int, set[Watcher[FedLayout]]] = {}

@@ -96,7 +96,9 @@ class ReadableSegments:
 
     @property
     def readable(self) -> SegmentLayout:
-        """Layout of the segments that do not wait for an ancestor."""
+        """Layout of the segments in `found` that do not wait for an ancestor. Drained segments (`found.drained`) are
+        included while a bucket of theirs has an owner.
+        """
         layout = self.found.layout
         if not self.waiting:
             return layout

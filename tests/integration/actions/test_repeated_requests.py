@@ -11,7 +11,7 @@ import pytest
 from controller.actions.action import find_action, perform_at
 from controller.actions.context import Caller, Options
 from controller.bootstrap import Application
-from controller.dataplane.adoptable import TopicDescription
+from controller.dataplane.topic_description import TopicDescription
 from controller.domain.errors import Conflict, TopicNotFound
 from controller.domain.operation import Origin
 from controller.services import topic_admin

@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 
 from controller.dataplane.pulsar.admin import AdminCalls, Answer, Ask, Deadline
-from controller.dataplane.pulsar.existing_topics import describe_topic
+from controller.dataplane.pulsar.adoptable_topics import describe_topic
 
 TOPIC = "persistent://acme/shop/orders"
 
