@@ -141,10 +141,10 @@ def _shown_in_full(differing: Sequence[tuple[Mapping[str, Any], Replay]]) -> Ite
 
 
 def _retrace(topic: str, since: str | None, until: str | None, as_json: bool) -> bool:
-    """Replay the decisions of the topic in the span from the recorded rates, and print the result. The first decision is not replayed if
-    the history begins after the topic's creation (`retraced`). Return True if no load and no result differs, also without decisions; inputs
-    that cannot be read count as different. Raises Unsupported if a server is used, InvalidInput for an invalid span or name, and
-    TopicNotFound if no topic has or had the name.
+    """Replay the decisions of the topic in the span from the recorded rates, and print the result. The decisions of each topic that had the
+    name are replayed from the history of that topic; its first decision is not replayed if the history begins after the topic's creation
+    (`retraced`). Return True if no load and no result differs, also without decisions; inputs that cannot be read count as different. Raises
+    Unsupported if a server is used, InvalidInput for an invalid span or name, and TopicNotFound if no topic has or had the name.
     """
     from controller.commands.history_replay_source import retraced
 
@@ -154,8 +154,13 @@ def _retrace(topic: str, since: str | None, until: str | None, as_json: bool) ->
     request = fill_in(ListInputs, {"topic": name, "since": begins, "until": ends})
     inputs = ask(LIST_INPUTS, request, limit=None)
     rows = {row["decision_id"]: row for row in inputs}
+    by_topic: dict[int, list[Mapping[str, Any]]] = {}
+    for row in rows.values():
+        by_topic.setdefault(row["topic_id"], []).append(row)
     with reading() as tx:
-        replays = list(retraced(tx, settings, list(rows.values())))
+        replays = [
+            replay for same_topic in by_topic.values() for replay in retraced(tx, settings, same_topic)
+        ]
     differing = [retraced_decision for retraced_decision in replays if not retraced_decision.is_same]
     document = {
         "topic": name,

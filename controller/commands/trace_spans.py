@@ -20,15 +20,15 @@ from opentelemetry.util.types import AttributeValue
 from controller.store.traced_operations import Row, TracedOperation
 from controller.tasks.dag_runs import DagRun, dag_run, deciding_run
 
-SAMPLED = timedelta(seconds=60)
-"""Length that a trace shows for a window of load: the default of the setting `rate_window_seconds`, which is not read."""
-
 
 class SpanMaker:
-    """Builds the spans of one installation; `salt` distinguishes installations."""
+    """Builds the spans of one installation; `salt` distinguishes installations. `rate_window_seconds` is the length of a window of load, as in
+    the settings: no row records it.
+    """
 
-    def __init__(self, salt: str, resource: Resource) -> None:
+    def __init__(self, salt: str, resource: Resource, *, rate_window_seconds: float) -> None:
         self._salt, self._resource = salt, resource
+        self._rate_window = timedelta(seconds=rate_window_seconds)
 
     def spans(self, traced: TracedOperation) -> list[ReadableSpan]:
         """Return the spans of one ended operation, parents before children: those of its decision if `traced`
@@ -74,7 +74,7 @@ class SpanMaker:
         """
         number, decided_at = decision["decision_id"], decision["decided_at"]
         loaded = decision["applied_at"] is not None
-        began = decision["window_end"] - SAMPLED if loaded else decided_at
+        began = decision["window_end"] - self._rate_window if loaded else decided_at
         root = self._span(
             trace_id, f"decision {number}", f"decide {decision['topic']}", began, decided_at, None,
             _attributes(decision, ("decision_id", "topic", "decided_by", "code_version", "lanes", "acts"))

@@ -18,6 +18,7 @@ from controller.commands.stop_signals import on_stop_signals
 from controller.domain.errors import Retryable, Unsupported
 from controller.questions.spans import instant
 from controller.repeating import Repeating
+from controller.settings import load_settings
 from controller.store.postgres.clock import database_now
 from controller.store.postgres.engine import Store
 from controller.store.postgres.snapshots import snapshot
@@ -70,7 +71,7 @@ class _Sender:
 
     def __init__(self, store: Store, endpoint: str, since: str | None) -> None:
         """Read the database's time and the identity of the installation. Raises Unsupported without OpenTelemetry, InvalidInput for a text
-        that is neither a time nor an age.
+        that is neither a time nor an age, and for an invalid setting.
         """
         try:
             from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -86,7 +87,11 @@ class _Sender:
             now, salt = database_now(tx), installed_at(tx).isoformat()
         self._since: datetime = now if since is None else instant(since, now)
         self._exporter = OTLPSpanExporter(endpoint=f"{endpoint.rstrip('/')}/v1/traces", timeout=5)
-        self._maker = SpanMaker(salt, Resource.create({"service.name": "cleave"}))
+        self._maker = SpanMaker(
+            salt,
+            Resource.create({"service.name": "cleave"}),
+            rate_window_seconds=load_settings().rate_window_seconds,
+        )
         self._sent: dict[int, datetime] = {}
 
     def round(self) -> int:

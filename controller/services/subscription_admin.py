@@ -117,7 +117,7 @@ def give_up_seek(store: Store, topic: str, subscription: str, *, actor: str, rea
     aborts.
 
     Raises TopicNotFound, TopicNotLive, SubscriptionNotFound; Conflict if there is no seek, or only a seek
-    that already moves cursors.
+    that has stopped consumers, whose cursors may have moved.
     """
     with store.transaction() as tx:
         topic_id = topics.find_topic(tx, topic).topic_id

@@ -57,17 +57,20 @@ _FORGET_RUNS = text("""
      WHERE r.asked_at < :older_than AND NOT EXISTS (SELECT FROM cleave.policy_candidate c WHERE c.run_id = r.run_id)
 """)
 
+# Epoch 0 of an adoption has only the old logs, which are sealed.
 _SUBJECTS = text("""
     SELECT t.topic_id, t.name, CAST(c.policy AS text) AS cluster, CAST(n.policy AS text) AS namespace,
-           CAST(t.policy AS text) AS topic, s.segment_ids, s.ranges, s.at_start, s.at_creation
+           CAST(t.policy AS text) AS topic, s.segment_ids, s.ranges, s.at_start
       FROM cleave.topic t
       LEFT JOIN cleave.namespace_policy n ON n.namespace = t.namespace
      CROSS JOIN cleave.cluster_policy c
      CROSS JOIN LATERAL (
+           SELECT greatest(CAST(:since AS timestamptz), min(c.committed_at)) AS start FROM cleave.layout_change c
+            WHERE c.topic_id = t.topic_id AND (c.kind <> 'adopt' OR c.epoch > 0)) b
+     CROSS JOIN LATERAL (
            SELECT array_agg(g.segment_id ORDER BY g.segment_id) AS segment_ids,
                   array_agg(inspect.hash_range_text(g.range_start, g.range_end) ORDER BY g.segment_id) AS ranges,
-                  count(*) FILTER (WHERE g.created_at <= :since AND (g.sealed_at IS NULL OR g.sealed_at > :since)) AS at_start,
-                  count(*) FILTER (WHERE g.created_epoch = 0) AS at_creation
+                  count(*) FILTER (WHERE g.created_at <= b.start AND (g.sealed_at IS NULL OR g.sealed_at > b.start)) AS at_start
              FROM cleave.segment g
             WHERE g.topic_id = t.topic_id AND g.created_at < :until AND (g.sealed_at IS NULL OR g.sealed_at > :since)) s
      WHERE t.state = 'live' AND (CAST(:names AS text[]) IS NULL OR t.name = ANY (:names))
@@ -163,8 +166,8 @@ def _parameters(request: BacktestRequest) -> dict[str, str]:
 class Subject:
     """A live topic of a backtest: its policy in force, and its segments in the time span.
 
-    `segments` is the number of active segments at the start; for a topic that is younger, the number of its segments of epoch 0, which are
-    the old logs if the topic was adopted; at least 1.
+    `segments` is the number of ACTIVE segments at the start; for a topic that was created, adopted or attached later, the number at that
+    time, without the old logs of an adoption; at least 1.
     `ranges` holds the hash range of each segment id.
     """
 
@@ -200,7 +203,7 @@ def subjects(
             row.topic_id,
             row.name,
             read_policy(row.cluster, row.namespace, row.topic),
-            row.at_start or row.at_creation or 1,
+            row.at_start or 1,
             dict(zip(row.segment_ids or (), row.ranges or (), strict=True)),
         )
         for row in tx.execute(_SUBJECTS, parameters)

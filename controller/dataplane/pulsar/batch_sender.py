@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, count, repeat
 
 import pulsar
@@ -94,13 +94,14 @@ class BatchSender:
         stored, and is not sent.
 
         Opens the producer if necessary. If the topic was terminated, reads from the topic how many messages
-        of the batch are stored. Waits for another append of this sender, without a limit. Raises InvalidInput
-        for a message outside the bucket; Unsupported for bucket `0000-0000`; SegmentNotFound; SegmentTerminated
-        if no message is stored; DataPlaneTimeout at the deadline; other errors of the library as Cleave's. After
-        DataPlaneUnavailable or DataPlaneTimeout the batch may be stored: repeat it under its number.
+        of the batch are stored. Waits for another append of this sender, at most until the deadline. Raises
+        InvalidInput for a message outside the bucket; Unsupported for bucket `0000-0000`; SegmentNotFound;
+        SegmentTerminated if no message is stored; DataPlaneTimeout at the deadline; other errors of the library
+        as Cleave's. After DataPlaneUnavailable or DataPlaneTimeout the batch may be stored: repeat it under its
+        number.
         """
         entry_marks = self._entry_marks(messages)
-        with self._lock:
+        with self._turn(deadline):
             if sequence <= self._stored:
                 return len(messages)
 
@@ -119,8 +120,9 @@ class BatchSender:
         the errors of `append`. Return None, and send nothing, if another append is in progress, if no connected
         producer is open, or if `sequence` is not above the last one that is known to be stored.
 
-        The function must be called, in any thread: other appends wait until it has ended. Raises InvalidInput
-        for a message outside the bucket, and Unsupported for bucket `0000-0000`.
+        The function must be called, in any thread: other appends wait until it has ended, each at most until its
+        own deadline. Raises InvalidInput for a message outside the bucket, and Unsupported for bucket
+        `0000-0000`.
         """
         entry_marks = self._entry_marks(messages)
         if not self._lock.acquire(blocking=False):
@@ -147,8 +149,21 @@ class BatchSender:
 
     def open(self, deadline: Deadline) -> None:
         """Open the producer, so that the first append need not wait for it. Raises the errors of `append`."""
-        with self._lock:
+        with self._turn(deadline):
             self._opened(deadline)
+
+    @contextlib.contextmanager
+    def _turn(self, deadline: Deadline) -> Iterator[None]:
+        """Hold the lock of the sender. Raises DataPlaneTimeout if another append has the lock until the deadline."""
+        if not self._lock.acquire(timeout=deadline.left_seconds):
+            raise DataPlaneTimeout(
+                f"{self._purpose}: an earlier append of producer {self._name} did not end within "
+                f"{deadline.seconds:g} s; repeat the batch"
+            )
+        try:
+            yield
+        finally:
+            self._lock.release()
 
     def _entry_marks(self, messages: Sequence[OutgoingMessage]) -> EntryMarks | None:
         """Return the marks of the batch's entries. None without a bucket. Raises InvalidInput for a message

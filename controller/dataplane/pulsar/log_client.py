@@ -160,7 +160,7 @@ class PulsarLogClient(OneProcess):
     ) -> Callable[[], int] | None:
         """Send a batch on a producer that is open, and return a function that waits for the response, with
         the result and the errors of `append`. The function must be called, in any thread; other appends of
-        the producer to this bucket wait until it has ended.
+        the producer to this bucket wait until it has ended, each at most for its time limit.
 
         Return None, and send nothing, if the batch is empty or known to be stored, if no producer is open and
         connected, or if another append is in progress: call `append`. Raises InvalidInput and Unsupported as

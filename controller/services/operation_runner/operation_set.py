@@ -46,7 +46,6 @@ from controller.services.operation_runner.log_steps import LogSteps, ObservedOpe
 from controller.services.operation_runner.mirror_steps import MirrorSteps
 from controller.store.journal import claims, commits, steps
 from controller.store.journal.claims import Claim
-from controller.store.journal.commits import Committed
 from controller.store.journal.steps import FORGETTABLE, StepRecord
 from controller.store.postgres.engine import count_race
 from controller.store.topics import held_topics
@@ -402,8 +401,7 @@ class OperationSet:
         runner, started_at_ms = self._context.claimant, member.observation().now_ms
         with self._context.store.transaction() as tx:
             if record.leads_to is OperationState.ABORTED:
-                commits.abort(tx, record, runner, started_at_ms=started_at_ms)
-                committed = Committed(epoch=None, now_ms=started_at_ms)
+                committed = commits.abort(tx, record, runner, started_at_ms=started_at_ms)
             else:
                 committed = commits.commit_one(tx, record, runner, started_at_ms=started_at_ms)
         self._apply_record(member, record, committed.now_ms, epoch=committed.epoch)
@@ -412,8 +410,8 @@ class OperationSet:
         self, member: _Member, record: StepRecord, now_ms: int, *, epoch: int | None = None
     ) -> None:
         """Apply a recorded step to the member, log it, and, if the operation is final, end the member, log
-        this and count it as metrics. `now_ms` is the database's time of the record (of the observation, for the
-        end of an abort); `epoch` is the layout epoch that was committed, if any.
+        this and count it as metrics. `now_ms` is the database's time of the record; `epoch` is the layout
+        epoch that was committed, if any.
 
         The observation is kept, with the later time, only in the states FENCING and COMMITTED, whose next step
         is always the same. Otherwise the observation is discarded, so that the next step is chosen on a new

@@ -162,9 +162,9 @@ _FORGET_SUBSCRIPTION = (
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """Result of a commit. `epoch` is None if the operation made no epoch. `now_ms` is the time of the commit by the clock of the database,
-    in milliseconds since the Unix epoch. `subscriptions` holds the names of all subscriptions at the commit, including subscriptions being
-    deleted; empty for a commit by `commit_one`.
+    """Result of a commit or of a finished abort. `epoch` is None if the operation made no epoch. `now_ms` is the time of the commit, or of the
+    last step of the abort, by the clock of the database, in milliseconds since the Unix epoch. `subscriptions` holds the names of all
+    subscriptions at the commit, including subscriptions being deleted; empty for a result of `commit_one` or `abort`.
     """
 
     epoch: int | None
@@ -269,9 +269,9 @@ def abort(
     *,
     started_at_ms: int,
     pause_seconds: float = ABORT_PAUSE_SECONDS,
-) -> None:
+) -> Committed:
     """Record the steps that finish the abort of an operation, queue the logs of its reserved children for deletion, and delete their
-    gates. Waits for the lock of the topic row.
+    gates. Return the time of the record, without an epoch. Waits for the lock of the topic row.
 
     A topic still in state creating is deleted, and its name is free. A topic whose deletion or detachment is aborted is live again. A
     subscription whose deletion is aborted is live again, unless the deletion undoes an aborted creation: then its row is deleted. If a
@@ -282,7 +282,7 @@ def abort(
     """
     operation = record.operation
     topic = topics.get_topic(tx, operation.topic_id, lock=True)
-    _record_steps(tx, record, runner, started_at_ms)
+    recorded_at_ms = _record_steps(tx, record, runner, started_at_ms)
     logs = {child.plan.segment_id: child.backing_topic for child in operation.children}
     gates.forget(tx, topic.topic_id, logs)
     _queue_deletions(tx, topic, operation, logs, f"{operation.kind} was aborted")
@@ -300,6 +300,7 @@ def abort(
         _keep_subscription(tx, topic, operation)
     else:
         evaluations.defer(tx, [topic.topic_id], pause_seconds)
+    return Committed(epoch=None, now_ms=recorded_at_ms)
 
 
 def _record_steps(tx: Connection, record: StepRecord, runner: str, started_at_ms: int) -> int:

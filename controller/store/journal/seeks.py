@@ -45,7 +45,9 @@ _GIVE_UP = """
         UPDATE cleave.operation o
            SET abort_reason = coalesce(abort_reason, :reason), not_before = clock_timestamp(), row_version = row_version + 1
          WHERE o.topic_id = :topic_id AND o.kind = 'seek' AND o.parameters ->> 'subscription' = :subscription
-           AND o.state IN ('intended', 'aborting') RETURNING operation_id, topic_id)
+           AND o.state IN ('intended', 'aborting')
+           AND NOT EXISTS (SELECT FROM cleave.operation_step j WHERE j.operation_id = o.operation_id AND j.step = 'stop-readers')
+     RETURNING operation_id, topic_id)
     SELECT operation_id FROM requested, pg_notify('cleave_operations', topic_id || ':' || operation_id)
 """
 _END_OWNERS = """
@@ -157,7 +159,7 @@ def give_up(tx: Connection, topic_id: int, subscription: str, actor: str, reason
     abort. Return these seeks as operations, by id, including seeks whose abort had begun. An earlier reason of an abort is kept.
 
     Raises TopicNotFound, TopicNotLive, SubscriptionNotFound unless the subscription is live, and Conflict if there is no seek that can be
-    aborted.
+    aborted. A seek that ends because the data plane refused to move a cursor is none of these: other cursors may have moved.
     """
     topic = topics.lock_live_topic(tx, topic_id)
     key = SubscriptionKey(topic_id, subscription)
@@ -169,8 +171,8 @@ def give_up(tx: Connection, topic_id: int, subscription: str, actor: str, reason
         raise Conflict(
             f"no seek of {subscription} of {topic.name} is in progress; there is nothing to cancel"
             if seek is None
-            else f"seek {seek.operation_id} of {subscription} of {topic.name} is moving cursors and cannot be cancelled; "
-            "wait until the seek is done, then seek to another position"
+            else f"seek {seek.operation_id} of {subscription} of {topic.name} has stopped the readers and cannot be "
+            "cancelled, because cursors may have moved; wait until the seek has ended, then seek to another position"
         )
     return read_operations(tx, operation_ids)
 

@@ -10,7 +10,7 @@ import pytest
 from controller.client.producer import Producer
 from controller.client.servers import Servers
 from controller.client.stream_consumer import Batch, StreamConsumer
-from controller.domain.errors import Conflict, DataPlaneUnavailable, SubscriptionNotFound
+from controller.domain.errors import Conflict, DataPlaneUnavailable, SubscriptionNotFound, Unsupported
 from controller.domain.operation import OperationState
 from controller.domain.operation_steps import Step
 from controller.domain.seek_target import EARLIEST, LATEST, SeekTarget
@@ -309,10 +309,54 @@ def test_one_that_moves_cursors_is_not_given_up(bench: Bench, producer: Producer
     wait_until(lambda: bench.scalar("SELECT count(*) FROM cleave.bucket_owner") == 0, message="nobody reads")
     bench.run_until(intent.operation.operation_id, OperationState.PREPARED)
 
-    with pytest.raises(Conflict, match="is moving cursors and cannot be cancelled"):
+    with pytest.raises(Conflict, match="has stopped the readers and cannot be cancelled"):
         give_up(bench)
 
     see_through(bench, intent)
+
+
+def test_one_that_was_refused_while_it_moved_cursors_is_not_given_up_and_reads_again_what_it_moved(
+    bench: Bench, producer: Producer, join: Join, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a = join("a")
+    send(producer, 0)
+    bench.reshape(splitting(0))
+    send(producer, 1)
+    assert take(a, count=2 * len(KEYS)) == everything(0, 1)
+    seek = bench.runner_plane.seek
+
+    def refusing(backing_topic: str, subscription: str, instant_ms: int) -> None:
+        if backing_topic == bench.log_of(2):
+            raise Unsupported("this log has no such cursor")
+        seek(backing_topic, subscription, instant_ms)
+
+    monkeypatch.setattr(bench.runner_plane, "seek", refusing)
+    operation_id = intend(bench, EARLIEST).operation.operation_id
+    wait_until(
+        lambda: a.receive(0.02) is None and bench.scalar("SELECT count(*) FROM cleave.bucket_owner") == 0,
+        message="nobody reads",
+    )
+    refused = []
+
+    def cancel(checkpoint: str) -> None:
+        if checkpoint == "abort:after":
+            try:
+                give_up(bench)
+            except Conflict as error:
+                refused.append(str(error))
+
+    bench.run_once(operation_id, checkpoint=cancel)
+
+    assert bench.operation(operation_id).state is OperationState.ABORTED
+    assert len(refused) == 1
+    assert "has stopped the readers and cannot be cancelled" in refused[0]
+    assert bench.scalar("SELECT abort_reason FROM cleave.operation WHERE kind = 'seek'") is None
+    assert bench.scalar(DRAINED) == []
+    unread = bench.unread("billing")
+    assert len(KEYS) < unread < 2 * len(KEYS), "all of the parent, and of one of its children"
+    found = take(a, count=unread)
+    assert found.keys() == set(KEYS)
+    assert {tuple(numbers) for numbers in found.values()} == {(0,), (0, 1)}
 
 
 def test_a_runner_that_looked_before_it_was_asked_to_give_up_goes_no_further(

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from controller.domain.policy import PolicyOverride
+from controller.services import topic_admin
 from controller.store.topics import policies
 from tests.support.aggregation import Run, loading
 from tests.support.bench import TOPIC, Bench
@@ -33,11 +34,12 @@ def run(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
         yield Run(bench, store, tmp_path, bench.topic_id)
 
 
-def live(run: Run, profile: str, *, is_late: bool = False) -> int:
+def live(run: Run, profile: str, *, is_late: bool = False, after_minutes: int = 0) -> int:
     """Each minute: traffic into whatever segments there are, an aggregation, a pass, and its operations; how many
     decisions were made. Sealed segments are reported as well.
 
-    `is_late`: the aggregation comes after the pass, so that a parent's last traffic is counted after its children were made.
+    `is_late`: the aggregation comes after the pass, so that a parent's last traffic is counted after its children were made. The first
+    minute is `after_minutes` later.
     """
     override = PolicyOverride(
         profile=profile,
@@ -50,7 +52,7 @@ def live(run: Run, profile: str, *, is_late: bool = False) -> int:
     with run.bench.store.transaction() as tx:
         policies.set_topic(tx, run.topic_id, override, actor="tests")
     counted: defaultdict[int, int] = defaultdict(int)
-    for minute, rate in enumerate(MINUTES):
+    for minute, rate in enumerate(MINUTES, after_minutes):
         begin = 60 * minute - 60
         for id_, segment in run.bench.layout.segments.items():
             if minute == QUIET_MINUTE and segment.hash_range.start == 0:
@@ -150,6 +152,21 @@ def test_a_decision_whose_inputs_cannot_be_read_counts_as_different(
     )
     said = " ".join(cleave("decisions", "replay", "--all", TOPIC, "--from-history").out.split())
     assert "its evaluation input cannot be read (KeyError: 'loads')" in said
+
+
+@pytest.mark.usefixtures("history")
+def test_each_topic_of_a_name_that_was_used_again_has_its_own_history(cleave: CommandLine, run: Run) -> None:
+    live(run, "pip483")
+    run.bench.finish(topic_admin.delete_topic(run.bench.store, TOPIC, run.bench.request()))
+    run.topic_id = run.bench.topic_with(segments=2, subscriptions=())
+    decisions = live(run, "pip483", after_minutes=len(MINUTES))
+
+    answer = cleave("decisions", "replay", "--all", TOPIC, "--from-history", "--json")
+
+    assert answer.code == 0, answer.out
+    document = json.loads(answer.out)
+    topics = run.bench.scalar("SELECT count(DISTINCT topic_id) FROM cleave.decision")
+    assert (document["retraced"], document["same"], topics) == (decisions, decisions, 2)
 
 
 @pytest.mark.usefixtures("history")

@@ -201,6 +201,17 @@ def test_samples_that_nothing_was_decided_on_are_not_told_of(
     assert "sample" not in {span.name for span in collector.spans}
 
 
+def test_samples_are_as_long_as_the_rate_window_of_the_settings(
+    cleave: CommandLine, orders: str, collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert orders
+    decide_and_run(cleave)
+    monkeypatch.setenv("CLEAVE_RATE_WINDOW_SECONDS", "300")
+    cleave.ok("traces", "--once", "--from", "1h", "--endpoint", collector.url)
+    sample = collector.named("sample")
+    assert sample.end_time_unix_nano - sample.start_time_unix_nano == 300 * 10**9
+
+
 def test_sent_twice_it_is_the_same(cleave: CommandLine, orders: str, collector: Collector) -> None:
     cleave.ok("segments", "split", orders, "0")
     for _ in range(2):

@@ -9,8 +9,10 @@ from structlog.testing import capture_logs
 
 from controller.actions.dry_run import DryRunStore
 from controller.services import policy_admin
+from controller.services.segment_admin import splitting
 from tests.support.bench import TOPIC, Bench
 from tests.support.passes import HOT, LOAD, report, run
+from tests.support.waiting import wait_until
 
 Lines = Sequence[MutableMapping[str, Any]]
 STEPS = ["create-children", "set-fencing", "terminate-parents", "commit", "finish"]
@@ -56,6 +58,26 @@ def test_a_split_is_told_from_its_decision_to_its_end(bench: Bench) -> None:
         assert line["duration_seconds"] >= 0
     assert (ended["state"], ended["origin"], ended["epoch"]) == ("done", "auto", 1)
     assert len(lines) == 1 + len(steps) + 1, "nothing is said twice"
+
+
+def test_the_time_of_an_abort_is_told_with_that_of_its_last_step(bench: Bench) -> None:
+    bench.topic_with()
+    operation_id = bench.intend(splitting(0)).operation.operation_id
+    bench.execute("UPDATE cleave.operation SET deadline = clock_timestamp(), row_version = row_version + 1")
+    instant = "SELECT extract(epoch FROM clock_timestamp())"
+
+    def a_moment_passes(checkpoint: str) -> None:
+        if checkpoint == "finish-abort:before":
+            reached = bench.scalar(instant)
+            wait_until(lambda: bench.scalar(instant) > float(reached) + 0.002, message="a later time")
+
+    with capture_logs() as lines:
+        bench.run_once(operation_id, checkpoint=a_moment_passes)
+
+    steps = named(lines, "operation step")
+    assert [line["step"] for line in steps] == ["abort", "finish-abort"]
+    [ended] = named(lines, "operation ended")
+    assert ended["duration_seconds"] >= steps[-1]["duration_seconds"] > 0
 
 
 def test_where_nothing_is_to_be_done_nothing_is_said(bench: Bench) -> None:

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from sqlalchemy import text
 
+from controller.clock import to_ms
 from controller.domain.errors import CleaveError, Terminal
+from controller.domain.layout import SegmentLayout
+from controller.domain.reshape import plan_split
 from controller.store import backtests
 from controller.store.backtests import BacktestRequest, BacktestResult, StartedRun
+from controller.store.journal import adoptions
+from controller.store.journal.adoptions import Adoption
+from controller.store.postgres.clock import database_now
+from tests.integration.store.mirrors.test_mirrors import attach
 from tests.support.inspection import ask
-from tests.support.store_driver import StoreDriver
+from tests.support.store_driver import StoreDriver, backing_topic, request
 
 DAY = 86_400_000
 ASKED = BacktestRequest(
@@ -174,3 +182,46 @@ def test_the_controller_may_do_the_rest(driver: StoreDriver) -> None:
         backtests.fail(tx, run_id, "x")
         backtests.begin(tx, ASKED)
         backtests.finish(tx, run_id, ASKED, "here", [RESULT])
+
+
+HOUR = timedelta(hours=1)
+
+
+def segments_at_the_start(driver: StoreDriver) -> list[int]:
+    """How many segments each topic begins with in a backtest of the last hour."""
+    now = driver.do(database_now)
+    return [subject.segments for subject in driver.do(backtests.subjects, now - HOUR, now + HOUR)]
+
+
+def test_a_topic_of_the_last_hour_begins_as_it_was_created(driver: StoreDriver) -> None:
+    topic_id = driver.create(segments=3).topic_id
+    driver.reshape(topic_id, lambda layout: plan_split(layout, 0))
+
+    assert segments_at_the_start(driver) == [3]
+
+
+def test_an_adopted_topic_begins_with_the_segments_it_was_given(driver: StoreDriver) -> None:
+    adoption = Adoption(
+        name="topic://t/n/a",
+        data_plane="embedded",
+        old_topics=("persistent://t/n/a",),
+        subscriptions={},
+        segments=8,
+        bucket_budget=8,
+        max_buckets=64,
+    )
+    driver.run(
+        driver.do(adoptions.intend_adopt, adoption, backing_topic=backing_topic, request=request()).operation
+    )
+
+    assert segments_at_the_start(driver) == [8]
+
+
+@pytest.mark.parametrize(("segments", "began"), [(1, 2), (2, 3)])
+def test_an_attached_topic_begins_as_it_was_attached(driver: StoreDriver, segments: int, began: int) -> None:
+    """Its broker has split a segment in the hour, and pruned it."""
+    now = driver.do(database_now)
+    first = SegmentLayout.initial(segments, now=to_ms(now - 2 * HOUR))
+    attach(driver, first.split(0, to_ms(now - HOUR / 2)).prune(0))
+
+    assert segments_at_the_start(driver) == [began]

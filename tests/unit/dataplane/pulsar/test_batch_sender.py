@@ -10,7 +10,7 @@ import pytest
 from controller.dataplane.log_client import OutgoingMessage
 from controller.dataplane.pulsar.admin import Deadline
 from controller.dataplane.pulsar.batch_sender import BatchSender
-from controller.domain.errors import SegmentNotFound
+from controller.domain.errors import DataPlaneTimeout, SegmentNotFound
 
 
 class _Producer:
@@ -19,9 +19,10 @@ class _Producer:
     def __init__(self) -> None:
         self._producer = self
         self.is_closed = False
+        self.has_connection = False
 
     def is_connected(self) -> bool:
-        return False
+        return self.has_connection
 
     def send_async(self, *_: object) -> None:
         pass
@@ -70,3 +71,20 @@ def test_a_producer_of_a_deleted_topic_is_dropped_without_waiting_for_its_end() 
     for close in connections.aside:
         close()
     assert all(producer.is_closed for producer in connections.opened)
+
+
+def test_behind_an_append_that_nobody_waits_for_the_next_one_ends_at_its_deadline() -> None:
+    connections = _Connections()
+    sender = BatchSender(cast(Any, connections), cast(Any, _End()), "persistent://t/n/x", "p")
+    sender.open(Deadline(30.0))
+    connections.opened[0].has_connection = True
+    assert sender.begin([OutgoingMessage(b"1")], 0, Deadline(30.0)) is not None
+
+    for wait in (
+        lambda: sender.append([OutgoingMessage(b"2")], 1, Deadline(0.05)),
+        lambda: sender.open(Deadline(0.05)),
+    ):
+        with pytest.raises(
+            DataPlaneTimeout, match=r"append to .*: an earlier append of producer p did not end"
+        ):
+            wait()
