@@ -5,7 +5,7 @@ A replay runs in this process; with a server, only the stored inputs come from t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -177,6 +177,14 @@ def _retrace(topic: str, since: str | None, until: str | None, as_json: bool) ->
     }
     emit(as_json, document, Group(Text(_retraced_summary(document)), *_loads_that_differ(rows, differing)))
     return not differing
+
+
+def _by_topic(rows: Iterable[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
+    """Return the rows of each topic id, in their order. Topics of one name have several ids if the name was used again."""
+    by_topic: dict[int, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        by_topic.setdefault(row["topic_id"], []).append(row)
+    return list(by_topic.values())
 
 
 def _retraced_summary(document: Mapping[str, Any]) -> str:
