@@ -334,9 +334,10 @@ def seek(context: Context, request: SeekSubscription) -> SeekResponse:
 
 def cancel_seek(context: Context, request: CancelSeek) -> CancelledSeeks:
     """Request the abort of the subscription's seeks that wait for consumers (some may have released their buckets), for
-    an earlier seek, or for the data plane to stop readers; include seeks that are being aborted already. Wait for the
-    end of each operation for at most the wait that the context allows, and return the operations as they are then. A
-    dry run does not wait. Raises TopicNotFound, TopicNotLive, SubscriptionNotFound, and Conflict if there is no such seek.
+    an earlier seek, or for the data plane to stop readers; seeks that are being aborted already are returned too, unless
+    they have stopped readers. Wait for the end of each operation for at most the wait that the context allows, and return
+    the operations as they are then. A dry run does not wait. Raises TopicNotFound, TopicNotLive, SubscriptionNotFound,
+    and Conflict if there is no such seek.
     """
     operations = subscription_admin.give_up_seek(
         context.store,
