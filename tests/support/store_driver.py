@@ -22,6 +22,7 @@ from controller.domain.policy import AutoScalePolicy
 from controller.domain.reshape import Reshape, plan_split
 from controller.store.decisions.evaluation_inputs import load_evaluation_inputs
 from controller.store.journal import (
+    claim_check,
     claims,
     commits,
     reshape_intents,
@@ -160,7 +161,7 @@ class StoreDriver:
             self.do(commits.abort, record, runner, started_at_ms=started_at_ms)
             return record.moved()
         if operation.operation_id not in self.do(steps.record, [record], runner, started_at_ms=started_at_ms):
-            raise steps.fenced_out(operation, runner)
+            raise claim_check.fenced_out(operation, runner)
         return record.moved()
 
     def run(self, operation: Operation, until: OperationState | None = None) -> Operation:

@@ -18,9 +18,9 @@ from controller import metrics, telemetry
 from controller.clock import Clock, to_datetime
 from controller.dataplane.base import Counters
 from controller.dataplane.pulsar_load.brokers import Broker, BrokerList
+from controller.dataplane.pulsar_load.carried_counts import Series
 from controller.dataplane.pulsar_load.http import HttpSession, blocks
 from controller.dataplane.pulsar_load.metrics_page import Page, watched_labels
-from controller.dataplane.pulsar_load.rising_counters import Series
 from controller.domain.errors import DataPlaneTimeout, Retryable
 
 log = telemetry.get_logger(__name__)

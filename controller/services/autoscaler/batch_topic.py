@@ -12,7 +12,7 @@ from controller.domain.errors import InvariantViolated
 from controller.domain.evaluation_input import EvaluationInput
 from controller.domain.evaluator import code_version
 from controller.domain.operation import Origin
-from controller.services.autoscaler.unchanged_evaluations import digest
+from controller.services.autoscaler.outcome_digest import digest
 from controller.store.approvals import NewApproval, StartedAction
 from controller.store.decisions.decision_log import EvaluationRecord
 from controller.store.decisions.evaluation_inputs import LockedTopic

@@ -20,7 +20,7 @@ from controller.domain.errors import InvalidInput
 from controller.domain.evaluation_input import Capabilities, EvaluationInput
 from controller.domain.evaluator import code_version, decide
 from controller.domain.policy import AutoScalePolicy, PolicyOverride, UnreadablePolicy, resolve
-from controller.services.autoscaler.unchanged_evaluations import shadow_digest
+from controller.services.autoscaler.outcome_digest import shadow_digest
 from controller.store.decisions import candidates, evaluation_inputs, shadow_decisions
 from controller.store.decisions.candidates import ShadowCandidate
 from controller.store.decisions.shadow_decisions import ShadowRow

@@ -44,7 +44,7 @@ from controller.services.operation_runner import backoff
 from controller.services.operation_runner.context import Outcome, RunnerContext
 from controller.services.operation_runner.log_steps import LogSteps, ObservedOperation, StepResults
 from controller.services.operation_runner.mirror_steps import MirrorSteps
-from controller.store.journal import claims, commits, steps
+from controller.store.journal import claim_check, claims, commits, steps
 from controller.store.journal.claims import Claim
 from controller.store.journal.steps import FORGETTABLE, StepRecord
 from controller.store.postgres.engine import count_race
@@ -166,7 +166,9 @@ class OperationSet:
         for member in members:
             member.observed = observations.get(member.operation_id)
             if member.observed is None:  # a fail-over lost the intent
-                self._end_as_taken_over(member, steps.fenced_out(member.operation, self._context.claimant))
+                self._end_as_taken_over(
+                    member, claim_check.fenced_out(member.operation, self._context.claimant)
+                )
 
     def _take_next(self, members: Sequence[_Member]) -> None:
         """Take the most urgent next step (by `_urgency`) of the operations that are ready, which are those whose
@@ -472,7 +474,7 @@ class OperationSet:
             return
         runner = self._context.claimant
         with self._context.store.single_statement() as tx:
-            still_claimed = steps.still_held(tx, [member.operation for member in members], runner)
+            still_claimed = claim_check.still_held(tx, [member.operation for member in members], runner)
         for member in members:
             if member.operation_id in still_claimed:
                 race = LostRace(
@@ -481,7 +483,7 @@ class OperationSet:
                 count_race(race)
                 self._handle_error(member, race)
             else:
-                self._handle_error(member, steps.fenced_out(member.operation, runner))
+                self._handle_error(member, claim_check.fenced_out(member.operation, runner))
 
     def _handle_error(self, member: _Member, error: CleaveError) -> None:
         """Handle an error of an operation, and discard its observation. Does nothing else if the operation
@@ -631,7 +633,7 @@ class OperationSet:
         self._context.in_progress.add(renewed, self._claimed_until + call_timeout_seconds)
         lost_members = [member for member in self._under_way() if member.operation_id not in renewed]
         for member in lost_members:
-            self._end_as_taken_over(member, steps.fenced_out(member.operation, runner))
+            self._end_as_taken_over(member, claim_check.fenced_out(member.operation, runner))
         if lost_members:
             raise HeldUp(f"{len(lost_members)} claim(s) are lost; going on without them", 0.0)
         if self._claimed_until - clock.monotonic_seconds() <= longest_seconds:

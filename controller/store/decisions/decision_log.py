@@ -1,9 +1,10 @@
 """The decision log: evaluations with their decisions, refusals and complete inputs.
 
-One row is written for each evaluation whose outcome changed. The text of the input and the code version allow the replay of any
-decision. Rows are never changed. Each day has its own table, so that old rows are deleted by dropping a table: after
-`CLEAVE_LEDGER_DAYS`, which the DAG `cleave_maintenance` reads (`DECISION_LOG_DAYS`) and passes to `tasks.row_retention`, but never
-within 30 days. The database function `cleave.drop_decision_partitions` enforces the 30 days, because only its owner may drop tables.
+One row is written for each evaluation whose outcome changed (`outcome_digest` of the auto-scaler decides). The text of the input and the
+code version allow the replay of any decision. Rows are never changed. Each day has its own table, so that old rows are deleted by
+dropping a table: after `CLEAVE_LEDGER_DAYS`, which the DAG `cleave_maintenance` reads (`DECISION_LOG_DAYS`) and passes to
+`tasks.row_retention`, but never within 30 days. The database function `cleave.drop_decision_partitions` enforces the 30 days, because
+only its owner may drop tables.
 """
 
 from __future__ import annotations

@@ -16,15 +16,9 @@ from sqlalchemy import Connection, text
 from controller.domain.operation import Operation, OperationKind
 from controller.domain.operation_steps import Observed
 from controller.domain.reshape import ReshapeKind
+from controller.store.journal.claim_check import GIVEN, HELD, fenced_out, held_parameters
 from controller.store.journal.operations import READ_COLUMNS, operation_of
-from controller.store.journal.steps import (
-    GIVEN,
-    HELD,
-    OBSERVED_COLUMNS,
-    fenced_out,
-    held_parameters,
-    observed_of,
-)
+from controller.store.journal.steps import OBSERVED_COLUMNS, observed_of
 from controller.store.postgres.prepared_statements import Prepared
 from controller.store.shards import Shards
 

@@ -24,7 +24,8 @@ from controller.domain.operation import SUBSCRIPTION, UNDOES, Operation, Operati
 from controller.domain.segment import Segment
 from controller.store.decisions import evaluations
 from controller.store.journal import adoptions, deletion_entries, seeks, steps, subscription_intents
-from controller.store.journal.steps import GIVEN, HELD, JOURNAL, STEP_TYPES, StepRecord, fenced_out
+from controller.store.journal.claim_check import GIVEN, HELD, fenced_out, held_parameters
+from controller.store.journal.steps import JOURNAL, STEP_TYPES, StepRecord
 from controller.store.load.load_deletion import FORGET_LOADS
 from controller.store.mirrors import commits as mirror_commits
 from controller.store.postgres.clock import database_now
@@ -210,7 +211,7 @@ def why_skipped(tx: Connection, records: Sequence[StepRecord], runner: str) -> d
     for stale subscriptions, otherwise HeldUp for locked rows. The rows are read again, so an operation that was not skipped gets an error,
     too.
     """
-    parameters = steps.held_parameters([record.operation for record in records], runner)
+    parameters = held_parameters([record.operation for record in records], runner)
     rows = {row.operation_id: row for row in WHY_SKIPPED.execute(tx, parameters)}
     return {
         record.operation.operation_id: _why_skipped(record, rows.get(record.operation.operation_id), runner)

@@ -1,7 +1,7 @@
 """Steps: reads the state on which a runner chooses the next step, and records steps.
 
 One statement records steps of any number of operations. For each operation the statement checks the runner, the term
-and an unexpired claim (`HELD`), the state in which the runner saw the operation, that no abort was requested while it
+and an unexpired claim (`claim_check.HELD`), the state in which the runner saw the operation, that no abort was requested while it
 is still possible, and, for the step to fencing, that the deadline has not passed and the topic is not being deleted.
 An operation that fails a check is not changed. Two steps of one operation are recorded together if the second needs
 no data-plane call; each has its row in the journal. `domain/operation_steps.py` defines the order of steps. Operation
@@ -18,9 +18,9 @@ from typing import Any
 from sqlalchemy import Connection, Row
 
 from controller.clock import to_datetime, to_ms
-from controller.domain.errors import FencedOut
 from controller.domain.operation import Operation, OperationState
 from controller.domain.operation_steps import Observed, Step
+from controller.store.journal.claim_check import GIVEN, HELD
 from controller.store.postgres.prepared_statements import Prepared
 from controller.store.topics.topics import TopicState
 
@@ -53,15 +53,7 @@ OBSERVED_COLUMNS = f"""clock_timestamp() AS now, o.intended_at, t.subscription_v
                   WHERE u.topic_id = o.topic_id AND u.consumers = 'stock' AND u.state = 'live' ORDER BY u.name) AS stock_subscriptions"""
 """Columns of the operation `o` and its topic `t` that `observed_of` reads."""
 
-# Parts of the statements that record steps and commit reshapes. States are parameters if a row is found by its key: for a constant
-# state, the planner may expect few rows and read all rows of that state.
-GIVEN = """
-    WITH given AS MATERIALIZED (
-        SELECT * FROM jsonb_to_recordset(CAST(:given AS jsonb)) AS g (
-            operation_id bigint, topic_id bigint, term bigint, seen_state text, states text[], steps text[],
-            subscription_version bigint, detail jsonb, stamps text[]))
-"""
-HELD = "o.claimed_by = :runner AND o.claim_term = g.term AND o.claim_expires_at > clock_timestamp()"
+# Part of the statements that record steps and commit reshapes.
 # `fenced_at` is the time at which the termination of the parents began, which is the earliest time at which the range accepts no
 # writes. The first step began at the time that the runner gives. A second step in the same transaction began when the first ended.
 JOURNAL = """
@@ -125,14 +117,6 @@ _OBSERVE = Prepared(
       FROM cleave.operation o JOIN cleave.topic t USING (topic_id) WHERE o.operation_id = ANY (:operation_ids)
 """,
     {"operation_ids": "bigint[]"},
-)
-_STILL_HELD = Prepared(
-    "held_operations",
-    f"""{GIVEN}
-    SELECT o.operation_id FROM cleave.operation o JOIN given g USING (operation_id)
-     WHERE o.operation_id = ANY (:operation_ids) AND {HELD} AND o.state = g.seen_state
-""",
-    {"given": "text", "runner": "text", "operation_ids": "bigint[]"},
 )
 _FINAL = [state.value for state in OperationState if not state.is_live]
 _FREEING = [*_FINAL, OperationState.COMMITTED.value]
@@ -209,11 +193,6 @@ def observe(tx: Connection, operations: Sequence[Operation]) -> dict[int, Observ
     return {row.operation_id: observed_of(row) for row in rows}
 
 
-def still_held(tx: Connection, operations: Sequence[Operation], runner: str) -> set[int]:
-    """Return the ids of the operations that the runner still holds and that are still in the states of `operations`."""
-    return {row.operation_id for row in _STILL_HELD.execute(tx, held_parameters(operations, runner))}
-
-
 def observed_of(row: Row[Any]) -> Observed:
     """Return the observed state of a row with `OBSERVED_COLUMNS`.
 
@@ -261,27 +240,3 @@ def statement_parameters(
         for record in records
     ]
     return {"given": json.dumps(documents), "runner": runner, "started_at": to_datetime(started_at_ms)}
-
-
-def held_parameters(operations: Sequence[Operation], runner: str) -> dict[str, object]:
-    """Return the parameters of the SQL texts `GIVEN` and `HELD` for statements that record nothing: `given` (a JSON list of the operations
-    with their ids, claim terms and states), `runner`, and `operation_ids`.
-    """
-    documents = [
-        {
-            "operation_id": operation.operation_id,
-            "term": operation.claim_term,
-            "seen_state": operation.state.value,
-        }
-        for operation in operations
-    ]
-    ids = [operation.operation_id for operation in operations]
-    return {"given": json.dumps(documents), "runner": runner, "operation_ids": ids}
-
-
-def fenced_out(operation: Operation, runner: str) -> FencedOut:
-    """Return the error for a runner that has lost its claim of the operation, or that saw the operation in a state which has changed."""
-    return FencedOut(
-        f"runner {runner} no longer holds operation {operation.operation_id} in state {operation.state} "
-        f"(claim term {operation.claim_term}); leave the operation to its present runner"
-    )

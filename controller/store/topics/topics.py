@@ -15,7 +15,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, insert, select, text, update
 
-from controller.domain.errors import LostRace, TopicExists, TopicNotFound, TopicNotLive
+from controller.domain.errors import LostRace, TopicNotFound, TopicNotLive
 from controller.domain.names import demand_topic
 from controller.domain.policy import PolicyOverride
 from controller.store.postgres.tables import TOPIC
@@ -59,9 +59,6 @@ class TopicRow:
     deleted_at: datetime | None
 
 
-_LAST_OF_NAME = """
-    SELECT state, next_segment_id FROM cleave.topic WHERE name = :name ORDER BY topic_id DESC LIMIT 1
-"""
 _SET_ACTOR = text("SELECT set_config('cleave.actor', :actor, true)")
 
 
@@ -116,22 +113,6 @@ def namespace_of(name: str) -> str:
     return "/".join(name.removeprefix("topic://").split("/")[:2])
 
 
-def first_free_segment_id(tx: Connection, name: str) -> int:
-    """Return the first segment id that no deleted topic of this name has reserved; 0 for a name that was never used.
-    Raises TopicExists if a topic that is not deleted has the name.
-
-    If another topic uses the name before the caller's row is written, the database refuses that row.
-    """
-    last = tx.execute(text(_LAST_OF_NAME), {"name": name}).one_or_none()
-    if last is None:
-        return 0
-    if last.state != TopicState.DELETED:
-        raise TopicExists(
-            f"topic {name} exists already ({last.state}); delete it first or choose another name"
-        )
-    return int(last.next_segment_id)
-
-
 def insert_topic(
     tx: Connection,
     name: str,
@@ -143,7 +124,7 @@ def insert_topic(
     properties: Mapping[str, str] | None = None,
 ) -> TopicRow:
     """Insert a topic in state creating and return its row. Raises InvalidInput for an invalid name, and TopicExists or LostRace (through a
-    constraint) if another topic used the name since `first_free_segment_id`. The caller checks that `policy` fits the levels above.
+    constraint) if another topic used the name since `topic_names.first_free_segment_id`. The caller checks that `policy` fits the levels above.
 
     The policy history records `actor` for the policy.
     """

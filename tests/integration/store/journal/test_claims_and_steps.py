@@ -12,7 +12,7 @@ from controller.domain.errors import FencedOut, OperationNotFound, Unsupported
 from controller.domain.operation import Operation, OperationState
 from controller.domain.operation_steps import Step
 from controller.domain.reshape import plan_split
-from controller.store.journal import claims, operations, steps, topic_intents
+from controller.store.journal import claim_check, claims, operations, topic_intents
 from controller.store.postgres.clock import database_now
 from controller.store.shards import Shards
 from tests.support.store_driver import CALL_TIMEOUT_SECONDS, StoreDriver, request
@@ -108,7 +108,7 @@ def test_a_takeover_waits_for_the_expiry_and_the_longest_call(driver: StoreDrive
 
 def _renew(driver: StoreDriver, operation: Operation, runner: str) -> None:
     if not driver.do(claims.renew, [operation], runner, 60.0):
-        raise steps.fenced_out(operation, runner)
+        raise claim_check.fenced_out(operation, runner)
 
 
 STALE_WRITES: list[Callable[[StoreDriver, Operation], object]] = [
@@ -143,7 +143,7 @@ def test_an_operation_is_held_by_its_runner_in_the_state_in_which_it_was_seen(dr
     claimed = driver.claim(operation, "a")
 
     def held(seen: Operation, runner: str) -> bool:
-        return driver.do(steps.still_held, [seen], runner) == {seen.operation_id}
+        return driver.do(claim_check.still_held, [seen], runner) == {seen.operation_id}
 
     assert held(claimed, "a")
     assert not held(claimed, "b")

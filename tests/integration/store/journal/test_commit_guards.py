@@ -15,6 +15,7 @@ from controller.domain.operation_steps import Step
 from controller.domain.reshape import plan_split
 from controller.store.journal import (
     adoptions,
+    claim_check,
     commits,
     operations,
     steps,
@@ -63,7 +64,7 @@ def test_no_fence_is_announced_once_giving_up_is_due(driver: StoreDriver, meanwh
 
     assert moved == {}
     assert driver.do(operations.get_operation, claimed.operation_id).state is _S.INTENDED
-    assert driver.do(steps.still_held, [claimed], RUNNER) == {claimed.operation_id}
+    assert driver.do(claim_check.still_held, [claimed], RUNNER) == {claimed.operation_id}
 
 
 def test_what_needs_no_announcement_is_recorded_past_the_deadline(driver: StoreDriver) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from controller.dataplane.pulsar_load.carried_counts import Series
 from controller.dataplane.pulsar_load.metrics_page import TopicCounters
-from controller.dataplane.pulsar_load.rising_counters import Series
 
 
 def counters(msg_in: int, **out: int) -> TopicCounters:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.domain.decision import Decision, Lane, Merge, Rebucket, Refusal, RefusalReason, Split, lane_of
-from controller.services.autoscaler.unchanged_evaluations import digest
+from controller.services.autoscaler.outcome_digest import digest
 
 ALL = frozenset(Lane)
 

@@ -1,0 +1,28 @@
+"""Topic names in use: a name that exists is refused, and a name that is used again continues its segment ids."""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection, text
+
+from controller.domain.errors import TopicExists
+from controller.store.topics.topics import TopicState
+
+_LAST_OF_NAME = """
+    SELECT state, next_segment_id FROM cleave.topic WHERE name = :name ORDER BY topic_id DESC LIMIT 1
+"""
+
+
+def first_free_segment_id(tx: Connection, name: str) -> int:
+    """Return the first segment id that no deleted topic of this name has reserved; 0 for a name that was never used.
+    Raises TopicExists if a topic that is not deleted has the name.
+
+    If another topic uses the name before the caller's row is written, the database refuses that row.
+    """
+    last = tx.execute(text(_LAST_OF_NAME), {"name": name}).one_or_none()
+    if last is None:
+        return 0
+    if last.state != TopicState.DELETED:
+        raise TopicExists(
+            f"topic {name} exists already ({last.state}); delete it first or choose another name"
+        )
+    return int(last.next_segment_id)
