@@ -112,11 +112,11 @@ class Producer(OneProcess, StoresOnExit):
     ) -> None:
         """Create the producer, and start to follow the layout.
 
-        Without `flush`, the messages of a bucket are sent when they are `batch_messages` or `batch_bytes`, or
-        when the oldest has waited for `batch_delay_seconds` (None: no such limit). `send` blocks while
-        `max_pending_messages` are pending, and then smaller batches are sent too. `send_timeout_seconds`
-        bounds how long a batch is retried, and how long `send` and `flush` wait for a layout, before they
-        raise.
+        Without `flush`, the messages of a lane (of a bucket, or on the embedded logs of a segment) are sent
+        when they are `batch_messages` or `batch_bytes`, or when the oldest has waited for
+        `batch_delay_seconds` (None: no such limit). `send` blocks while `max_pending_messages` are pending, and
+        then smaller batches are sent too. `send_timeout_seconds` bounds how long a batch is retried, and how
+        long `send` and `flush` wait for a layout, before they raise.
 
         With `key_counts_seconds` the producer counts the hashes of its keys, and sends the counts this often,
         so that segments are split where the load is; `source` must then be an HttpSource. `on_stored` is

@@ -154,12 +154,9 @@ def _retrace(topic: str, since: str | None, until: str | None, as_json: bool) ->
     request = fill_in(ListInputs, {"topic": name, "since": begins, "until": ends})
     inputs = ask(LIST_INPUTS, request, limit=None)
     rows = {row["decision_id"]: row for row in inputs}
-    by_topic: dict[int, list[Mapping[str, Any]]] = {}
-    for row in rows.values():
-        by_topic.setdefault(row["topic_id"], []).append(row)
     with reading() as tx:
         replays = [
-            replay for same_topic in by_topic.values() for replay in retraced(tx, settings, same_topic)
+            replay for same_topic in _by_topic(rows.values()) for replay in retraced(tx, settings, same_topic)
         ]
     differing = [retraced_decision for retraced_decision in replays if not retraced_decision.is_same]
     document = {

@@ -28,7 +28,10 @@ def demand_writable(path: Path) -> None:
         try:
             path.open("xb").close()
         except FileExistsError:
+            existed = path.exists()  # False for a link whose target does not exist
             if not path.is_fifo():
                 path.open("ab").close()
+            if not existed:
+                path.resolve().unlink()
         else:
             path.unlink()

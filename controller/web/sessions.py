@@ -21,7 +21,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, FailFast, Field
 from starlette.concurrency import run_in_threadpool
 
 from controller.bootstrap import ConsumerServices
-from controller.domain.errors import StoreUnavailable
+from controller.domain.errors import LostRace, NotFound, StoreUnavailable
 from controller.domain.formatting import printable
 from controller.services.consumer_sessions.requests import (
     Attach,
@@ -193,10 +193,13 @@ class RequestingConsumer:
     key: SubscriptionKey
     consumer: str
     subject: str
+    is_remembered: bool = False
+    """True if the leader's memory gave the topic's id, which may belong to a topic that was deleted a moment ago."""
 
     async def ask(self, kind: type[Asked], **more: Any) -> None:
         """Send a request of class `kind`, with the fields `more`, to the leader's mailbox and wait for the answer. Raises the error that
-        the leader answers with, and StoreUnavailable after `ANSWER_SECONDS`, after which the leader may still perform the request.
+        the leader answers with, and StoreUnavailable after `ANSWER_SECONDS`, after which the leader may still perform the request. Raises
+        LostRace instead of NotFound for a remembered topic: another topic may have its name now, which the next request finds.
         """
         request = kind(key=self.key, consumer=self.consumer, subject=self.subject, **more)
         self.served.leader.submit(request)
@@ -204,6 +207,10 @@ class RequestingConsumer:
             await asyncio.wait_for(asyncio.wrap_future(request.done), ANSWER_SECONDS)
         except TimeoutError:
             raise StoreUnavailable("the leader has not answered in time; ask again") from None
+        except NotFound as error:
+            if not self.is_remembered:
+                raise
+            raise LostRace(f"{error.message}; if it was created again, register again", 0.1) from error
 
 
 async def _registering(
@@ -239,7 +246,8 @@ async def _asking(
     topic_id = served.leader.led_topic_id(topic)
     if topic_id is None:
         return await _registering(request, topic, subscription, consumer, holder)
-    return RequestingConsumer(served, SubscriptionKey(topic_id, subscription), consumer, holder.subject)
+    key = SubscriptionKey(topic_id, subscription)
+    return RequestingConsumer(served, key, consumer, holder.subject, is_remembered=True)
 
 
 Registering = Annotated[RequestingConsumer, Depends(_registering)]

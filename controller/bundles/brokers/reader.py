@@ -1,6 +1,6 @@
 """Reads brokers for bundle balancing: the list of brokers, their load and bundles, and the boundaries of namespaces.
 
-Each call is one read within one deadline. An incomplete answer counts as no answer (Retryable). `actions` changes bundles. The session
+Each call is one read within one deadline. An incomplete answer counts as no answer (Retryable). `checked_changes` changes bundles. The session
 has the certificates and tokens; `BrokerList` knows the addresses of the brokers.
 """
 

@@ -41,7 +41,7 @@ class MergeRefusalReason(StrEnum):
     # Time.
     COLD_CYCLES = "cold-cycles"  # consecutive cold cycles, this one included; cycles needed
     COOL_DOWN = "cool-down"  # milliseconds since the last split of its range; milliseconds to wait
-    IN_FLIGHT = "in-flight"  # bundles in `in_flight` that overlap it; 0
+    IN_FLIGHT = "in-flight"  # actions in progress, or awaiting approval, on its range; 0
     # Neighbours.
     NO_COLD_NEIGHBOUR = "no-cold-neighbour"  # neighbours that could be merged with; 1
     ABOVE_LOW_WATER = "above-low-water"  # the figure of both together; the most it may be

@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 
 from controller.devstack.serving import SECRET, token_for
+from controller.domain.errors import TopicNotFound
 from controller.services.computing.computers import Computers
 from controller.services.consumer_sessions.requests import Request
 from controller.services.consumer_sessions.timing import ConsumerTiming
@@ -62,3 +63,25 @@ def test_only_a_registration_reads_the_topic_from_the_database() -> None:
 
     assert [request.key.topic_id for request in requests] == [1, 2]
     assert answer.json()["topic_id"] == 2
+
+
+def test_a_topic_that_the_leader_remembers_and_that_is_gone_is_registered_again() -> None:
+    """NotFound would end the consumer for good, although another topic may have the name."""
+    served = SimpleNamespace(
+        leader=SimpleNamespace(
+            leads=lambda _topic_id: True,
+            led_topic_id=lambda _topic: 1,
+            submit=lambda request: request.done.set_exception(TopicNotFound("topic 1 is gone")),
+            timing=ConsumerTiming(10.0),
+        ),
+        layouts=SimpleNamespace(find=lambda _topic: (2, OWN)),
+    )
+    client = AppClient(create_app(cast(Any, served), SECRET, Slots(10), computers=Computers(), address=OWN))
+
+    refused = client.get(PATH, params={"incarnation": "f00d"}, headers=bearer(token_for()))
+    registered = client.post(
+        PATH.removesuffix("/assignment"), json={"incarnation": "f00d"}, headers=bearer(token_for())
+    )
+
+    assert refused.json()["kind"] == "LostRace"
+    assert registered.json()["kind"] == "TopicNotFound"

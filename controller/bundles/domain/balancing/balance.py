@@ -15,7 +15,6 @@ from itertools import chain
 
 from controller.bundles.domain.balancing.moves import (
     Move,
-    MoveReason,
     MoveRefusal,
     MoveRefusalReason,
     exchanges,
@@ -197,16 +196,17 @@ def _silent(cluster: Cluster, refusals: Iterable[MoveRefusal]) -> list[MoveRefus
 
 
 def _limited(moves: Iterable[Move], settings: BalanceSettings) -> tuple[list[Move], list[MoveRefusal]]:
-    """Return the first `max_moves_per_cycle` moves (0: all), and a refusal if there were more. An exchange of which only a part is within
-    the limit is dropped whole.
+    """Return at most `max_moves_per_cycle` moves (0: all), in their order, and a refusal if there were more. An exchange that does not fit
+    is left out whole, and a later one may take its place.
     """
     wanted = list(moves)
     limit = settings.max_moves_per_cycle or len(wanted)
     if len(wanted) <= limit:
         return wanted, []
-    kept = wanted[:limit]
-    while kept and kept[-1].reason is MoveReason.SWAP:
-        kept.pop()
+    kept: list[Move] = []
+    for exchange in exchanges(wanted):
+        if len(kept) + len(exchange) <= limit:
+            kept += exchange
     return kept, [MoveRefusal(MoveRefusalReason.MOVE_LIMIT, metric="moves", value=len(wanted), needed=limit)]
 
 

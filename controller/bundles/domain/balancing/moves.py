@@ -19,16 +19,18 @@ class MoveReason(StrEnum):
 
 
 class MoveRefusalReason(StrEnum):
-    """Reason for which a bundle, a broker or the cluster has no move. The comment says what `value` and `needed` hold."""
+    """Reason for which a bundle, a broker or the cluster has no move. The comment says what `value` and `needed` hold. NO_LOAD, HIT_COUNT
+    and SETTLING may also be about one broker, NO_BUNDLES and NO_UNDERLOADED_BROKER about the whole cluster.
+    """
 
-    # The whole cluster; NO_LOAD, HIT_COUNT and SETTLING also one broker.
+    # The whole cluster.
     FEW_BROKERS = "few-brokers"  # brokers with a report; the fewest there must be
     NO_LOAD = "no-load"  # mean load; what it must be above
     HIT_COUNT = "hit-count"  # cycles in a row that required a move; the number needed
     SETTLING = "settling"  # when the report was made (ms); from when on a report counts again
     WITHIN_TARGET = "within-target"  # the figure; what it must be above to act
     MOVE_LIMIT = "move-limit"  # moves wanted (`even` counts up to one beyond the limit); moves allowed
-    # One broker; NO_BUNDLES and NO_UNDERLOADED_BROKER also the whole cluster.
+    # One broker.
     NO_REPORT = "no-report"  # None; None
     UNKNOWN_USAGE = "unknown-usage"  # None; None: a resource that counts has no usage or limit in its report
     STALE_REPORT = "stale-report"  # age of the report (ms); the most it may be
@@ -83,7 +85,8 @@ class Move:
 
 def exchanges(moves: Iterable[Move]) -> Iterator[tuple[Move, ...]]:
     """Yield the exchanges of a shedder's moves, in their order: SWAP moves together with the move after them, in exchange for which their
-    bundles return; every other move alone. An exchange is made whole or not at all: its SWAP moves alone would fill the fuller broker.
+    bundles return; every other move alone. A cycle proposes an exchange whole or not at all, because its SWAP moves alone would fill the
+    fuller broker; a person may still refuse one of its moves, and each move is applied by itself.
     """
     exchange: list[Move] = []
     for move in moves:

@@ -51,7 +51,7 @@ class SplitRefusalReason(StrEnum):
     # Time.
     HIT_COUNT = "hit-count"  # consecutive hot cycles, this one included; cycles needed
     COOL_DOWN = "cool-down"  # milliseconds since the last split of its range; milliseconds to wait
-    IN_FLIGHT = "in-flight"  # bundles in `in_flight` that overlap it; 0
+    IN_FLIGHT = "in-flight"  # actions in progress, or awaiting approval, on its range; 0
     # Limits.
     AT_MAX_BUNDLES = "at-max-bundles"  # bundles of the namespace with this cycle's splits; the cap
     CYCLE_LIMIT = "cycle-limit"  # splits chosen in this cycle; the most a cycle makes

@@ -231,7 +231,7 @@ def _refusals(outcome: CycleOutcome, settings: BalanceSettings) -> Iterator[Mapp
         namespace, _, bundle = bundle_id.rpartition("/")
         yield {
             "rule": settings.shedder,
-            "reason": "gives way to a split, or to a live proposal",
+            "reason": "gives way, with its exchange, to a split or to a live proposal",
             "namespace": namespace,
             "bundle": bundle,
         }
