@@ -15,9 +15,9 @@ from controller.client.checkpoint_consumer import CheckpointConsumer as InnerChe
 from controller.client.checkpoint_consumer import Start
 from controller.client.checkpoint_group import CheckpointGroupConsumer, KeptValues
 from controller.client.dead_letters import reading_dead_letters
+from controller.client.exactly_once_table import PositionTable
 from controller.client.http_source import HttpSource
 from controller.client.keyed_work import KeyedWork as InnerKeyedWork
-from controller.client.position_table import PositionTable
 from controller.client.producer import Producer as InnerProducer
 from controller.client.queue_consumer import QueueConsumer as InnerQueueConsumer
 from controller.client.retry import retry_for

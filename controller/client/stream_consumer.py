@@ -27,10 +27,10 @@ from controller.client.arguments import checks_arguments
 from controller.client.attachments import Attachment, Attachments, settle_each
 from controller.client.broken_log_reports import SuspectReports
 from controller.client.closing import ClosesOnExit, close_and_deregister
+from controller.client.exactly_once_table import Claim, PositionTable
 from controller.client.lag import BucketLag, lag_of
 from controller.client.maintenance import MaintenanceThread
 from controller.client.poll_loop import LOOK_SECONDS, WAITS_FOR_RECEIVE, PollLoop
-from controller.client.position_table import Claim, PositionTable
 from controller.client.retry import retry_for
 from controller.client.servers import Servers
 from controller.client.session import BucketReason, Session

@@ -24,8 +24,8 @@ import psycopg2
 from psycopg2.extras import execute_values
 
 from controller.client.checkpoint_group import CheckpointGroupConsumer
+from controller.client.exactly_once_table import PositionTable
 from controller.client.history import Attachment, ConsumerHistory, Event, ProducerHistory, Readings
-from controller.client.position_table import PositionTable
 from controller.client.producer import Producer
 from controller.client.queue_consumer import QueueConsumer, QueuedMessage
 from controller.client.servers import Servers

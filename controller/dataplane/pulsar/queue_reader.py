@@ -26,7 +26,7 @@ from controller.dataplane.log_client import LogMessage, Position
 from controller.dataplane.pulsar.barrier import is_barrier
 from controller.dataplane.pulsar.binary import Connections
 from controller.dataplane.pulsar.cursors import Cursors
-from controller.dataplane.pulsar.drain_check import DrainCheck
+from controller.dataplane.pulsar.drain_query_pace import DrainCheck
 from controller.dataplane.pulsar.encryption import is_unreadable, unreadable
 from controller.dataplane.pulsar.messages import incoming, position_of, shares_its_entry
 from controller.dataplane.pulsar.reader_stall import STALL_SECONDS, SubscriptionStall

@@ -17,7 +17,7 @@ from controller.domain.segment import segment_of_log
 from controller.services.reconciler.log_differences import Finding, FindingKind
 from controller.services.reconciler.reconcile import reconcile
 from controller.store.postgres.engine import Store
-from controller.store.topics import held_topics, topic_names, topics
+from controller.store.topics import held_topics, topic_name_reuse, topics
 from controller.store.topics.topics import TopicRow
 
 
@@ -113,7 +113,7 @@ def _restore_row(
     inserted the topic.
     """
     with store.transaction() as tx:
-        first_free = topic_names.first_free_segment_id(tx, topic)
+        first_free = topic_name_reuse.first_free_segment_id(tx, topic)
         return topics.insert_topic(
             tx,
             topic,

@@ -22,7 +22,7 @@ from controller.domain.segment import Segment, SegmentState
 from controller.domain.subscription_consumers import SubscriptionConsumers
 from controller.store.journal.operations import BackingTopic, NewOperation, Request, write_operation
 from controller.store.journal.request_keys import Intent, is_same, once
-from controller.store.topics import layouts, subscriptions, topic_names, topics
+from controller.store.topics import layouts, subscriptions, topic_name_reuse, topics
 from controller.store.topics.subscriptions import SubscriptionKind
 from controller.store.topics.topics import TopicRow
 
@@ -65,7 +65,7 @@ def intend_adopt(
         raise InvalidInput(f"the adoption of {adoption.name} names no topic; name a topic that exists")
 
     def write_intent() -> Operation:
-        first_id = topic_names.first_free_segment_id(tx, adoption.name) + len(adoption.old_topics)
+        first_id = topic_name_reuse.first_free_segment_id(tx, adoption.name) + len(adoption.old_topics)
         first = SegmentLayout.initial(
             adoption.segments, bucket_budget=adoption.bucket_budget, max_buckets=adoption.max_buckets, now=0
         )

@@ -15,7 +15,7 @@ from controller.domain.operation import MIRRORED, Operation, OperationKind
 from controller.domain.policy import PolicyOverride
 from controller.store.journal.operations import NewOperation, Request, write_operation
 from controller.store.journal.request_keys import Intent, is_same, once
-from controller.store.topics import topic_names, topics
+from controller.store.topics import topic_name_reuse, topics
 from controller.store.topics.topics import TopicState
 
 
@@ -44,7 +44,7 @@ def intend_attach(
             tx,
             name,
             data_plane=data_plane,
-            next_segment_id=topic_names.first_free_segment_id(tx, name),
+            next_segment_id=topic_name_reuse.first_free_segment_id(tx, name),
             actor=request.actor,
             policy=policy,
             properties=properties,

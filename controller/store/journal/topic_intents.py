@@ -22,7 +22,7 @@ from controller.store.journal.intent_checks import busy_segments, demand_free
 from controller.store.journal.operations import BackingTopic, NewOperation, Request, write_operation
 from controller.store.journal.request_keys import Intent, is_same, once
 from controller.store.mirrors import mirrors
-from controller.store.topics import drains, held_topics, topic_names, topics
+from controller.store.topics import drains, held_topics, topic_name_reuse, topics
 from controller.store.topics.topics import TopicState
 
 _SEALED = """
@@ -54,7 +54,7 @@ def intend_create(
     """
 
     def write_intent() -> Operation:
-        first_id = topic_names.first_free_segment_id(tx, name)
+        first_id = topic_name_reuse.first_free_segment_id(tx, name)
         first = SegmentLayout.initial(segments, bucket_budget=bucket_budget, max_buckets=max_buckets, now=0)
         topic = topics.insert_topic(
             tx,

@@ -13,9 +13,9 @@ import psycopg2
 import pytest
 import sqlalchemy
 
+from controller.client.exactly_once_table import PositionTable
 from controller.client.history import Event, Record, read_history
 from controller.client.history_check import Kind, check
-from controller.client.position_table import PositionTable
 from controller.client.producer import Producer
 from controller.client.servers import Servers
 from controller.client.stream_consumer import Batch, StreamConsumer

@@ -12,7 +12,7 @@ import sqlalchemy
 
 from controller.client.checkpoint_consumer import CheckpointConsumer, Start
 from controller.client.checkpoint_group import CheckpointGroupConsumer
-from controller.client.position_table import PositionTable
+from controller.client.exactly_once_table import PositionTable
 from controller.client.producer import Producer
 from controller.client.queue_consumer import QueueConsumer
 from controller.client.servers import Servers

@@ -18,9 +18,9 @@ from controller.client.checkpoint_consumer import CheckpointConsumer
 from controller.client.checkpoint_group import CheckpointGroupConsumer
 from controller.client.checkpoint_merge import merged
 from controller.client.dead_letters import DeadLetterReader, reading_dead_letters
+from controller.client.exactly_once_table import PositionTable
 from controller.client.http_source import HttpSource
 from controller.client.keyed_work import KeyedWork
-from controller.client.position_table import PositionTable
 from controller.client.producer import Producer
 from controller.client.queue_consumer import QueueConsumer
 from controller.client.retry import retry_for

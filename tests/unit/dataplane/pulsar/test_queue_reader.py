@@ -11,7 +11,7 @@ import pytest
 from controller.dataplane.log_client import Position
 from controller.dataplane.pulsar import queue_reader
 from controller.dataplane.pulsar.admin import Deadline
-from controller.dataplane.pulsar.drain_check import DrainCheck
+from controller.dataplane.pulsar.drain_query_pace import DrainCheck
 from controller.dataplane.pulsar.queue_reader import PulsarQueueReader
 from controller.domain.errors import LostRace
 

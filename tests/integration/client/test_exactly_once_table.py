@@ -14,7 +14,7 @@ import pytest
 import sqlalchemy
 from sqlalchemy.pool import NullPool
 
-from controller.client.position_table import Claim, PositionTable
+from controller.client.exactly_once_table import Claim, PositionTable
 from controller.domain.errors import (
     AlreadyStored,
     Conflict,

@@ -6,10 +6,10 @@ from typing import cast
 
 import pytest
 
-from controller.dataplane.pulsar import drain_check
+from controller.dataplane.pulsar import drain_query_pace
 from controller.dataplane.pulsar.admin import Deadline
 from controller.dataplane.pulsar.cursors import Cursors
-from controller.dataplane.pulsar.drain_check import (
+from controller.dataplane.pulsar.drain_query_pace import (
     ACKNOWLEDGED_WITHIN_SECONDS,
     ASK_AGAIN_SECONDS,
     DrainCheck,
@@ -49,8 +49,8 @@ def time(monkeypatch: pytest.MonkeyPatch) -> ManualTime:
         def wait(self, seconds: float) -> None:
             found.now += seconds
 
-    monkeypatch.setattr(drain_check.time, "monotonic", found.monotonic)
-    monkeypatch.setattr(drain_check.threading, "Event", ScriptedDeadline)
+    monkeypatch.setattr(drain_query_pace.time, "monotonic", found.monotonic)
+    monkeypatch.setattr(drain_query_pace.threading, "Event", ScriptedDeadline)
     return found
 
 
