@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 from uuid import NAMESPACE_URL, UUID, uuid5
@@ -159,7 +160,7 @@ def _connect(master: str, conf: dict[str, str]) -> SparkSession:
     id that the server has not ended. A new client applies the settings `conf` and is kept for later calls; a session that the process has
     already is returned without applying them.
 
-    Raises InvalidInput for a refused setting, Retryable if the server does not answer, Terminal after 20 ended sessions.
+    Raises InvalidInput for an invalid address and a refused setting, Retryable if the server does not answer, Terminal after 20 ended sessions.
     """
     # gRPC would restart its threads in every forked child. PySpark forks to start the JVM of a classic session, and
     # these threads can crash the child before it becomes the JVM.
@@ -174,7 +175,8 @@ def _connect(master: str, conf: dict[str, str]) -> SparkSession:
     for number in range(_SESSION_IDS_TRIED):
         parameters = f";session_id={session_id(master, number)}"
         parameters += "" if ";user_id=" in base else ";user_id=cleave"
-        session = ConnectSession.builder.remote(base + ("" if ";" in base else "/") + parameters).create()
+        with _demanding_address(master):
+            session = ConnectSession.builder.remote(base + ("" if ";" in base else "/") + parameters).create()
         session.client.set_retry_policies([DefaultPolicy(max_retries=_RETRIES)])
         try:
             for key, value in {**_ALWAYS, **conf}.items():
@@ -199,6 +201,19 @@ def _connect(master: str, conf: dict[str, str]) -> SparkSession:
         f"the Connect server at {urlsplit(master).netloc} ended {_SESSION_IDS_TRIED} sessions of Cleave; "
         "restart the server, and do not call stop() on these sessions"
     )
+
+
+@contextmanager
+def _demanding_address(master: str) -> Iterator[None]:
+    """Raise InvalidInput for a ValueError of the block: PySpark cannot read the address. PySpark's text may have the token, so the message
+    does not repeat it.
+    """
+    try:
+        yield
+    except ValueError as error:
+        raise InvalidInput(
+            f"{urlsplit(master).netloc} is no address of a Spark Connect server; write it as sc://host:port"
+        ) from error
 
 
 def _is_ended(error: PySparkException) -> bool:

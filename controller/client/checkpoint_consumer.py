@@ -173,8 +173,8 @@ class CheckpointConsumer(OneProcess, ClosesOnExit):
 
     def pause(self) -> None:
         """Deliver no messages until `resume`; `receive` then waits and returns None. No log is opened
-        meanwhile, so `receive` raises no error of a log, and a call of `receive` makes `patience_seconds` count
-        anew. For any thread.
+        meanwhile, so `receive` raises no error of a log, and a call of `receive` makes `patience_seconds` start
+        again. For any thread.
         """
         self._is_paused = True
 

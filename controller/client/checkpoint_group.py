@@ -247,7 +247,7 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
     def pause(self) -> None:
         """Deliver no messages until `resume`, and keep the segments, except those that are assigned to
         another member. Continue to call `receive`. No log is opened meanwhile, so `receive` raises no error
-        of a log, and a call of `receive` makes `patience_seconds` count anew. For any thread.
+        of a log, and a call of `receive` makes `patience_seconds` start again. For any thread.
         """
         self._is_paused = True
 

@@ -257,10 +257,11 @@ class KeyedWork(OneProcess, ClosesOnExit):
         return f"KeyedWork of {self._consumer.topic}"
 
     def _settle_until(self, deadline: float) -> None:
-        """End the pool, acknowledge done messages until `deadline` (`time.monotonic` seconds), and report the
-        buckets that were closed without a crash. Logs the number of messages still in progress, which are not
-        acknowledged. Raises the exception of a handler that is not an Exception, and then acknowledges
-        nothing.
+        """End the pool, acknowledge done messages until `deadline` (`time.monotonic` seconds), release buckets that
+        other consumers wait for, and report to a worker the buckets that were closed without a crash
+        (`_report_closed`); wait for the reports until `deadline`. Log the number of messages still in progress,
+        which are not acknowledged. Raises the exception of a handler that is not an Exception, and then
+        acknowledges nothing; and the errors of `_maintain`.
         """
         self._pool.shutdown(wait=False, cancel_futures=True)
         try:

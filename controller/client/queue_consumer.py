@@ -332,7 +332,7 @@ class QueueConsumer(OneProcess, ClosesOnExit):
     def pause(self) -> None:
         """Receive nothing until `resume`. The next call of `receive` passes buffered messages to other
         consumers, except those of segments with unsettled messages; received messages stay. No log is read
-        meanwhile, so `receive` raises no error of a log, and a call of `receive` makes `patience_seconds` count anew.
+        meanwhile, so `receive` raises no error of a log, and a call of `receive` makes `patience_seconds` start again.
         For any thread.
         """
         self._is_paused = True

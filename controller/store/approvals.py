@@ -304,8 +304,8 @@ def _key(action: Decision) -> dict[str, Any]:
 
 
 def _document(approval: NewApproval) -> dict[str, Any]:
-    """Return the approval as JSON values, by the names of its fields except `act`. An action adds `kind` and `segment_ids` (ids of the
-    sealed segments), `parts` and `segments` (its size).
+    """Return the approval as JSON values, by the names of its fields except `act`. An action adds `kind`, `segment_ids` (ids of the
+    sealed segments), `parts` (`parts_of`) and `segments` (`size_of`: the number of sealed or of created segments, whichever is larger).
     """
     document = {field.name: getattr(approval, field.name) for field in fields(NewApproval)}
     action = document.pop("act")

@@ -410,7 +410,7 @@ class PulsarReader(OneProcess):
                 "must stop"
             )
         return LostRace(
-            f"{self._backing_topic}: the cursor of {self._subscription!r} was taken or moved (owner: {holder.owner!r});  "
+            f"{self._backing_topic}: the cursor of {self._subscription!r} was taken or moved (owner: {holder.owner!r}); "
             "open a new reader",
             delay_seconds=0.0,
         )

@@ -11,7 +11,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from controller.domain.approval_rule import HeldAction
-from controller.domain.decision import Lane, Refusal, RefusalReason, Split, lane_of
+from controller.domain.decision import Lane, Refusal, RefusalReason, Split
 from controller.domain.entry_buckets import MOST_UNITS
 from controller.domain.evaluation_input import EvaluationInput, LiveReshape
 from controller.domain.hash_range import RING_SIZE
@@ -33,9 +33,8 @@ class EvaluationContext:
     whichever reshapes fail.
 
     `held` are actions that await approval or were rejected, by the segments that they would seal; these segments are in
-    no other action. Other decisions may not rely on a held action, so the segments are counted without it.
-    `held_places`: segments that held splits would add for consumers; no other split is made instead of them. The number
-    is 0 while actions of the consumer lane need no approval (`approval_rule.is_marked`).
+    no other action. Other decisions may not rely on a held action, so the segments are counted without it. Actions of
+    the consumer lane are never held (`approval_rule.is_marked`).
 
     `busy`: the id of the operation that seals a segment, by segment id; 0 for a held action. `in_flight`: the running
     reshapes that are not yet part of the layout. `stale_ms`: age in milliseconds above which a load record is stale.
@@ -56,7 +55,6 @@ class EvaluationContext:
         "consumers",
         "cooldowns",
         "held",
-        "held_places",
         "in_flight",
         "kept",
         "most_places",
@@ -82,10 +80,6 @@ class EvaluationContext:
         """`held`: the held actions, by the id of each segment that they would seal."""
         policy = situation.policy
         self.held = held
-        held_actions = (held_action.action for held_action in held.values())
-        self.held_places = sum(
-            isinstance(action, Split) and lane_of(action) is Lane.CONSUMER for action in held_actions
-        )
         self.situation = situation
         self.policy = policy
         self.thresholds = policy.thresholds

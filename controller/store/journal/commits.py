@@ -208,8 +208,8 @@ def _stamps(operation: Operation) -> tuple[str, ...]:
 def why_skipped(tx: Connection, records: Sequence[StepRecord], runner: str) -> dict[int, CleaveError]:
     """Return, by operation id, the error for which `commit_reshapes` skipped each of these operations: FencedOut if the claim is lost or
     has expired, the state has changed or the operation does not exist, InvariantViolated for a topic or a parent in another state, LostRace
-    for stale subscriptions, otherwise HeldUp for locked rows. The rows are read again, so an operation that was not skipped gets an error,
-    too.
+    for stale subscriptions, otherwise HeldUp for locked rows. Pass only skipped operations: the rows are read again, so a committed operation
+    gets FencedOut, and one whose rows are free again HeldUp.
     """
     parameters = held_parameters([record.operation for record in records], runner)
     rows = {row.operation_id: row for row in WHY_SKIPPED.execute(tx, parameters)}

@@ -126,8 +126,8 @@ def notify_leader(tx: Connection, topic_id: int) -> None:
 def _locked(
     tx: Connection, topic_id: int, subscription: str, segment_ids: Collection[int]
 ) -> dict[str, object]:
-    """Lock the topic row, and return the parameters of statements about these segments: `topic_id`, `subscription` and `segment_ids`.
-    Raises TopicNotFound and SubscriptionNotFound.
+    """Lock the topic row, and return the given values as parameters of statements, by name: `topic_id`, `subscription` (its name) and
+    `segment_ids` (a list). Raises TopicNotFound, and SubscriptionNotFound if the topic has no such subscription, live or being deleted.
     """
     topics.get_topic(tx, topic_id, lock=True)
     subscriptions.get_subscription(tx, topic_id, subscription)

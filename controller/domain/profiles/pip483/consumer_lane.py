@@ -29,7 +29,7 @@ def answer(context: EvaluationContext) -> tuple[Decision, ...]:
     refusal of the topic or of the segment is added to the context. Each busier segment that cannot be split is refused.
     A segment without a fresh load record counts with a rate of 0.
     """
-    if context.consumers <= context.segments_net + context.held_places:
+    if context.consumers <= context.segments_net:
         return ()
     policy = context.policy
     if context.segments_high >= policy.max_segments:
