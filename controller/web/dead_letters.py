@@ -13,7 +13,7 @@ from starlette.concurrency import run_in_threadpool
 from controller.web.paths import CONSUMER_PATH, TOPIC_PATH, Name
 from controller.web.refusals import LED, REFUSALS
 from controller.web.route_rights import CONSUME, DemandingRoute
-from controller.web.sessions import AtLeader, Life
+from controller.web.sessions import AtLeaderNow, Life
 from controller.web.shared_parameters import Topic, served_by
 
 router = APIRouter(
@@ -39,7 +39,7 @@ async def dead_letter_log(request: HttpRequest, topic: Topic, subscription: Name
 
 
 @router.post(CONSUMER_PATH + "/dead-letters")
-async def dead_letters(asking: AtLeader, _life: Life) -> Logged:
+async def dead_letters(asking: AtLeaderNow, _life: Life) -> Logged:
     """Return the address of the subscription's dead-letter log. Create the log if it does not exist. The incarnation is required but not
     checked.
     """

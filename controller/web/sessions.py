@@ -213,7 +213,7 @@ class RequestingConsumer:
             raise LostRace(f"{error.message}; if it was created again, register again", 0.1) from error
 
 
-async def _registering(
+async def _by_database(
     request: HttpRequest, topic: Topic, subscription: Name, consumer: ConsumerName, holder: Holder
 ) -> RequestingConsumer:
     """Return the consumer of a request, if this worker holds the lease of the topic's shard. The database gives the topic's id and the
@@ -234,24 +234,25 @@ async def _registering(
     return RequestingConsumer(served, SubscriptionKey(topic_id, subscription), consumer, holder.subject)
 
 
-async def _asking(
+async def _by_memory(
     request: HttpRequest, topic: Topic, subscription: Name, consumer: ConsumerName, holder: Holder
 ) -> RequestingConsumer:
     """Return the consumer of a request at the leader. If this worker leads the topic and has its sessions in memory, the database is not
     queried: each heartbeat of thousands of consumers would be a query. The topic may then have been deleted moments ago, and the leader
-    refuses the request. Registrations use `_registering`, because a topic of the same name may have been created a moment ago. Raises the
-    errors of `_registering`.
+    refuses the request. Requests that begin something use `_by_database`, because a topic of the same name may have been created a moment
+    ago. Raises the
+    errors of `_by_database`.
     """
     served = served_by(request)
     topic_id = served.leader.led_topic_id(topic)
     if topic_id is None:
-        return await _registering(request, topic, subscription, consumer, holder)
+        return await _by_database(request, topic, subscription, consumer, holder)
     key = SubscriptionKey(topic_id, subscription)
     return RequestingConsumer(served, key, consumer, holder.subject, is_remembered=True)
 
 
-Registering = Annotated[RequestingConsumer, Depends(_registering)]
-AtLeader = Annotated[RequestingConsumer, Depends(_asking)]
+AtLeaderNow = Annotated[RequestingConsumer, Depends(_by_database)]
+AtLeader = Annotated[RequestingConsumer, Depends(_by_memory)]
 
 
 @router.get(
@@ -282,7 +283,7 @@ def _in_all(unread: Mapping[int, int], segment_ids: Sequence[int]) -> int | None
 
 
 @router.post(CONSUMER_PATH, dependencies=[CONSUME], response_model=Begun)
-async def register(asking: Registering, body: Registration) -> Response:
+async def register(asking: AtLeaderNow, body: Registration) -> Response:
     """Begin or resume a session. The answer has the timing that the consumer has to keep. Afterwards, open the assignment
     stream within the grace period, and hold it open.
     """

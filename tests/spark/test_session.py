@@ -49,6 +49,18 @@ def test_without_a_java_there_is_nothing_to_try_again(tmp_path: Path) -> None:
     assert error.startswith("Terminal Spark did not start: it needs Java 17 or newer")
 
 
+def test_an_old_java_is_known_by_any_of_its_last_lines(tmp_path: Path) -> None:
+    """The first lines alone fill a message."""
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text(
+        f"#!/bin/sh\necho {'warning' * 60}\necho java.lang.UnsupportedClassVersionError\nexit 1\n"
+    )
+    java.chmod(0o755)
+    error, _ = session_error(tmp_path)
+    assert error.startswith("Terminal Spark did not start: it needs Java 17 or newer")
+
+
 def test_a_value_that_a_setting_does_not_allow_is_invalid_input(spark: SparkSession) -> None:
     """It escaped as an exception of PySpark, of many lines."""
     with pytest.raises(

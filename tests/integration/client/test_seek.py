@@ -90,6 +90,26 @@ def intend(bench: Bench, target: SeekTarget, *, release_seconds: float = 60.0) -
     )
 
 
+def reader_across_a_split(bench: Bench, producer: Producer, join: Join) -> StreamConsumer:
+    """A consumer that has read all messages of segment 0, which is split, and of its children."""
+    reader = join("a")
+    send(producer, 0)
+    bench.reshape(splitting(0))
+    send(producer, 1)
+    assert take(reader, count=2 * len(KEYS)) == everything(0, 1)
+    return reader
+
+
+def wait_for_no_owner(bench: Bench, consumer: StreamConsumer) -> None:
+    """Wait until the consumer has released its buckets and the leader has taken note."""
+    wait_until(
+        lambda: (
+            consumer.receive(0.02) is None and bench.scalar("SELECT count(*) FROM cleave.bucket_owner") == 0
+        ),
+        message="nobody reads",
+    )
+
+
 def see_through(bench: Bench, intent: Intent, *consumers: StreamConsumer) -> None:
     """Run it, while the consumers do their part; nothing may be delivered before it is committed.
 
@@ -215,10 +235,7 @@ def test_of_two_seeks_the_later_one_waits_and_decides(bench: Bench, producer: Pr
     send(producer, 0)
     assert take(a, count=len(KEYS)) == everything(0)
     first, second = intend(bench, LATEST), intend(bench, EARLIEST)
-    wait_until(
-        lambda: a.receive(0.02) is None and bench.scalar("SELECT count(*) FROM cleave.bucket_owner") == 0,
-        message="nobody reads",
-    )
+    wait_for_no_owner(bench, a)
 
     bench.run_once(second.operation.operation_id)
     assert bench.operation(second.operation.operation_id).state is OperationState.INTENDED
@@ -318,11 +335,7 @@ def test_one_that_moves_cursors_is_not_given_up(bench: Bench, producer: Producer
 def test_one_that_was_refused_while_it_moved_cursors_is_not_given_up_and_reads_again_what_it_moved(
     bench: Bench, producer: Producer, join: Join, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    a = join("a")
-    send(producer, 0)
-    bench.reshape(splitting(0))
-    send(producer, 1)
-    assert take(a, count=2 * len(KEYS)) == everything(0, 1)
+    a = reader_across_a_split(bench, producer, join)
     seek = bench.runner_plane.seek
 
     def refusing(backing_topic: str, subscription: str, instant_ms: int) -> None:
@@ -332,10 +345,7 @@ def test_one_that_was_refused_while_it_moved_cursors_is_not_given_up_and_reads_a
 
     monkeypatch.setattr(bench.runner_plane, "seek", refusing)
     operation_id = intend(bench, EARLIEST).operation.operation_id
-    wait_until(
-        lambda: a.receive(0.02) is None and bench.scalar("SELECT count(*) FROM cleave.bucket_owner") == 0,
-        message="nobody reads",
-    )
+    wait_for_no_owner(bench, a)
     refused = []
 
     def cancel(checkpoint: str) -> None:
@@ -381,16 +391,9 @@ def test_a_runner_that_looked_before_it_was_asked_to_give_up_goes_no_further(
 def test_a_runner_that_dies_between_two_cursors_leaves_it_to_the_next(
     bench: Bench, producer: Producer, join: Join
 ) -> None:
-    a = join("a")
-    send(producer, 0)
-    bench.reshape(splitting(0))
-    send(producer, 1)
-    assert take(a, count=2 * len(KEYS)) == everything(0, 1)
+    a = reader_across_a_split(bench, producer, join)
     intent = intend(bench, EARLIEST)
-    wait_until(
-        lambda: a.receive(0.02) is None and bench.scalar("SELECT count(*) FROM cleave.bucket_owner") == 0,
-        message="nobody reads",
-    )
+    wait_for_no_owner(bench, a)
     bench.plane.seek(bench.log_of(0), "billing", 0)
 
     assert a.receive(0.1) is None
@@ -465,11 +468,7 @@ def test_deliveries_are_counted_from_anew(bench: Bench, producer: Producer, join
 def test_what_is_pruned_cannot_be_read_again_and_stops_nothing(
     bench: Bench, producer: Producer, join: Join
 ) -> None:
-    a = join("a")
-    send(producer, 0)
-    bench.reshape(splitting(0))
-    send(producer, 1)
-    assert take(a, count=2 * len(KEYS)) == everything(0, 1)
+    a = reader_across_a_split(bench, producer, join)
     intent = intend(bench, EARLIEST)
     assert garbage_collector.collect(bench.store, bench.planes, retention_minutes=0).segments == {TOPIC: (0,)}
     for operation in bench.live_operations():
@@ -482,11 +481,7 @@ def test_what_is_pruned_cannot_be_read_again_and_stops_nothing(
 
 
 def test_a_log_that_is_gone_is_passed_over(bench: Bench, producer: Producer, join: Join) -> None:
-    a = join("a")
-    send(producer, 0)
-    bench.reshape(splitting(0))
-    send(producer, 1)
-    assert take(a, count=2 * len(KEYS)) == everything(0, 1)
+    a = reader_across_a_split(bench, producer, join)
     bench.plane.delete_segment(bench.log_of(0))
 
     see_through(bench, intend(bench, EARLIEST), a)

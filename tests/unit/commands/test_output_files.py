@@ -47,11 +47,12 @@ def test_a_command_refuses_the_path_before_it_reads_the_database(
 
 def test_the_check_changes_no_file(tmp_path: Path) -> None:
     (tmp_path / "old.html").write_bytes(b"old")
+    (tmp_path / "link").symlink_to(tmp_path / "target")
     os.mkfifo(tmp_path / "pipe")
-    for name in ("new.html", "old.html", "pipe"):
+    for name in ("new.html", "old.html", "pipe", "link"):
         demand_writable(tmp_path / name)
 
-    assert {path.name for path in tmp_path.iterdir()} == {"old.html", "pipe"}
+    assert {path.name for path in tmp_path.iterdir()} == {"old.html", "pipe", "link"}
     assert (tmp_path / "old.html").read_bytes() == b"old"
 
 

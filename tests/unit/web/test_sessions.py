@@ -36,13 +36,17 @@ def test_a_worker_without_the_lease_never_sends_a_consumer_back_to_itself(leader
     assert "no worker leads topic://acme/shop/orders at the moment" in answer.json()["reason"]
 
 
-def test_only_a_registration_reads_the_topic_from_the_database() -> None:
+def test_only_requests_that_begin_something_read_the_topic_from_the_database() -> None:
     """A topic of the same name may have been created a moment ago; the leader still has the sessions of its predecessor."""
-    requests = list[Request]()
+    requests, logs = list[Request](), list[int]()
 
     def submit(request: Request) -> None:
         requests.append(request)
         request.done.set_result(None)
+
+    def make_log(topic_id: int, _subscription: str) -> SimpleNamespace:
+        logs.append(topic_id)
+        return SimpleNamespace(data_plane="embedded", backing_topic="dead-letters")
 
     served = SimpleNamespace(
         leader=SimpleNamespace(
@@ -52,17 +56,19 @@ def test_only_a_registration_reads_the_topic_from_the_database() -> None:
             timing=ConsumerTiming(10.0),
         ),
         layouts=SimpleNamespace(find=lambda _topic: (2, OWN)),
+        dead_letters=SimpleNamespace(make=make_log),
     )
-    client = AppClient(
-        create_app(cast(Any, served), SECRET, Slots(10), computers=Computers(), address=OWN),
-    )
-    consumer, options = PATH.removesuffix("/assignment"), {"headers": bearer(token_for())}
+    client = AppClient(create_app(cast(Any, served), SECRET, Slots(10), computers=Computers(), address=OWN))
+    consumer = PATH.removesuffix("/assignment")
+    options = {"json": {"incarnation": "f00d"}, "headers": bearer(token_for())}
 
-    client.post(f"{consumer}/pulse", json={"incarnation": "f00d"}, **options)
-    answer = client.post(consumer, json={"incarnation": "f00d"}, **options)
+    client.post(f"{consumer}/pulse", **options)
+    answer = client.post(consumer, **options)
+    client.post(f"{consumer}/dead-letters", **options)
 
     assert [request.key.topic_id for request in requests] == [1, 2]
     assert answer.json()["topic_id"] == 2
+    assert logs == [2]
 
 
 def test_a_topic_that_the_leader_remembers_and_that_is_gone_is_registered_again() -> None:

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from controller.bundles.domain.balancing.balance import BalanceInputs, balance, observed, place
+from controller.bundles.domain.balancing.balance import BalanceInputs, _limited, balance, observed, place
 from controller.bundles.domain.balancing.document import read_inputs, write_inputs
-from controller.bundles.domain.balancing.moves import MoveRefusalReason
+from controller.bundles.domain.balancing.moves import Move, MoveReason, MoveRefusalReason
 from controller.bundles.domain.balancing.placement.occupancy import Occupancy
 from controller.bundles.domain.balancing.settings import BalanceSettings
 from controller.bundles.domain.balancing.state import BalanceState
@@ -99,6 +99,24 @@ def test_an_exchange_is_within_the_limit_or_waits_whole(limit: int, made: int) -
     assert [move.bundle_id for move in verdict.moves] == [bundle_id(at) for at in (2, 4, 3, 0)[:made]]
     said = [(r.value, r.needed) for r in verdict.refusals if r.reason is MoveRefusalReason.MOVE_LIMIT]
     assert said == ([] if made == 4 else [(4, limit)])
+
+
+def test_a_move_takes_the_place_of_an_exchange_that_does_not_fit() -> None:
+    """Otherwise an exchange that is larger than the limit would end all moves for good."""
+    alone, back, forth, last = (
+        Move(name, "a", "b", 1.0, "byte_rate", reason)
+        for name, reason in (
+            ("alone", MoveReason.OVERLOADED),
+            ("back", MoveReason.SWAP),
+            ("forth", MoveReason.OVERLOADED),
+            ("last", MoveReason.OVERLOADED),
+        )
+    )
+
+    kept, [refusal] = _limited([alone, back, forth, last], replace(TRANSFER, max_moves_per_cycle=2))
+
+    assert kept == [alone, last]
+    assert (refusal.value, refusal.needed) == (4, 2)
 
 
 def test_an_exchange_of_which_a_move_has_no_place_is_dropped_whole() -> None:
