@@ -84,11 +84,10 @@ WRITE = Prepared(
      RETURNING t.topic_id)
     , operation AS (
         INSERT INTO cleave.operation
-               (topic_id, kind, request_key, origin, actor, reason, decision_id, parameters, deadline, kept_until)
+               (topic_id, kind, request_key, origin, actor, reason, decision_id, parameters, intended_at, deadline, kept_until)
         SELECT g.topic_id, g.kind, g.request_key, g.origin, g.actor, g.reason, g.decision_id, CAST(g.parameters AS jsonb),
-               clock_timestamp() + make_interval(secs => g.deadline_seconds),
-               clock_timestamp() + make_interval(secs => g.keep_seconds)
-          FROM topic JOIN given g USING (topic_id) ORDER BY g.topic_id
+               g.instant, g.instant + make_interval(secs => g.deadline_seconds), g.instant + make_interval(secs => g.keep_seconds)
+          FROM (SELECT g.*, clock_timestamp() AS instant FROM topic JOIN given g USING (topic_id)) g ORDER BY g.topic_id
      RETURNING operation_id, topic_id, deadline, token)
     , parent AS (
         INSERT INTO cleave.operation_parent (operation_id, topic_id, segment_id, ordinal)

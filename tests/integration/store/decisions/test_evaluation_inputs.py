@@ -122,6 +122,8 @@ def test_what_lies_in_a_segment_of_a_split_to_keep_is_kept_until_then(driver: St
     )
     span = (to_ms(since), to_ms(until))
 
+    assert span[1] - span[0] == 7_200_000, "exactly as long as wanted: a millisecond less reads as 120 min"
+    assert until - since == timedelta(hours=2)
     assert situation(driver, topic_id).kept == {1: span, 2: span}
     driver.split(topic_id, 1)
     driver.reshape(topic_id, lambda layout: plan_heal(layout, 2))
