@@ -28,8 +28,8 @@ SPANS = 400
 
 def picture(run: Simulation, capacity: LoadStats) -> dict[str, Any]:
     """Return the data of one simulation's chart: the lines `load` (of the topic), `segments` and `max_load` (of a segment), each with up
-    to POINTS points every `step_ms` from `start_ms` on; `acts`, the first ACTS actions as `_act` describes them, and `more_acts`, the
-    number of actions left out; `refusals` (see `_refusals`), and `ring` (see `ring`).
+    to POINTS points every `step_ms` from `start_ms` on, the largest value of each interval; `acts`, the first ACTS actions as `_act`
+    describes them, and `more_acts`, the number of actions left out; `refusals` (see `_refusals`), and `ring` (see `ring`).
 
     `capacity`: the rates that one segment can carry, in which `load` is counted. `max_load` is counted as in `run`, which must have the
     same capacity.

@@ -162,8 +162,9 @@ def build_judged(
     `reports` has the counted reports (cluster, broker, instant_ms), `figures` is the result of `bundle_load.build`, and `namespaces` that
     of `build_namespaces`. A bundle is identified by its cluster, namespace and lower_bound: `gone` is true for a stored bundle if no bundle
     in force begins at its lower_bound. A bundle with an unchanged upper_bound that no broker reported, and whose stored owner is not in
-    `reports`, has its stored figures, until the owner counts as gone. seen_row_version is the version of the stored row (0: never stored);
-    seen_namespace_version that of the stored boundaries, or 0 if the boundaries are to be written.
+    `reports`, has its stored figures, until the owner counts as gone. modified_at_ms is the instant of the report of the
+    figures, or the window's end without a report; for kept figures and a gone bundle the stored value. seen_row_version is the version of
+    the stored row (0: never stored); seen_namespace_version that of the stored boundaries, or 0 if the boundaries are to be written.
     """
     tables = {"figures": figures, "reports": reports, "namespaces": namespaces}
     bounds = {"gone_ms": window.gone_ms, "end_ms": window.end_ms}

@@ -27,8 +27,8 @@ _ROUTINE_LINES: Final = ("WARNING: Using incubator modules", "NOTE: Picked up", 
 
 
 class JavaOutput:
-    """A pipe for the output of Java. A thread forwards all lines to standard error, and keeps the last 20. Java writes
-    to the descriptor `pipe`, of which the caller closes its own copy.
+    """A pipe for the output of Java. The constructor starts a thread that forwards all lines to standard error, and keeps
+    the last 20. Java writes to the descriptor `pipe`, of which the caller closes its own copy.
     """
 
     def __init__(self) -> None:

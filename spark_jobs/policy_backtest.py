@@ -311,9 +311,9 @@ def _simulate_case(
 
 
 def drawn(series: LoadSeries, seed: int) -> LoadSeries:
-    """Return the series unchanged for seed 0. For any other seed return a copy in which each step's incoming messages are drawn at random
-    around the recorded number; equal seeds give equal series. The other metrics of a step change in proportion. A step without recorded
-    incoming messages is unchanged.
+    """Return the series unchanged for seed 0. For any other seed return a copy in which each step's incoming messages are drawn from a
+    Poisson distribution around the recorded number; equal seeds give equal series. The other metrics of a step change in proportion.
+    A step without recorded incoming messages is unchanged.
     """
     if seed == 0:
         return series

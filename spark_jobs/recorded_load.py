@@ -88,7 +88,9 @@ def series_of(recording: Recording, rows: pa.Table) -> LoadSeries:
     window is not recent (`load_series.last_windows`).
 
     The series has the distribution of the load over the ring (one row per step, see `_shares`), which is even in steps without a recent
-    window. It has none if all rates are of the whole ring, or if there are no rows. Raises InvalidInput if the recording has no whole step.
+    window. It has none if all rates are of the whole ring, or if there are no rows. Raises InvalidInput if the recording has no whole
+    step or a sum is infinite, InvalidRange for a range that is not valid, and, if the series has a distribution, the errors of
+    `base_policy`.
     """
     ends = rows.column("window_end_ms").to_numpy()
     windows, window_of_row = np.unique(ends, return_inverse=True)

@@ -67,8 +67,8 @@ class AdoptTopic(TopicRequest):
     @model_validator(mode="before")
     @classmethod
     def _named_after_old(cls, values: Any) -> Any:
-        """Use the name of the old topic if the request has no `topic` or an empty one. Other values than a dict with `old` as a text are
-        returned unchanged.
+        """Return a copy of the values with the full name of the old topic as `topic`. Values that have a `topic` which is not empty, and
+        values other than a dict with `old` as a text, are returned unchanged.
         """
         if isinstance(values, dict) and not values.get("topic") and isinstance(values.get("old"), str):
             return {**values, "topic": topic_name(values["old"])}

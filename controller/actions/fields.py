@@ -131,7 +131,9 @@ def _read_pairs(texts: Any, convert: Callable[[str], object]) -> Any:
 
 
 def _json(text: str) -> object:
-    """Return the JSON value of the text; the text itself if it is not JSON."""
+    """Return the JSON value of the text; `NaN`, `Infinity` and `-Infinity` are numbers too. Return the text itself if the
+    text is not JSON, or is a number or nesting that is too large to read.
+    """
     try:
         return json.loads(text, parse_float=_finite)
     except (ValueError, RecursionError):  # The value is plain text, or a value that no parameter can hold.

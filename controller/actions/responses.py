@@ -192,8 +192,9 @@ class OperationResponse(OperationDocument, Response):
     )
 
     def sentence(self) -> str:
-        """Return a sentence with the id, kind, sealed segments, topic and state of the operation; for a dry run, with the
-        segments to seal and create, or that the action would be accepted if it would create no segments.
+        """Return a sentence with the id, kind, parents, topic and state of the operation. For a dry run: the topic, the
+        epoch of its layout, the kind, the subscription (epoch and subscription only if there is one), and the segments
+        to seal and create, or that the action would be accepted if it would create none.
         """
         if not self.dry_run:
             sealed_text = f" of segment {', '.join(map(str, self.parents))}" if self.parents else ""

@@ -226,11 +226,12 @@ def create(context: Context, request: CreateSubscription) -> OperationResponse:
     the request names no consumers, a stream subscription gets the consumers of the topic's policy, any other `cleave`.
     A repeated request is not checked again for standard consumers.
 
-    Raises TopicNotFound, TopicNotLive, InvalidInput for a name that the data plane does not permit, Conflict if the name
-    is taken or the request key was used for another request, and InvalidPolicy if the policy is needed and not readable
-    (a repeated request too). For standard consumers, also raises Conflict unless the kind is STREAM, or if they would read
-    a segment before its ancestors, Unsupported if the data plane has no gates or consumers of another type are attached,
-    and the errors of the data plane.
+    Raises TopicNotFound, TopicNotLive, InvalidInput for a name that the data plane does not permit, Conflict if the
+    name is taken, also by a subscription that is being deleted, or if the request key was used for another subscription
+    or kind of operation, and InvalidPolicy if the policy is needed and not readable (a repeated request too). For
+    standard consumers, also raises Conflict unless the kind is STREAM, or if they would read a segment before its
+    ancestors, Unsupported if the data plane has no gates or consumers of another type are attached, and the errors of
+    the data plane.
     """
     with context.store.transaction() as tx:
         topic = topics.find_topic(tx, request.topic)
@@ -269,7 +270,7 @@ def _consumers_of_policy(tx: Connection, topic: TopicRow, kind: SubscriptionKind
 def delete(context: Context, request: DeleteSubscription) -> OperationResponse:
     """Write the intent to delete the subscription, and return its operation after the wait that the context allows.
     Raises TopicNotFound, TopicNotLive, SubscriptionNotFound, and Conflict if the subscription is being deleted already
-    or the request key was used for another request.
+    or the request key was used for another subscription or kind of operation.
     """
     journal_request = context.journal_request(request.reason)
     intent = subscription_admin.delete_subscription(
@@ -280,7 +281,8 @@ def delete(context: Context, request: DeleteSubscription) -> OperationResponse:
 
 def set_sharing(context: Context, request: SetSharing) -> SharingResponse:
     """Set the given fields of the sharing; a field that is null keeps its value. Return the fields of the request, so a
-    field that was not given is null, whatever its value is. All fields are set together or not at all.
+    field that was not given is null, whatever its value is. All fields are set together or not at all. A subscription
+    that is being deleted is accepted.
 
     Raises InvalidInput if there is nothing to set, TopicNotFound, SubscriptionNotFound, and Conflict if standard
     consumers read the subscription and `parents_block` is False. If the given consumers differ from the present kind,
@@ -310,7 +312,8 @@ def seek(context: Context, request: SeekSubscription) -> SeekResponse:
 
     Raises InvalidInput for an invalid target, TopicNotFound, TopicNotLive, SubscriptionNotFound, Unsupported if a broker
     keeps the layout, and Conflict for a target that the kind of subscription does not permit, if standard consumers
-    would read a segment before its ancestors, or if the request key was used for another request.
+    would read a segment before its ancestors, or if the request key was used for another subscription or kind of
+    operation. A repeated request returns the first seek, also if its target differs.
     """
     target, release_seconds = parse_seek_target(request.to), request.release_seconds
     if release_seconds is None:

@@ -171,9 +171,9 @@ def create(context: Context, request: CreateTopic) -> OperationResponse:
 
 def delete(context: Context, request: DeleteTopic) -> DeletionResponse:
     """Write the intent to delete the topic, which may still be being created, and return its operation after the wait
-    that the context allows. A dry run also returns the segments that the topic would lose. Raises TopicNotFound,
-    TopicNotLive if the topic is being deleted already, TopicHeld if the topic is held or not verified, and Conflict if
-    the request key was used for another request.
+    that the context allows. A dry run also returns the segments that the topic would lose, active and sealed. Raises
+    TopicNotFound, TopicNotLive if the topic is being deleted already, TopicHeld if the topic is held or not verified,
+    and Conflict if the request key was used for another topic or kind of operation.
     """
     segments = None
     if context.dry_run:

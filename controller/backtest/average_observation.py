@@ -41,7 +41,9 @@ class FollowedAverageObservation(Observation):
 
 
 class SteadyAverageObservation(Observation):
-    """Observation for a rule of moving averages, of a series whose spread is steady: all averages are known in advance."""
+    """Observation for a rule of moving averages, of a series whose spread is steady: all averages are known in advance.
+    The constructor computes the averages of the topic's load, from which the averages of segments follow.
+    """
 
     can_look_ahead = True
 

@@ -95,8 +95,8 @@ class SteadyAverages:
         self.next_load = [self._next_load(row) for row in range(len(metrics))]
 
     def _running(self, decay: float) -> Floats:
-        """Return `[report, metric]`: the average that began at 0 with the series; a report without an observation leaves it
-        unchanged. `decay` is the factor by which a report reduces the weight of the earlier ones.
+        """Return `[report, metric]`: the average of the topic's load that began at 0 with the series; a report without an
+        observation leaves it unchanged. `decay` is the factor by which a report reduces the weight of the earlier ones.
         """
         averages = np.zeros_like(self.load)
         value = np.zeros(self.load.shape[1])

@@ -25,9 +25,10 @@ class Reports:
     tick is at its end.
 
     `measured[report, metric]`: the mean over the window that ends with the report, NaN if nothing is known.
-    `known[report]`: True if the report was observed, that is, if all four means are known. `steps`: the step of the series
-    at which each report ends. `metrics`: indexes of the metrics that are ever above 0; the first metric if there is none.
-    `resumptions`: the reports that end a gap: observed reports after a report that was not. `per_tick` reports form a tick.
+    `known[report]`: True if the report was observed, that is, if all four means are known; `known_reports` are the reports
+    that were. `milliseconds`: time between two reports. `steps`: the step of the series at which each report ends.
+    `metrics`: indexes of the metrics that are ever above 0; the first metric if there is none. `resumptions`: the reports
+    that end a gap: observed reports after a report that was not. `per_tick` reports form a tick.
     """
 
     def __init__(self, series: LoadSeries, grain: Grain) -> None:

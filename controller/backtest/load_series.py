@@ -62,8 +62,8 @@ class LoadSeries:
             self._check_shares(self.shares)
 
     def _check_shares(self, shares: Floats) -> None:
-        """Raise InvalidInput for shares with a wrong number of rows or bins, negative shares, or a row that does not
-        add up to 1.
+        """Raise InvalidInput unless `shares` has one row or one row per step, a number of bins that divides 65536, and
+        values of at least 0 that add up to 1 in each row.
         """
         if shares.ndim != 2 or shares.shape[0] not in (1, self.steps):
             raise InvalidInput(

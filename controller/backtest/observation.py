@@ -55,7 +55,9 @@ class Observation:
         self.upto = -1
 
     def advance(self, tick: int) -> None:
-        """Add the observed reports from the last call of `advance` or `relayout` up to the end of this tick."""
+        """Add the observed reports from the last call of `advance` or `relayout` up to the end of this tick. Ticks must not
+        decrease.
+        """
         rows = slice(self.upto + 1, self.reports.last_of(tick) + 1)
         self.upto = rows.stop - 1
         reports = np.flatnonzero(self.reports.known[rows]) + rows.start

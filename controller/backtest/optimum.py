@@ -38,8 +38,8 @@ def lower_bound(
 
 
 def _after_changes(cost_by_count: Floats, change_cost: Floats) -> Floats:
-    """Return the least cost, in segment-seconds, to have each number of segments after a change. `cost_by_count[topic, count]` is the
-    cost before it, `change_cost` the cost of adding that number of segments, ascending by the same amount.
+    """Return the least cost, in segment-seconds, to have each number of segments after a change or none. `cost_by_count[topic, count]`
+    is the cost before it, `change_cost` the cost of adding that number of segments, ascending by the same amount.
 
     Since the cost of changes is convex, the best predecessor of every number is a prefix or a suffix minimum, so the
     computation takes time × segments in total.

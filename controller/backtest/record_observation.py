@@ -214,9 +214,9 @@ class SideObservation(CrossingObservation):
         self.shown = {i: self.shown[i] for i in self.ids if i in self.shown}
 
     def records(self, tick: int) -> dict[int, LoadRecord]:
-        """Return, by segment id, the record of every segment that has a record. Rates and `modified_at` are those of the first
-        observation, of the last crossing of a threshold, or of the last `settle`, whichever was last; `cold_since` is up to
-        date. `observed_at` is the last observation before the next gap; in a gap, the last before this gap.
+        """Return, by segment id, the record of every segment that has a record. Rates and `modified_at` are up to date
+        as of the first observation, the last crossing of a threshold, or the last `settle`, whichever was last; `cold_since`
+        is always up to date. `observed_at` is the last observation before the next gap; in a gap, the last before this gap.
         """
         heard_at = self._heard_at(tick)
         if heard_at != self.heard_at:

@@ -115,9 +115,9 @@ class RecordArrays:
         return indexes
 
     def room(self, shares: Floats) -> list[tuple[float, float]]:
-        """Return, for each metric, the lowest and the highest rate of the topic between which no segment with these
-        shares (0..1 of the topic's load) crosses a threshold; infinite if there is no bound, exact except for rounding.
-        Each segment must have a record.
+        """Return, for each metric of the arrays, the lowest and the highest rate of the topic between which no segment with
+        these shares (0..1 of the topic's load) crosses a threshold; infinite if there is no bound, exact except for
+        rounding. Each segment must have a record.
         """
         bounds = []
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -141,8 +141,8 @@ class RecordArrays:
 
     def _observe_cold(self, rates: Sequence[Floats], instants: Wholes) -> None:
         """Set `cold_since` after the observations: NOT_COLD for a segment that is not cold at the last one, unchanged
-        for a segment that was cold before, has cold written rates, and stayed cold, otherwise the first observation
-        since which it is cold.
+        for a segment that was cold before, has cold written rates, and stayed cold, otherwise the instant of the first
+        observation since which it is cold.
         """
         cold = self._is_cold(rates)
         warm = ~cold

@@ -76,7 +76,9 @@ class Score:
 
 
 def score(simulation: Simulation, prices: Prices | None = None) -> Score:
-    """Return the figures of a simulation. `prices` None stands for the default prices."""
+    """Return the figures of a simulation. Its figures of reshapes count only reshapes that took effect. `prices` None
+    stands for the default prices.
+    """
     prices = prices or Prices()
     step = simulation.series.step_seconds
     segments = simulation.segments

@@ -263,9 +263,10 @@ class _Run:
 
     def _evaluate(self, tick: int) -> bool:
         """Evaluate the rule at this tick: add the measurements, commit the reshapes that are due, and begin the
-        reshapes that the rule chooses. If the rule chooses an action while reports are deferred (`settle`), its answer
-        with these reports counts instead. Return True if the rule took an action, or if a running reshape was
-        committed. Raises the planners' errors, and the errors of `_begin`.
+        reshapes that the rule chooses, which take effect at once if there is no actuation time. If the rule chooses an
+        action while reports are deferred (`settle`), its answer with these reports counts instead. Return True if the
+        rule took an action, or if a running reshape was committed. Raises the planners' errors, and the errors of
+        `_begin`.
         """
         self.observation.advance(tick)  # before the layout changes, because the reports are of the old layout
         has_changed = self._commit_due(tick)
@@ -375,8 +376,8 @@ class _Run:
         )
 
     def _commit_due(self, tick: int) -> bool:
-        """Apply to the layout the reshapes that take effect by the first step after the tick. Pass the layout to the
-        observation, and remove old sealed segments. Return True if there were such reshapes.
+        """Apply to the layout, and record, the reshapes that take effect by the first step after the tick. Pass the layout
+        to the observation, and remove old sealed segments. Return True if there were such reshapes.
         """
         due = [pending for pending in self.pending if pending.begins <= self.step_after(tick)]
         if not due:
@@ -417,7 +418,8 @@ class _Run:
 
     def _next_look(self, tick: int) -> int:
         """Return the first tick after this one at which the answer can differ, because the evaluation ceases to be
-        valid, a reshape takes effect, the consumers change or the load has changed; `ticks` if there is none.
+        valid, a reshape takes effect, the number of consumers changes, or `next_news` of the observation finds a change;
+        `ticks` if there is none.
         """
         limit = self.ticks
         verdict = self.progress.verdicts[-1].evaluation

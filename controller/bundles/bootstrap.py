@@ -58,7 +58,9 @@ class Bundles:
         return self.reader.cluster
 
     def collector(self, interval_seconds: float) -> BundleCollector:
-        """Return a collector that reads the brokers of the cluster at the interval. Raises InvalidInput for an interval of 0 s or less."""
+        """Return a collector, not started, that reads the brokers of the cluster at the interval and writes their reports to `area`. Raises
+        InvalidInput for an interval of 0 s or less.
+        """
         from controller.bundles.services.collector import BundleCollector
 
         name = process_name().replace(":", "-").lstrip("-")
@@ -71,9 +73,9 @@ class Bundles:
 
         The window ends at `window_end_ms` (milliseconds since the Unix epoch), or now if that is None or 0. `applied` of the result is
         False if nothing was merged: no file of brokers landed, or this run, this window or a later one was merged before. Files that
-        cannot be read are quarantined in any case. Raises StoreUnavailable, OSError if the storage of the reports does not answer,
-        InvalidInput for a window of 0 s or less, and the errors of the Spark session. The call opens a connection pool of its own and
-        closes it.
+        cannot be read are quarantined in any case. After a merge, the topics of hot bundles are stored in `area`. Raises StoreUnavailable,
+        OSError if the storage of the reports does not answer, InvalidInput for a window of 0 s or less, and the errors of the Spark
+        session. The call opens a connection pool of its own and closes it.
         """
         from controller.bundles.services.aggregation import aggregate, window_ending_at
 
@@ -113,8 +115,9 @@ class Bundles:
         `bundle_max_splits` splits and `bundle_max_unloads` unloads. Return a report for each claimed proposal. `cycle_id` must be a
         cycle of the cluster. `claimant` names the process in the claims.
 
-        Stale proposals and approved merges are refused, and approved proposals of namespaces in dry run are left. An action that fails is
-        recorded and raises no error. Raises StoreUnavailable, and LostRace if another process has changed a claimed proposal.
+        Proposals that were approved more than an hour ago and are not being applied, and approved merges, are refused. Approved proposals
+        of namespaces in dry run are left. An action that fails is recorded and raises no error. Raises StoreUnavailable, and LostRace if
+        another process has changed a claimed proposal.
         """
         from controller.bundles.services import balancer
         from controller.bundles.services.balancer import ApplySettings

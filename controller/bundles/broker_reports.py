@@ -201,8 +201,8 @@ class ReportArea:
         return {row["broker"] for row in table.to_pylist() if row["cluster"] == cluster}
 
     def publish_hot_topics(self, window_end_ms: int, topics: pa.Table) -> None:
-        """Store the topics of hot bundles of a window. The last of several runs of a window replaces the others. Raises OSError if the
-        storage does not answer.
+        """Store the topics of the hot bundles of the window that ends at `window_end_ms` (milliseconds since the Unix epoch), and replace
+        the topics that an earlier run stored for this window. Raises OSError if the storage does not answer.
         """
         path = f"{HOT_TOPICS}/{day_directory(window_end_ms)}/{format_tick(window_end_ms)}.parquet"
         with self.location.writing(path) as stream:

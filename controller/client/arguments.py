@@ -90,8 +90,8 @@ def checked(function: Function, *, has_self: bool = False, call: str | None = No
     """Return `function` with a check: it raises InvalidInput for an argument of a wrong type, and for a
     number beyond its bound; for an async function when the call is awaited.
 
-    If `has_self`, the first argument is not checked. `call` is the call as an application writes it, if it
-    differs from that of `function`.
+    If `has_self`, the first argument is not checked. `call` is the call as an application writes it, for
+    messages; None: as `_call_of` returns it.
     """
     demand = _Arguments(function, has_self=has_self, call=call or _call_of(function)).demand
     if is_awaited(function):
@@ -205,9 +205,9 @@ def _refusal(name: str, hint: Any, value: Any) -> str:
 
 def _accepts(hint: Any) -> Accepts:
     """Return a check that a value has the type `hint`. The items of a sequence or a mapping are checked too,
-    the items of a tuple or an iterable are not. True, False and NaN are no numbers. Text is neither a
-    sequence nor an iterable. A function that must be awaited is no Callable. Any object with the members of a
-    protocol has the type of the protocol.
+    the items of a tuple or an iterable are not. A whole number also has the type float; True, False and NaN
+    are no numbers. Text and bytes are neither sequences nor iterables. A function that must be awaited is no
+    Callable. Any object with the members of a protocol has the type of the protocol.
     """
     origin = get_origin(hint)
     if hint is Any or hint is object or isinstance(hint, TypeVar):
@@ -250,9 +250,9 @@ def _is_nan(value: object) -> bool:
 
 
 def _holds_only(kind: type, checks: Sequence[Accepts]) -> Accepts:
-    """Return a check that a value is a mapping whose keys and values, or a sequence whose items, are
-    accepted. Text is not a sequence. `checks` has one check for the keys and one for the values, or one for
-    the items.
+    """Return a check that a value is of the type `kind`, a mapping whose keys and values, or a sequence whose
+    items, are accepted. Text and bytes are not sequences. `checks` has one check for the keys and one for the
+    values, or one for the items.
     """
 
     def accepts(value: Any) -> bool:

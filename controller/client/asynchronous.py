@@ -143,7 +143,8 @@ class AsyncConsumer(AsyncClient[Consumer], Generic[Consumer, Item]):
 
     async def receive(self, timeout_seconds: float | None = None) -> Item | None:
         """Return the next item, waiting up to `timeout_seconds`, or without end if None. Return None if there
-        is none. If the task is cancelled, the next call returns the item that this call has taken.
+        is none. If the task is cancelled, the next call, of any task, returns the item that this call has
+        taken, unless the item belongs to another consumer by then.
 
         Raises the errors of the synchronous `receive`, and InvalidInput before `async with` and after
         `close`.
@@ -189,8 +190,8 @@ class AsyncConsumer(AsyncClient[Consumer], Generic[Consumer, Item]):
         """Receive an item into `_received`, waiting up to `seconds`, unless an item waits there for a task
         already.
 
-        Runs in the thread. Raises the errors of `_receive`, and InvalidInput before `async with`. Drops items
-        of cancelled tasks that belong to another consumer by this time; the others are returned first.
+        Runs in the thread. Raises the errors of `_receive`, and InvalidInput before `async with`. First drops
+        the items in `_received` that belong to another consumer by this time.
         """
         consumer = self._opened()
         for item in [item for item in self._received if not self._is_own(consumer, item)]:

@@ -149,8 +149,9 @@ class Attachment(ReaderSlot[LogReader]):
 
     def take(self, logs: LogClient, subscription: str, owner: str, claim: StoredPosition) -> LogReader:
         """Open the reader of the bucket, set `stored` to the position that `claim` returns, and return the
-        reader. Raises the errors of `LogClient.open_reader` and of `claim`; if `claim` raises, the reader is
-        closed. Runs in the opening thread, as the `open_reader` of `open`.
+        reader. The reader of an earlier owner of the bucket is disconnected. Raises the errors of
+        `LogClient.open_reader` and of `claim`; if `claim` raises, the reader is closed. Runs in the opening
+        thread, as the `open_reader` of `open`.
         """
         owned = self.owned
         reader = logs.open_reader(
@@ -233,8 +234,9 @@ class Attachments:
 
     def adopt(self, assignment: Assignment | None) -> list[OwnedBucket]:
         """Follow an assignment (None: without buckets): close the attachments whose buckets are no longer
-        owned in the same generation, update the other attachments, and create attachments for added buckets,
-        which `open_due` opens; for a bucket that was lost, after a delay.
+        owned in the same generation, update the other attachments, and create missing attachments of buckets
+        that are to be read, which `open_due` opens; after `lose`, with a delay. An attachment that
+        `close_all_in_background` closed counts as missing.
 
         Return the owned buckets without an attachment that the leader wants released or that `release` has
         released, in the order of the assignment. The caller reports these buckets as released, repeatedly. A

@@ -24,7 +24,7 @@ class BackgroundCalls:
 
     def __init__(self, threads: int, name: str) -> None:
         """Create `threads` threads, which is the number of simultaneous calls. The threads start with the
-        first call.
+        first call. `name` is the beginning of their names.
         """
         self._lock = threading.Lock()
         self._waiting: queue.SimpleQueue[Call | None] = queue.SimpleQueue()

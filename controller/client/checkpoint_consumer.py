@@ -206,8 +206,9 @@ class CheckpointConsumer(OneProcess, ClosesOnExit):
     # Starting position.
 
     def _begin(self, start: Checkpoint | Start | datetime) -> None:
-        """Start at this position in all segments; after an error the position of every segment is unchanged.
-        Raises the errors of `_places`, and InvalidInput for an instant without a time zone.
+        """Request the layout, and start at this position in all segments, with new readers. After an error
+        the readers and the position of every segment are unchanged. Raises the errors of `_places`, and
+        InvalidInput for an instant without a time zone.
         """
         if isinstance(start, datetime):
             instant_of(start)
@@ -266,7 +267,7 @@ class CheckpointConsumer(OneProcess, ClosesOnExit):
         """Follow this layout, and read the segments that need not wait.
 
         Read added segments from their beginning; forget segments that left the layout and are done. Segments
-        that left it before their end are still read.
+        that left it before their end are still read; later segments that share keys with them wait for them.
         """
         for segment_id in layout.segments.keys() - self._positions.keys() - self._done:
             self._positions[segment_id] = None

@@ -513,11 +513,11 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
     ) -> CheckpointBatch | None:
         """Return the next batch of the segment, and advance its position.
 
-        If the segment belongs to another member by then, drop it and return None. Also return None if there
-        are no messages at present, while a query of the log is in progress, and if the log is out of reach.
-        Raises DataGone. The reader of a segment that is read to its end is dropped. Its end is reported at
-        once if the segment has no position (no message, no stored position, no start time), otherwise when a
-        checkpoint with the end is stored.
+        If the segment may belong to another member by then, drop it and return None. Also return None if
+        there are no messages at present, while a query of the log is in progress, and if the log is out of
+        reach. Raises DataGone. The reader of a segment that is read to its end is dropped. Its end is
+        reported by the next poll if the segment has no position (no message, no stored position, no start
+        time), otherwise when a checkpoint with the end is stored.
         """
         segment = self._segments[segment_reader.segment_id]
         is_sealed = all(bucket.sealed for bucket in segment.buckets)

@@ -18,8 +18,9 @@ def merged(kept: Iterable[Checkpoint]) -> Checkpoint:
 
     A segment that any member has read to its end is done. Any other segment is where its latest owner left
     it, the member with the highest generation of the segment; a position without a generation counts as
-    earlier than every position with a generation. Of equal generations the later position counts. Raises
-    InvalidInput for checkpoints of different topics, and if there is no checkpoint.
+    earlier than every position with a generation. Of equal generations the later position counts. The result
+    has the highest epoch. Raises InvalidInput for checkpoints of different topics, and if there is no
+    checkpoint.
     """
     values = list(kept)
     if not values:

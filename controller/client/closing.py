@@ -134,7 +134,8 @@ def close_and_deregister(
     `what` names the consumer in the log. If `close` exceeds its time, this is logged, and `close` continues
     in a background thread. `deregister` is not awaited beyond its time limit. It runs whatever the outcome of
     `close`, also after an interruption of this thread: KeyboardInterrupt, or an exception of a signal
-    handler. An error of `close` or the interruption is raised at the end; an error of `deregister` is logged.
+    handler. An error that `close` raises within its time, or the interruption, is raised at the end; an error
+    of `deregister` is logged.
     """
     try:
         if not _finishes_within(close, timing.left_seconds):

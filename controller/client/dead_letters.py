@@ -99,9 +99,9 @@ class DeadLetterLog:
         """Append the message, with its origin, to the dead-letter log; when the method returns, the message
         is stored.
 
-        The first call has a worker create the log, as does the next call after an error of `ask` or a
-        SegmentNotFound. Raises the errors of `ask` and of `LogClient.append`; after an error the message may
-        be stored nevertheless, and another call stores it again.
+        The first call has a worker create the log unless it exists, as does the next call after an error of
+        `ask` or a SegmentNotFound. Raises the errors of `ask` and of `LogClient.append`; after an error the
+        message may be stored nevertheless, and another call stores it again.
         """
         payload = origin.written(message.payload)
         outgoing = OutgoingMessage(payload, message.key, metadata=message.metadata)

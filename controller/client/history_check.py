@@ -203,8 +203,8 @@ class _Columns:
         self.seeks = _Seeks()
 
     def take(self, records: Iterable[Record]) -> None:
-        """Append the records; may be called repeatedly. Records of seeks are stored in `seeks`, in their
-        order, without a message.
+        """Append the records, and update `last_at`; may be called repeatedly. Records of seeks are stored
+        only in `seeks`, in their order.
         """
         keys, producers, owners, last_at = self.keys, self.producers, self.owners, self.last_at
         for record in records:
@@ -406,7 +406,9 @@ class _Judge:
         self._key = _KeyState()
 
     def process_records(self) -> None:
-        """Judge every record, and record the findings that appear before the end of the histories."""
+        """Judge every record, and record the findings that appear before the end of the histories. Call it
+        once.
+        """
         handlers: dict[Event, Callable[[int, int, int], None]] = {
             Event.SENT: self._on_sent,
             Event.DELIVERED: self._on_delivered,
@@ -493,9 +495,9 @@ class _Judge:
         time `at`. An attachment receives rising numbers, or starts again at the same or a lower number,
         unless it had skipped that message.
 
-        Record one gap if the attachment skips messages and at least one of them was never delivered to any
-        consumer. Record that the message was overtaken if the attachment had skipped it and it was delivered
-        before.
+        Record one gap if the attachment skips messages and at least one of them has not been delivered to any
+        consumer before. Record that the message was overtaken if the attachment had skipped it and it was
+        delivered before.
         """
         progress = self._key.progress_of.get((flow, owner))
         if progress is None or (message <= progress.last and not progress.has_skipped(message)):

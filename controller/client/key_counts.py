@@ -70,9 +70,9 @@ class KeyCounts:
         cls, source: LayoutSource, topic: str, producer: str, every_seconds: float, lock: threading.RLock
     ) -> Self:
         """Return a counter that reports to the layout source of a producer, every `every_seconds` once it is
-        started. `producer` is the producer's id, and `lock` the lock that the callers of `count` hold. Raises
-        InvalidInput if `every_seconds` is not above 0 and finite, or if the source does not forward key
-        counts (`TakesKeyCounts`).
+        started. `topic` is a full name, `producer` is the producer's id, and `lock` the lock that the callers
+        of `count` hold. Raises InvalidInput if `every_seconds` is not above 0 and finite, or if the source
+        does not forward key counts (`TakesKeyCounts`).
         """
         if not 0 < every_seconds < math.inf:
             raise InvalidInput(f"key counts every {every_seconds} s; give more than 0, or None")

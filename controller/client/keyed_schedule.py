@@ -230,7 +230,9 @@ class KeyedSchedule:
             self._busy.add(item.message.key)
 
     def _end(self, position: Position) -> WorkItem:
-        """Mark the message as no longer running, and its key as free for others. Return the message's item."""
+        """Count the running message as ended, and mark its key as free for others. Return the message's item,
+        whose state the caller sets.
+        """
         item = self._items[position]
         self._running -= 1
         if item.message.key is not None:

@@ -309,8 +309,9 @@ class KeyedWork(OneProcess, ClosesOnExit):
                 report = self._reports.get_nowait()
 
     def _ask(self, lane: _Lane, owned: OwnedBucket) -> None:
-        """Query a worker for the stored counts of a bucket, and have `_on_opening` called with them or with
-        the error. Runs in a background thread.
+        """Report to a worker that the reading of a bucket begins (`DeliveryCounts.opened`), and have
+        `_on_opening` called in the consumer's thread with the stored counts of the bucket, or with the error.
+        Runs in a background thread.
         """
         try:
             answer: Opening | Exception = self._counts.opened(owned, lane.first)
@@ -322,7 +323,7 @@ class KeyedWork(OneProcess, ClosesOnExit):
         """Record the worker's answer, put the bucket in trouble if its counts say so, and schedule the
         messages that waited for the answer.
 
-        After an error, query again later.
+        After an error, have the query repeated after a growing delay.
         """
         if isinstance(answer, Exception):
             lane.no_answer_reason = f"cannot read the stored delivery counts: {answer}"
@@ -337,9 +338,10 @@ class KeyedWork(OneProcess, ClosesOnExit):
         lane.waiting = []
 
     def _conclude(self, lane: _Lane, item: WorkItem, outcome: Outcome) -> None:
-        """Record the outcome of a message that was begun; call it once for each. A message that is done or already in the
-        dead-letter log is settled as soon as all earlier messages of the bucket are done, and acknowledged later. Any
-        other message is scheduled again after a delay, and its key waits for it; a HELD message is not begun again.
+        """Record the outcome of a message that `_begin_messages` chose; call it once for each. A message that
+        is done or already in the dead-letter log is settled as soon as all earlier messages of the bucket are
+        done, and acknowledged later. Any other message is scheduled again after a delay, and its key waits
+        for it; a HELD message is not begun again.
 
         A handler's exception that is not an Exception is raised after the message was scheduled. The bucket may have been lost.
         """
@@ -372,8 +374,8 @@ class KeyedWork(OneProcess, ClosesOnExit):
 
     def _maintain(self, closed_at: float | None = None) -> None:
         """Maintain each bucket: acknowledge settled messages that are due, release buckets that other
-        consumers wait for, forget lost buckets, request missing counts, and update the reasons and limits of
-        the attachments.
+        consumers wait for once none of their messages is being processed or to be acknowledged, forget lost
+        buckets, request missing counts, and update the reasons and limits of the attachments.
 
         Raises the errors of `StreamConsumer.acknowledge` and `let_go`. While closing, acknowledgements are
         retried until `closed_at` (`time.monotonic` seconds), and DataPlaneUnavailable is ignored: messages

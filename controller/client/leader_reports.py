@@ -46,9 +46,9 @@ class LeaderReports:
         self._is_sending = False
 
     def add(self, kind: ReportKind, entries: Mapping[Hashable, Entry]) -> None:
-        """Queue the entries for a report, and begin to send if no report is being sent. `entries` are the
-        parts of the report, by a key that identifies what an entry is about; an entry replaces a queued entry
-        of the same kind and key. Nothing is sent once `calls` is closed.
+        """Queue the entries for a report, and begin to send in a background thread if no report is being
+        sent. `entries` are the parts of the report, by a key that identifies what an entry is about; an entry
+        replaces a queued entry of the same kind and key. Nothing is sent once `calls` is closed.
         """
         with self._lock:
             self._waiting.setdefault(kind, {}).update(entries)

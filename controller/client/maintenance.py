@@ -53,7 +53,8 @@ class MaintenanceThread:
 
     def _run(self) -> None:
         """Call `maintain` under `turn` at each notification, when work is due, and at least once a minute,
-        until the thread is to stop.
+        until the thread is to stop. An Exception is logged; the next call then waits for a notification, or a
+        minute.
         """
         rest_seconds = math.inf
         while not self._is_stopping:
@@ -70,10 +71,11 @@ class MaintenanceThread:
                 self.turn.release()
 
     def _acquire_turn(self) -> bool:
-        """Acquire `turn`, and return True. Return False once the thread is to stop.
+        """Wait for `turn`, acquire `turn`, and return True. Return False, without `turn`, once the thread is
+        to stop.
 
-        `stop` may be called while another thread holds `turn`, because the handler of a signal may
-        close the consumer in the middle of a call.
+        `stop` may be called while another thread holds `turn`, because the handler of a signal may close the
+        consumer in the middle of a call.
         """
         while not self.turn.acquire(timeout=_POLL_SECONDS):
             if self._is_stopping:

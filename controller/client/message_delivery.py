@@ -92,14 +92,15 @@ class Handling:
     def run(self, batch: Batch, owned: OwnedBucket, item: WorkItem) -> Outcome:
         """Deliver the message once, and return the outcome: DONE if the handler returned; FAILED if it raised
         an Exception or returned unfinished work such as a coroutine; BROKEN after any other exception, such
-        as SystemExit or an error of the observer. Raises nothing. PUT_OFF, without a delivery, if the report
-        before the handler fails, or if the consumer was paused or may have lost the bucket since the message
-        was chosen.
+        as SystemExit or an error of the observer that is no CleaveError. Raises nothing. PUT_OFF, without a
+        delivery, if the report before the handler fails, or if the consumer was paused or may have lost the
+        bucket since the message was chosen. A CleaveError of the observer also gives PUT_OFF, even if the
+        handler has returned.
 
         A message that has reached the limit before is not delivered, and like a message that fails with its
         last delivery it is stored as a dead letter, with the outcome of `_store_dead_letter`. Without a
-        dead-letter log such a message is HELD. A failure is always reported to a worker. If `item.is_noted`, a
-        success is reported too, and with `item.is_alone` also the beginning.
+        dead-letter log such a message is HELD. A failure is always reported to a worker. If `item.is_noted`,
+        a success is reported too, and with `item.is_alone` also the beginning.
         """
         try:
             if self._limit.is_reached(item):
@@ -115,12 +116,13 @@ class Handling:
             return Outcome(End.BROKEN, one_line(error), error)
 
     def _handled(self, batch: Batch, owned: OwnedBucket, item: WorkItem) -> Outcome:
-        """Count the delivery in `item`, call the handler, notify the observer, and return the outcome: DONE,
-        FAILED, or that of `_store_dead_letter`.
+        """Count the delivery in `item`, call the handler with the message, which contains the count, notify
+        the observer, and return the outcome: DONE, FAILED, or that of `_store_dead_letter`. If
+        `item.is_noted`, a success is reported to a worker.
 
-        After an Exception of the handler, note it in `item`, report the failure to a worker, and store the
-        message as a dead letter if this was its last delivery (`delivery_limit`); without a dead-letter log
-        such a message is held. A report that fails is given up after `_NOTING_SECONDS`. Raises any other
+        After an Exception of the handler, or if the handler returned unfinished work, note the error in
+        `item`, report the failure to a worker, and store the message as a dead letter if this was its last
+        delivery (`delivery_limit`). A report that fails is given up after `_NOTING_SECONDS`. Raises any other
         exception of the handler, and the exceptions of the observer.
         """
         item.deliveries += 1
@@ -147,7 +149,8 @@ class Handling:
         caller acknowledges the message afterwards.
 
         Return HELD without a dead-letter log, PUT_OFF if the bucket may belong to another consumer, and STUCK
-        after a CleaveError, when the message may be stored nevertheless.
+        after a CleaveError of the dead-letter log, when the message may be stored nevertheless. Raises the
+        exceptions of the observer, after which the message is stored.
         """
         if self._dead_letters is None:
             reason = f"{item.error}; {item.deaths} processes died, so the message is not begun again; configure a dead-letter log to store it"

@@ -19,7 +19,7 @@ class Reading:
     """Messages that were read.
 
     `is_end` is True if no message can follow. `unanswered` is the error if the log could not be queried for
-    its end.
+    its end; there are no messages then.
     """
 
     messages: Sequence[LogMessage]
@@ -55,14 +55,16 @@ def read_on(
     is_sealed: bool,
 ) -> Reading | None:
     """Return the next messages of the segment, at most `limit` and perhaps none, with the information if the
-    segment is read to its end. Return None while a query of the log is in progress, or if the log is out of
-    reach (DataPlaneUnavailable) and its reader is therefore reopened.
+    segment is read to its end. Return None if this call began a query of the log in a background thread,
+    whose result a later call returns, or if the log is out of reach (DataPlaneUnavailable) and its reader is
+    therefore reopened.
 
-    Slow queries of the log run in a background thread, and a later call returns their result. If only the
-    query for the log's end failed, the messages are returned, and the error is recorded in `segment_reader`
-    for a retry; any other result clears the recorded error. `is_sealed` is True if the consumer knows that
-    the log is complete; otherwise the end is never reported. A log is sealed before its children are known,
-    and its end counts only when they are. Raises DataGone, and other errors of the reader.
+    Waits for a query that is in progress (`ReaderSlot.is_queried`). If only the query for the log's end
+    failed, a reading without messages is returned, and the error is recorded in `segment_reader` for a retry;
+    any other result clears the recorded error, and resets the delays of retries. Messages also clear the
+    setback. `is_sealed` is True if the consumer knows that the log is complete; otherwise the end is never
+    reported. A log is sealed before its children are known, and its end counts only when they are. Raises
+    DataGone, and other errors of the reader.
     """
     try:
         result: Reading | None = segment_reader.take_result()
@@ -93,9 +95,9 @@ def _read_or_ask(
     is_sealed: bool,
 ) -> Reading | None:
     """Return the next messages of the segment, at most `limit`; none, without an end, if the segment is not
-    sealed and has none at present. Begin a query in a background thread and return None if the read may
-    block, or if a sealed segment has no message and may be at its end. Raises the errors of
-    `PositionReader.read`.
+    sealed and has none at present. Begin a query in a background thread, whose result is a `Reading`, and
+    return None if the read may block, or if a sealed segment has no message and may be at its end. Raises the
+    errors of `PositionReader.read`.
     """
     segment_reader.signal.clear()
     is_far = reader.may_wait()

@@ -110,13 +110,14 @@ class Producer(OneProcess, StoresOnExit):
         key_counts_seconds: float | None = None,
         on_stored: Callable[[Sequence[OutgoingMessage]], None] = lambda _messages: None,
     ) -> None:
-        """Create the producer, and start to follow the layout.
+        """Create the producer, and start to follow the layout. `name` begins the producer's id; producers may
+        have the same name.
 
         Without `flush`, the messages of a lane (of a bucket, or on the embedded logs of a segment) are sent
         when they are `batch_messages` or `batch_bytes`, or when the oldest has waited for
-        `batch_delay_seconds` (None: no such limit). `send` blocks while `max_pending_messages` are pending, and
-        then smaller batches are sent too. `send_timeout_seconds` bounds how long a batch is retried, and how
-        long `send` and `flush` wait for a layout, before they raise.
+        `batch_delay_seconds` (None: no such limit). `send` blocks while `max_pending_messages` are pending,
+        and then smaller batches are sent too. `send_timeout_seconds` bounds how long a batch is retried, and
+        how long `send` and `flush` wait for a layout, before they raise.
 
         With `key_counts_seconds` the producer counts the hashes of its keys, and sends the counts this often,
         so that segments are split where the load is; `source` must then be an HttpSource. `on_stored` is
@@ -323,7 +324,7 @@ class Producer(OneProcess, StoresOnExit):
                 self._busy_threads.discard(thread)
 
     def _end(self) -> None:
-        """End all threads, and stop following the layout.
+        """End all threads, and stop following the layout. Call it once `_is_closing` is True.
 
         Waits for the batches in flight. No further batch is begun. Idempotent.
         """
@@ -441,8 +442,9 @@ class Producer(OneProcess, StoresOnExit):
         self._has_failed = False
 
     def _send_due(self, delay_seconds: float) -> float | None:
-        """Send each lane whose oldest message has waited for `delay_seconds`, and each batch in doubt. Called
-        by the thread of `DelayedSends`; the application's next call raises the errors.
+        """Begin to send the next batch of each lane whose oldest message has waited for `delay_seconds`, and
+        each batch in doubt, and report segments that stay fenced. Called by the thread of `DelayedSends`; the
+        application's next call raises the errors.
 
         Return the time of the next call, in `time.monotonic` seconds: RETRY_SECONDS from now if routing has
         failed or must wait, if messages of a fenced segment wait, or while a batch is in flight or in doubt;
@@ -471,8 +473,9 @@ class Producer(OneProcess, StoresOnExit):
             return min((lane.since + delay_seconds for lane in waiting), default=None)
 
     def _start_lanes(self, lanes: Iterable[SendLane], *, whole_batches: bool = False) -> None:
-        """Begin to send the next batch of each lane. With `whole_batches`, only lanes whose waiting messages
-        fill a batch, or that have a batch in doubt.
+        """Begin to send the next batch of each lane that may send (`_start`). With `whole_batches`, only of
+        lanes whose waiting messages fill a batch, or that have a batch in doubt. The caller holds the
+        producer's lock.
         """
         for lane in lanes:
             if lane.in_doubt is not None or not whole_batches or self._is_full(lane):
@@ -531,8 +534,9 @@ class Producer(OneProcess, StoresOnExit):
         """Send a batch or await its response, record the result, and start the next batch if it is full.
 
         Runs in a background thread. A log that is terminated, or missing for an inactive segment, has stored
-        nothing (`_settle`); a missing log of an active segment is awaited. Other errors are recorded by
-        `SendLane.fail`, for the application's next call.
+        nothing (`_settle`); a missing log of an active segment is awaited. Other errors, InvalidInput as
+        Terminal, are recorded by `SendLane.fail`, for the application's next call, and the batch stays in
+        doubt.
         """
         stored, is_missing = 0, False
         failure: Exception | None = None
@@ -564,12 +568,13 @@ class Producer(OneProcess, StoresOnExit):
 
     def _settle(self, lane: SendLane, batch: list[OutgoingMessage], stored: int) -> None:
         """Record that the first `stored` messages of the batch are stored, and call `on_stored` with them,
-        unless there are none.
+        unless there are none. Clear the failures of the lane.
 
         The log stores no other message of the batch: the others wait again, before all others of the lane,
         and the segment counts as fenced. The layout is read again, unless a layout without the segment is
-        known. An exception of `on_stored` becomes the error of the lane, which the next call of the
-        application raises; the messages count as stored. The caller holds the producer's lock.
+        known. If all messages are stored, the segment is no longer fenced for a missing log. An exception of
+        `on_stored` becomes the error of the lane, which the next call of the application raises; the messages
+        count as stored. The caller holds the producer's lock.
         """
         lane.in_doubt = None
         lane.forget_failures()

@@ -93,7 +93,8 @@ class _SegmentBuffer:
             return may_be_drained and not self._waiting and not self._in_hand and self._reader.is_drained()
 
     def next(self) -> LogMessage | None:
-        """Return the next message, or None if there is none at present.
+        """Return the next message, or None if there is none at present. The message then counts as delivered
+        (`in_hand`).
 
         Reads more messages if none are buffered. Raises the errors of `QueueReader.read`, and LostRace if
         buffered messages may belong to another consumer.
@@ -117,8 +118,8 @@ class _SegmentBuffer:
         the log refuses.
 
         Return True if all of them are acknowledged; False if some are delivered again, or the attachment is
-        lost (LostRace, NotFound, FencedOut). Retries for `patience_seconds`, then raises
-        DataPlaneUnavailable; the messages then stay unsettled.
+        lost (LostRace, NotFound, FencedOut), which sets `is_lost`. Retries for `patience_seconds`, then
+        raises DataPlaneUnavailable; the messages then stay unsettled.
         """
         with self._lock:
             try:
@@ -133,8 +134,8 @@ class _SegmentBuffer:
     def give_back(self, position: Position, delay_seconds: float, patience_seconds: float) -> None:
         """Return the message to the queue, to be delivered again after the delay, and count it as settled.
 
-        If the attachment is lost, the message is delivered again anyway. Retries for `patience_seconds`, then
-        raises DataPlaneUnavailable; the message then stays unsettled.
+        If the attachment is lost, which sets `is_lost`, the message is delivered again anyway. Retries for
+        `patience_seconds`, then raises DataPlaneUnavailable; the message then stays unsettled.
         """
         with self._lock:
             try:
@@ -436,8 +437,9 @@ class QueueConsumer(OneProcess, ClosesOnExit):
         return message
 
     def _poll(self) -> QueuedMessage | None:
-        """Run one poll: open the readers that are due, and take a message from the next segment, in rotation,
-        that has one. Return None if no segment has one at present. Raises the errors of `_take`.
+        """Run one poll: begin to open the readers that are due, and return a message of the next segment, in
+        rotation, that has a message. Return None if no segment has one at present. Every LOOK_SECONDS all
+        logs are checked, even without a notification. Raises the errors of `_take`.
         """
         self._readers.signal_all_if_due()
         self._readers.open_due()
@@ -488,11 +490,12 @@ class QueueConsumer(OneProcess, ClosesOnExit):
         return None
 
     def _ask(self, segment_reader: SegmentReader[_SegmentBuffer], segment_buffer: _SegmentBuffer) -> None:
-        """Query the log in a background thread: for messages if none are buffered and the read may block, and whether
-        a sealed segment is drained, unless that was reported in the last `REPEAT_REPORT_SECONDS`. Note the list that
-        is known now, as of which `_report_drained` reports.
+        """Query the log in a background thread: for messages if none are buffered and the read may block, and
+        whether a sealed segment is drained, unless that was reported in the last `REPEAT_REPORT_SECONDS`.
+        Note the `as_of` of the present segment list, with which `_report_drained` reports.
 
-        With nothing to query, begin no query, and record that the log was reached, which clears its error and delay.
+        With nothing to query, begin no query, and record that the log was reached, which clears its error and
+        delay.
         """
         listed = self._watch.current.segments.get(segment_reader.segment_id)
         is_reported = time.monotonic() < segment_buffer.reported_drained_at + REPEAT_REPORT_SECONDS
@@ -519,9 +522,10 @@ class QueueConsumer(OneProcess, ClosesOnExit):
         self._calls.submit(report)
 
     def _status(self, segment_id: int) -> QueueStatus:
-        """Return the number of the segment's messages that `receive` returned and that are not settled, without
-        buffered messages, and the reason why no message of it is received, the first that applies: a pause, an error, a setback, the opening (also if the segment has
-        no reader), the wait for the next `receive` if there may be messages, or no data.
+        """Return the status of the segment: the number of its messages that `receive` returned and that are
+        not settled, and the reason why no message of the segment is received, the first that applies: a
+        pause, an error, a setback, the opening (also if the segment has no reader), the wait for the next
+        `receive` if there may be messages, or no data.
         """
         segment_reader = next(
             (candidate for candidate in self._readers.all if candidate.segment_id == segment_id), None

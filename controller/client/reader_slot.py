@@ -173,7 +173,7 @@ class ReaderSlot(Generic[Reader]):
         query in progress (`is_queried`). Raises the error of the query, once. The next call returns None
         until another query is reserved.
 
-        Wakes the consumer if messages arrived during the query.
+        Wakes the consumer if `signal` is set, so that messages that arrived during the query are read.
         """
         query, self._query = self._query, None
         if self.signal.is_set():

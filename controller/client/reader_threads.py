@@ -32,9 +32,9 @@ class _Threads:
         self._is_closed = False
 
     def run(self, function: Callable[[], None]) -> bool:
-        """Run `function` in a thread, behind functions that wait already, once fewer than `MOST_AT_ONCE`
-        functions run, and return True. Return False, and run nothing, after `close`. `function` must not
-        raise.
+        """Queue `function`, which a background thread runs, behind functions that wait already, once fewer
+        than `MOST_AT_ONCE` functions run. Return True without waiting for it. Return False, and run nothing,
+        after `close`. `function` must not raise.
         """
         with self._lock:
             if self._is_closed:

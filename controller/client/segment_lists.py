@@ -129,8 +129,9 @@ class SegmentWatch:
 
     def _run(self) -> None:
         """Request the list after each change of the layout, after `look_again`, and every `LIST_SECONDS`,
-        until `close`. A request that failed is repeated after a delay. Call `on_change` after each request;
-        after a failed request, at the end of its delay.
+        until `close`, and keep the list, or an error that is not Retryable, for `take`. A request that failed
+        is repeated after a delay. Call `on_change` after each request; after a failed request, at the end of
+        its delay.
         """
         backoff = Backoff(_FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS)
         while not self._closed.is_set():

@@ -376,8 +376,9 @@ def _error(answer: httpx.Response, proxy: Proxy | None) -> CleaveError:
 
 def _foreign_reason(answer: httpx.Response, proxy: Proxy | None, reason: str) -> str:
     """Return the message about a response that does not come from a worker, but from a busy gateway, a proxy
-    or another program. `reason` is the reason that the response gives, empty if it gives none. The message
-    repeats a delay that the header Retry-After gives in seconds.
+    or another program. `reason` is the reason that the response gives, empty if it gives none. Below status
+    500 and without a `proxy`, the message says that the server is no worker. The message repeats a delay that
+    the header Retry-After gives in seconds.
     """
     statement = f"{_where(answer, proxy)} answered {answer.status_code}{reason and f' ({reason})'}"
     is_other = answer.status_code < 500 and proxy is None

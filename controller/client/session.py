@@ -355,9 +355,11 @@ class Session:
         self._on_change()
 
     def _follow(self) -> None:
-        """Register if necessary, and hold one stream open until the leader ends it. Adopt each assignment,
-        and call `on_change`. Send a heartbeat after each heartbeat of the leader, and after an assignment if a
-        heartbeat is due. Raises the errors of `_register` and `_adopt`, and StoreUnavailable if the stream breaks.
+        """Register, unless that was done since the last stream, and hold one stream open until the leader
+        ends the stream (`_handle_end`) or the session is closed. Adopt each assignment, and call `on_change`.
+        Send a heartbeat after each heartbeat of the leader, and after an assignment if a heartbeat is due.
+        Raises the errors of `_register` and `_adopt`, the leader's refusal of the stream, and
+        StoreUnavailable if the stream breaks.
         """
         if not self._is_registered:
             self._register()

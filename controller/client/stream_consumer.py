@@ -418,7 +418,8 @@ class StreamConsumer(OneProcess, ClosesOnExit):
         this consumer still owns it.
 
         The caller holds the turn of the maintenance thread. Raises DataPlaneUnavailable after
-        `patience_seconds`, and the errors of `on_release`, after which the messages are acknowledged.
+        `patience_seconds`, InvalidInput for an `upto` that was not read, and the errors of `on_release`,
+        after which the messages are acknowledged.
         """
         attachment = batch.origin
         if (
@@ -528,8 +529,9 @@ class StreamConsumer(OneProcess, ClosesOnExit):
         return batch
 
     def _poll(self) -> Batch | None:
-        """Run one poll: follow the assignment, open owned buckets, and read from the next bucket that has
-        messages. Return its batch; None if no bucket has messages, and while paused.
+        """Run one poll: follow the assignment, open owned buckets, and read from the next bucket, in
+        rotation, that has messages. Return its batch; None if no bucket has messages, and while paused.
+        Messages of a bucket that this consumer lost during the read are dropped, and the bucket is closed.
 
         While the leader is out of reach no message is delivered; once the buckets may belong to others, all
         are closed. Raises the errors of `on_release`.
@@ -580,9 +582,9 @@ class StreamConsumer(OneProcess, ClosesOnExit):
             self._session.report_released(released)
 
     def _release(self) -> None:
-        """Call `on_release` for each bucket that other consumers wait for and whose messages are settled, and
-        release the bucket, also if `on_release` raises; the last error is raised at the end. `_adopt` reports
-        a release to the leader once the bucket is closed.
+        """Call `on_release` for each bucket that other consumers wait for and whose messages are settled,
+        unless its log is being opened or queried, and release the bucket, also if `on_release` raises; the
+        last error is raised at the end. `_adopt` reports a release to the leader once the bucket is closed.
         """
 
         def release(attachment: Attachment) -> None:
@@ -595,8 +597,9 @@ class StreamConsumer(OneProcess, ClosesOnExit):
         settle_each(self._attachments.to_release(), release)
 
     def _read(self, attachment: Attachment, reader: LogReader) -> Batch | None:
-        """Return the next batch of the bucket; None if there is none at present, while a query of the log is
-        in progress, if the stored results contain all its messages, or after an error.
+        """Return the next batch of the bucket; None if there is none at present, if this call began a query
+        of the log in a background thread (a later call returns the result), if the stored results contain all
+        messages that were read, or after an error.
 
         If the segment is drained, report that to the leader. A lost bucket (LostRace, NotFound, FencedOut) is
         opened again; DataPlaneUnavailable or Terminal is recorded, and the bucket is retried later.
@@ -694,8 +697,8 @@ class StreamConsumer(OneProcess, ClosesOnExit):
 
 
 def _elsewhere(row: Mapping[str, Any]) -> BucketStatus:
-    """Return the leader's status of a bucket that belongs to another consumer, or to none. `row` is an object
-    of `Session.why`.
+    """Return the leader's status of a bucket for which this consumer has no attachment; usually another
+    consumer, or none, owns the bucket. `row` is an object of `Session.why`.
     """
     owner = row["owner"]
     reason = f"owned by {owner}" if row["reason"] == "owned" else row["reason"]

@@ -52,10 +52,11 @@ class SuccessorRouting:
     ) -> None:
         """Read the topic, and start to follow its layout. `fenced` are the fenced segments of the producer,
         to which segments are added and from which segments of old layouts are removed. `timeout_seconds`
-        bounds how long a failed read of the layout is retried. `send_again` sends batches in doubt again.
-        `on_change` runs in the source's thread after each notification, and must not block. `key_counts`
-        counts the messages by hash; None: they are not counted. Raises the errors of `LayoutSource.topic`,
-        without a retry.
+        bounds how long a failed read of the layout is retried. `send_again` sends the batches in doubt of
+        lanes again. `on_change` runs in the source's thread after each notification, and in the calling
+        thread of `look_again`, and must not block. `logs` is the producer's log client, whose kind decides if
+        each entry bucket has a lane. `key_counts` counts the messages by hash; None: they are not counted.
+        Raises the errors of `LayoutSource.topic`, without a retry.
         """
         self._producer_id, self._fenced = producer_id, fenced
         self._eager = logs if isinstance(logs, EagerLogClient) else None

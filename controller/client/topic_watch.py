@@ -54,7 +54,8 @@ class TopicWatch(OneProcess):
 
         `on_change` is called with the removed and the added topics in the watch's thread, and must not block.
         The first set is complete when the constructor returns, and is not reported. After an error of
-        `on_change`, which is logged, the change is reported again. Raises InvalidInput, AccessDenied, StoreUnavailable.
+        `on_change`, which is logged, the change is reported again. Raises InvalidInput for a namespace that
+        is not `tenant/namespace`, StoreUnavailable, or the worker's refusal, such as AccessDenied.
         """
         tenant, _, name = namespace.partition("/")
         if not tenant or not name or "/" in name:

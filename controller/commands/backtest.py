@@ -89,11 +89,13 @@ def backtest(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compute the cost of policies on recorded load, and compare it with the least possible cost.
+    """Compute the cost of policies on recorded load, compare it with the least possible cost, and print both; with `--html` also write a
+    report. The command stores the results in the list of backtests, and changes nothing else.
 
-    Each policy decides on the recorded load, with a simulated layout. Costs are in segment-hours; the regret of a policy on one load is the
-    cost divided by the least cost that any policy can reach. Over several loads or draws, costs are added, and the regret is the geometric
-    mean of the regrets. The command changes only the list of backtests.
+    Each policy decides on the recorded load, or the load of a trace, with a simulated layout. Costs are in segment-hours; the regret of a
+    policy on one load is the cost divided by the least cost that any policy can reach. Over several loads or draws, costs are added, and
+    the regret is the geometric mean of the regrets. Raises InvalidInput for options that cannot be read or exclude each other, Unsupported
+    if a server is used with `--trace`, `--engine` or `--html`, and the errors of `ask`. The help text is in `command_list`.
     """
     _demand_possible(engine, {"--trace": trace, "--engine": engine, "--html": html})
     request = BacktestRequest(
@@ -120,8 +122,9 @@ def _demand_possible(engine: str | None, local: Mapping[str, Any]) -> None:
 
 
 def ask(request: BacktestRequest, *, html: Path | None, as_json: bool) -> None:
-    """Run the backtest in this process, or on the server if one is used, and print the results. With `html`, also write the report to the
-    file.
+    """Run the backtest on the server if a server is used, otherwise on Spark or in this process, and print the results. With `html`, also
+    write the report to the file, with figures only if `request.pictures`. If a server is used, the request must have no traces, engine or
+    pictures.
 
     Raises before the run: Unsupported if a report needs plotly and it is not installed, and InvalidInput if the file of the report cannot be
     written. Also raises the errors of the backtest, and, after the results are printed, those of `write_page`.
@@ -169,7 +172,9 @@ def _write_report(
 
 
 def _run_here(request: BacktestRequest, as_json: bool) -> BacktestAnswer:
-    """Run the backtest in this process and return its answer. Shows a progress bar on a terminal, unless the output is JSON."""
+    """Run the backtest without a server, on Spark or in this process, store its results, and return them. Shows a progress bar if standard
+    error is a terminal, unless the output is JSON.
+    """
     question, caller = request.question(), command_caller()
     with application() as cleave, _progress(as_json) as progress:
         return build_backtest(cleave).run(
@@ -216,9 +221,10 @@ def _loads(
     first_day: int,
     days: int,
 ) -> Loads:
-    """Return the loads to use: traces, the named topics, a namespace, or without any of them all topics. The last three parameters apply to
-    traces only. Raises InvalidInput for more than one of topics, namespace and traces, for traces with a span, for two traces with equal
-    file names, and for a span that is empty or cannot be read. The names of topics, the namespace and the files are not checked.
+    """Return the loads to use: traces, the named topics, a namespace, or without any of them all topics. A missing start of the span of
+    topics is seven days ago, a missing end is now. The last three parameters apply to traces only. Raises InvalidInput for more
+    than one of topics, namespace and traces, for traces with a span, for two traces with equal file names, and for a span that is empty or
+    cannot be read. The names of topics, the namespace and the files are not checked.
     """
     if sum(1 for option in (topics, namespace, traces) if option) > 1:
         raise InvalidInput("give only one of --topic, --namespace and --trace")

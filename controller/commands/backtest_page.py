@@ -72,8 +72,9 @@ def write_page(
     *,
     excess_price: float,
 ) -> None:
-    """Write the report to `path`, replacing the file. `pictures` are keyed by load and policy; only the `LOADS_DRAWN` most costly loads
-    are drawn.
+    """Write the report to `path`, replacing the file: the table of the policies, then a table and figures of each of the `LOADS_DRAWN` most
+    costly loads with pictures, then a table of the other loads. `about` is the text below the title, and `rows` are those of
+    `result_rows`. `pictures` has the documents of `spark_jobs.backtest_picture.picture`, keyed by load and policy.
 
     `excess_price` is the price of one hour of load one capacity above the limit, in segment-hours. Raises Unsupported if plotly is not
     installed, and InvalidInput if the file cannot be written.

@@ -37,8 +37,8 @@ class Ring:
 def draw_namespace(
     path: Path, namespace: str, rows: Sequence[Mapping[str, Any]], proposals: Sequence[ProposalRow]
 ) -> None:
-    """Write an HTML file with the namespace's bundles now (`rows` of `bundles_now`), and after its proposals if there are any; `proposals`
-    of other namespaces are ignored. Replaces the file. Raises the errors of `write_rings`.
+    """Write an HTML file with the namespace's bundles now (`rows` of `bundles_now`), and after its proposals, in whatever state, if there
+    are any; `proposals` of other namespaces are ignored. Replaces the file. Raises the errors of `arcs_after` and `write_rings`.
     """
     arcs = [
         Arc(
@@ -58,7 +58,8 @@ def draw_namespace(
 def arcs_after(arcs: Sequence[Arc], proposals: Sequence[ProposalRow]) -> list[Arc]:
     """Return the arcs as they would be after the proposals: an unload changes the broker, a split replaces an arc by its parts. An unload
     without a destination leaves the bundle without a broker (`nobody`); merges are ignored. A split divides the load by width, because the
-    load of topics is not available here. Of two proposals of one kind for a bundle, the last one counts.
+    load of topics is not available here. Of two proposals of one kind for a bundle, the last one counts. Raises
+    InvalidRange for a cut point that is not inside its bundle.
     """
     moved: Mapping[str, str] = {
         str(proposal.bundle): proposal.destination or "nobody"
@@ -78,8 +79,8 @@ def arcs_after(arcs: Sequence[Arc], proposals: Sequence[ProposalRow]) -> list[Ar
 
 
 def write_rings(path: Path, title: str, rings: Sequence[Ring]) -> None:
-    """Write the page with the rings side by side, which share one scale of load. Replaces the file. Raises Unsupported if plotly is not
-    installed, and InvalidInput if the file cannot be written.
+    """Write the page with the rings, at least one, side by side; the rings share one scale of load. Replaces the file. Raises
+    Unsupported if plotly is not installed, and InvalidInput if the file cannot be written.
     """
     try:
         from plotly.subplots import make_subplots

@@ -58,7 +58,10 @@ def check_history(
         bool, typer.Option("--json", help="Print one JSON document instead of a table.")
     ] = False,
 ) -> None:
-    """Check in a run's histories that every message was delivered in the order of its key; exit 1 if not."""
+    """Check in a run's histories that every message was delivered in the order of its key, and print the verdict; exit with 1 if there is
+    a fault. Raises InvalidInput for a file that cannot be read as a history, a directory without histories, and histories in which no
+    message was sent or delivered. The help text is in `command_list`.
+    """
     from controller.client.history import history_files, read_history
     from controller.client.history_check import check
 

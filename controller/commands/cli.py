@@ -61,7 +61,9 @@ def options(
         ),
     ] = None,
 ) -> None:
-    """Prepare a command. Log lines go to standard error, because standard output is for the command's own text."""
+    """Prepare a command: set the server of `--api-url` for the command, and log warnings and errors to standard error, because standard
+    output is for the command's own text.
+    """
     import logging
 
     from controller import telemetry

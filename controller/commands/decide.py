@@ -38,9 +38,9 @@ def decide(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Evaluate a live topic, or the evaluation input in a file, and print the result; with `--print-snapshot` the evaluation input instead
-    of the result. Nothing is stored. Raises InvalidInput unless exactly one of both is given, the errors of `_read` and `_of_text` for a
-    file, and those of `perform` for a topic. The help text is in `command_list`.
+    """Evaluate a live topic, or the evaluation input in a file, in all lanes, and print the result; with `--print-snapshot` the evaluation
+    input instead of the result. Nothing is stored. Raises InvalidInput unless exactly one of both is given, the errors of
+    `_read` and `_of_text` for a file, and those of `perform` for a topic. The help text is in `command_list`.
     """
     if (topic is None) == (snapshot is None):
         raise InvalidInput("give either a topic or --snapshot FILE")

@@ -119,7 +119,9 @@ def _replay_all(topic: str, since: str | None, until: str | None, as_json: bool)
 
 
 def _summary(document: Mapping[str, Any]) -> str:
-    """Return one sentence about the replay of a topic's decisions. `document` is that of `_replay_all`."""
+    """Return one sentence about the replay of a topic's decisions: the numbers of replayed and of differing decisions, and the code
+    versions. `document` is that of `_replay_all`.
+    """
     replayed, same = document["replayed"], document["same"]
     made_by, now_by = (", ".join(document[key]) or "none" for key in ("code_versions", "replayed_by"))
     ended = "all with the same answer" if same == replayed else f"{replayed - same} with another answer"

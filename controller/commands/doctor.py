@@ -73,9 +73,9 @@ def _without_repetitions(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def _namespaces(cleave: Application, requested: Sequence[str], *, fix: bool, due_at: float) -> list[Finding]:
-    """Check the Pulsar namespaces with topics and the `requested` namespaces, and return the findings. With `fix`,
-    also apply the missing settings, without a limit of time; otherwise end by `due_at`, an instant of the
-    monotonic clock.
+    """Check the `requested` Pulsar namespaces and those with topics on data plane `pulsar`, and return the findings.
+    With `fix`, also apply the missing settings, without a limit of time; otherwise end by `due_at`, an instant of
+    the monotonic clock.
     """
     if fix:  # a fix is not interrupted halfway; each of its calls has a timeout
         return pulsar.namespaces(cleave, requested, fix=True, due_at=math.inf)

@@ -49,8 +49,8 @@ _FORMS = {
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """Calls of the server at `url`. Each call raises StoreUnavailable if the server does not answer, Terminal if the answer is not
-    Cleave's, and the errors that the server reports.
+    """Calls of the server at `url`. Paths begin with `API`. Each call raises StoreUnavailable if the server does not answer,
+    Terminal if the answer is not Cleave's, and the errors that the server reports.
     """
 
     servers: Servers
@@ -148,8 +148,8 @@ class Calls:
         return request.model_copy(update={name: required_field(document, name) for name in missing})
 
     def ask(self, question: Question, request: QuestionRequest, *, limit: int | None) -> Iterator[Row]:
-        """Yield the rows that answer the question, `limit` at most, with instants as datetimes. A question of one row yields this row.
-        Parameters with their default values are not sent.
+        """Yield the rows that answer the question, `limit` at most (None: all), with instants as datetimes. A question of one row yields
+        this row. Parameters with their default values are not sent.
         """
         path = API + _path_of(question, request)
         if question.one_row:

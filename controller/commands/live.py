@@ -124,8 +124,8 @@ def _alarms(health: Mapping[str, Any]) -> list[str]:
 
 
 def topic_picture(overview: Mapping[str, Any]) -> Picture:
-    """Return two forms of the overview: the document unchanged, and a drawing of the ring, the segments with their load, the newest
-    operations, and the reasons for no further action. `overview` has the keys of `OverviewAnswer`.
+    """Return two forms of the overview: the document unchanged, and a drawing of the topic's subscriptions, the ring, the segments with
+    their load, the newest operations, and the reasons for no further action. `overview` has the keys of `OverviewAnswer`.
     """
     topic, segments = overview["topic"], overview["segments"]
     head = Text.assemble(

@@ -88,8 +88,8 @@ class _DatabaseCheck:
 
 
 def _application(metrics: Any, check: Callable[[], None]) -> Answer:
-    """Return the WSGI application: `/live` answers 200, `/health` answers 503 if `check` raises CleaveError, and other paths are answered
-    by `metrics`.
+    """Return the WSGI application: `/live` answers 200, `/health` answers 200, or 503 with the error's message if `check` raises
+    CleaveError, and other paths are answered by the WSGI application `metrics`.
     """
 
     def answer(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:

@@ -27,8 +27,9 @@ def add_questions(app: typer.Typer, subject: str) -> None:
 
 
 def command_of(question: Question) -> Callable[..., None]:
-    """Return the function from which Typer builds the command: it reads the rows, `limit` at most, and prints them as a table or as JSON.
-    The JSON of a question of one row is the row, not a list.
+    """Return the function from which Typer builds the command: it reads the rows, `limit` at most, and prints them as a table, with a
+    note if there are more rows, or as JSON. The JSON of a question of one row is the row, not a list. The command raises InvalidInput for
+    values that the request refuses, and the errors of `ask`.
     """
 
     def run(as_json: bool, limit: int = 1, **values: Any) -> None:

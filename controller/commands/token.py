@@ -80,7 +80,9 @@ def token(
     days: Days = 30,
     as_json: AsJson = False,
 ) -> None:
-    """Print a token for topics, or of another role, signed with CLEAVE_API_SECRET."""
+    """Print a token of the role, signed with CLEAVE_API_SECRET; as JSON also its holder, its scope and the time of its expiry. Raises
+    InvalidInput if CLEAVE_API_SECRET is not set, and the errors of `access.sign`. The help text is in `command_list`.
+    """
     names, where, life = topics or [], namespaces or [], timedelta(days=days)
     signed = access.sign(_secret(), names, life.total_seconds(), role=role, namespaces=where, subject=subject)
     if not as_json:

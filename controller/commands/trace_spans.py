@@ -69,8 +69,8 @@ class SpanMaker:
         ]
 
     def _before(self, trace_id: int, decision: Row) -> Iterator[ReadableSpan]:
-        """Yield the spans of the decision; if it used an aggregation run, also those of the samples, the aggregation, and the wait for a
-        pass.
+        """Yield the span of the decision. If the decision used an aggregation run, this span begins with the window of load, and the spans
+        of the samples, the aggregation, and the wait for a pass follow as its children.
         """
         number, decided_at = decision["decision_id"], decision["decided_at"]
         loaded = decision["applied_at"] is not None

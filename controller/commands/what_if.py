@@ -47,9 +47,12 @@ def what_if(
     until: To = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare the decisions of another policy with the policy in force; changes nothing.
+    """Evaluate the topic now, in the lanes, under the policy in force and under this policy with `parameters`, and print both evaluations
+    and their differences; changes nothing.
 
-    With `--from` or `--to` the command runs a backtest of the past in all lanes instead, and stores it. The help text is in `command_list`.
+    With `--from` or `--to` the command runs a backtest of the past in all lanes instead, and stores it. Raises InvalidInput for parameters
+    or lanes that cannot be read, and for fewer than all lanes with a span, and the errors of `perform` or `_of_the_past`. The help text is
+    in `command_list`.
     """
     name, changes, wanted_lanes = topic_name(topic), parse_parameters(parameters), parse_lanes(lanes)
     if since is not None or until is not None:
@@ -68,8 +71,8 @@ def what_if(
 def _of_the_past(
     name: str, changes: dict[str, Any], since: str | None, until: str | None, as_json: bool
 ) -> None:
-    """Run a backtest of the topic with the changed policy over the span, and print the results. Raises InvalidInput
-    for a parameter without a value or an invalid span, and the errors of `backtest.ask`.
+    """Run a backtest of the topic over the span, under the policy in force without and with `changes`, and print the
+    results. Raises InvalidInput for a parameter without a value or an invalid span, and the errors of `backtest.ask`.
     """
     from controller.commands import backtest
 

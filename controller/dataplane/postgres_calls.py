@@ -43,8 +43,9 @@ class PostgresCalls(Renewed):
     No call takes longer than `call_timeout_seconds`, except that a first connection may take 2 s, the minimum
     of libpq, for each address of each host. `unavailable_error` is the class of the error if the server
     cannot serve the call at present: it is unreachable, refuses the connection, lacks space or another resource,
-    is a standby, or another transaction was in the way. `timeout_error` is the class if the server did not respond
-    in time. After both, the action may or may not have happened.
+    is a standby, or reports a deadlock or a serialization failure. `timeout_error` is the class if the server did
+    not respond in time, or if another transaction held a lock for longer than the session waits. After both, the
+    action may or may not have happened.
     """
 
     def __init__(

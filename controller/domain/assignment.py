@@ -70,9 +70,9 @@ def assign(
     drain_consumers: int = 1,
     strict_pulsar: bool = False,
 ) -> Assignment:
-    """Return the buckets of each consumer, by the consumer's name. Each bucket of each readable segment (`candidates`
-    of `drain_barrier`) has one consumer; an idle consumer has an empty entry. The result is empty if there is no
-    consumer.
+    """Return the buckets of each consumer, by the consumer's name. Each bucket of each readable segment (a segment
+    that is not drained and whose ancestors are all drained) has one consumer; an idle consumer has an empty entry. The
+    result is empty if there is no consumer.
 
     `drained` contains ids of drained segments. `share_buckets`: True if several consumers may read one segment, which
     they do while there are more consumers than readable segments. `parents_block`: False if a segment need not wait for
@@ -94,7 +94,9 @@ def assign(
     units = cache(entry_buckets.ownership_units)  # many segments have the same boundaries
 
     def distribute(current_owners: Mapping[SegmentBucket, str]) -> Assignment:
-        """Return the assignment if the buckets have `current_owners`, names of consumers, at present."""
+        """Return the buckets of each consumer if the buckets have `current_owners`, names of consumers, at present.
+        Under `strict_pulsar` the owners have no effect.
+        """
         if strict_pulsar:
             sizes = [len(units(segment.bucket_splits)) for segment in ready]
             reader_lists = _runs(sizes, names) if sharing else _in_turn(sizes, len(names))
@@ -119,9 +121,9 @@ _MAX_ROUNDS = 16
 def _stabilize(
     distribute: Callable[[Mapping[SegmentBucket, str]], Assignment], owners: Mapping[SegmentBucket, str]
 ) -> Assignment:
-    """Return the assignment that distributing again does not change. Each round distributes from the assignment of
-    the round before, because a consumer that helps to drain a segment then owns a part of the segment, which may
-    change the choice for other consumers.
+    """Return the assignment that distributing again does not change. `distribute` returns the assignment for given
+    owners; the first round gives it `owners`, each further round the assignment of the round before, because a consumer
+    that helps to drain a segment then owns a part of the segment, which may change the choice for other consumers.
 
     If the assignments repeat in a cycle, return the least assignment of the cycle, so that the result does not
     depend on the starting point. After `_MAX_ROUNDS` rounds, return the last assignment.
@@ -286,10 +288,10 @@ def _fan_out(
     limit: int,
 ) -> list[Sequence[int]]:
     """Return `reader_lists` with the buckets of each sealed segment divided equally among `limit` readers, or fewer if
-    there are fewer buckets or consumers: the reader of the whole segment, then the consumers that own most of its
-    buckets, among equals those that help with the fewest segments before it in `ready`. Active segments keep their
-    readers. `reader_lists` has the reader of each bucket of each segment; one reader reads all buckets of a segment.
-    `consumers` is the number of consumers.
+    there are fewer buckets or consumers: the reader of the whole segment, then the consumers with which most of its
+    buckets may stay (`homes`), among equals those that help with the fewest segments before it in `ready`. Active
+    segments keep their readers. `reader_lists` has the reader of each bucket of each segment; one reader reads all
+    buckets of a segment. `consumers` is the number of consumers.
     """
     helped_segments: Counter[int] = Counter()
     result = list(reader_lists)

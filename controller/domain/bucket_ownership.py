@@ -81,11 +81,11 @@ def owner_changes(
 ) -> OwnershipChanges:
     """Return the steps towards `target` that are possible at this time. Nothing is stored or sent.
 
-    A bucket is granted to its consumer of `target` if no other owner holds a piece of it. An owner that `target`
-    does not name loses the bucket if it has released the bucket or has no session, or if the segment is finished;
-    otherwise a request to release the bucket is returned, unless the same request stands already. An owner that
-    `target` names again keeps the bucket, and a standing request is withdrawn; if it has released the bucket, the
-    bucket is granted to it again, at a new generation.
+    An owner that `target` does not name for its bucket loses the bucket if it has released the bucket or has no
+    session, or if the segment is finished; otherwise a request to release the bucket is returned, unless the same
+    request stands already. A bucket of `target` is granted to its consumer if no other owner then holds a piece of it.
+    An owner that `target` names again keeps the bucket, and a standing request is withdrawn; if it has released the
+    bucket, the bucket is granted to it again, at a new generation.
 
     `consumers`: names of the consumers that have a session, connected or within its grace period. `released`: the
     buckets that their owners have released. `finished`: ids of the segments that have nothing left to read (drained or

@@ -256,7 +256,7 @@ def _write_segment(segment: Segment, with_age: bool) -> dict[str, Any]:
 def _read_layout(document: Mapping[str, Any]) -> SegmentLayout:
     """Return the layout of a document: the active segments with buckets of equal width, and their ancestors, if the
     document has any, as sealed segments with the range 0000-0000. Raises InvalidInput for a value of a wrong kind, and
-    KeyError for a missing field.
+    Python's errors for another structure (KeyError for a missing field, TypeError for a range that is not a text).
     """
     active = (
         Segment(
@@ -402,7 +402,7 @@ def _read_span(value: Any) -> tuple[int, int]:
 
 def _read_number(value: Any, name: str) -> float | None:
     """Return a number as a float, and None for None. Raises InvalidInput, which names the field `name`, for any other
-    value, booleans included.
+    value, booleans included, and OverflowError for an integer beyond the range of floats.
     """
     if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
         return None if value is None else float(value)

@@ -87,9 +87,9 @@ def _with_approvals(situation: EvaluationInput, lanes: Collection[Lane]) -> Eval
     """Return the evaluation under a policy that requires approvals. If actions are held, the profile decides again
     without their segments, until it chooses no action that must be held, in at most `MOST_ROUNDS` rounds in all.
 
-    The decisions are those of the last round without the held actions. Each held action of any round has a refusal. The
-    evaluation is valid until the earliest end of validity of any round, of an approval that was used, or of a
-    rejection.
+    The decisions and the profile's refusals are those of the last round, without the held actions. Each held action of
+    any round has a refusal, and is in `proposals` if its approval is to be requested. The evaluation is valid until
+    the earliest end of validity of any round, of an approval that was used, or of a rejection.
     """
     profile = PROFILES_BY_NAME[situation.policy.profile]
     approvals = ApprovalGate(situation.policy, situation.approvals, situation.now)

@@ -37,7 +37,8 @@ def demand_possible(topic: str, producer: str, counts: Sequence[KeyCount], count
     the last landing, for each producer of the topic; not changed. `topic` appears in error messages only.
 
     Raises InvalidInput for counts that a producer cannot have (more than `REQUEST_HASHES` hashes, or more than
-    `PRODUCER_MESSAGES` together with `counted`), and for more than `PRODUCERS` producers of a topic.
+    `PRODUCER_MESSAGES` together with those that `counted` has for the producer), and for a producer that is not in
+    `counted` if `counted` has `PRODUCERS` producers already.
     """
     hashes = sum(count[1] for count in counts)
     if hashes > REQUEST_HASHES:

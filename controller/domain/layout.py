@@ -58,7 +58,8 @@ class SegmentLayout(SegmentGraph):
         max_buckets: int = DEFAULT_MAX_BUCKETS,
         now: int,
     ) -> Self:
-        """Return the first layout: 1..65536 segments of equal width, of which the last takes the remainder.
+        """Return the first layout, of epoch 0: 1..65536 segments of equal width, of which the last takes the remainder,
+        with ids from 0 up in the order of their ranges.
 
         All segments share `bucket_budget`, with at least one and at most `max_buckets` buckets each. The policy's
         limit of segments is not checked: it limits automatic splits, not the operator who creates a topic. Raises

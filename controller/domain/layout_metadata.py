@@ -89,7 +89,8 @@ def _write_segment(segment: Segment) -> dict[str, Any]:
 
 def _read_segment(record: Mapping[str, Any]) -> Segment:
     """Return the segment in a record. The state decides whether there is a seal, because PIP-468's text has epoch 0
-    for an active segment and Pulsar's code -1. Raises InvalidInput for a record that cannot be read.
+    for an active segment and Pulsar's code -1. The merge depth is 0 if the record has none. Raises InvalidInput for a
+    record that cannot be read.
     """
     try:
         state = SegmentState(record["state"])

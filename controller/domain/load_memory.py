@@ -132,14 +132,16 @@ class LoadMemory:
         memory_seconds: float,
         origins: Mapping[int, Origin],
     ) -> None:
-        """Add the rates of the window that ended at `end_ms` (milliseconds since the Unix epoch).
+        """Add the rates `measured`, by segment id, of the window that ended at `end_ms` (milliseconds since the Unix
+        epoch).
 
-        A segment without a memory takes over those of its parents, if they are recent. A gap of up to five minutes or
-        five ticks, whichever is longer, is filled with the last rates. After a longer gap, for an earlier tick, or
-        after a change of the tick length, the memory starts again with these rates and keeps its strikes. Segments
-        that are not in `measured` keep their memories. A second observation in one tick replaces the first.
-        `memory_seconds` is the time that the ticks span according to the policy. `origins`: the origins of the
-        segments that may take over memories; at least those of the active segments that have no memory.
+        A measured segment without a memory first takes over those of its parents, if they are recent. A gap of up to
+        five minutes or five ticks, whichever is longer, is filled with the last rates. After a longer gap, for an
+        earlier tick, or after a change of the tick length, the memory starts again with these rates and keeps its
+        strikes. Segments that are not in `measured` keep their memories. A second observation in one tick replaces the
+        first. `memory_seconds`: time that `TICKS_OF_MEMORY` ticks span according to the policy; a tick lasts at least
+        1 second. `origins`: the origins of the segments that may take over memories; at least those of the active
+        segments that have no memory.
         """
         tick_seconds = max(memory_seconds, TICKS_OF_MEMORY) / TICKS_OF_MEMORY
         tick = math.floor(end_ms / 1000 / tick_seconds)
@@ -172,11 +174,11 @@ class LoadMemory:
         """Return the memory that the segment takes over from its parents, up to the tick before `tick`: the sum of
         their loads, each multiplied by the part of the parent that the segment covers, as far back as all parents
         remember. After a split whose parts are all measured, the segment's share of their load replaces the part by
-        width.
+        width, in each metric that has load.
 
-        None unless every parent has a memory that is recent enough and begins before this tick. The strikes are those
-        of the parent plus one if the segment measures nearly all of the load of a split, in each metric that has load;
-        otherwise they are 0.
+        None unless every parent has a memory with this tick length that is recent enough (`_Memory.reaches`) and
+        begins before `tick`. The strikes are those of the parent plus one if the segment measures nearly all of the
+        load of a split, in each metric that has load; otherwise they are 0.
         """
         memories = [self.known[parent] for parent in origin.parent_ids if parent in self.known]
         if len(memories) < len(origin.parent_ids):

@@ -59,12 +59,12 @@ def subscription_uses(logs: Mapping[str, Iterable[ObservedConsumer]]) -> dict[st
 
 
 def _use(pairs: list[tuple[str, ObservedConsumer]]) -> SubscriptionUse:
-    # Logs may differ for a moment while an application changes the type, so ordered reading takes precedence.
     """Return the use of one subscription. `pairs`: name of a log, and a consumer of the subscription on this log. If
     the consumers have several types, the first in the alphabet that is not `Shared` counts. A name counts as one
     consumer, unless the name is empty, or looks generated and occurs on one log only; consumers with such names are
     counted by `_minimum`.
     """
+    # Logs may differ for a moment while an application changes the type, so ordered reading takes precedence.
     kinds = {consumer.subscription_type for _, consumer in pairs}
     logs_of: defaultdict[str, set[str]] = defaultdict(set)
     for log, consumer in pairs:

@@ -200,7 +200,8 @@ def next_step(operation: Operation, observed: Observed) -> tuple[Step, Operation
     or the deadline is over (if `is_abortable`; a seek has no deadline). Then the kinds of `WAITS_BEFORE` wait, in the
     state given there, for older operations, and an operation in the state INTENDED waits for readers. A commit with
     children is preceded by Step.SYNC_SUBSCRIPTIONS unless the children have the topic's present subscriptions. Raises
-    KeyError for a final state; pass live operations only.
+    KeyError for a final state (pass live operations only) and, like `moves_of`, for a kind that operations on the topic
+    cannot have.
     """
     may_end = observed.is_refused and can_give_up(operation)
     if may_end or (is_abortable(operation) and _must_abort(operation, observed)):

@@ -42,7 +42,8 @@ def read_parameters(
     the type that `kinds` has for the name. A parameter with the value null counts as absent. Bounds are not checked.
 
     Raises InvalidPolicy, during the iteration, for a document that is not an object, a name that is not in `kinds`, or
-    a value of another type. The message says that the `subject` configuration is invalid.
+    a value that does not fit the type (`misfit`; a float may also be a text of `NON_FINITE`). The message says that
+    the `subject` configuration is invalid.
     """
     if not isinstance(document, Mapping):
         raise InvalidPolicy(

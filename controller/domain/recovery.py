@@ -75,9 +75,9 @@ def plan_recovery(
 
     `journal` holds the segments that are not pruned, `logs` their logs by segment id. `unrecorded` are logs that no
     segment of the journal has: created by operations that the journal lost, or by live operations that the journal has
-    in an earlier state. `now` is in milliseconds since the Unix epoch. Contradictions and violated invariants are
-    returned as `problems`. If nothing has to change (`RecoveryPlan.is_needed` is False), the layout of the plan still
-    has the higher epoch.
+    in an earlier state. `highest_id` is the highest segment id in the names of the listed logs; -1 if there is none.
+    `now` is in milliseconds since the Unix epoch. Contradictions and violated invariants are returned as `problems`. If
+    nothing has to change (`RecoveryPlan.is_needed` is False), the layout of the plan still has the higher epoch.
     """
     effective, to_terminate, problems = _effective_logs(journal, logs, unrecorded)
     epoch = _unused_epoch(journal, [*logs.values(), *unrecorded])
@@ -112,7 +112,8 @@ def _effective_logs(
 
     The logs of one operation belong to the layout together or not at all: they do if the operation took effect
     (`_took_effect`), and neither the journal nor another operation, of a higher `_precedence`, has replaced one of
-    their parents. A log that contains messages but does not belong to the layout is a contradiction.
+    their parents. Contradictions are a log that contains messages but does not belong to the layout, and two logs with
+    one segment id.
     """
     by_id = {**logs, **{log.segment_id: log for log in unrecorded}}
     groups: defaultdict[str, list[SegmentLog]] = defaultdict(list)

@@ -141,9 +141,9 @@ def plan_split(
 
 
 def plan_equal_split(layout: SegmentGraph, segment_id: int, parts: int) -> Reshape:
-    """Return the plan of a split 1 → `parts` into widths that differ by at most one; a power of two gives the same ranges
-    as repeated halving. Raises SegmentNotFound. Raises InvalidLayoutChange for a sealed segment, for fewer than 2
-    parts, and for more parts than the range has hashes.
+    """Return the plan of a split 1 → `parts` into widths that differ by at most one; a power of two gives the same
+    ranges as repeated halving. The children get entry buckets as in `plan_split`. Raises SegmentNotFound. Raises
+    InvalidLayoutChange for a sealed segment, for fewer than 2 parts, and for more parts than the range has hashes.
     """
     parent = _active(layout, segment_id)
     if parts < 2:

@@ -173,7 +173,7 @@ class SegmentGraph:
 
 def _union(sets: Iterable[frozenset[int]]) -> frozenset[int]:
     """Return the union of the sets, without the sets that follow once it has `COUNTED_MERGES` elements. A set that
-    contains all others is returned itself, not a copy.
+    contains all sets before it is not copied.
     """
     joined: frozenset[int] = frozenset()
     for merges in sets:

@@ -108,8 +108,9 @@ class _Network:
         return self._potential[_SINK] - self._potential[_SOURCE]
 
     def find_levels(self) -> bool:
-        """Number the nodes by their distance from the source in links that cost nothing and have room, and reset
-        the links that `push` has tried. Return True if the sink is reached.
+        """Number the nodes by their distance from the source in links that cost nothing and have room, -1 for nodes
+        that are not reached before the sink, and reset the links that `push` has tried. Return True if the sink is
+        reached.
         """
         self._level = [-1] * len(self._out)
         self._next = [0] * len(self._out)

@@ -86,7 +86,8 @@ class LagAnswer(Answer):
 
     def sentence(self) -> str:
         """Return a sentence with the sum of the counted messages, the number of entries (counted or not), and, if not 0, the number of
-        entries that could not be counted. Entries are called segments if one of them is a whole segment, otherwise buckets.
+        entries that could not be counted. Entries are called segments if one of them is a whole segment, otherwise buckets. For a
+        checkpoint subscription, the sentence also says that the sum does not show how far consumers have read.
         """
         messages = sum(bucket.messages or 0 for bucket in self.buckets)
         uncounted = sum(bucket.messages is None for bucket in self.buckets)

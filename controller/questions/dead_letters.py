@@ -95,7 +95,7 @@ class DeadLettersAnswer(PageAnswer[DeadLetterDocument]):
 def list_dead_letters(context: Context, request: ListDeadLetters) -> DeadLettersAnswer:
     """Return a page of dead letters, oldest first, and the number of all dead letters that can be put back. Reads their
     log without acknowledging, and disconnects another reader of the log unless that number is 0. Raises TopicNotFound,
-    SubscriptionNotFound, NotFound if there never was a dead letter, InvalidInput for an invalid page, Unsupported if
+    SubscriptionNotFound, NotFound if the log was never created, InvalidInput for an invalid page, Unsupported if
     the topic's data plane is not configured here or has no dead-letter logs, and the errors of the data plane.
     """
     [after] = request.keys([tuple])

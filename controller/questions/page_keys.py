@@ -42,8 +42,8 @@ def read_keys(page: str, kinds: Sequence[type]) -> list[Any]:
 
 
 def _read_key(kind: type, key: Any) -> Any:
-    """Return the key as a value of this kind. Raises ValueError for another kind, a time without a zone, or an
-    integer beyond 64 bits.
+    """Return a key as read from JSON as a value of this kind: a text as a str or datetime, an integer as an int, a list
+    of integers as a tuple. Raises ValueError for another kind, a time without a zone, or an integer beyond 64 bits.
     """
     if kind is datetime and isinstance(key, str):
         instant = datetime.fromisoformat(key)

@@ -282,8 +282,9 @@ def all_questions() -> tuple[Question, ...]:
 def read_page(
     tx: Connection, question: Question, request: QuestionRequest, *, limit: int, page: str | None = None
 ) -> Page:
-    """Return one page of rows, at most `limit` (1 or more), in the order of the question's keys, after the row whose keys
-    are in `page` (the `next` of the previous page; None: from the first).
+    """Return one page of the rows that the filters of `request` select, converted by the question's `present`: at most
+    `limit` (1 or more), in the order of the question's keys, after the row whose keys are in `page` (the `next` of the
+    previous page; None: from the first).
 
     If the first page is empty, raise NotFound with the question's `missing` message if there is one and all fields in it
     are given; otherwise call the question's `explain_no_rows`, if any, which may raise an error, and return an empty
@@ -404,8 +405,8 @@ def _demand_rows(question: Question, values: Mapping[str, Any]) -> None:
 
 
 def _topic_values(tx: Connection, question: Question, topic: str | None) -> dict[str, Any]:
-    """Return the values to bind for a topic: its id, or its name for a question about the past. Empty without a
-    topic. Raises TopicNotFound.
+    """Return the values to bind for the topic of this name: `topic_id`, or `topic` for a question about the past, whose
+    topic may be deleted. Empty if `topic` is None. Raises TopicNotFound.
     """
     if topic is None:
         return {}
@@ -428,8 +429,8 @@ def _conditions(question: Question, values: Mapping[str, Any]) -> list[str]:
 
 
 def _presented(tx: Connection, question: Question, rows: Sequence[Row]) -> list[Row]:
-    """Return the rows without the keys of the page, converted by the question's `present` as of the database's
-    time.
+    """Return the rows without the columns whose names begin with `key_`, converted by the question's `present`, if any,
+    as of the database's time.
     """
     shown_rows = [{name: value for name, value in row.items() if not name.startswith("key_")} for row in rows]
     if question.present is None or not shown_rows:

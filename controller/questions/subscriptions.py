@@ -35,8 +35,9 @@ class CursorsAnswer(PageAnswer[CursorDocument]):
 
 def list_cursors(context: Context, request: ListCursors) -> CursorsAnswer:
     """Return a page of the cursors that a seek of the subscription would move, ordered by range and segment; the data
-    plane counts their backlogs. Raises InvalidInput for an invalid page, TopicNotFound, SubscriptionNotFound,
-    Unsupported if the topic's data plane is not configured here, and the errors of the data plane.
+    plane counts their backlogs. Cursors on segments that were sealed before the subscription began are left out. Raises
+    InvalidInput for an invalid page, TopicNotFound, SubscriptionNotFound, Unsupported if the topic's data plane is not
+    configured here, and the errors of the data plane.
     """
     range_start, segment_id = request.keys([int, int])
     cursors = subscription_admin.cursors_to_move(

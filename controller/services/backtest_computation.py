@@ -21,10 +21,10 @@ def compute(
 ) -> pa.Table:
     """Read the rates of the recorded topics from the history at `history_url`, in the inclusive span (milliseconds
     since the Unix epoch), simulate, and return the costs, with the columns of `spark_jobs.policy_backtest.RESULTS`: one
-    row for each simulation, or one row with the error for a load that cannot be simulated. A recording without rates
-    has no row. `recordings` and `question` are JSON, as `to_json` of `Recording` and `Question` returns. `done` is a
-    progress callback: it is called with the number of simulations completed since its last call. Raises the errors of
-    the storage.
+    row for each simulation, or one row with the error for a load that cannot be simulated, sorted by load, key, policy
+    and seed. A recording without rates has no row. `recordings` and `question` are JSON, as `to_json` of `Recording`
+    and `Question` returns. `done` is a progress callback: it is called with the number of simulations completed since
+    its last call. Raises the errors of the storage.
     """
     from controller.landing.history import RateHistory
     from spark_jobs.policy_backtest import Question, compute_here

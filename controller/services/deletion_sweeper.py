@@ -63,8 +63,8 @@ def sweep(
     should_stop: Callable[[], bool] = lambda: False,
 ) -> SweepReport:
     """Process up to `limit` deletion entries that are due, in claimed batches: delete each log that may be deleted, and
-    record the result in its entry. Return the results. Entries of held topics are skipped. Ends early, between two
-    batches, if `should_stop` returns True.
+    record the result in its entry. Return the results. Entries of held topics are skipped; entries of a data plane that
+    is not in `planes` fail and are tried again later. Ends early, between two batches, if `should_stop` returns True.
 
     Several sweepers may run at once. Raises StoreUnavailable only; any other error is recorded for the entry.
     """
@@ -94,9 +94,9 @@ def _sweep(
     """Delete the logs of one data plane that may be deleted, up to `PARALLEL_DELETES` at a time, and record the result
     for each, in the database and in `report`.
 
-    If the description of the logs raises a CleaveError, all entries are tried again later. If it raises an unexpected
-    error, each entry is processed by itself. `apart_seconds` is the shortest time between the two absences that close
-    an entry.
+    If the data plane is not configured here (`plane` is None), or describing the logs raises a CleaveError, all entries
+    are tried again later. After an unexpected error of the description, each entry is processed by itself.
+    `apart_seconds` is the shortest time between the two absences that close an entry. Raises StoreUnavailable.
     """
     try:
         reports = _reports(plane, due_entries)

@@ -71,12 +71,12 @@ class DrainWatch(Stoppable):
 
     def round(self) -> int:
         """Count and store the unread messages of up to `DRAINS_A_ROUND` rows of the view `inspect.undrained` (pairs of
-        a sealed segment and a stream subscription) in the held shards. Pairs that were never counted, or counted
-        longest ago, come first; segments sealed within `FRESH_FOR_SECONDS` come last. Return the number of counts; 0
-        without a shard. Pairs that cannot be counted, and pairs whose count has not begun within `ROUND_SECONDS`, are
-        left out. Has the topic reconciled if the log of a sealed segment is open and has no unread messages, so that
-        the log is terminated again. Deletes the stored counts of segments that were drained or pruned. Raises
-        StoreUnavailable.
+        a sealed segment and a stream subscription) in the held shards, on the data planes of this process. Pairs that
+        were never counted, or counted longest ago, come first; segments sealed within `FRESH_FOR_SECONDS` come last.
+        Return the number of counts; 0 without a shard. Pairs that cannot be counted, and pairs whose count has not
+        begun within `ROUND_SECONDS`, are left out. Has the topic reconciled if the log of a sealed segment is open and
+        has no unread messages, so that the log is terminated again. Deletes the stored counts of segments that were
+        drained or pruned. Raises StoreUnavailable.
         """
         shards = self._shards()
         if not shards.held:
@@ -103,9 +103,10 @@ class DrainWatch(Stoppable):
         return len(counts)
 
     def _backlog(self, drain: SlowDrain, give_up_at: float) -> int | None:
-        """Return the number of messages that the subscription has not read in the segment, from 0 to `MOST`.
-        None if `give_up_at` (monotonic seconds) has passed, the watch is stopping, there is no count, or the
-        data plane raises an error, which is logged. Reconciles the topic of an open log without unread messages.
+        """Return the number of messages that the subscription has not read in the segment, from 0 to `MOST`. None
+        if `give_up_at` (monotonic seconds) has passed, the watch is stopping, there is no count, or the data plane
+        or `reconcile` raises an error, which is logged. Has the topic reconciled if the log is open and has no
+        unread messages.
         """
         if self._clock.monotonic_seconds() >= give_up_at or self._stopping.is_set():
             return None

@@ -208,9 +208,9 @@ class GateKeeper(Stoppable):
         return origin == plan.origin and seeks.under_way(tx, shut.key) is None
 
     def _drain(self, shut: ShutGates, plan: _Plan) -> bool:
-        """Mark the plan's segments as drained whose cursors the data plane has persisted at their end. Return True if segments were marked;
-        False if there are none, or if a seek has begun since the plan was made. Raises SubscriptionNotFound and the errors of the data
-        plane.
+        """Have the data plane persist the subscription's cursors at the ends of those segments of the plan that are read to their ends, and
+        mark these segments as drained. Return True if segments were marked; False if there are none, or if a seek has begun since the plan
+        was made. Raises SubscriptionNotFound and the errors of the data plane.
         """
         plane, name = self._planes[shut.data_plane], shut.key.name
         persisted = [i for i in plan.gates.to_drain if _is_persisted(plane, plan.logs[i], name)]

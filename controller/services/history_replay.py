@@ -139,8 +139,8 @@ class _Loads:
         return LoadRecord(record.stats, record.modified_at, record.cold_since, observed_at)
 
     def observe(self, window: Window, policy: AutoScalePolicy) -> None:
-        """Apply one run of the aggregation, on `window`: new records, the begin of silence for segments
-        without rates whose source has samples, and the last sample of each source.
+        """Apply one run of the aggregation, on `window`: new records, the begin of silence for segments without rates
+        whose source has samples, and the last sample of each source. `policy` gives the thresholds of the rule.
         """
         records_before = {
             segment_id: self.as_decision_input(record) for segment_id, record in self.records.items()
@@ -184,7 +184,7 @@ def retrace(
     begins_with_the_topic: bool,
     window_ms: int = DEFAULT_WINDOW_MS,
 ) -> Iterator[Retraced]:
-    """Yield each decision with its replay, on the windows that were applied before it. `decisions` are those of one topic, in the order of
+    """Yield each decision with its replay, on the windows that were applied by its time. `decisions` are those of one topic, in the order of
     time. A decision whose inputs cannot be read is yielded as unreadable. `windows`, of `window_ms` each, may be in any order.
 
     `segments` are all segments that the topic ever had, by id. If the history does not begin with the topic (`begins_with_the_topic` is

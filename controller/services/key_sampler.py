@@ -151,8 +151,9 @@ class KeySampler(Stoppable):
         return due_logs[:LOGS_A_ROUND]
 
     def _sample(self, logs: Sequence[LogToSample]) -> SampleRound:
-        """Sample the logs, `PARALLEL_SAMPLES` at a time, and store the key histograms in one transaction. No
-        sample begins after `ROUND_SECONDS`. Return the numbers of logs, which are also counted as metrics.
+        """Sample the logs, `PARALLEL_SAMPLES` at a time, and store the key histograms in one transaction,
+        which also deletes outdated key histograms of any segment. No sample begins after `ROUND_SECONDS`.
+        Return the numbers of logs, which are also counted as metrics.
         """
         if not logs:
             return SampleRound()

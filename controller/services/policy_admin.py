@@ -88,9 +88,9 @@ def change(store: Store, level: str, merge: Merge, *, actor: str) -> Changed:
     """Replace the document of the level by the result of `merge`, which is called with the present document, and return both documents. An
     empty result removes all parameters; the cluster then has the defaults. A change is logged after the commit.
 
-    If another transaction changes the level in the meantime, `merge` is called again with the document of that transaction, up to
-    `_ATTEMPTS` times. Raises TopicNotFound, TopicNotLive, LostRace, InvalidInput for an invalid name of a namespace, and InvalidPolicy if
-    the document has an unknown parameter or a value of a wrong type, or does not fit the levels above.
+    If another transaction changes the level in the meantime, `merge` is called again with the document of that transaction, at most
+    `_ATTEMPTS` times in all; then LostRace is raised. Raises TopicNotFound, TopicNotLive, InvalidInput for an invalid name of a namespace,
+    and InvalidPolicy if the document has an unknown parameter or a value of a wrong type, or is not valid together with the levels above.
     """
     attempts = tenacity.Retrying(
         retry=tenacity.retry_if_exception(_is_stale),
@@ -211,7 +211,7 @@ def preview(
 
 def _demand_valid(tx: Connection, level: str, document: Document) -> Document:
     """Return the document that `stored` would return after the change, for the cluster with every parameter. The
-    name of a namespace is not checked. Raises InvalidPolicy if the document does not fit the levels above, TopicNotFound, TopicNotLive.
+    name of a namespace is not checked. Raises InvalidPolicy as `change` does, TopicNotFound, TopicNotLive.
     As in the change, the levels above are not checked for a topic's empty document, which removes the override.
     """
     kind = kind_of(level)

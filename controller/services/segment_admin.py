@@ -34,8 +34,8 @@ SegmentNotFound, and InvalidLayoutChange if the layout does not permit the resha
 
 
 def splitting(segment_id: int, *, at: Sequence[int] = (), parts: int | None = None) -> Planner:
-    """Return a planner that splits at the cut points `at` (each is the first hash of a child), into `parts`
-    of equal width, or, with neither, at the midpoint. Raises InvalidInput if both are given; the planner checks
+    """Return a planner that splits at the cut points `at` (the first hashes of the children after the first), into
+    `parts` of equal width, or, with neither, at the midpoint. Raises InvalidInput if both are given; the planner checks
     their values.
     """
     if at and parts is not None:
@@ -76,9 +76,9 @@ def recutting(segment_ids: Sequence[int], cut_points: Sequence[int]) -> Planner:
 def submit(
     store: Store, planes: Mapping[str, DataPlane], topic: str, planner: Planner, request: Request
 ) -> Intent:
-    """Read the topic, plan the reshape, and write its intent. Repeat this if another request changed the
-    topic first. After `UNLOCKED_ATTEMPTS`, or at once if the request key or a segment is in use meanwhile, do
-    it under the topic's lock.
+    """Read the topic, plan the reshape, and write and return its intent. Repeat this if another request changed the
+    topic first. After `UNLOCKED_ATTEMPTS`, or at once if the request key or a segment is in use meanwhile, do it under
+    the topic's lock.
 
     If the request key was used for a reshape of this topic, whatever its plan, the first operation is
     returned without further checks. Raises TopicNotFound, TopicNotLive, TopicHeld, SegmentNotFound,

@@ -106,7 +106,7 @@ def set_sharing(
     the errors of the data plane, and Conflict while a consumer reads or a seek is in progress. For STOCK, also raises Unsupported if the
     data plane has no gates or a consumer of a type other than `TYPES_IN_ORDER` is attached, and Conflict for a subscription that is not
     STREAM, or while a sealed segment is not read to its end. The last check is left out if the gates of all segments with a sealed ancestor
-    are closed already, as after a restore of the database to a time before this change.
+    are closed already, as after a restore of the database to a time before this change; the gates are then recorded as closed.
     """
     with store.transaction() as tx:
         topic_row = topics.find_topic(tx, topic)

@@ -97,8 +97,9 @@ def unread(
 ) -> dict[int, int]:
     """Return the number of unacknowledged messages of each of these segments, by id. Segments that the
     subscription does not have to read, or that cannot be counted within `UNREAD_SECONDS` or because of an error of
-    the data plane, are left out. Calls that last longer continue in the background. Raises TopicNotFound,
-    SubscriptionNotFound, and Unsupported if the data plane is not configured here.
+    the data plane, are left out. Calls in progress at that time continue in the background, and calls that have not
+    begun are cancelled. Raises TopicNotFound, SubscriptionNotFound, and Unsupported if the data plane is not
+    configured here.
     """
     with store.transaction() as tx:
         row = topics.find_topic(tx, topic)

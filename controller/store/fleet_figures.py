@@ -121,7 +121,8 @@ class FleetFigures:
 def fleet_figures(tx: Connection, *, prefix: str, most_topics: int) -> FleetFigures:
     """Return the figures of the whole fleet, and of the first `most_topics` live topics whose names begin with `prefix`, by name.
 
-    Limits each statement of the transaction to 8 s; after that, statements raise StoreUnavailable.
+    From this call on, the server ends each statement of the transaction that takes longer than 8 s; then
+    `Store` raises StoreUnavailable.
     """
     tx.execute(_STATEMENT_TIMEOUT)
     [health] = inspection.rows(tx, _HEALTH)
@@ -185,7 +186,8 @@ TOTALS = ("auto_splits", "auto_merges", *_SUPPRESSED.values(), "rebucket_rollove
 
 def _total_of(tally: str, kind: str, because: str) -> str | None:
     """Return the name in `TOTALS` of the total to which a row of `inspect.tallies` counts; None if the row counts to
-    no total.
+    no total. `because` is the origin of a change or the reason of a refusal. A split or merge counts only
+    with the origin `auto`, a rebucket with any origin.
     """
     if tally == "refusal":
         return _SUPPRESSED.get(because)

@@ -45,7 +45,8 @@ _FREE = text("""
 def begin(tx: Connection, subject: str, key: str, digest: str) -> Mapping[str, Any] | None:
     """Return the answer to the first request with the key. None if the caller has to perform the request and then
     call `finish` or `free`: the key is unused, or its first request has had no answer for `TAKEN_OVER_AFTER_SECONDS`.
-    `digest` identifies the content of the request.
+    `subject` is the subject of the caller's token, to whom the key belongs; `digest` identifies the content
+    of the request.
 
     Also deletes up to 100 keys that are older than `KEPT_DAYS`. Raises Conflict if the key was used for a request
     with another digest, Retryable while the first request is being performed.

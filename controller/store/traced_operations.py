@@ -60,7 +60,8 @@ def installed_at(tx: Connection) -> datetime:
 
 def ended_operations(tx: Connection, since: datetime, after: int, *, limit: int) -> list[TracedOperation]:
     """Return up to `limit` operations that finished after `since`, or at `since` with an id above `after`, by finishing time and id.
-    `operation` has the columns of `_ENDED`; the steps, by sequence, those of `_STEPS`.
+    `operation` has the columns of `_ENDED`; the steps, by sequence, those of `_STEPS`. A decision made more than a day before the earliest
+    intent of these operations is left out.
     """
     operations = inspection.rows(tx, _ENDED, since=since, after=after, limit=limit)
     if not operations:

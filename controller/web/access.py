@@ -170,8 +170,8 @@ def read(secret: str, authorization: str | None) -> Grant:
     """Return the grant of the header `Authorization: Bearer …`.
 
     Raises TokenOutOfTime for a token that is expired or not yet valid, with a leeway of CLOCK_LEEWAY_SECONDS. Raises AccessDenied for no
-    token, a token of another installation, without an expiry or of an unknown role, a client or operator token without a scope, and a
-    scope that is not a list of texts.
+    token, a malformed token, a token of another installation, without an expiry or of an unknown role, a client or operator token without a
+    scope, and a scope that is not a list of texts. The subject of a token without `sub` is the name of the role.
     """
     kind, _, token = (authorization or "").partition(" ")
     if kind.lower() != "bearer" or not token:

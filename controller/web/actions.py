@@ -54,8 +54,9 @@ def _paths(action: AnyAction) -> Iterator[tuple[str, Right, Any]]:
 
 
 def _endpoint(action: AnyAction, level: Any) -> Any:
-    """Return the endpoint of an action that changes something. Its parameters are the fields of the path, the body, the options of a
-    change, and the wait and the computation where the action has them. `level`: type of the level in the path; None without a level.
+    """Return the endpoint of an action that changes something: a function that performs the action, or its dry run, and returns the
+    response (`Change.perform`). Its parameters are the fields of the path, the body, the options of a change, and the wait and the
+    computation where the action has them. `level`: type of the level in the path; None without a level.
     """
     body = _document_of(action)
 
@@ -79,8 +80,9 @@ def _endpoint(action: AnyAction, level: Any) -> Any:
 
 
 def _report_endpoint(action: AnyAction, level: Any) -> Any:
-    """Return the endpoint of an action that changes nothing. Its parameters are the fields of the path, and the other fields as the query
-    of a GET, otherwise as the body. `level`: type of the level in the path; None without a level.
+    """Return the endpoint of an action that changes nothing: a function that performs the action and returns the response. Its parameters
+    are the fields of the path, and the other fields as the query of a GET, otherwise as the body. `level`: type of the level in the path;
+    None without a level.
     """
     document = _document_of(action)
 

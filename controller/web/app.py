@@ -89,7 +89,7 @@ def _app(
     routers: Sequence[APIRouter], served: PeopleServices, identify: Who, slots: Slots, computers: Computers
 ) -> FastAPI:
     """Return an app with the routes of the routers, its services and limits, error answers, the description, and middleware that records
-    changes and refuses large bodies.
+    changes and denials, refuses large bodies, and frees the slots of requests. Raises InvariantViolated as `_routed` does.
     """
     app = _routed(routers)
     app.state.served, app.state.who, app.state.slots = served, identify, slots

@@ -134,7 +134,9 @@ class GuardedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Parse the data in pieces. Answer 431 if the head of a request exceeds `LARGEST_HEAD_BYTES`; discard data after a refusal."""
+        """Parse the data in pieces. Answer 431 if more than `LARGEST_HEAD_BYTES` of an unfinished head arrive after the piece in which the
+        head begins. Discard data after a refusal.
+        """
         for start in range(0, len(data), _PIECE_BYTES):
             if self._refusal is not None or self.transport.is_closing():
                 return
@@ -175,9 +177,8 @@ class GuardedProtocol(HttpToolsProtocol):
         """Start the app, or queue the request behind the request in progress, and allow a limited time for the body to arrive. The app
         starts before the body is complete.
 
-        Refuse a body that is too large or has no length with 413. If an earlier request of the connection is not answered, or the answer of
-        the request in progress has begun, disconnect the client instead; so a request beyond `MOST_PIPELINED` queued requests is never
-        answered.
+        Refuse a body that is too large or has no length with 413. If an earlier request of the connection is not completely answered,
+        disconnect the client instead; so a request beyond `MOST_PIPELINED` queued requests ends the connection.
         """
         problem = body_problem(self.headers)
         if problem is not None:
@@ -232,8 +233,8 @@ class GuardedProtocol(HttpToolsProtocol):
         self._timer = None if part is None else self.loop.call_later(SECONDS[part], self._give_up)
 
     def _give_up(self) -> None:
-        """End the wait for a part whose time is over: disconnect a connection without a request, answer 408 to a late head or body. If the
-        app itself has paused reading, wait again.
+        """End the wait for a part whose time is over: disconnect a connection without a request, `_refuse` a late head or body with 408.
+        If the app itself has paused reading, wait again.
         """
         part = self._awaited
         if part is Awaited.REQUEST or part is None:

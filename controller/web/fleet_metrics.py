@@ -237,7 +237,9 @@ def _families() -> dict[str, CounterMetricFamily | GaugeMetricFamily]:
 
 
 def _samples(figures: FleetFigures) -> Iterator[Sample]:
-    """Yield the sample of each of the figures: the metric's name, the values of its labels, and its value, None if unknown."""
+    """Yield the sample of each of the figures that a metric exports: the metric's name, the values of its labels, and its value, None if
+    unknown. Totals of tallies that are not in `TOTALS` are left out.
+    """
     yield UP[0], (), 1
     for column in HEALTH:
         yield _health_name(column), (), figures.health[column]

@@ -95,8 +95,9 @@ async def layout(
 
 
 def _layout_then(served: ConsumerServices, topic: str, at: int | datetime) -> dict[str, object]:
-    """Return the document of a past layout, without a leader, because past leaders are not stored. Raises TopicNotFound, and NotFound if
-    the topic had no layout at that epoch or time.
+    """Return the document of `LayoutShown` for a past epoch (int) or time: the segments that were ACTIVE then, without a leader, because
+    past leaders are not stored. Raises TopicNotFound, also for a deleted topic, and NotFound if the topic had no layout at that epoch or
+    time.
     """
     with served.api.store.transaction() as tx:
         row = inspected.find_topic(tx, topic)

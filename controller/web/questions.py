@@ -65,8 +65,9 @@ def describe_rows(schema: dict[str, Any], view: str) -> dict[str, Any]:
 
 
 def _endpoint(question: Question) -> Any:
-    """Return the endpoint of a question. Its parameters are the fields of the path, and the filters and the
-    page as the query.
+    """Return the endpoint of a question: a function that answers with its row, or with a page of its rows as in `Rows`, and raises the
+    errors of `read_page`. Its parameters are the fields of the path, and, except for a question of one row, the filters and the page as
+    the query.
     """
     query = _query_of(question)
     filters = question.request.model_fields.keys() - question.path_fields

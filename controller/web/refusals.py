@@ -95,7 +95,9 @@ class OtherLeader(Exception):
 
 
 def answer_errors(app: FastAPI) -> None:
-    """Make the app answer errors that are raised in a request: with the JSON of `Refusal`, or for OtherLeader with a redirect."""
+    """Make the app answer a CleaveError, RequestValidationError or HTTPException that is raised in a request with the JSON of `Refusal`,
+    and OtherLeader with a redirect. Other errors are left to the framework.
+    """
     app.add_exception_handler(CleaveError, _refusal)
     app.add_exception_handler(RequestValidationError, _wrong_form)
     app.add_exception_handler(HTTPException, _no_such_call)
@@ -155,7 +157,9 @@ async def _no_such_call(request: HttpRequest, error: Exception) -> Response:
 
 
 async def _send_there(request: HttpRequest, error: Exception) -> Response:
-    """Redirect (307) to the leader with the path exactly as it was sent: decoded or encoded again, it would name another topic."""
+    """Redirect (307) to the leader with the path and the query exactly as they were sent: a path that is decoded or encoded again would
+    name another topic.
+    """
     path, query = request.scope["raw_path"], request.scope["query_string"]
     leader = cast(OtherLeader, error).address.encode()
     answer = Response(status_code=307)

@@ -117,8 +117,9 @@ class JsonRequest(HttpRequest):
             raise HTTPException(400, "the body has not arrived; send it again") from None
 
     async def json(self) -> Any:
-        """Return the body as Python values. Raises HTTPException (400) for a body that is not text, is nested too deeply or contains a string
-        without a UTF-8 form; raises JSONDecodeError, as FastAPI expects, for text that is not JSON.
+        """Return the body as Python values. Raises HTTPException (400) for a body that is not UTF-8, is nested too deeply, contains a
+        string without a UTF-8 form or an integer with too many digits; raises JSONDecodeError, as FastAPI expects, for text that is not
+        JSON.
         """
         try:
             document = await self._decoded()

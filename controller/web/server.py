@@ -34,8 +34,9 @@ class WebServer:
     """An HTTP server. The constructor binds the socket, `run` serves."""
 
     def __init__(self, settings: Settings, secret: str) -> None:
-        """Bind the socket and listen. Raises InvalidInput for an address that cannot be bound or that consumers cannot use, a secret that
-        is too short, or unusable certificate files.
+        """Bind the socket and listen; `address` is then the URL that the worker publishes. Tokens are signed with `secret`. Raises
+        InvalidInput for an address that cannot be bound or that consumers cannot use, a secret that is too short, or unusable certificate
+        files.
         """
         demand_secret(secret)
         self._cert, self._key = _cert_and_key(settings)
@@ -108,7 +109,9 @@ class _GuardedServer(uvicorn.Server):
         self._lobby = lobby
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen on the sockets. uvicorn itself would allow a minute for a TLS handshake, and passes no arguments to a protocol."""
+        """Accept guarded connections on the sockets, and allow `_HANDSHAKE_SECONDS` for a TLS handshake. uvicorn itself would allow a
+        minute, and passes no arguments to a protocol.
+        """
         await super().startup(sockets=[])
 
         def guarded() -> GuardedProtocol:

@@ -240,8 +240,7 @@ async def _by_memory(
     """Return the consumer of a request at the leader. If this worker leads the topic and has its sessions in memory, the database is not
     queried: each heartbeat of thousands of consumers would be a query. The topic may then have been deleted moments ago, and the leader
     refuses the request. Requests that begin something use `_by_database`, because a topic of the same name may have been created a moment
-    ago. Raises the
-    errors of `_by_database`.
+    ago. Raises the errors of `_by_database`.
     """
     served = served_by(request)
     topic_id = served.leader.led_topic_id(topic)

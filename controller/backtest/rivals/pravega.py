@@ -52,12 +52,13 @@ def rule(scale_factor: int = 2, policy: AutoScalePolicy | None = None) -> Rule:
 
 
 def decide(situation: EvaluationInput, scale_factor: int) -> Evaluation:
-    """Return splits of hot segments (an average above its factor of `_UP`), each into at most `scale_factor` parts (at
-    least 2), then recuts that join up to `MERGED_AT_ONCE` cold neighbours into one (the first three averages below the
-    capacity, the last below `_COLD`), as far as the policy's minimum number of segments allows (`_merges`). A hot segment
-    that is too young, of one hash, or beyond the limit of segments is refused. A segment without averages or in a running
-    reshape is left unchanged, and so is a cold segment that is too young. The result is valid until the first of the hot or
-    cold segments that are too young is old enough; without a time limit if there is none.
+    """Return splits of hot segments (an average above its factor of `_UP`), each into as many parts as the largest of the
+    first three averages has capacities, rounded down, at least 2 and at most `scale_factor`, then recuts that join up to
+    `MERGED_AT_ONCE` cold neighbours into one (the first three averages below the capacity, the last below `_COLD`), as far
+    as the policy's minimum number of segments allows (`_merges`). A hot segment that is too young, of one hash, or beyond
+    the limit of segments is refused. A segment without averages or in a running reshape is left unchanged, and so is a cold
+    segment that is too young. The result is valid until the first of the hot or cold segments that are too young is old
+    enough; without a time limit if there is none.
     """
     capacity = situation.policy.thresholds.split
     busy_segments, room = common.busy(situation), common.Room(situation)

@@ -14,8 +14,9 @@ from controller.domain.policy import AutoScalePolicy
 
 
 def rule(series: LoadSeries, policy: AutoScalePolicy | None = None) -> Rule:
-    """Return a rule that splits a topic of one segment at the first tick into as many as the peak of the series needs, at
-    least 1 and at most the policy's `max_segments`, and then changes nothing. `policy` None stands for the default policy.
+    """Return a rule that splits a topic of one segment at the first tick into as many as the peak of the series has
+    capacities (split thresholds of the policy), rounded up, at least 1 and at most the policy's `max_segments`, and then
+    changes nothing. `policy` None stands for the default policy.
     """
     policy = policy or AutoScalePolicy()
     peak = float(series.load(policy.thresholds.split.rates).max())

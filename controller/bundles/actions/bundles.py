@@ -81,7 +81,7 @@ class SplitBundleResponse(Response):
     outcome: str | None = Field(None, description="Null in a dry run.", examples=["done"])
 
     def sentence(self) -> str:
-        """Return one sentence about the answer."""
+        """Return one sentence: the bundle, the outcome and the parts of the plan; in a dry run, the parts that the bundle would become."""
         parts = ", ".join(part.part for part in self.parts)
         if self.dry_run:
             return f"{self.bundle} would become {parts}"

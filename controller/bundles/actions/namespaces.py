@@ -82,8 +82,9 @@ class SplitPolicyResponse(Response):
 
 def set_mode(context: Context, request: SetMode) -> BalancingModeResponse:
     """Set the balancing mode of the namespace in the cluster of the settings, and return the mode. Mode approval
-    requests approvals for the namespace's open proposals; any other mode ends its pending approvals. Raises NotFound if
-    no report has named the namespace yet, LostRace if the namespace changed at the same time.
+    requests an approval for each proposal of the namespace that is neither decided nor stale and has no pending
+    approval; any other mode ends the namespace's pending approvals. No proposal changes its state. Raises NotFound if no
+    report has named the namespace yet, LostRace if the namespace changed at the same time.
     """
     cluster = context.app.settings.pulsar_cluster
     with context.store.transaction() as tx:

@@ -193,8 +193,8 @@ class SplitPolicyDocument(Answer):
 
 
 def list_active_brokers(context: Context, _request: ListActiveBrokers) -> ActiveBrokers:
-    """Return the names of the active brokers, sorted; None instead of the list if no broker answers. Raises InvalidInput if the settings
-    name no cluster.
+    """Read the list of active brokers from the cluster of the settings, and return their names, sorted; None instead of the list if no
+    address of the settings answers with a list. Raises InvalidInput if the settings name no cluster.
     """
     from controller.bundles.bootstrap import bundles_of  # it loads what reads reports
 

@@ -56,7 +56,8 @@ class CycleState:
     def sampled(self, cluster: Cluster, sampled_at: int) -> CycleState:
         """Return the state with the latest readings of the cluster's bundles added to the averages if `sampled_at` (ms since the Unix
         epoch) is later than that of the state, or the state has none; otherwise these readings were added before. A bundle without a
-        reading keeps its averages. In both cases the averages of bundles that no longer exist are removed.
+        reading keeps its averages. In both cases the averages of bundles that no longer exist are removed, and the later
+        `sampled_at` is kept.
         """
         averages = {
             b.bundle_id: self.averages[b.bundle_id] for b in cluster.bundles if b.bundle_id in self.averages

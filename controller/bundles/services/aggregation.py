@@ -77,8 +77,9 @@ def aggregate(
     """Aggregate one window on the Spark session for `master`, and merge the result. `store` logs in as the loader.
 
     Files that cannot be read are moved into quarantine, even if nothing is aggregated. Nothing is merged (`applied` is False) if this run,
-    this window or a later one was merged before, or if the window has no file of brokers. After a merge, the topics of hot bundles are
-    stored in the area. Intermediate files are always deleted. All clusters of a database share one area and one watermark.
+    this window or a later one was merged before, or if the window has no file of brokers. A merge also records the brokers and namespaces
+    whose reports were skipped (`set_aside`). After a merge, the topics of hot bundles are stored in the area. Intermediate files are always
+    deleted. All clusters of a database share one area and one watermark.
 
     Raises StoreUnavailable, the errors of the Spark session, and OSError if the storage does not answer.
     """
@@ -122,7 +123,7 @@ def _compute(
 ) -> dict[str, pa.Table]:
     """Compute the changes of the window on the Spark session for `master`, from the landed files and from the baseline and limits in
     `scratch`. Return them by the names in CHANGE_SCHEMAS, with the topics of hot bundles (`hot_topics`) and the skipped reports
-    (`silent`, `uncut`).
+    (`silent`, `uncut`). Also writes intermediate files into `scratch`.
     """
     from spark_jobs.run_bundle_load import compute
     from spark_jobs.session import with_session

@@ -161,8 +161,8 @@ class BundleCollector(Stoppable):
         return tick
 
     def tick(self) -> BundleTick:
-        """Read all brokers once, AT_ONCE of them at the same time, and write the reports of those that answered completely. Writes no file,
-        and returns None as `path`, if none did.
+        """Read all brokers once, AT_ONCE of them at the same time, and write the reports of those that answered completely, with the
+        boundaries of their namespaces. Writes no file, and returns None as `path`, if no broker did.
 
         Sets the metrics of the collector, and logs silent brokers. Raises OSError if the storage does not answer.
         """

@@ -115,7 +115,8 @@ def set_mode(
     tx: Connection, cluster: str, namespace: str, mode: BalancingMode, *, actor: str, seen_row_version: int
 ) -> NamespaceRow:
     """Set the mode of a namespace. Mode approval requests an approval for each of its proposals that is in the state proposed, is not stale
-    and has none pending; any other mode ends the namespace's pending approvals. No proposal changes its state.
+    and has none pending (by `proposals.ask`, so also for other such namespaces of the cluster); any other mode ends the namespace's pending
+    approvals. No proposal changes its state.
 
     Returns the new row. Raises NotFound, or LostRace if the row has another version.
     """

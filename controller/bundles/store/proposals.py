@@ -200,8 +200,9 @@ _APPROVE_AUTOMATIC = text(f"""
 
 
 def add(tx: Connection, cycle_id: int, cluster: str, proposals: Sequence[NewProposal], *, actor: str) -> None:
-    """Write the proposals of a cycle in their order, in one statement, in the state proposed. Raises InvalidInput for cut points that are
-    not inside the bundle or do not match the kind.
+    """Write the proposals of a recorded cycle in their order, in one statement, in the state proposed. `actor` is the process or person
+    that proposes. Raises InvalidInput for cut points that are not inside the bundle or do not match the kind, and Conflict if the cycle has
+    proposals already.
     """
     if not proposals:
         return
@@ -338,7 +339,7 @@ def move(
 
     The change ends the claim. A proposal that becomes applied, failed or refused also ends its approval, unless the approval has ended.
 
-    Raises NotFound and LostRace for another row version before all other errors; InvalidInput for a state that may not follow the present
+    Raises NotFound, or LostRace for another row version, before all other errors; InvalidInput for a state that may not follow the present
     state (the present state itself may be set), for a failed or refused proposal without an outcome, and for an approval in a namespace
     that is in dry run or not known; and Conflict for an approval while another proposal for a bundle with the same lower bound is approved
     or applied.

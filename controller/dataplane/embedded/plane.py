@@ -325,9 +325,10 @@ class EmbeddedDataPlane:
             return set_wise.create(cursor, successors, waits_for_disk=not self._shares_journal_server)
 
     def terminate_segments(self, backing_topics: Sequence[str]) -> Mapping[str, str]:
-        """Terminate the logs, notify their readers, and return the last offset of each as text, by name; `-1` for a log that never
-        had a message. Later appends are refused. A missing log is absent from the result. If another session
-        keeps a log locked for 100 ms, all logs that are then locked are absent too, and not terminated.
+        """Terminate the logs, notify their readers, and return the last offset of each as text, by name; `-1`
+        for a log that never had a message. Later appends are refused, and a terminated log is success. A
+        missing log is absent from the result. If another session keeps a log locked for 100 ms, all logs that
+        are then locked are absent too, and not terminated.
 
         If a log is absent from the result, also ends the long transactions of applications, which may have
         locked the log (`end_long_transactions`, whose errors are ignored).
@@ -372,7 +373,8 @@ class EmbeddedDataPlane:
 
     def list_segments_of(self, topics: Sequence[str]) -> Mapping[str, Sequence[str]]:
         """Return for each topic its backing topics, sorted, orphaned logs included; an empty list for a topic
-        without logs. Raises the errors of `backing_topic`.
+        without logs. A log whose name does not end in a segment's descriptor is left out. Raises the errors
+        of `backing_topic`.
         """
         paths = {topic: self.backing_topic(topic, "").rstrip("/") for topic in topics}
         with self._calls.statement(f"list logs of {len(topics)} topics") as cursor:

@@ -108,8 +108,8 @@ class EmbeddedQueueReader(OneProcess):
     def read(self, limit: int) -> Sequence[LogMessage]:
         """Take at most `limit` messages, 10,000 and some 8 MiB (but at least one message), first those that
         are delivered again, and return them in the order of their offsets. Empty if no message can be
-        delivered at present. While `MAX_UNSETTLED` delivered messages of the subscription are
-        unacknowledged, no message is delivered for the first time.
+        delivered at present. While `MAX_UNSETTLED` delivered messages of the subscription are unacknowledged,
+        no message is delivered for the first time. Extends the reader's life.
 
         A repeated call after a lost response returns the same messages, whatever its `limit`. Raises
         InvalidInput for a limit below 1; LostRace if this reader is closed, or the server does not know it

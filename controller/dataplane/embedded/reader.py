@@ -102,10 +102,11 @@ class EmbeddedReader(OneProcess):
         """Return the next messages in order, at most `limit`, 10,000 and some 8 MiB (but at least one). Empty
         if there are none at present.
 
-        The result is also empty if none of the next `MAX_SCANNED` messages (`limit`, if that is more) is for
-        this reader: of this bucket, and not acknowledged by an earlier reader. Then this method calls
-        `on_arrival`, and the next read continues behind those messages. Raises InvalidInput for a limit below
-        1, and the errors of the class.
+        The result is also empty if none of the next `MAX_SCANNED` messages (`limit`, if that is more, up to
+        100,000) is for this reader: of this bucket, and not acknowledged by an earlier reader. Then this
+        method calls `on_arrival`, and the next read continues behind those messages. If all delivered
+        messages are acknowledged, an empty read acknowledges the skipped messages once they are more than
+        `IDLE_LAG`. Raises InvalidInput for a limit below 1, and the errors of the class.
         """
         if limit < 1:
             raise InvalidInput(f"read limit {limit}: ask for 1 message or more")

@@ -88,8 +88,9 @@ def create(
     """Create the missing logs, and give each log, at the first stored message, those of its own and its
     predecessors' subscriptions that it lacks, without those in `excepted`. Notify the readers of logs that
     existed. Return the state, all subscriptions (sorted) and the origin of each log after the call, by name.
-    Raises InvalidInput for an invalid name of a log or subscription. Without `waits_for_disk` the commit does
-    not wait for the disk, so a crash of the server may lose it.
+    Raises InvalidInput for an invalid name of a log or subscription. `cursor` is in autocommit mode, and the
+    call commits one transaction. Without `waits_for_disk` the commit does not wait for the disk, so a crash of
+    the server may lose it.
     """
     documents = [
         {
@@ -118,8 +119,8 @@ def terminate(
     cursor: psycopg2.extensions.cursor, backing_topics: Sequence[str], *, waits_for_disk: bool
 ) -> dict[str, str]:
     """Terminate the logs, notify their readers, and return the last offset of each as text, by name; `-1` for
-    a log that never had a message. Without `waits_for_disk` the commit does not wait for the disk, so a crash
-    of the server may lose it.
+    a log that never had a message. `cursor` is in autocommit mode, and the call commits one transaction.
+    Without `waits_for_disk` the commit does not wait for the disk, so a crash of the server may lose it.
 
     A terminated log is success, and a missing log is absent from the result. If another session keeps a log
     locked for 100 ms, all logs that are then locked are absent too, and not terminated.

@@ -151,7 +151,9 @@ class AdminCalls:
         return answers
 
     def close(self) -> None:
-        """Close the connections. A request in progress ends on its own."""
+        """Close the connections. A request in progress ends on its own; a request that has not begun is not
+        sent.
+        """
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._session.close()
 

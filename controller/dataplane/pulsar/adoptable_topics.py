@@ -114,9 +114,9 @@ def _consumers(log: str, stats: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _subscriptions(statistics: Iterable[Mapping[str, Any]]) -> dict[str, bool]:
-    """Return the durable subscriptions of the logs whose names do not begin with `__`: True if any log shows that
-    the subscription is read as a queue. A log without a consumer does not show the type, and a subscription
-    without a type counts as read in order.
+    """Return the durable subscriptions of all logs, by name, except names that begin with `__`: True if any log
+    shows that the subscription is read as a queue. A log without a consumer does not show the type, and a
+    subscription without a type counts as read in order. `statistics` are those of each log.
     """
     subscriptions: dict[str, bool] = {}
     for stats in statistics:

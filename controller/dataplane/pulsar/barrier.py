@@ -91,8 +91,9 @@ def barrier_of(
 
 def holds_nothing_else(internal: Mapping[str, Any], barrier: Barrier) -> bool:
     """Return True if the topic's internal statistics show no trace of a message of an application: the barrier's last entry is
-    the topic's last, no more entries than the barrier's are stored or were added since the broker loaded the topic, no cursor is
-    behind the barrier, and no cursor has a property (a producer, for deduplication) other than the barrier's producer.
+    the topic's last, no more entries than the barrier's are stored or were added since the broker loaded the topic, no cursor
+    has acknowledged an entry after the barrier, and no cursor has a property (a producer, for deduplication) other than the
+    barrier's producer.
     """
     cursors = internal["cursors"].values()
     marks = [place_told(cursor["markDeletePosition"]) for cursor in cursors]
@@ -142,6 +143,7 @@ def append_barrier(connections: Connections, backing_topic: str, deadline: Deadl
     results: list[pulsar.Result] = []
 
     def append(client: pulsar.Client) -> pulsar.Producer:
+        """Send the entries, wait for their results, and return the open producer. Errors of entries are in `results`."""
         with unreadably_encrypting() as encrypting:
             producer = client.create_producer(
                 topic,

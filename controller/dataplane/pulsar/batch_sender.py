@@ -59,6 +59,8 @@ _SEND_SHARE = 0.8
 class BatchSender:
     """The producer of one topic and bucket, opened when it is needed. Safe to share between threads; one
     append is in progress at a time, and others wait. `producer` is the application's producer name.
+
+    The caller of a private method, except `_turn` and `_entry_marks`, holds the lock of the sender.
     """
 
     def __init__(
@@ -148,7 +150,9 @@ class BatchSender:
         return answer
 
     def open(self, deadline: Deadline) -> None:
-        """Open the producer, so that the first append need not wait for it. Raises the errors of `append`."""
+        """Open the producer unless it is open, so that the first append need not wait for it. Waits for an append in
+        progress, at most until the deadline. Raises the errors of `_opened`.
+        """
         with self._turn(deadline):
             self._opened(deadline)
 

@@ -128,8 +128,8 @@ class Cursors:
         return str(self._admin.ask(VERSION, deadline).document)
 
     def is_contiguous(self, backing_topic: str, subscription: str, deadline: Deadline) -> bool:
-        """Return True if no message behind the first unacknowledged one is acknowledged. Moving the cursor
-        would undo such acknowledgements.
+        """Return True if no entry behind the first unacknowledged entry is acknowledged. Moving the cursor would
+        undo such acknowledgements. Acknowledged messages of a batch that is acknowledged in part do not count.
         """
         cursor = self._cursor(self.internal(backing_topic, deadline), backing_topic, subscription)
         return int(cursor.get("totalNonContiguousDeletedMessagesRange", 0)) == 0
@@ -245,9 +245,10 @@ class Cursors:
         return unread_entries(f"backlog of {subscription!r} on {backing_topic}", statistics)
 
     def unread_messages(self, backing_topic: str, subscription: str, entries: int, deadline: Deadline) -> int:
-        """Return the number of unacknowledged messages in `entries` unacknowledged entries, which is an
-        estimate above `MOST_COUNTED` entries. For a broker that cannot count messages itself
-        (`stored_entries`). Raises SegmentNotFound, SubscriptionNotFound.
+        """Return the approximate number of messages in the `entries` entries that the subscription has not
+        acknowledged. A batch counts whole, and above `MOST_COUNTED` entries, or without the time to read them,
+        the rest is estimated. For a broker that cannot count messages itself (`stored_entries`). Raises
+        SegmentNotFound, SubscriptionNotFound.
         """
         internal = self.internal(backing_topic, deadline)
         cursor = self._cursor(internal, backing_topic, subscription)

@@ -271,6 +271,7 @@ class Gates:
         body = {"ledgerId": last[0], "entryId": last[1], "partitionIndex": -1}
 
         def is_skipped() -> bool:
+            """Return True if the cursor has moved or is missing; otherwise request the move and return False."""
             internal = self._cursors.internal(backing_topic, deadline)
             if cursor_name(subscription) not in internal["cursors"]:
                 return True

@@ -82,7 +82,8 @@ class PulsarLogClient(OneProcess):
     """A `LogClient` on the cluster that `access` names. Connects at the first call.
 
     Calls raise DataPlaneUnavailable if the brokers cannot serve them at present, and DataPlaneTimeout without
-    a response within `call_timeout_seconds`.
+    a response within `call_timeout_seconds`. If a terminated topic does not open for a reader in time, the
+    client makes the broker reload the topic (`_reload`). A thread checks the connections of open readers.
     """
 
     _endings = frozenset({"close", "end"})
@@ -410,9 +411,9 @@ class PulsarLogClient(OneProcess):
         return sender
 
     def _subscribe(self, claim: Claim, on_arrival: Callable[[], None], deadline: Deadline) -> PulsarReader:
-        """Connect as a consumer of the claimed cursor or bucket, and return the reader. Errors of the
-        library, such as ConsumerBusy while another consumer is connected, are raised unmapped;
-        DataPlaneTimeout at the deadline.
+        """Connect as a consumer of the claimed cursor or bucket, and return the reader, which is checked
+        regularly. Errors of the library, such as ConsumerBusy while another consumer is connected, are raised
+        unmapped. Raises DataPlaneTimeout at the deadline, and DataPlaneUnavailable if the client was closed.
         """
         reader = self._reader(claim, on_arrival)
         client, consumer = self._connections.open_alone(
@@ -472,8 +473,8 @@ class PulsarLogClient(OneProcess):
 
     def _reload(self, backing_topic: str) -> None:
         """Reload a terminated topic to which no consumer can subscribe, so that the next attempt succeeds. Does
-        nothing if the topic is not terminated, or if this method was called for the topic in the last
-        `RELOAD_SECONDS`, with whatever result. Errors are logged, not raised.
+        nothing if the topic is not terminated, or within `RELOAD_SECONDS` of an attempt for the topic, whatever
+        its result. Errors are logged, not raised.
         """
         now = time.monotonic()
         with self._lock:

@@ -76,8 +76,9 @@ class Intake:
         self._receive, self._receive_async = _receive_nothing, _await_nothing
 
     def _arrived(self, result: pulsar.Result, message: Any) -> None:
-        """Keep the awaited message and call `on_arrival`. The library calls this in its own thread, with
-        another result than Ok if the consumer or reader was closed.
+        """Keep the awaited message and call `on_arrival`. The library calls this in its own thread, or within
+        `begin`; with another result than Ok if the consumer or reader was closed, and then only `close` is
+        notified.
         """
         if result != pulsar.Result.Ok:  # the reader was closed; the closing thread reports it
             self._is_returned.set()

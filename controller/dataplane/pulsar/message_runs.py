@@ -207,6 +207,9 @@ class Messages(Sequence[LogMessage]):
     @overload
     def __getitem__(self, at: slice) -> list[LogMessage]: ...
     def __getitem__(self, at: int | slice) -> LogMessage | list[LogMessage]:
+        """Return the message at an index (a negative index counts from the end), or the messages of a slice,
+        converted. Raises IndexError for an index outside the sequence.
+        """
         if isinstance(at, slice):
             return [self[index] for index in range(*at.indices(len(self)))]
         index = range(len(self))[at]

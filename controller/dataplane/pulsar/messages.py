@@ -43,9 +43,10 @@ class EntryMarks(NamedTuple):
 
 
 def outgoing(message: OutgoingMessage, sequence_id: int, marks: EntryMarks | None) -> Any:
-    """Return the message as the library sends it, with the marks of its entry (None: without). An empty key
-    counts as no key. A key that is not UTF-8 or contains NUL is sent in base64; a property marks it, and also a UTF-8
-    key that the application gave as bytes. The hash of the bucket is not sent.
+    """Return the message as the library sends it, with its metadata and the marks of its entry (None:
+    without). `sequence_id` is the message's number in its producer's sequence. An empty key counts as no key.
+    A key that is not UTF-8 or contains NUL is sent in base64; a property marks it, and also a UTF-8 key that
+    the application gave as bytes. The hash of the bucket is not sent.
 
     The message is built with functions below the library's Python classes, whose argument checks take longer
     than everything else.

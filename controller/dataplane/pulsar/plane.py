@@ -99,10 +99,10 @@ class PulsarDataPlane(OneProcess):
     def create_segment(
         self, backing_topic: str, subscriptions: Sequence[str], origin: LogOrigin | None = None
     ) -> None:
-        """Create the topic, without partitions, and then its missing subscriptions at the earliest position,
-        in parallel. An existing topic keeps its origin, and an existing subscription its position. Raises
-        NotFound for a missing namespace. After an error, the topic may lack subscriptions, which a repeated
-        call adds.
+        """Create the topic, without partitions and with `origin` in its properties (None: no origin), and
+        then its missing subscriptions at the earliest position, in parallel. An existing topic keeps its
+        origin, and an existing subscription its position. Raises NotFound for a missing namespace. After an
+        error, the topic may lack subscriptions, which a repeated call adds.
         """
         deadline = self._admin.deadline()
         self._admin.ask(topic_requests.create_topic(backing_topic, origin), deadline)
@@ -128,8 +128,8 @@ class PulsarDataPlane(OneProcess):
         return topic_requests.state(ask, self._admin.ask(ask, self._admin.deadline()))
 
     def create_subscription(self, backing_topic: str, subscription: str) -> None:
-        """Create the subscription at the earliest position, behind a barrier if the topic begins with one. An
-        existing subscription keeps its position, but skips a barrier that it has not acknowledged, unless its
+        """Create the subscription at the earliest position; an existing subscription keeps its position. If
+        the topic begins with a barrier, the subscription then skips the barrier, unless the subscription's
         gate is closed. Raises SegmentNotFound.
 
         Checks the topic first, because a broker that creates topics on demand would create it.
@@ -265,9 +265,10 @@ class PulsarDataPlane(OneProcess):
         return self._load.consumers(backing_topics)
 
     def sample_keys(self, backing_topic: str, *, most: int) -> KeySample:
-        """Return the segment hashes of the keys of at most `most` (at least 1) of the latest messages, fewer
-        if they are large or the call runs out of time; an empty sample for a topic without entries. Needs the
-        brokers' binary address, the client library, and the right to consume.
+        """Return the segment hashes of the keys of at most `most` (at least 1) of the latest messages, oldest
+        first, and the number of these messages without a hash. There are fewer if messages are large or the
+        call runs out of time; the sample of a topic without entries is empty. Needs the brokers' binary
+        address, the client library, and the right to consume.
 
         Raises Unsupported without the address or the library; SegmentNotFound; SegmentTerminated for a
         terminated topic, whose keys belong to its successors.

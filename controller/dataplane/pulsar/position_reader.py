@@ -62,9 +62,10 @@ class PulsarPositionReader(OneProcess):
         stall_seconds: float = STALL_SECONDS,
     ) -> None:
         """Create a reader without a connection. `after` is the position of the last message that the
-        application has read; None: no message. `stall_seconds` is the time without messages after which an
-        idle reader checks if the broker still delivers. `on_arrival` is called, from any thread, when there may
-        be news; `on_close` is called by `close`.
+        application has read; None: no message. At most `prefetch_messages` messages are buffered, more if a
+        `read` requests more. `stall_seconds` is the time without messages after which an idle reader checks
+        if the broker still delivers. `on_arrival` is called, from any thread, when there may be news;
+        `on_close` is called by `close`.
         """
         self._cursors, self._connections = cursors, connections
         self._backing_topic, self._prefetch_messages = backing_topic, prefetch_messages
@@ -112,9 +113,9 @@ class PulsarPositionReader(OneProcess):
             log.exception("callback for arrivals failed", backing_topic=self._backing_topic)
 
     def check_connection(self) -> None:
-        """Detect a broken connection before the library restores it, which could omit messages.
-
-        Then keep the arrived messages, close the connection, and notify the owner.
+        """If the connection is broken, keep the messages that have arrived, close the connection in a
+        background thread before the library restores it, which could omit messages, and notify the owner.
+        Otherwise do nothing.
         """
         opened = self._opened
         if opened is not None and not opened[1].is_connected():
@@ -124,8 +125,8 @@ class PulsarPositionReader(OneProcess):
             self.notify_owner()
 
     def may_wait(self) -> bool:
-        """Return True if no message has arrived, and the connection has ended, so that the next `read` queries
-        the end of the topic, or it is time to check for a stall.
+        """Return True if the next `read` may wait for a request: if no message has arrived, and either the
+        connection has ended or it is time to check for a stall.
         """
         self.check_connection()
         self._take_in(1)
@@ -136,9 +137,9 @@ class PulsarPositionReader(OneProcess):
         topic. Entries of barriers are skipped.
 
         Raises InvalidInput for a limit below 1; Terminal if the next message is encrypted and no key here can
-        decrypt it; DataGone if the connection has ended because the topic was deleted; DataPlaneUnavailable if
-        the connection has ended before the end of a terminated topic, which is checked by a request, or if the
-        broker has stopped delivering (`reader_stall`), which ends the connection.
+        decrypt it; DataPlaneUnavailable if the broker has stopped delivering (`reader_stall`), which ends the
+        connection. If the connection has ended and all messages that arrived are read, raises the errors of
+        `is_at_end`, and DataPlaneUnavailable unless it returns True.
         """
         if limit < 1:
             raise InvalidInput(f"read limit {limit}: ask for 1 message or more")
@@ -171,7 +172,8 @@ class PulsarPositionReader(OneProcess):
         return [incoming(message, position) for position, message in delivered]
 
     def is_at_end(self) -> bool:
-        """Return True if the topic is terminated and read to its end.
+        """Return True if the topic is terminated and read to its end. False if no message was read from a
+        topic that had entries, even if all of them were deleted.
 
         False, without a request, if messages have arrived that were not read. Raises DataGone if the topic
         was deleted, or its last entry was deleted after a part of the entry was read; and DataPlaneUnavailable
@@ -188,8 +190,8 @@ class PulsarPositionReader(OneProcess):
             ) from None
 
     def _has_undelivered_entries(self) -> bool:
-        """Return True if entries are stored behind the last read message: there is no subscription to check.
-        False if that is unknown.
+        """Return True if entries are stored behind the entry of the last read message. False if that is
+        unknown, because the request failed or took longer than `LOOK_SECONDS`.
         """
         try:
             return self._cursors.has_more(self._backing_topic, self._read, Deadline(LOOK_SECONDS))
@@ -202,7 +204,7 @@ class PulsarPositionReader(OneProcess):
         self._on_close(self)
 
     def _disconnect(self) -> None:
-        """Close the connection in a background thread. Messages that have arrived stay readable."""
+        """Close the connection, if there is one, in a background thread. Buffered messages stay readable."""
         with self._taking:
             opened, self._opened = self._opened, None
         if opened is not None:

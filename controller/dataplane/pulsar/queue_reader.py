@@ -79,9 +79,9 @@ class PulsarQueueReader(OneProcess):
         stall_seconds: float = STALL_SECONDS,
     ) -> None:
         """Create a reader without a connection. `mark`, which no other reader has, identifies the reader in
-        the broker's statistics. `stall_seconds` is the time without messages after which an idle reader
-        checks if the broker still delivers. `on_arrival` is called, from any thread, when there may be news;
-        `on_close` is called by `close`.
+        the broker's statistics. Arrivals pause at `prefetch_messages` buffered messages. `stall_seconds` is
+        the time without messages after which an idle reader checks if the broker still delivers. `on_arrival`
+        is called, from any thread, when there may be news; `on_close` is called by `close`.
         """
         self.mark, self.prefetch_messages = mark, prefetch_messages
         self._cursors, self._connections = cursors, connections
@@ -190,9 +190,9 @@ class PulsarQueueReader(OneProcess):
         return self._interrupted.is_set() or (not (self._arrived or self._held) and self._stall.is_due)
 
     def read(self, limit: int) -> Sequence[LogMessage]:
-        """Take at most `limit` messages, in the order of their arrival, until they are acknowledged or given
-        back. Empty if none have arrived, or if the connection has ended because the topic is drained. Entries
-        of barriers are acknowledged and skipped.
+        """Return at most `limit` messages, in the order of their arrival; they are this reader's until they
+        are acknowledged or given back. Empty if none have arrived, or if the connection has ended because the
+        topic is drained. Entries of barriers are acknowledged and skipped.
 
         Raises InvalidInput for a limit below 1; Terminal if the next message is encrypted and no key here can
         decrypt it; LostRace if the connection has ended before the topic is drained (a request checks this, and
@@ -253,8 +253,8 @@ class PulsarQueueReader(OneProcess):
 
         Return the positions of messages that `read` did not return, that were given back, or that were
         acknowledged more than `MOST_REMEMBERED` messages ago; empty if there are none. Raises LostRace if the
-        connection has ended before the topic is drained, or ends during the call, when a part of the messages
-        may be acknowledged.
+        connection has ended before the topic is drained (a request checks this, and its error is raised), or
+        ends during the call, when a part of the messages may be acknowledged.
         """
         self._demand_connected()
         opened, refused, acknowledged = self._opened, [], 0
@@ -286,7 +286,7 @@ class PulsarQueueReader(OneProcess):
         """Return the messages to the queue, to be delivered again after `delay_seconds`, at least 100 ms: by
         this reader if the message shares its entry with others, otherwise by any reader. Each counts as a
         delivery, seen or not. Messages that this reader does not have are ignored. Raises LostRace if the
-        connection has ended before the topic is drained.
+        connection has ended before the topic is drained (a request checks this, and its error is raised).
         """
         self._demand_connected()
         self._stall.note_activity()
@@ -339,7 +339,8 @@ class PulsarQueueReader(OneProcess):
 
     def _demand_connected(self) -> None:
         """Raise LostRace if the connection has ended, unless this reader has no messages and the topic is
-        drained: then the library has closed the connection.
+        drained: then the library has closed the connection. Makes a request, whose error is raised, only if
+        the connection has ended and this reader has no messages.
         """
         self.check_connection()
         if not self._interrupted.is_set() or self._has_finished():

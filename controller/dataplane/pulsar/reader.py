@@ -71,10 +71,11 @@ class PulsarReader(OneProcess):
         stall_seconds: float = STALL_SECONDS,
     ) -> None:
         """Create a reader without a connection. `mark`, which no other reader has, identifies the reader in
-        the broker's statistics. If another consumer with the name `owner` took the cursor, this reader is stale
-        (FencedOut). `bucket` None: the whole subscription. `stall_seconds` is the time without messages after
-        which an idle reader checks if the broker still delivers. `on_arrival` is called, from any thread, when
-        there may be news; `on_close` is called by `close`.
+        the broker's statistics. If another consumer with the name `owner` took the cursor, this reader is
+        stale (FencedOut). At most `prefetch_messages` messages are buffered, more if a `read` requests more.
+        `bucket` None: the whole subscription. `stall_seconds` is the time without messages after which an
+        idle reader checks if the broker still delivers. `on_arrival` is called, from any thread, when there
+        may be news; `on_close` is called by `close`.
         """
         self.bucket = bucket
         self.prefetch_messages = prefetch_messages
@@ -110,7 +111,7 @@ class PulsarReader(OneProcess):
 
     def _take_in(self, limit: int) -> None:
         """Take messages that have arrived, until the buffer has `limit` messages, or `prefetch_messages` if
-        that is more. Do nothing without a connection, or after an entry that cannot be decrypted.
+        that is more. Do nothing before `attach`, or after an entry that cannot be decrypted.
 
         Barriers are acknowledged and skipped. An entry that cannot be decrypted ends the taking, and is
         stored as the error of a later `read`; a message that is out of place and cannot be inserted
@@ -177,8 +178,9 @@ class PulsarReader(OneProcess):
             self.notify_owner()
 
     def interrupt(self) -> None:
-        """End this reading: keep the library from reconnecting, and notify the owner, whose next `read` or
-        `is_drained` raises the reason unless the topic is drained. Does nothing if the reading has ended.
+        """End this reading: close the connection in a background thread, which keeps the library from
+        reconnecting, and notify the owner, whose next `read` or `is_drained` raises the reason unless the
+        topic is drained. Does nothing if the reading has ended.
         """
         if not self._interrupted.is_set():
             self._interrupted.set()
@@ -203,9 +205,9 @@ class PulsarReader(OneProcess):
         ended during the call, or if the connection has ended because the topic is drained.
 
         Raises InvalidInput for a limit below 1; the reason why the reading has ended (LostRace, FencedOut or
-        NotFound), which a request determines, or the error of that request; Terminal if the next message is
-        encrypted and no key here can decrypt it; LostRace if the broker has stopped delivering
-        (`reader_stall`), which ends the reading.
+        NotFound), which a request determines unless it is known, or the error of that request; Terminal if
+        the next message is encrypted and no key here can decrypt it; LostRace if the broker has stopped
+        delivering (`reader_stall`), which ends the reading.
         """
         if limit < 1:
             raise InvalidInput(f"read limit {limit}: ask for 1 message or more")
@@ -224,9 +226,8 @@ class PulsarReader(OneProcess):
         return Messages(delivered)
 
     def _end_stalled(self) -> CleaveError:
-        """End this reading, and return the error, which later calls raise too.
-
-        Another reader gets new permits.
+        """End this reading, to which the broker has stopped delivering, and return the error, LostRace, which
+        later calls raise too. Another reader gets new permits.
         """
         part = "" if self.bucket is None else f" of bucket {self.bucket}"
         self._lost = LostRace(
@@ -277,10 +278,11 @@ class PulsarReader(OneProcess):
         acknowledgements in flight. For `ASK_AGAIN_SECONDS` after a False, may return False without a request
         (`DrainCheck`).
 
-        At the end, the cursor is moved to its present position, so that the broker stores it. The reader has
-        then finished: its connection is closed. Raises the errors of `read` if the reading has ended
-        otherwise, or if the topic was drained when the reader was opened and the cursor was moved back since.
-        Raises DataPlaneUnavailable if the broker does not store the cursor.
+        At the end, the cursor is moved to its present position, so that the broker stores it; this
+        disconnects all readers of the subscription. The cursor of a topic without entries is not moved.
+        Raises the errors of `read` if the reading has ended otherwise, or if the topic was drained when the
+        reader was opened and the cursor was moved back since. Raises DataPlaneUnavailable if the broker does
+        not store the cursor.
         """
         self._demand_held()
         deadline = self._cursors.deadline()
@@ -352,8 +354,8 @@ class PulsarReader(OneProcess):
 
     def _demand_held(self) -> None:
         """Raise the error that says why this reading ended. Return if the reading continues, or has reached
-        the end of a terminated topic, of which every message is acknowledged. Makes requests only if the
-        reading has ended.
+        the end of a terminated topic, of which every message is acknowledged. Makes requests, whose errors
+        are raised, only if the reading has ended.
         """
         self.check_connection()
         if not self._interrupted.is_set() or (self._is_finished and self._lost is None):
@@ -364,8 +366,9 @@ class PulsarReader(OneProcess):
             raise lost
 
     def _has_finished(self) -> bool:
-        """Return True if the connection broke because no message can follow: all messages are delivered and
-        acknowledged here.
+        """Return True if the connection broke because no message can follow: this reader has no messages, and
+        the broker reports that the topic is terminated and all are acknowledged. Raises the errors of the
+        request, which is sent only if this reader has no messages.
         """
         if self._arrived or self._unacknowledged:
             return False

@@ -367,8 +367,8 @@ class Namespaces:
         the order of the table; empty if all are met. With `fix`, change the settings that Cleave may change, and
         mark their demands with `set_now`; after an error, some may be changed.
 
-        Raises NotFound for a namespace that does not exist, and the errors to which the broker's refusals are
-        mapped.
+        Raises InvalidInput for an invalid name, NotFound for a namespace that does not exist, and the errors
+        to which the broker's refusals are mapped.
         """
         deadline, path = self._admin.deadline(), namespace_path(namespace)
         settings = _read(self._admin, path, deadline, encrypts=self._encrypts)

@@ -98,7 +98,8 @@ def is_final(internal: Mapping[str, Any]) -> bool:
     closed with that entry.
 
     A broker terminates a topic before it closes the ledger, and may store an entry in flight in between.
-    `internal` must contain the metadata of ledgers; without it the result is False.
+    `internal` are the topic's internal statistics with the metadata of ledgers; without the metadata the
+    result is False.
     """
     last_ledger, last_entry = place_told(internal["lastConfirmedEntry"])
     newest = max(internal["ledgers"], key=lambda ledger: int(ledger["ledgerId"]), default={"ledgerId": -1})

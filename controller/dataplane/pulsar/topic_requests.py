@@ -40,8 +40,8 @@ def namespace_of_topic(topic: str) -> Ask:
 
 
 def create_topic(backing_topic: str, origin: LogOrigin | None) -> Ask:
-    """Return the request to create a topic without partitions. An existing topic keeps its properties, and
-    the response is EXISTS.
+    """Return the request to create a topic without partitions, with `origin` as its properties (None:
+    without). An existing topic keeps its properties, and the response is EXISTS.
     """
     properties = origin.to_properties() if origin else None
     return Ask("PUT", topic_path(backing_topic), f"create {backing_topic}", body=properties, accept=EXISTS)

@@ -61,9 +61,10 @@ class ConsumerReader:
         whose names begin with `__`, do not count. A missing log has an empty list; a log whose broker did not
         respond, or refused, is absent.
 
-        If a log is absent, the list of brokers is refreshed, and a broker that did not respond to a call
-        which had at least half of the time limit is not called again for `QUIET_SECONDS`. Raises Retryable if
-        all requested logs failed, or the list of brokers cannot be read.
+        If a log is absent, the next call reads the list of brokers again (`BrokerList.refresh_soon`). A
+        broker that did not respond to a call which had at least half of the time limit is not called again
+        for `QUIET_SECONDS`. Raises Retryable if all requested logs failed, or the list of brokers cannot be
+        read.
         """
         self._forget_owners()
         deadline = time.monotonic() + self._deadline_seconds

@@ -63,8 +63,8 @@ class CounterScraper:
 
     def sample(self, backing_topics: Sequence[str]) -> dict[str, Counters]:
         """Return the counters of the logs that a broker reported, by name. A log of a broker that did not
-        send its whole page in time is absent, and a log that lacks an incoming counter; a broker's failure is
-        logged and counted, and the list of brokers is refreshed.
+        send its whole page in time is absent, and a log that lacks an incoming counter. A broker's failure is
+        logged and counted, and the next call reads the list of brokers again (`BrokerList.refresh_soon`).
 
         `source` is the broker's name, with the start of its process if known, and with the time at which a
         deleted subscription was last noticed (`Series.since_ms`), if there was any. Calls wait for each

@@ -123,10 +123,10 @@ class _Planner:
     def __init__(
         self, context: EvaluationContext, lanes: Collection[Lane], served: Sequence[Decision]
     ) -> None:
-        """Compute the inputs of the plan. Refuse each segment without a fresh load record, each hot segment that is
-        busy, and each segment above the target load whose load no cut can divide. `served`: the actions that this
-        evaluation takes for consumers; the plan leaves their segments unchanged, and refuses them only without a load
-        record.
+        """Compute the inputs of the plan. Refuse each segment without a fresh load record, each busy segment above its
+        capacity, and each other segment above the target load whose load no cut can divide. `served`: the actions that
+        this evaluation takes for consumers; the plan leaves their segments unchanged, and refuses them only without a
+        load record.
         """
         self._context = context
         self._lanes = lanes
@@ -184,8 +184,9 @@ class _Planner:
         `excluded` is refused only without a load record; a record in which no rate was measured counts as missing.
 
         The present load is the newest remembered load, or that of the load record if nothing is remembered or the
-        segment is in `excluded`; 0 without a load record. The evaluation is valid at most until a fresh load record
-        becomes stale, or until a person no longer keeps the segment apart.
+        segment is in `excluded`; 0 without a load record. Unless the segment is in `excluded`, the evaluation is valid
+        at most until its fresh load record becomes stale; if the segment may be in a run, also until a person no
+        longer keeps it apart.
         """
         context = self._context
         segment, record = context.active[i], context.records[i]
@@ -218,7 +219,9 @@ class _Planner:
         )
 
     def _load_of(self, stats: LoadStats) -> float:
-        """Return the load as a share of the capacity, at most `_MOST_LOAD`; NaN if nothing was measured."""
+        """Return the load as a share of the capacity: the largest of the measured rates as shares of their split
+        thresholds, at most `_MOST_LOAD`. NaN if nothing was measured.
+        """
         a, b, c, d = self._scale
         shares = (
             stats.msg_rate_in * a,
@@ -233,8 +236,8 @@ class _Planner:
 
     def _ticks(self, segment_id: int, load: float) -> list[float]:
         """Return the remembered loads, newest first, as shares of the capacity, of at most `TICKS_OF_MEMORY` ticks; for
-        a segment without memory only `load`. A tick counts as `load` if its incoming message rate was never measured,
-        or if its load is `RING_SIZE` or more.
+        a segment without memory only `load`, that of its load record. A tick counts as `load` if its incoming message
+        rate is NaN, if none of its rates is 0 or more, or if its load is `RING_SIZE` or more.
         """
         remembered = self._context.situation.recent_loads.get(segment_id)
         if not remembered:
@@ -280,7 +283,8 @@ class _Planner:
         """Return True if the load exceeds the capacity by more than `overload_tolerance`, if the segment is a child
         created within `SETTLE_TICKS` ticks, or if the overload has already cost as much as a reshape that adds a
         segment. For such a child whose overload is within the tolerance, the evaluation is valid at most until these
-        ticks are over. The caller has checked that the load exceeds the capacity.
+        ticks are over. The caller has checked that the load exceeds the capacity. `width` is the segment's share of the
+        ring; `ticks` has its remembered loads, newest first.
         """
         context = self._context
         created_at = context.active[i].created_at_ms
@@ -323,10 +327,10 @@ class _Planner:
         return sorted(actions, key=lambda action: (not action.run.is_scale_out, -self._urgency(action)))
 
     def _cuts(self, run: Run, most_parts: int | None = None) -> tuple[int, ...] | None:
-        """Return the cuts of the run. If a member has no key histogram, the cuts make the planned number of parts of
-        equal width, at most one for each hash. If all members have one, the cuts make the fewest parts that carry the
-        load at the target, which may be more or fewer. `most_parts`: maximum number of parts; None: the planned number,
-        with histograms the data plane's maximum.
+        """Return the cuts of the run, the first hash of each child except the first. If a member has no key histogram,
+        the cuts make the planned number of parts of equal width, at most one for each hash. If all members have one,
+        the cuts make the fewest parts that carry the load at the target, which may be more or fewer. `most_parts`:
+        maximum number of parts; None: the planned number, with histograms the data plane's maximum.
 
         If the key histograms show that a cut would not relieve a segment, or that a scale-in would not make fewer
         parts, refuse the run and return None.
@@ -541,8 +545,8 @@ class _Planner:
         return Recut(ids, action.cuts, reason, action.buckets)
 
     def _hottest_metric(self, run: Run) -> str:
-        """Return Pulsar's name of the metric with the highest rate of any segment of the run, as a share of the split
-        threshold.
+        """Return Pulsar's name of the metric with the highest rate in the load records of the run's segments, as a
+        share of the split threshold.
         """
         records = self._context.records[run.first : run.first + run.length]
         shares = [
@@ -555,8 +559,8 @@ class _Planner:
         """Refuse each segment above its capacity, and each segment that could be spared, that is in no action and has
         no refusal yet (a scale-in has one refusal for all its segments); members that are excluded from all runs are
         left out. Refuse the topic if it has the minimum number of segments but needs fewer. Limit the validity of the
-        evaluation to one tick if an action or a refusal is pending, otherwise, for a topic with several segments, to
-        `TICKS_BETWEEN_LOOKS` ticks.
+        evaluation to one tick if there is an action or a refusal, other than of an excluded member; otherwise, for a
+        topic with several segments, to `TICKS_BETWEEN_LOOKS` ticks.
         """
         changed = {
             i for action in actions for i in range(action.run.first, action.run.first + action.run.length)

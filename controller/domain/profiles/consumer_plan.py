@@ -6,12 +6,13 @@ rate *justifies* more segments. If consumers can share segments, the rate justif
 `split_vs_rebucket_min_msg_rate_in` incoming messages per second. Otherwise, or if this parameter is 0, it justifies
 any number of segments.
 
-The lane seals as few segments as possible, the busiest first, and their children serve all consumers in one action.
-A segment gets at most `MOST_EQUAL_SHARES` times as many consumers as its part of the ring or of the incoming rate,
-whichever is larger, would have if all consumers had equal shares. The plan exceeds this limit only if nothing else
-serves all consumers: a consumer whose share of the ring is small may have no key, and then never receives a message.
-The children are segments as far as the rate justifies them and `max_segments` allows, and entry buckets for the rest
-(PIP-486). Segments that the rate does not justify are created only if entry buckets cannot serve all consumers.
+The lane seals as few segments as possible, the busiest first, and their children serve all consumers in one action. A
+segment gets at most `MOST_EQUAL_SHARES` times as many consumers as its part of the ring or of the incoming rate,
+whichever is larger, would have if all consumers had equal shares. The plan exceeds this limit only if the segments
+that the rate justifies cannot serve all consumers within it: a consumer whose share of the ring is small may have no
+key, and then never receives a message. The children are segments as far as the rate justifies them and `max_segments`
+allows, and entry buckets for the rest (PIP-486). Segments that the rate does not justify are created only if entry
+buckets cannot serve all consumers.
 
 The first action is taken at once. Consumers that register while it runs are collected until no more of them join, and
 are served by a second action. Actions for load do not delay actions for consumers.
@@ -60,12 +61,13 @@ def segments_wanted(context: EvaluationContext) -> int:
 
 
 def answer(context: EvaluationContext) -> tuple[Decision, ...]:
-    """Return the actions that give every consumer a place, or as many consumers as the limits allow. Empty if no
-    consumer lacks a place or a segment that the rate justifies.
+    """Return the actions that give every consumer a place, or as many consumers as the limits allow. Empty,
+    without a refusal, if no consumer lacks a place or a segment that the rate justifies.
 
-    While consumers are joining after an earlier action, the result is empty and the topic is refused in `context`. If
-    consumers remain without a place, the topic is refused for the limit, in addition to the actions; if consumers
-    cannot share segments, only if the topic reaches `max_segments` (`_refuse_limits`).
+    While consumers are joining after an earlier action, the result is empty and the topic is refused in `context`.
+    Otherwise each busy segment is refused. If consumers remain without a place, the topic is refused for the limit, in
+    addition to the actions; if consumers cannot share segments, only if the topic reaches `max_segments`
+    (`_refuse_limits`).
     """
     places = context.count_places()
     if context.consumers <= places and context.segments_net >= segments_wanted(context):
@@ -123,8 +125,9 @@ def _shares(context: EvaluationContext, places: int) -> list[_Share]:
     """Return the shares of the fewest segments, those with the highest incoming rate first, whose children serve all
     consumers and, as far as the limits allow, give the topic the segments that it should have (`segments_wanted`). If
     all segments together cannot serve all consumers, return the shares of every segment that no action seals. Children
-    that the rate does not justify are planned only if the justified children do not suffice. `places`: number of
-    consumers that the present segments can serve. Busy segments are refused.
+    that the rate does not justify are planned only if the justified children do not suffice, even beyond the limit of
+    consumers of each segment (`most_consumers`). `places`: number of consumers that the present segments can serve.
+    Busy segments are refused.
     """
     candidates = _candidates(context)
     if not candidates:

@@ -77,7 +77,9 @@ class EvaluationContext:
     def __init__(
         self, situation: EvaluationInput, held: Mapping[int, HeldAction] = MappingProxyType({})
     ) -> None:
-        """`held`: the held actions, by the id of each segment that they would seal."""
+        """Compute the inputs of the evaluation of `situation`; there are no refusals at first. `held`: the held
+        actions, by the id of each segment that they would seal.
+        """
         policy = situation.policy
         self.held = held
         self.situation = situation
@@ -133,7 +135,8 @@ class EvaluationContext:
 
     def count_places(self) -> int:
         """Return how many consumers the segments can serve after all running reshapes have committed. A reshape whose
-        `child_places` is unknown counts one consumer for each child.
+        `child_places` is unknown counts one consumer for each child, and so does every reshape if consumers cannot
+        share a segment.
         """
         sealed = {parent for reshape in self.in_flight for parent in reshape.parent_ids}
         remaining = sum(self.places_of(s.bucket_count) for s in self.active if s.segment_id not in sealed)
@@ -194,7 +197,7 @@ class EvaluationContext:
         return True
 
     def kept_longest(self, segment_ids: Iterable[int]) -> int | None:
-        """Return the id of the segment that is excluded from merges for the longest time; None if all of them may merge."""
+        """Return the id of the segment whose exclusion from merges ends last; None if all of them may merge."""
         return max(
             (i for i in segment_ids if i in self.kept), key=lambda i: self.kept[i].ends_at, default=None
         )

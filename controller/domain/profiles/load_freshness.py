@@ -27,7 +27,8 @@ def wake_when_stale(context: EvaluationContext, record: LoadRecord | None) -> No
 def refuse_stale(context: EvaluationContext, lane: Lane, index: int, other_id: int | None = None) -> bool:
     """Add a refusal of the segment at `index` to the context and return True if its load record is stale. Otherwise
     limit the validity of the evaluation to the time at which the load record becomes stale, and return False. Without a
-    record, and under `strict_pulsar`, only return False.
+    record, and under `strict_pulsar`, only return False. `other_id`, the neighbour of a pair, is only named in the
+    refusal.
     """
     record = context.records[index]
     if record is None:

@@ -158,10 +158,10 @@ def _priced_runs(
 
 
 def _scale_out(first: int, end: int, width: float, ticks: Sequence[float], prices: Prices) -> Run | None:
-    """Return the run that gives the members from index `first` to before `end` as many parts as their present load needs
-    at the target: at least 2 for a single member, and at most `most_parts`. None if the data plane cannot make several
-    parts of several members. `width` is the share of the ring that the members have together; `ticks` has the sum of
-    their loads at each remembered tick, the present tick first.
+    """Return the run that gives the members from index `first` to before `end` as many parts as their present load
+    needs at the target: at least 2 for a single member, and at most `most_parts`. None if several members need several
+    parts, which the data plane cannot make (`recut` is False). `width` is the share of the ring that the members have
+    together; `ticks` has the sum of their loads at each remembered tick, the present tick first.
     """
     count = end - first
     parts = min(max(_parts_needed(ticks[0], prices), 2 if count == 1 else 1), prices.most_parts)

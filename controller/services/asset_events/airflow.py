@@ -70,10 +70,10 @@ class AirflowRest:
         self._http = _session(self._proxy)
 
     def post(self, partition_key: str, extra: Mapping[str, Any]) -> bool:
-        """Post one event of the asset `LAYOUT_ASSET` for the partition `partition_key`. Return False, and
-        post nothing, if the key is longer than `LONGEST_KEY`, or if Airflow does not know the asset, so that
-        no DAG waits for the event; the asset is looked up again after `UNKNOWN_SECONDS`. Before Airflow 3.2,
-        the event is posted without a partition key. Raises AirflowAway.
+        """Post one event of the asset `LAYOUT_ASSET`, with the content `extra`, for the partition `partition_key`, and
+        return True. Return False, and post nothing, if the key is longer than `LONGEST_KEY`, or if Airflow does not
+        know the asset, so that no DAG waits for the event; the asset is looked up again after `UNKNOWN_SECONDS`. Before
+        Airflow 3.2, the event is posted without a partition key. Raises AirflowAway.
         """
         if len(partition_key) > LONGEST_KEY or self._find_asset() is None:
             return False
@@ -110,8 +110,8 @@ class AirflowRest:
         self._http.close()
 
     def _find_asset(self) -> int | None:
-        """Return the id of the asset; None if Airflow does not know it. An unknown asset is looked up again
-        after `UNKNOWN_SECONDS`. Raises AirflowAway.
+        """Return the id of the asset `LAYOUT_ASSET`, which is cached; None if Airflow does not know the
+        asset. An unknown asset is looked up again after `UNKNOWN_SECONDS`. Raises AirflowAway.
         """
         if self._asset_id is None and time.monotonic() >= self._next_lookup_at:
             response = self._send("GET", "/assets", params={"name_pattern": LAYOUT_ASSET, "limit": 100})
@@ -195,7 +195,7 @@ class AirflowRest:
 
 def _session(proxy: Proxy | None) -> requests.Session:
     """Return a session that uses `proxy` (None: no proxy) and takes only certificates from the environment.
-    Proxies of the environment and passwords of ~/.netrc are ignored, because they would replace the token.
+    Proxies of the environment are ignored, and so are passwords of ~/.netrc, which would replace the token.
     """
     session = requests.Session()
     session.trust_env = False

@@ -102,7 +102,8 @@ class LayoutFollower:
 
     def _unreturned(self, changes: list[LayoutEvent]) -> list[LayoutEvent]:
         """Return the changes that were not returned before, oldest first. Remember them for twice the
-        `OVERLAP`, and move `resume_at` forward.
+        `OVERLAP`, and move `resume_at` forward. A change that was stamped before the beginning may move
+        `resume_at` back.
         """
         new_changes = {
             (change.topic_id, change.epoch): change

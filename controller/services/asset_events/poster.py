@@ -106,9 +106,9 @@ class AssetEventPoster:
 
     def _post_batch(self) -> None:
         """Read up to `BATCH` of the oldest pending changes from the database, and post them in the order of commits,
-        until `stop` is called. Changes that are not in the database, and events for which Airflow has no asset, are
-        dropped. An event whose answer is lost is posted again later. Counts the events as metrics. Raises the errors of
-        the store and of Airflow.
+        until `stop` is called. Changes that are not in the database, and events that Airflow cannot take (`Assets.post`
+        returns False), are dropped. An event whose answer is lost is posted again later. Counts the events as metrics.
+        Raises the errors of the store and of Airflow.
         """
         batch = list(self._pending)[:BATCH]
         if not batch:

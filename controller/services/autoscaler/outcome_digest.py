@@ -11,7 +11,8 @@ from controller.domain.decision import Decision, Evaluation, Lane, Refusal, Refu
 
 def digest(refusals: Sequence[Refusal], lanes: Collection[Lane], previous: str | None) -> str | None:
     """Return a digest with one word `lane=hash` for each lane that refuses something. The words of lanes that
-    were not evaluated are copied from `previous`. None if no lane refuses.
+    were not evaluated are copied from `previous`. A refusal without a lane counts for each of `lanes`. None without
+    words.
 
     Measured values are left out: the same refusal at another rate is not new. Refusals with a reason in
     `_WEIGHED`, which are weighed at each tick, count once, whichever segments they name.

@@ -134,7 +134,7 @@ def _evaluate(
     lanes: frozenset[Lane],
 ) -> list[Shadow]:
     """Return the evaluations that differ from the previous evaluation of the same candidate. The inputs are read
-    again in this transaction; their time, and the policy below the candidate's parameters, are those of
+    again in this transaction; their time, and the policy that the candidate's parameters override, are those of
     `live_inputs`. A candidate that cannot be evaluated is logged and skipped.
     """
     in_shadow = {candidate.topic_id: candidate for candidate in candidates.in_shadow(tx, live_inputs.keys())}

@@ -136,10 +136,10 @@ class ConsumerWatch(Stoppable):
         return Round(len(topics) - remaining, silent, tuple(changed))
 
     def _listed(self, now: float) -> list[tuple[str, int, list[str]]]:
-        """Return data plane, id and backing topics of every topic to observe: live topics whose names begin with the
-        prefix, on data planes that can list consumers. The list is read again in each round, unless reading it took
-        more than `LIST_SHARE` of the time since; `now` is the monotonic time in seconds. Topics of one data plane are
-        adjacent. Raises StoreUnavailable.
+        """Return data plane, id and logs (of segments that are active, or were sealed within `sealed_for_seconds`) of
+        every topic to observe: live topics whose names begin with the prefix, on data planes that can list consumers.
+        The list is read again in each round, unless reading it took more than `LIST_SHARE` of the time since; `now` is
+        the monotonic time in seconds. Topics of one data plane are adjacent. Raises StoreUnavailable.
         """
         if now >= self._list_due:
             with self._store.transaction() as tx:

@@ -156,9 +156,9 @@ class LoadCollector(Stoppable):
         return self._until_next_tick()
 
     def tick(self) -> Tick:
-        """Sample all watched segments once, the data planes in parallel, and write the samples to the landing
-        area as one file. Store the changed numbers of producers, and the clocks of this collector. Return
-        what was sampled, and count the tick as a metric.
+        """Sample all watched segments (active, or sealed within `SEALED_FOR_SECONDS`) once, the data planes in
+        parallel, and write the samples to the landing area as one file. Store the changed numbers of producers,
+        and the clocks of this collector. Return what was sampled, and count the tick as a metric.
 
         No file is written if there are no samples, or if a clock was set since the last tick. A data plane
         that does not answer is reported in the result. Raises StoreUnavailable, and OSError if storage is
@@ -192,8 +192,9 @@ class LoadCollector(Stoppable):
 
     def _compare_clocks(self, data_planes: Sequence[str]) -> Reader | None:
         """Store how far this collector's clocks are ahead of the database, and return the reader of this
-        tick's samples. None, with a warning, if a clock was set since the last tick: it is not known whether
-        the samples were read before or after.
+        tick's samples. `data_planes`, the names of the sampled data planes, are stored for the views. None, with
+        a warning, if a clock was set since the last tick: it is not known whether the samples were read before or
+        after.
         """
         with self._store.transaction() as tx:
             reader = counter_readers.record(

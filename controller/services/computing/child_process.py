@@ -26,8 +26,8 @@ _NICE = 10
 
 def main() -> None:
     """Run the process: compute one request after another, and send each result, until the pipe is closed or
-    no request arrived for `IDLE_SECONDS`. Arguments: the file descriptor of the pipe, and the maximum bytes
-    of memory.
+    no request arrived for `IDLE_SECONDS`. Command-line arguments: the file descriptor of the pipe, and the
+    maximum bytes of memory.
     """
     pipe = Connection(int(sys.argv[1]))
     _limit_resources(int(sys.argv[2]))

@@ -103,8 +103,8 @@ class Computation:
         must be picklable, and the function must be defined at module level. A result or error that cannot be pickled
         becomes a RuntimeError. Blocks for up to `longest_seconds`.
 
-        Raises InvalidInput if the function takes longer or needs more memory than `computers` allows, Retryable if it
-        was cancelled, its process ended, or the computers were closed.
+        Raises InvalidInput if the function takes longer or needs more memory than `computers` allows, Retryable if
+        the computation was cancelled, its process ended, or the computers were closed.
         """
         deadline = time.monotonic() + self._computers.longest_seconds
         while True:

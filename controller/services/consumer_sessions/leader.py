@@ -134,7 +134,8 @@ class SessionLeader:
 
     def run(self) -> None:
         """Run rounds until `stop`. At the end, end every stream, refuse the requests in the mailbox, and
-        close the listener and the store. If a round fails, log the error and repeat the round.
+        close the listener and the store. If a round fails, log the error, pause, end the streams of lost shards
+        and of silent consumers, and run the next round.
         """
         Repeating(
             self._round,
@@ -306,7 +307,8 @@ class SessionLeader:
     def _process_due(self) -> None:
         """Disconnect silent consumers, end sessions whose grace period has passed (in one transaction per subscription,
         not before its `retry_at`), and update the metrics. Every `SWEEP_SECONDS`, mark all subscriptions as not
-        settled, and delete the records of consumers of any topic that departed more than `LATE_SECONDS` ago.
+        settled, and delete the records of consumers of any topic that departed more than `LATE_SECONDS` ago. Raises
+        StoreUnavailable.
         """
         self._disconnect_silent()
         now = self._clock.monotonic_seconds()

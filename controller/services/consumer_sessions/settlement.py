@@ -303,9 +303,10 @@ def _mark_drained(
     batch: _Batch,
 ) -> None:
     """Record for each `Drained` request that the subscription has drained its segments, which an owner has read to
-    their end. A request counts only if the consumer has owned a bucket of each segment since the generation that the
-    request names: after a seek, earlier reading does not count. Otherwise, or if a segment is ACTIVE, none of its
-    segments is marked and the request is refused with Conflict; without a session of this incarnation, with LostRace.
+    their end. A request counts only if the consumer has owned a bucket of each segment at least since the generation
+    that the request names: after a seek, earlier reading does not count. Otherwise, or if a segment is ACTIVE, none of
+    its segments is marked and the request is refused with Conflict; without a session of this incarnation, with
+    LostRace.
     """
     for index, request in enumerate(batch.requests):
         if isinstance(request, Drained):

@@ -34,10 +34,11 @@ class LoadAggregation:
 
     def run(self, run_id: str, window_end_ms: int | None = None) -> AggregationResult:
         """Aggregate the window of `window_seconds` that ends at `window_end_ms` (milliseconds since the Unix epoch;
-        None or 0: now), with a database connection of its own. `run_id` identifies the run: a repeated run with this id
-        is not merged again. Raises InvalidInput if `window_seconds` is not a valid length, StoreUnavailable, Retryable
-        if the storage cannot read a file and no other file is usable, OSError if the storage does not answer, and the
-        errors of the engine.
+        None or 0: now), with a database connection of its own: compute the rates, store the load records that change,
+        and publish the rates to `history`. `run_id` identifies the run: a repeated run with this id is not merged
+        again. Raises InvalidInput if `window_seconds` is not a valid length, StoreUnavailable, Retryable if the
+        storage cannot read a file and no other file is usable, OSError if the storage does not answer, and the errors
+        of the engine.
         """
         window = LoadWindow.ending_at(window_end_ms or self.clock.now_ms(), self.window_seconds)
         store = Store(

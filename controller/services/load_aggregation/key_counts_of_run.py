@@ -155,9 +155,9 @@ class KeyCountIntake:
 def set_aside_files(
     area: LandingArea, examined: Examination, foreign: Sequence[RejectedFile] = ()
 ) -> tuple[str, ...]:
-    """Quarantine the files of `foreign` and the rejected files of `examined`, which are not sample files: move them out
-    of the area. Leave files that the storage cannot read where they are. Log both, and return their former paths; a
-    file that another run has moved already is left out.
+    """Quarantine the files of `foreign` and the rejected files of `examined`, which are not valid files of the area:
+    move them out of the area. Leave files that the storage cannot read where they are. Log both, and return their
+    former paths; a file that another run has moved already is left out.
     """
     for file in (*foreign, *examined.rejected):
         log.warning("file set aside", path=file.path, reason=file.reason)

@@ -73,10 +73,12 @@ class AggregationResult:
     written: int
     """Number of records written."""
     outrun: int
-    """Number of records that were not written because a concurrent writer changed them first."""
+    """Number of records that were not written because a concurrent writer changed them first, or because their segments
+    were pruned.
+    """
     applied: bool
-    """True if the run was merged. False if the window has no readable files, or if this window or a newer window
-    was merged before.
+    """True if the run was merged. False if the window has no readable files, or if this window, a newer window or a run
+    of this id was merged before.
     """
     quarantined: tuple[str, ...]
     """Paths of the files that were quarantined or left out."""
@@ -98,10 +100,10 @@ def aggregate(
     the last run, which update the key histograms.
 
     Nothing is computed or merged, and the result's `applied` is False, if this window or a later window was
-    merged before, or if the window has no readable files. `applied` is also False if another run merges such
-    a window during the computation. Files that are not sample files are moved to the quarantine. Raises
-    StoreUnavailable, Retryable if the storage cannot read a file and no other file is usable, the errors of
-    the engine, and OSError if the storage does not answer.
+    merged before, or if the window has no readable files. `applied` is also False if another run merges such a
+    window during the computation, or if a run of this `run_id` was merged before. Files that are not sample
+    files are moved to the quarantine. Raises StoreUnavailable, Retryable if the storage cannot read a file and
+    no other file is usable, the errors of the engine, and OSError if the storage does not answer.
     """
     publish_left_over(store, history)
     with store.transaction() as tx:
@@ -152,10 +154,10 @@ def _merge_and_publish(
     memory_ticks: pa.Table,
     counted_keys: RunSketches | None,
 ) -> MergeResult:
-    """Merge the run's records, sources, memory ticks and key histograms (`counted_keys`, None if the run has
-    no key counts) in one transaction, record there the samples and segments that were left out, and then
-    publish the run's rates. Nothing is recorded or published if the run was not merged, because this or a
-    newer window was merged before. Return the result of the merge.
+    """Merge the run's records, sources, memory ticks and key histograms (`counted_keys`, None if the run has no
+    key counts) in one transaction, record there the samples and segments that were left out, and then publish
+    the run's rates. Nothing is recorded or published if the run was not merged, because a run of its id, this
+    window or a newer window was merged before. Return the result of the merge.
 
     After an error the scratch directory stays; the next run checks whether the merge was committed. Otherwise
     the directory is deleted.

@@ -32,9 +32,10 @@ def delay_seconds(
 
     `is_closed`: ranges accept no writes until the operation commits. After a retryable error the limit is
     therefore `LONGEST_DELAY_OF_CLOSED_SECONDS` and the error's own delay does not count, unless that delay is
-    at least `LONGEST_DELAY_SECONDS`. A terminal error keeps the longest delay. After a call that timed out,
-    the delay is at least the call's time-out: the call may still be in progress, and no other call may be
-    made until it ends.
+    at least `LONGEST_DELAY_SECONDS`. A terminal error keeps the longest delay.
+
+    In any case, the delay after a call that timed out is at least `call_timeout_seconds`: the call may still be
+    in progress, and no other call may be made until it ends.
     """
     backoff_seconds = FIRST_DELAY_SECONDS * float(2 ** min(attempts, 10))
     requested_seconds = error.delay_seconds if isinstance(error, Retryable) else LONGEST_DELAY_SECONDS

@@ -130,9 +130,9 @@ class GateSteps:
         self._call_all([partial(self._any_plane.open_gate, gate.backing_topic, name) for gate in left])
 
     def close_for_seek(self, operation: Operation, key: SubscriptionKey, instant_ms: int) -> None:
-        """Record and close the gates of the segments with an ancestor that is unread after a seek to
-        `instant_ms`, before a cursor moves. At the data plane a missing log is skipped, and a missing cursor created.
-        Raises SubscriptionNotFound, and Unsupported on a data plane without gates.
+        """Record and close the gates of the segments with a sealed ancestor that may have messages to read after a seek
+        to `instant_ms` (epoch milliseconds), before a cursor moves. At the data plane a missing log is skipped, and a
+        missing cursor created. Raises SubscriptionNotFound, and Unsupported on a data plane without gates.
         """
         since = to_datetime(max(instant_ms - CLOCKS_APART_MS, 0))
         with self._store.transaction() as tx:

@@ -389,8 +389,8 @@ class LogSteps:
             return name in gates.stock_subscriptions(tx, operation.topic_id)
 
     def _create_after_last(self, log: str, name: str) -> None:
-        """Create the cursor after the last message, and move a cursor that already exists there, because an
-        earlier attempt may have died between the two calls. A missing log is skipped.
+        """Create the cursor and move it behind the last message. A cursor that exists already is moved too, because
+        an earlier attempt may have ended between the two calls. A missing log is skipped.
         """
         with suppress(SegmentNotFound):
             self._plane.create_subscription(log, name)

@@ -182,8 +182,8 @@ class MirrorSteps:
         return logs
 
     def _check_logs(self) -> Detail:
-        """Check the logs of the layout, and store the result with an intent to split each segment without a log. Return
-        the ids of these segments, as `segments without a log`, for the journal.
+        """Check the logs of the layout, and store the result with an intent to split each segment without a log that may
+        be split. Return the ids of all segments without a log, as `segments without a log`, for the journal.
 
         If each segment has a log, the details are empty. They are also empty, and nothing is stored, if the broker does
         not answer or refuses: the mirror checks the logs later.

@@ -238,7 +238,8 @@ class OperationSet:
 
     def _do_and_record(self, transition: Transition, members: Sequence[_Member]) -> None:
         """Renew the claims if necessary, perform the step, record it for each operation that has details, and
-        handle the errors of the others.
+        handle the errors of the others. The subscriptions and end positions that the step found are kept in the
+        members. Raises an error that concerns all operations, such as HeldUp if a claim is lost.
         """
         step, _ = transition
         self._calling = [member.operation_id for member in members]
@@ -262,7 +263,8 @@ class OperationSet:
         """Perform the step for these operations, and return details or errors of each. No operation makes a
         call for `ABORT`, or if it finishes without its last action. Otherwise a mirrored operation, which has
         its set to itself, makes its calls at the broker; other operations make no call for `COMMIT` and
-        `FINISH_ABORT`.
+        `FINISH_ABORT`. Raises DataPlaneUnavailable if a call is needed and the data plane is not configured in this
+        process, and the errors of the calls.
         """
         if step is Step.ABORT:
             return StepResults(
@@ -307,8 +309,9 @@ class OperationSet:
         return replace(record, moves=(transition, following)) if is_free else record
 
     def _record(self, records: dict[_Member, StepRecord]) -> None:
-        """Commit the steps, which are the same for all records, under the claims. Calls the context's
-        checkpoint before and after. An operation that the transaction leaves unchanged is handled as a lost
+        """Record the steps, which are the same for all records, under the claims, and apply them to the members. A
+        record that ends with a commit or the end of an abort makes its changes in the same transaction. Calls the
+        context's checkpoint before and after. An operation that the transaction leaves unchanged is handled as a lost
         race or a lost claim; the error of a commit or an abort that `_end` makes is raised.
         """
         recorded_steps = [step for step, _ in next(iter(records.values())).moves]
@@ -343,8 +346,9 @@ class OperationSet:
         self._handle_unrecorded([member for member in records if member.operation_id not in recorded_at_ms])
 
     def _waits_for_disk(self, leads_to: OperationState, member: _Member) -> bool:
-        """Return True if the commit must wait for the disk. States in `FORGETTABLE` need not wait. Neither
-        does the announcement of a fence if the logs to be terminated are in the journal's server.
+        """Return True if the record of a step to the state `leads_to` must wait for the disk. States in `FORGETTABLE`
+        need not wait. Neither does the announcement of a fence if the logs to be terminated are in the journal's
+        server. `member` is one of the recorded operations, which all use one data plane.
         """
         if leads_to is not OperationState.FENCING:
             return leads_to not in FORGETTABLE
@@ -359,9 +363,9 @@ class OperationSet:
             self._commit_turn({member: records[member] for member in members})
 
     def _commit_turn(self, records: dict[_Member, StepRecord]) -> None:
-        """Commit the layouts of operations of different topics in one transaction. If an error other than
-        StoreUnavailable ends the transaction, commit each half by itself, down to one operation, whose error
-        is handled.
+        """Commit the layouts of operations of different topics in one transaction, and apply the records of the
+        committed operations to their members. If an error other than StoreUnavailable ends the transaction, commit
+        each half by itself, down to one operation, whose error is handled.
 
         For an operation that the transaction left uncommitted, the reason is read and handled.
         """
@@ -489,10 +493,10 @@ class OperationSet:
         """Handle an error of an operation, and discard its observation. Does nothing else if the operation
         has an outcome.
 
-        FencedOut ends the operation here. A lost race is repeated after a pause; at the
-        `LOST_RACES_IN_A_ROW`th in a row, the operation is deferred. A final error makes the next step an
-        abort if that is still possible; a terminal error of the last action makes the operation finish
-        without this action. Any other error defers the operation. UnmanagedLog also marks the topic as
+        FencedOut ends the operation here. After a lost race (HeldUp included) the step is tried again after a pause;
+        at the `LOST_RACES_IN_A_ROW`th in a row, the operation is deferred. A final error makes the next step an
+        abort if that is still possible; a terminal error of the last action makes the operation finish without this
+        action. Any other error defers the operation. UnmanagedLog also marks the topic as
         unverified, because the journal may be older than the logs.
         """
         last_observation, member.observed = member.observed, None

@@ -27,8 +27,8 @@ class Proposal:
 def propose(
     store: Store, topic: str, override: PolicyOverride, *, actor: str, reason: str, run_id: int | None = None
 ) -> Proposal:
-    """Propose a policy into shadow: the parameters that it sets on top of the policy in force. If a candidate with the
-    same parameters is in shadow, return this candidate unchanged.
+    """Propose a candidate into shadow, and return it. `override` has the parameters that the candidate sets on top of
+    the policy in force. If a candidate with the same parameters is in shadow, return this candidate unchanged.
 
     `run_id` is a backtest that supports the candidate. Raises TopicNotFound, TopicNotLive, InvalidInput without a
     parameter, InvalidPolicy for parameters that do not fit the levels above, Conflict if another candidate is in
@@ -56,8 +56,8 @@ def propose(
 
 def withdraw(store: Store, topic: str, *, actor: str, reason: str) -> CandidateRow:
     """Withdraw the topic's newest candidate from shadow, and return it; the topic need not be live, and `reason`
-    becomes the candidate's outcome. A candidate that is already withdrawn stays as it is. Raises TopicNotFound,
-    NotFound if there is no candidate, and Conflict if it was promoted or refused.
+    becomes the candidate's outcome. Approvals of the candidate expire. A candidate that is already withdrawn stays as
+    it is. Raises TopicNotFound, NotFound if there is no candidate, and Conflict if it was promoted or refused.
     """
     with store.transaction() as tx:
         row = topics.find_topic(tx, topic, lock=True)

@@ -107,9 +107,10 @@ def promote(
     dry run, whose store rolls back each transaction, the comparison is made and the candidate stays as it is.
 
     `days` is the length of the topic's past that is simulated. `request_key` identifies the backtest: a repeated key
-    compares the stored results of the first call. Raises TopicNotFound, TopicNotLive, NotFound without a candidate,
-    Conflict for a withdrawn candidate or if the policies cannot be compared (fewer than `DAYS_NEEDED` recorded days, no
-    result), LostRace if the policy in force was changed in the meantime, and the other errors of `trials`.
+    compares the stored results of the first call. Raises TopicNotFound, NotFound without a candidate, Conflict for a
+    withdrawn candidate or if the policies cannot be compared (fewer than `DAYS_NEEDED` recorded days, no result, a topic
+    that is not live), TopicNotLive if the topic is not live after the backtest, LostRace if the policy in force was
+    changed in the meantime, and the other errors of `trials`.
     """
     candidate = _newest(store, topic)
     if candidate.state is not CandidateState.SHADOW:

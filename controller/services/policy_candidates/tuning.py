@@ -122,7 +122,7 @@ class _SearchResult:
 
 
 def tune(store: Store, trials: Trials, request: TuningRequest) -> list[TunedTopic]:
-    """Search, confirm and propose, each in backtests that are stored. Return one result per requested topic
+    """Search and confirm in backtests that are stored, and propose candidates. Return one result per requested topic
     (without requested topics, per live topic), ordered by name. The result of each topic without a candidate
     says why.
 
@@ -323,7 +323,7 @@ def _reason_too_short(live: Trial, topic: str) -> str | None:
 
 
 def _combined_variant(results_by_name: Mapping[str, BacktestResult]) -> Variant | None:
-    """Return a variant with the value of least cost (the least of equal values) of each parameter that alone cost less
+    """Return a variant with the value of least cost (of equal costs, the least value) of each parameter that alone cost less
     than `adaptive` with its defaults. `results_by_name` are the topic's results of all variants of `ALONE`, by their
     names. None if fewer than two parameters helped.
     """
@@ -382,8 +382,9 @@ def _name(parameters: Mapping[str, Any]) -> str:
 def _evaluate_confirmation(
     store: Store, request: TuningRequest, search_result: _SearchResult, trial: Trial | str
 ) -> TunedTopic:
-    """Return the topic's result: with a candidate if the variant is confirmed and proposed, otherwise with the reason
-    why it is not. `trial` is the confirming run, or the message why there is none.
+    """Propose the best variant of the search if `trial` confirms it: on at least `DAYS_CONFIRMED` days, it costs less by
+    `MARGIN` than the policy in force. Return the topic's result, with the candidate, or with the reason why nothing was
+    proposed. `trial` is the confirming run, or the message why there is none.
     """
     if isinstance(trial, str):
         return search_result.answer(trial)
@@ -411,7 +412,8 @@ def _propose(
     store: Store, request: TuningRequest, search_result: _SearchResult, run_id: int, answer: TunedTopic
 ) -> TunedTopic:
     """Propose the confirmed variant into shadow, and return the result with the candidate's id. If it was
-    turned down within `TURNED_DOWN`, or cannot be proposed, return the result with this reason.
+    turned down within `TURNED_DOWN`, or cannot be proposed, return the result with this reason. `run_id` is the
+    confirming backtest, `answer` the result without a candidate and a reason.
     """
     override = PolicyOverride(**search_result.parameters)
     with store.transaction() as tx:

@@ -122,7 +122,7 @@ def recovered(plane_view: PlaneView, metadata: ExpectedLogs, planned: RecoveryPl
 
 
 def describe(planned: RecoveryPlan) -> str:
-    """Return one sentence about what the logs show."""
+    """Return one sentence about what the logs show. The caller has checked that `planned` is needed."""
     if planned.problems:
         return f"the logs are ahead of the journal, but their records are not sufficient to rebuild the layout: {'; '.join(planned.problems)}"
     log_names = ", ".join(log.backing_topic for _, log in sorted(planned.added.items())) or "no log"
@@ -143,6 +143,7 @@ def recover_or_hold(
 
     The topic is held if the plan has problems, because the logs' records do not determine a layout, or if a runner
     may still work on the topic. If logs must be terminated, the topic is held and nothing is rebuilt in this round.
+    The caller holds the lock of the topic row.
     """
     planned, reason = recovered.plan, finding.reason or ""
     busy_reason = recovered_layout.why_not_idle(tx, topic, call_timeout_seconds=plane.call_timeout_seconds)

@@ -216,11 +216,11 @@ def _reconcile_logs(
     """Compare the logs of one topic and repair their differences, in up to `ROUNDS` rounds; a dry run only lists them.
     Return the findings of all rounds, none if a broker keeps the layout. Idempotent.
 
-    If the logs are ahead of the journal, the layout is rebuilt from the logs, with `actor` as the actor of the change.
-    If the logs' records are not sufficient, or a runner may still work on the topic, the topic is held. Raises
-    TopicNotFound, Unsupported (the topic's data plane is not configured here, or cannot describe logs),
-    DataPlaneUnavailable if a log does not answer, and TopicHeld, SegmentBusy or LostRace if the repair of a terminated
-    log cannot be intended.
+    If the logs are ahead of the journal, open logs of segments that others replaced are terminated, and the layout is
+    rebuilt from the logs, with `actor` as the actor of the change. If the logs' records are not sufficient, or a runner
+    may still work on the topic, the topic is held. Raises TopicNotFound, Unsupported (the topic's data plane is not
+    configured here, or cannot describe logs), DataPlaneUnavailable if a log does not answer, and TopicHeld, SegmentBusy
+    or LostRace if the repair of a terminated log cannot be intended.
     """
     with store.transaction() as tx:
         topic = topics.get_topic(tx, topic_id)

@@ -122,9 +122,9 @@ class LayoutFeed:
 
     def notify(self) -> None:
         """Read each topic with a change once, and send its watchers the layout if its epoch or leader changed; new
-        watchers in any case. The watches of a topic that is gone end as gone; those of a topic that is being
-        created wait for its first layout. Another CleaveError is raised, and the next call then reads all these topics
-        again. Any other error is logged, and the next sweep reads the topic again.
+        watchers in any case. The watches of a topic that is gone end as gone, and are not removed; those of a topic
+        that is being created wait for its first layout. Another CleaveError is raised, and the next call then reads all
+        these topics again. Any other error is logged, and the next sweep reads the topic again.
         """
         with self._lock:
             dirty_ids, self._dirty = self._dirty & self._watchers.keys(), set()
@@ -151,8 +151,8 @@ class LayoutFeed:
         self._each(lambda watcher: watcher.end(reason))
 
     def _push(self, topic_id: int, layout: FedLayout) -> None:
-        """Send the layout to all watchers of the topic, or only to the new watchers if the epoch and the leader were
-        sent before.
+        """Send the layout to all watchers of the topic, or only to the new watchers if the epoch and the leader are those
+        of the layout that was sent last.
         """
         with self._lock:
             previous = self._pushed.get(topic_id)

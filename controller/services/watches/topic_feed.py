@@ -96,7 +96,7 @@ class TopicFeed:
         self._wake()
 
     def forget(self, topic_filter: TopicFilter, watcher: Watcher[Names]) -> None:
-        """Remove a watcher."""
+        """Remove a watcher without a notification to it. A filter without watchers is no longer read."""
         with self._lock:
             watching = self._watchers.get(topic_filter, set())
             watching.discard(watcher)

@@ -108,7 +108,7 @@ def default_sensors(*, load_lane: bool, merge_lane: bool, call_timeout_seconds: 
 
 def everything(sensors: Iterable[Sensor]) -> Work:
     """Return the work of the first round, of a sweep, and after a lost connection: evaluate all topics that are due,
-    for the lanes of these sensors, and run all operations that can be claimed.
+    for the lanes of the sensors that have `fires_at`, and run all operations that can be claimed.
     """
     work = Work(operations=True, topic_ids=None)
     for sensor in sensors:

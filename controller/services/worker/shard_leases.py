@@ -228,8 +228,7 @@ class ShardLeases(OneProcess):
 
         A failed round is logged and repeated: after a Retryable error within `RETRY_SECONDS`, so that leases that have
         not expired are renewed once the store answers, and after any other error within a third of the lease time. If
-        another process uses the name, store the error in `refused`, call
-        `on_refused` and return.
+        another process uses the name, store the error in `refused`, call `on_refused` and return.
         """
         pause_seconds = self._ttl_seconds / 3
 
@@ -259,8 +258,9 @@ class ShardLeases(OneProcess):
         self._stop.set()
 
     def resign(self) -> None:
-        """Resign all leases, so that other workers need not wait for the expiry. If the store is unavailable,
-        log it; the leases then expire. Must not be called while `run` may acquire leases.
+        """Resign all leases of this process, so that other workers need not wait for the expiry. `held` is
+        empty afterwards. A Retryable error, such as an unavailable store, is logged; the leases then expire.
+        Must not be called while `run` may acquire leases.
         """
         with self._lock:
             own_leases, self._leases = self._leases, {}

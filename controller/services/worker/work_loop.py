@@ -152,8 +152,9 @@ class WorkLoop:
         return Round(everything(self._sensors), self._parallel_operations)
 
     def _perform(self, next_round: Round) -> None:
-        """Evaluate the topics of the round, then start threads for operations if the work requests operations or some
-        were intended. Does nothing without shards.
+        """Evaluate those topics of the round that are due, and have the sensors queried again. Then start
+        threads for operations if the work requests operations or some were intended. Does nothing without
+        shards.
 
         A Retryable error is raised at once. After another CleaveError, such as a lost right to act, log it, pause for
         `REFUSED_PAUSE_SECONDS`, and still start requested operations. After any other error of the evaluation, start
@@ -207,7 +208,8 @@ class WorkLoop:
                 self._notified_at[topic_id] = since
 
     def _start_operations(self, threads: int) -> None:
-        """Start `threads` more threads that run operations, up to `parallel_operations` in all.
+        """Start `threads` more threads that run operations, up to `parallel_operations` in all. A thread that
+        ends wakes the loop.
 
         If `threads` is 1 while a thread is busy, no thread is started: the busy thread may take the
         operation. The agenda has the sensors queried after `BUSY_SECONDS`, in case the operation still waits.

@@ -40,9 +40,9 @@ class BackgroundService(Protocol):
 def run_part(
     part: BackgroundService, ended: list[str], is_stopping: Callable[[], bool], stop: Callable[[], None]
 ) -> None:
-    """Run a part of a process. If the part ends by itself, with or without an error, append its name to
-    `ended` and call `stop`: the process would otherwise continue without the part unnoticed, and is restarted
-    instead. Errors are logged, not raised.
+    """Run a part of a process until the part ends. If `is_stopping` returns False then, the part has ended by
+    itself, with or without an error: append the name of its class to `ended` and call `stop`, because the
+    process would otherwise continue without the part unnoticed. Errors are logged, not raised.
     """
     try:
         part.run()

@@ -148,8 +148,8 @@ def end(
     outcome: str,
     run_id: int | None = None,
 ) -> CandidateRow:
-    """End the candidate and its approvals. A promotion marks its approved approval as done; all other approvals of the candidate
-    expire.
+    """End the candidate and its approvals, and return the candidate. A promotion marks its approved approval
+    as done; all other pending and approved approvals of the candidate expire.
 
     `run_id` replaces the backtest that is the evidence, unless it is None. Raises InvariantViolated if the candidate is not in shadow,
     InvalidInput for a promotion without a backtest in which the candidate cost less. The caller holds the lock of the topic row.

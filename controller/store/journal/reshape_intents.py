@@ -176,8 +176,9 @@ class TopicView:
     """Reason for which nothing acts on the topic; None if the topic may be acted on."""
 
     def demand_current(self, *, epoch: int | None = None, input_version: int | None = None) -> None:
-        """Raise TopicNotLive unless the topic is live, TopicHeld if nothing may act on it, or LostRace if the epoch or input version
-        has changed. None accepts any value.
+        """Raise TopicNotLive unless the topic is live, TopicHeld if nothing may act on it, or LostRace unless
+        this state has the epoch and input version that the caller has read before. None accepts any value.
+        Reads nothing from the database.
         """
         demand_live(self.name, self.state)
         demand_may_act(self.name, self.why_not)

@@ -167,8 +167,9 @@ def sum_key_counts(
 
 
 def _in_ms(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
-    """Return the columns with the time in whole milliseconds, rounded down, without rows that have a missing value. A character that
-    PostgreSQL cannot store in the name of a source or reader is replaced by U+FFFD, which makes the row invalid.
+    """Return these columns of the batch, without rows that have a missing value. The column `instant` is
+    replaced by `instant_ms`, in whole milliseconds since the Unix epoch, rounded down. A NUL in the name of
+    a source or reader, which PostgreSQL cannot store, is replaced by U+FFFD, which makes the row invalid.
     """
     batch = batch.select(columns).drop_null()
     position = columns.index("instant")

@@ -145,9 +145,9 @@ def _write_history(
     steps: Sequence[LayoutStep],
     operations: OperationByEpoch,
 ) -> None:
-    """Write the history from the epoch of the topic row to the epoch of the layout. A step that an operation requested has a row with
-    this operation. All other steps and gaps are in `mirrored` rows: such a step in one row with the gap before it, any other gap in a
-    row of its own.
+    """Write the history after the epoch of `topic`, the row before this change, up to the epoch of the
+    layout. A step that an operation requested has a row with this operation. All other steps and gaps are in
+    `mirrored` rows: such a step in one row with the gap before it, any other gap in a row of its own.
     """
     written_epoch = topic.epoch
     for step in steps:
@@ -197,8 +197,9 @@ def _stamps(
     steps: Sequence[LayoutStep] = (),
     operations: OperationByEpoch = MappingProxyType({}),
 ) -> dict[str, datetime]:
-    """Return the values of the cooldown columns that the steps change; a time never falls. `since` is the recorded layout; None: the
-    topic has none. `operations` has the operation that requested a step, by the step's epoch.
+    """Return the values, by column, of the cooldown columns that the reshapes after the recorded layout
+    `since` change (None: all reshapes in `layout`); a time never falls. `steps` are the steps from `since` to
+    `layout`; `operations` has the operation that requested a step, by the step's epoch.
 
     A cooldown begins at the intent of the operation, or, without one, at the creation of the children.
     """

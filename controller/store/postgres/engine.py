@@ -207,8 +207,9 @@ def _replace_dead_connections(engine: Engine) -> None:
     """Make the engine test each pooled connection before use: its socket and its server, and after `PING_AFTER_SECONDS` idle also by a
     round trip.
 
-    A server that stops closes its sockets, which is visible without a round trip. If one connection is dead or its server was replaced,
-    all idle connections are dropped (InvalidatePoolError), because they go to the same server, and another one is opened.
+    A server that stops closes its sockets, which is visible without a round trip. If a connection is dead or
+    its server was replaced, all idle connections are dropped (InvalidatePoolError), because they go to the
+    same server, and another connection is opened.
     """
 
     @event.listens_for(engine, "checkin")

@@ -183,8 +183,10 @@ def newest_applied(tx: Connection) -> str | None:
     reraise=True,
 )
 def _attempt(store: Store, directory: Path, drop_dependent_views: bool) -> list[str]:
-    """Apply all pending scripts in one transaction and return their names, `views` last if the views were rebuilt. Up to 8 attempts are
-    made after a race with another run. Raises Conflict as `migrate` does.
+    """Apply all pending scripts in one transaction and return their names, `views` last if the views were
+    rebuilt. The transaction also creates missing roles, writes the policy defaults and restricts rights;
+    rights that this login cannot change are logged. Up to 8 attempts are made in case of races with another
+    run. Raises Conflict as `migrate` does.
     """
     with store.transaction() as tx:
         _run(tx, _Script("bootstrap", (directory / "bootstrap.sql").read_text()))

@@ -68,7 +68,7 @@ def undrained_subscriptions(
 ) -> dict[int, list[str]]:
     """Return, by segment id, the names of the live subscriptions (not being deleted) that read the segment and have no drain mark on it,
     sorted. Every live subscription reads an ACTIVE segment; a subscription does not read a segment sealed by its creation epoch. Unknown
-    segments, and segments that no subscription has still to read, are absent.
+    segments, and segments that no subscription has still to read, are absent. It is not checked whether a segment is pruned.
     """
     names_by_segment: dict[int, list[str]] = {}
     parameters = {"topic_id": topic_id, "segment_ids": list(segment_ids)}
@@ -106,8 +106,8 @@ def undrain(tx: Connection, topic_id: int, subscription: str, segment_ids: Colle
 def replace_marks(
     tx: Connection, topic_id: int, subscription: str, *, drained: Collection[int], kept: Collection[int]
 ) -> None:
-    """Mark the segments in `drained` as drained by the subscription, remove its other marks except marks of segments in `kept`, and notify
-    the leader.
+    """Mark the segments in `drained` as drained by the subscription, and delete its counts of deliveries in the newly marked segments.
+    Remove its other marks except marks of segments in `kept`, and notify the leader.
 
     Pruned and unknown segments are not marked. It is not checked that the segments are SEALED. Waits for the topic's lock. Raises
     TopicNotFound and SubscriptionNotFound.

@@ -66,7 +66,7 @@ def insert_segments(
 
     `at` is the time of the commit that creates and seals segments. None: the segments have the times, and an unknown time of a migrated
     segment is the Unix epoch. `recorded` has the ids of the segments that have rows already; links to parents that neither have a row nor
-    are among `segments` are left out. None: every parent has a row.
+    are among `segments` are left out. None: all links are written. A segment that has a row already breaks a constraint.
     """
     segment_list = list(segments)
     if not segment_list:

@@ -228,7 +228,8 @@ def in_force_with(
 
 def demand_valid(tx: Connection, topic: str, override: PolicyOverride | None) -> None:
     """Raise InvalidPolicy if the override is not valid together with the levels above the topic of that name, which need not exist, or
-    if these levels are not readable. The levels above are locked until the transaction ends. Does nothing for None.
+    if these levels are not readable. The rows of these levels are locked against changes until the transaction ends; a namespace without
+    a row is not locked. Does nothing for None.
     """
     if override is None:
         return

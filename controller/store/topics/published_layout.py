@@ -65,8 +65,8 @@ def published_segments(tx: Connection, topic: str) -> PublishedLayout:
 
 
 def _published(topic: str | int, rows: Sequence[Row[Any]]) -> PublishedLayout:
-    """Return the layout of the rows of one topic. Raises TopicNotFound without a row, or TopicNotLive while the topic
-    is being created.
+    """Return the layout and the logs that the rows of one topic contain. `topic`, a name or an id, is for the message. Raises TopicNotFound
+    without a row, or TopicNotLive while the topic is being created.
     """
     if not rows:
         raise TopicNotFound(f"topic {topic} does not exist; create it or check the name")

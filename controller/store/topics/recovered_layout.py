@@ -101,11 +101,12 @@ def commit(tx: Connection, topic: TopicRow, recovered: RecoveredLayout, *, actor
     """Write the recovered layout with a row of history, end the operations that it decides, release the hold, and return the recovered
     epoch.
 
-    Seals and inserts segments with their gates, deletes the load of the sealed segments, closes the deletion entries of the inserted logs,
-    inserts the recorded subscriptions, and sets or removes the drain marks in `recovered.marks` (sets none for standard consumers). A live
-    creation, adoption or reshape is done if one of its children is inserted, else aborted if one of its parents is sealed; other operations
-    stay live. A topic in state creating becomes live. Raises InvariantViolated if a rule of the layout would be broken, LostRace if the
-    topic row has changed. The caller holds the lock of the topic row, and has compared the logs with the journal under this lock.
+    Seals segments, with the latest creation time of a segment as the time of the seal, inserts segments with their gates, deletes the load
+    of the sealed segments, closes the deletion entries of the inserted logs, inserts the recorded subscriptions, and sets or removes the
+    drain marks in `recovered.marks` (sets none for standard consumers). A live creation, adoption or reshape is done if one of its children
+    is inserted, else aborted if one of its parents is sealed; other operations stay live. A topic in state creating becomes live. Raises
+    InvariantViolated if a rule of the layout would be broken, LostRace if the topic row has changed. The caller holds the lock of the topic
+    row, and has compared the logs with the journal under this lock.
     """
     plan, layout = recovered.plan, recovered.plan.layout
     topic_parameters = {"topic_id": topic.topic_id, "epoch": layout.epoch}

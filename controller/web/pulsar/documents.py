@@ -167,8 +167,9 @@ def policy_of(stored: Mapping[str, Any]) -> AutoScalePolicy | None:
 
 
 def _field_value(name: str, value: Any) -> float | None:
-    """Return the value of Pulsar's field `name`: a truth value unchanged, a number as a float, or, if the field is a whole number in
-    Pulsar, rounded and cut to the field's range. None for another value or NaN, which a newer version or a manual update may have written.
+    """Return the value of Pulsar's field `name`: a truth value unchanged, a number (also as a text of `NON_FINITE`) as a float, or, if the
+    field is a whole number in Pulsar, rounded and cut to the field's range. None for NaN, and for another value, which a newer version or a
+    manual update may have written.
     """
     if isinstance(value, bool):
         return value

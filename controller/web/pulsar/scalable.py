@@ -214,7 +214,7 @@ def create_subscription(
     kind: Annotated[SubscriptionKind, Query(alias="type")] = SubscriptionKind.STREAM,
 ) -> None:
     """Create a subscription at the earliest message of every segment, and wait for the end of the operation. An existing live
-    subscription of that name and type stays as it is.
+    subscription of that name and type stays as it is; 409 for another type, or while the subscription is being deleted.
     """
     with acting.app.store.transaction() as tx:
         topic_id = topics.find_topic(tx, topic).topic_id

@@ -63,7 +63,7 @@ class BalanceVerdict:
 def balance(inputs: BalanceInputs) -> BalanceVerdict:
     """Return the moves of one cycle in the shedder's order, the refusals, and the state for the next cycle. Pure.
 
-    The first `max_moves_per_cycle` (0: all) proposals of the shedder are placed. A proposal whose destination would be its source, for
+    At most `max_moves_per_cycle` (0: all) proposals of the shedder are placed. A proposal whose destination would be its source, for
     which no other broker is allowed or the placement finds none, or that `shed_bundles_with_policies` excludes, becomes a refusal. An
     exchange (`exchanges`) with a proposal that is dropped or refused is dropped whole. Each broker without a report, or whose report lacks
     a usage that counts, has a refusal too. Raises InvalidPolicy for settings that are not valid together.
@@ -214,7 +214,7 @@ def _placed(
     exchange: Iterable[Move], occupancy: Occupancy, settings: BalanceSettings, state: BalanceState
 ) -> tuple[list[Move], MoveRefusal | None, BalanceState]:
     """Return the moves of the exchange with their destinations, None, and the state after the choices. If a move is refused, return no
-    moves and its refusal instead. `occupancy` counts the returned moves as made.
+    moves, its refusal, and the state after the choices made until then. `occupancy` counts the returned moves as made.
     """
     placed: list[Move] = []
     for move in exchange:

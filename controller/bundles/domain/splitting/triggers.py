@@ -177,8 +177,9 @@ CutFinder = Callable[[NamespaceBundle, int], SplitPlan | CutRefusal]
 def decide_splits(
     inputs: SplitInputs, find_cuts: CutFinder, settings: TriggerSettings | None = None
 ) -> SplitVerdict:
-    """Return the splits of this cycle, the refusals of the other hot bundles, and the counts for the next cycle. Pure if `find_cuts` is.
-    `settings` None: the defaults, with the rules of the modular manager.
+    """Return the splits of this cycle, the refusals of the other hot bundles, and for the next cycle the counts, and the instants of
+    the splits within the cool-down, these included. Pure if `find_cuts` is. `settings` None: the defaults, with the rules of the modular
+    manager.
 
     A hot bundle has the first refusal of: splits disabled, too few brokers, fewer than two topics, not owned, too narrow, too few hot
     cycles, an action on its range in progress, a split of its range in the cool-down, too many splits in the cycle, too many bundles, no
@@ -216,7 +217,9 @@ class _HotBundle:
 
 
 def _hottest_first(inputs: SplitInputs, settings: TriggerSettings) -> list[_HotBundle]:
-    """Return the hot bundles, the one furthest above a limit first, then by name. Raises InvalidInput for a bundle reported twice."""
+    """Return the hot bundles, that with the largest share of a limit first, then by name. Raises InvalidInput for a bundle that is
+    reported twice.
+    """
     names = sorted(str(report.bundle) for report in inputs.reports)
     for name, next_name in pairwise(names):
         if name == next_name:
@@ -335,8 +338,8 @@ class _Decision:
         return self.inputs.bundle_counts[namespace] + self.added[namespace]
 
     def _cut(self, hot: _HotBundle) -> SplitRefusal | None:
-        """The last gate: choose the split if the algorithm finds cuts within the cap, record it for the next cycle, and return None.
-        Otherwise return the refusal.
+        """The last gate: choose the split if the algorithm finds cuts within the cap, end the bundle's hit count, begin the cool-down
+        of its range, and return None. Otherwise return the refusal.
         """
         bundle, cap = hot.report.bundle, self.settings.max_bundles
         count = self._bundle_count(bundle.namespace)

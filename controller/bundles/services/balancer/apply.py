@@ -204,10 +204,10 @@ def _store_boundaries(store: Store, row: ProposalRow, boundaries: tuple[int, ...
 
 
 def _unload(_store: Store, acts: BundleActions, row: ProposalRow) -> tuple[ProposalState, str]:
-    """Unload the bundle, to the destination if there is one. Return the state for the proposal (APPLIED, also if the destination owned the
-    bundle already, or FAILED if the source loaded the bundle again) and its outcome as a text. Raises InvalidInput if the placement rules
-    forbid the destination, LostRace if neither the source nor the destination owns the bundle but another broker does, and the other errors
-    of `demand_allowed` and `BundleActions.unload`.
+    """Unload the bundle, to the destination if there is one. Return the state for the proposal and its outcome as a text: APPLIED if the
+    bundle has left its owner, whichever broker owns it now, or if the destination or no broker owned it before; FAILED if its
+    owner has it again or still. Raises InvalidInput if the placement rules forbid the destination, LostRace if neither the source nor the
+    destination owns the bundle but another broker does, and the other errors of `demand_allowed` and `BundleActions.unload`.
     """
     if row.destination is not None:  # the policies of the cluster may have changed since the proposal
         demand_allowed(acts.reader, row.namespace, row.destination)

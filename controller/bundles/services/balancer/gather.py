@@ -68,9 +68,10 @@ def gather(
     already contains the reports that were aggregated since the previous cycle.
 
     Moves exclude namespaces in dry run, unless every namespace is in dry run; the bundles still count as load. `files` is the area of
-    reports and the placement rules of the cluster. Without them, no topics are known, and every broker that has reported counts as
-    active. This suits callers that neither split nor place bundles. Raises StoreUnavailable, InvalidInput if the stored state cannot be
-    read, and, with `files`, OSError or ArrowException of pyarrow if the storage does not answer or a file cannot be read.
+    reports and the placement rules of the cluster, which `ruled` applies, so that brokers that are silent now have no report. Without them,
+    no topics are known, and every broker that has reported counts as active. This suits callers that neither split nor place bundles.
+    Raises StoreUnavailable, InvalidInput if the stored state cannot be read, and, with `files`, OSError or ArrowException of pyarrow if the
+    storage does not answer or a file cannot be read.
     """
     with store.transaction() as tx:
         stored = _read(tx, cluster_name, settings)

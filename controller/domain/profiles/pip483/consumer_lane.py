@@ -18,16 +18,16 @@ from controller.domain.profiles.load_freshness import is_stale, wake_when_stale
 
 
 def answer(context: EvaluationContext) -> tuple[Decision, ...]:
-    """Return a split of the busiest segment, a batch of rebuckets, or nothing. If there are no more consumers than
-    segments, nothing is returned and nothing refused; the segments are counted as they will be after the running
-    reshapes and the held splits for consumers.
+    """Return a split of the busiest segment that can be split, a batch of rebuckets, or nothing. If there are no more
+    consumers than segments, nothing is returned and nothing refused; the segments are counted as they will be after the
+    running reshapes (`segments_net`).
 
     If consumers can share segments, segments are rebucketed when the topic has its maximum number of segments
-    (`segments_high`), or when the busiest segment that can be split has an incoming rate below
-    `split_vs_rebucket_min_msg_rate_in` and all segments together can have enough buckets. Otherwise the busiest segment
-    is split, unless the topic has its maximum number of segments or the split cooldown lasts. If no action is taken, a
-    refusal of the topic or of the segment is added to the context. Each busier segment that cannot be split is refused.
-    A segment without a fresh load record counts with a rate of 0.
+    (`segments_high`), or when this busiest segment has an incoming rate below `split_vs_rebucket_min_msg_rate_in` and
+    all segments together can have enough buckets. Otherwise the busiest segment is split, unless the topic has its
+    maximum number of segments or the split cooldown lasts. If no action is taken, a refusal of the topic or of the
+    segment is added to the context. Each busier segment that cannot be split is refused. A segment without a fresh load
+    record, or whose rate was never measured, counts with a rate of 0.
     """
     if context.consumers <= context.segments_net:
         return ()
@@ -88,9 +88,10 @@ def _busiest(context: EvaluationContext, rates: list[float]) -> int | None:
 
 
 def _rebucket(context: EvaluationContext, reason: str) -> tuple[Decision, ...]:
-    """Return the rebuckets of all segments with fewer buckets than the share, in one batch with ascending ids; `reason`
-    is the reason of these actions. The share is the number of consumers per segment (of `segments_net`), rounded up to
-    a power of two, at most `most_places`. A busy segment is refused instead, unless it is already.
+    """Return rebuckets to the share, in one batch with ascending ids, of all segments with fewer buckets than the
+    share; `reason` is the reason of these actions. The share is the number of consumers per segment (of
+    `segments_net`), rounded up to a power of two, at most `most_places`. A busy segment is refused instead, unless it
+    is already.
 
     Return nothing and refuse the topic if the buckets suffice for the consumers, then if no segment has fewer buckets
     than the share, then during the rebucket cooldown. As in Pulsar, the buckets of all segments together decide whether

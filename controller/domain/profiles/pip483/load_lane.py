@@ -26,9 +26,9 @@ class _Hot(NamedTuple):
 
 
 def answer(context: EvaluationContext, earlier_actions: tuple[Decision, ...]) -> tuple[Decision, ...]:
-    """Return a split of the hottest segment that can be split (of equal scores the lowest range), or nothing, and add a
-    refusal of every other hot segment to the context. If segments have no load record, refuse the topic with their
-    number, but split nevertheless.
+    """Return a split, at the midpoint, of the hot segment with the highest score (`_hot`) that can be split, of equal
+    scores the lowest range, or nothing, and add a refusal of every other hot segment to the context. If segments have
+    no load record, refuse the topic with their number, but split nevertheless.
 
     If an earlier lane has chosen actions (`earlier_actions`), nothing is split: each hot segment that could be split is
     refused for this reason. A segment that these actions split has no refusal.

@@ -25,6 +25,10 @@ class MergeConditions:
     __slots__ = ("_all_places", "_buckets", "_busiest", "_context", "_depths", "_gates", "_ids", "_window_ms")
 
     def __init__(self, context: EvaluationContext) -> None:
+        """Read what the gates compare, and keep only the gates that can refuse a pair of this topic. Under
+        `strict_pulsar` the merge depths are counted from the ancestry, otherwise they are the stored ones. No pair is
+        refused yet, but the validity of the evaluation may be limited (`_busiest_that_splits`).
+        """
         self._context = context
         self._ids = [segment.segment_id for segment in context.active]
         self._buckets = [segment.bucket_count for segment in context.active]
@@ -215,7 +219,7 @@ class MergeConditions:
     def _would_idle_consumer(self, i: int) -> bool:
         """Refuse the pair and return True if the merge would leave fewer places than consumers that have a place;
         consumers that are already idle do not count. The merged segment has the buckets of both sides, up to the
-        policy's limit; if buckets cannot be shared, it has one place.
+        policy's limit. If places are not counted by buckets (`_counts_buckets`), every segment has one place.
         """
         context = self._context
         if self._counts_buckets:

@@ -18,10 +18,10 @@ _LANE = Lane.MERGE
 
 
 def answer(context: EvaluationContext, earlier_actions: tuple[Decision, ...]) -> tuple[Decision, ...]:
-    """Return the merge of the coldest pair that may merge (of equally cold pairs the lowest range), or nothing, and add
-    a refusal of every other pair of cold neighbours to the context. A segment is cold if all four rates of its load
-    record are below their merge thresholds. Unless the topic has its minimum number of segments, refuse each cold
-    segment without a cold neighbour as well (`_refuse_lone`).
+    """Return the merge of the coldest pair that may merge (lowest sum of `_warmth`, of equal sums the lowest range), or
+    nothing, and add a refusal of every other pair of cold neighbours to the context. A segment is cold if all four
+    rates of its load record are below their merge thresholds. Unless the topic has its minimum number of segments,
+    refuse each cold segment without a cold neighbour as well (`_refuse_lone`).
 
     If an earlier lane has chosen actions (`earlier_actions`), nothing is merged, and each pair that may merge is
     refused for this reason.

@@ -30,9 +30,10 @@ _LOWER_SHARE: Final = 0.5  # of the margin, given up at the lower boundary
 
 
 def threshold(cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_ms: int) -> Shedding:
-    """Return moves without a destination off brokers whose average usage is at or above the mean plus `threshold_margin`, and the refusals.
-    If there are no such moves and `threshold_lower_boundary` is set, return moves off the busiest broker with at least two bundles if some
-    broker is more than the margin below the mean. An amount below `threshold_min_byte_rate` is a refusal in either case.
+    """Return moves without a destination off brokers whose average usage is at or above the line mean plus `threshold_margin`, and the
+    refusals. Each broker gives up the share (average - line + MARGIN) of its byte rate. If there are no such moves and
+    `threshold_lower_boundary` is set, the busiest broker with at least two bundles gives up the share `threshold_margin` / 2 of its byte
+    rate if some broker is more than the margin below the mean. An amount below `threshold_min_byte_rate` is a refusal in either case.
 
     The state holds the advanced averages; with `strict_pulsar`, the lower boundary advances them a second time. With fewer than two
     reporting brokers, return one refusal and the unchanged state; with a mean of 0, one refusal and the advanced averages.
@@ -107,10 +108,10 @@ def _shed(
 def _shed_for_the_lowest(
     cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_ms: int
 ) -> tuple[list[Move], MoveRefusal | None]:
-    """Return moves without a destination off the busiest broker that has at least two bundles, and None, if some broker is more than
-    `threshold_margin` below the mean; otherwise no moves and the refusal. The moves carry at least half of the margin, as a part of the
-    broker's byte rate, or all movable bundles if these carry less. If that half is below `threshold_min_byte_rate`, or no bundle may be
-    moved, the result is a refusal too.
+    """Return moves without a destination off the busiest broker that has at least two bundles, and None, if some broker is below the line
+    mean - `threshold_margin`. The moves carry at least half of the margin, as a part of the busiest broker's byte rate, or all movable
+    bundles if these carry less; one bundle of the broker stays. Return no moves and the refusal if no broker is below the line, no broker
+    above the line has two bundles, the amount is below `threshold_min_byte_rate`, or no bundle may be moved.
     """
     averages = state.usage_averages
     line = sum(averages.values()) / len(averages) - settings.threshold_margin

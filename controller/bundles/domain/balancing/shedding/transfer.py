@@ -43,7 +43,8 @@ from controller.bundles.domain.cluster import Bundle, Cluster
 
 def transfer(cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_ms: int) -> Shedding:
     """Return the exchanges of the cycle as moves, and the refusals. The moves have destinations if `transfer_enabled` is set. The state
-    counts the cycles for which the condition held; moves and a load within the target reset the count.
+    counts the cycles in a row, with a new report, for which the condition (`_condition`) held; moves and a load within the target reset
+    the count.
 
     Returns no moves while a report or an average is missing, a fresh report is settling, fewer than two reports are fresh, the load is
     within the target, or the condition has not held for more than `transfer_hits` cycles with a new report. In the first three cases the
@@ -146,7 +147,9 @@ class Levels:
 
 def _condition(levels: Levels, settings: BalanceSettings) -> tuple[MoveReason, BrokerReading] | None:
     """Return the reason for moves, with the figure that is beyond its bound; None if no figure is. The first that applies: a high
-    deviation, low usage or low byte rate of the present `lowest` broker, high usage of the present `highest`.
+    deviation, low usage or low byte rate of the present `lowest` broker, high usage of the present `highest`. The bounds are, in this order
+    and with t = `transfer_target_std`: t; the share min(0.5, t / 2) of the mean usage; the same share of the byte rate of `highest`; and
+    the larger of `overloaded_usage` and the mean usage + t.
     """
     target = settings.transfer_target_std
     if levels.std > target:
@@ -169,8 +172,8 @@ def _exchange_all(
     levels: Levels, cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_ms: int
 ) -> tuple[list[Move], list[MoveRefusal]]:
     """Return the moves from the fullest brokers to the emptiest, each after the moves of the bundles that return for it, and a refusal for
-    each source that gives nothing. Ends when `transfer_max_sources` brokers have given, no figure is beyond its bound, or no two untried
-    brokers are left. Changes `levels`.
+    each source that gives nothing. A source is to give half of the difference between its usage and that of its destination. Ends when
+    `transfer_max_sources` brokers have given, no figure is beyond its bound, or no two untried brokers are left. Changes `levels`.
     """
     moves: list[Move] = []
     refusals: list[MoveRefusal] = []

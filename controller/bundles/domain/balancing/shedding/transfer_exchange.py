@@ -93,7 +93,9 @@ class Exchange:
         return (self._given - self._gained) / had if had else 0.0
 
     def refusal(self, cluster: Cluster, usage: float) -> MoveRefusal | None:
-        """Return the reason for which the source can give nothing: fewer than two reported bundles, or no usage. None otherwise."""
+        """Return the reason for which the source can give nothing: fewer than two bundles in `reported_bundles`, or a `usage` (the average
+        usage of the source) of 0. None otherwise.
+        """
         reported = len(reported_bundles(cluster, self.source, self.settings))
         if reported < 2:
             return MoveRefusal(MoveRefusalReason.SOLE_BUNDLE, self.source, None, "bundles", reported, 2)
@@ -130,8 +132,8 @@ class Exchange:
 
     def _swap(self, rate: float, back: Iterator[Bundle]) -> list[Bundle] | None:
         """Return the bundles that must return so that a bundle of `rate` bytes per second can go; None if no exchange makes it fit, or the
-        destination would return more than `spare`. It fits if the source then has less than 75 % of what it had, and at least as much as
-        the destination.
+        destination would return more than `spare`. It fits if the source then has less than 75 % of what it had before the exchange, and
+        at least as much as the destination. A bundle whose return would leave either broker with as much as the source had is skipped.
 
         `back` is one pass over the destination's bundles for the whole source, consumed even without an exchange. It is never started
         again, as in Pulsar.

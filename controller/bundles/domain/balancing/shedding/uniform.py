@@ -46,8 +46,8 @@ class _Spread:
 
     @classmethod
     def of(cls, cluster: Cluster, metric: str) -> _Spread:
-        """Return the spread of a metric over the reporting brokers. Of equally high brokers, the first by name is the source. A lowest
-        rate of 0 becomes 1.0.
+        """Return the spread of `msg_rate` or `byte_rate` over the reports of the brokers, of which there is at least one. Of equally high
+        brokers, the first by name is the source. A lowest rate of 0 becomes 1.0.
         """
         rates = [(float(getattr(report.stats, metric)), name) for name, report in cluster.reporting]
         highest, source = min((-rate, name) for rate, name in rates)
@@ -56,10 +56,10 @@ class _Spread:
 
 
 def uniform(cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_ms: int) -> Shedding:
-    """Return moves without a destination off one broker: the broker with the highest message rate if that exceeds the lowest by more than
-    the share `uniform_msg_rate_difference` of the lowest; otherwise the broker with the highest byte rate if that is more than
-    `uniform_byte_rate_ratio` times the lowest. A lowest rate of 0 counts as 1. A setting of 0 turns its rule off. The state does not
-    change.
+    """Return moves, of about `unload_fraction` of the difference to the lowest broker, without a destination off one broker: that with the
+    highest message rate if that exceeds the lowest by more than the share `uniform_msg_rate_difference` of the lowest; otherwise the broker
+    with the highest byte rate if that is more than `uniform_byte_rate_ratio` times the lowest. A lowest rate of 0 counts as 1. A setting of
+    0 turns its rule off. The state does not change.
 
     If neither rule applies, return no moves and two refusals. If a rule applies but nothing can be moved, return one refusal; the second
     rule is not tried after the first. With fewer than two reporting brokers, return one refusal.

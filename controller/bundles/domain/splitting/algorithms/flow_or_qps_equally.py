@@ -30,8 +30,8 @@ from controller.bundles.domain.splitting.algorithms.refusal import CutRefusal, C
 
 
 def flow_or_qps_equally(request: SplitRequest) -> CutPoints | CutRefusal:
-    """Return the cuts that keep each part at or under the limits, from the low end on. Topics that no cut can separate (a `Place`) and that
-    exceed a limit together get a part of their own and a refusal.
+    """Return the cuts that keep each part at or under the limits, from the low end on. A `Place` (a topic, or topics that no cut can
+    separate) that alone exceeds a limit gets a part of its own and a refusal.
 
     Refused if no cut can separate two topics with load, if the rate nearest to its limit is below the limit plus `difference_percent`, or
     if a single part may hold all. If the budget (not 0) has fewer cuts, the lowest cuts are kept, with a refusal, and the last part holds

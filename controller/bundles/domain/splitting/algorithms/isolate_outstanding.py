@@ -53,7 +53,8 @@ def isolate_outstanding(request: SplitRequest) -> CutPoints | CutRefusal:
 
 def _named(request: SplitRequest, everywhere: Sequence[Place]) -> tuple[list[Place], tuple[CutRefusal, ...]]:
     """Return the places of the named topics, heaviest first, and a refusal for each name without a topic in the bundle. A name without a
-    partition number names all its partitions; a repeated name counts once. `everywhere`: all places of the bundle.
+    partition number names all its partitions; a repeated name counts once. `everywhere`: all places of the bundle. Raises InvalidInput for
+    an invalid topic name.
     """
     by_name = {name: topics_named(name, request.topics) for name in dict.fromkeys(request.options.topics)}
     places_named = {place_of(topic.hash_value) for topics in by_name.values() for topic in topics}

@@ -52,7 +52,7 @@ def load_equally(request: SplitRequest) -> CutPoints | CutRefusal:
 
 def even_starts(loaded: Sequence[Place], parts: int, options: SplitOptions) -> list[int]:
     """Return the index in `loaded` of the first place of every part but the lowest, rising, if `loaded` (places by hash) is divided into
-    `parts` parts of even load; 2 <= parts <= number of places.
+    `parts` parts, of which the heaviest is as light as possible; 2 <= parts <= number of places.
     """
     max_share = _least_maximum(loaded, parts, options)
     starts: list[int] = []
