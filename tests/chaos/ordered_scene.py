@@ -103,9 +103,17 @@ class Disturbances:
                 taken[record[2:5]].append(record.at_ns)
         for one in told[Kind.DUPLICATED]:
             before = [at for at in taken[one.producer, one.key, one.number] if at <= (one.at_ns or 0)]
-            if not _lies_in(max(before), self.losses):
+            if not (
+                _lies_in(max(before), self.losses) or self._was_read_before_stop(max(before), one.at_ns or 0)
+            ):
                 found.append(one)
         return found
+
+    def _was_read_before_stop(self, acknowledged_at_ns: int, delivered_at_ns: int) -> bool:
+        """Return True if a stopped consumer may have read the message before its stop: another consumer acknowledged the message
+        during the stop, and the delivery was recorded when the stopped consumer continued.
+        """
+        return any(begin <= acknowledged_at_ns <= delivered_at_ns <= end for begin, end in self.silences)
 
 
 def _lies_in(at_ns: int | None, spans: Iterable[tuple[int, int]]) -> bool:

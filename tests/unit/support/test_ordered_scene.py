@@ -66,6 +66,18 @@ def test_a_key_is_in_two_hands_only_while_one_of_them_was_not_heard() -> None:
     assert len(unexplained(Disturbances(silences=[(22, 40)]), at_once)) == 1
 
 
+def test_a_message_read_before_a_stop_may_be_delivered_after_another_consumer_acknowledged_it() -> None:
+    records = [
+        record(10, Event.DELIVERED), record(11, Event.BEGUN), record(12, Event.ENDED), record(13, Event.ACKNOWLEDGED),
+        record(30, Event.DELIVERED, "c2"),
+    ]  # fmt: skip
+
+    assert unexplained(Disturbances(silences=[(5, 40)]), records) == []
+    for silence in ((14, 40), (5, 29)):
+        [found] = unexplained(Disturbances(silences=[silence]), records)
+        assert found.kind is Kind.DUPLICATED
+
+
 def test_who_was_stopped_for_a_moment_only_has_no_excuse() -> None:
     excuses = Disturbances()
     with ExitStack() as stopped:
