@@ -134,7 +134,7 @@ _AT_LEAST: Final[Mapping[str, float]] = {
     "transfer_target_std": 0,
     "transfer_hits": 0,
     "transfer_max_sources": 1,
-    "transfer_top_bundles": 1,
+    "transfer_top_bundles": 2,  # one of these bundles stays, so that with 1 no bundle would move
     "even_min_usage_gap": 0,
     "even_hits": 1,
     "even_hot_goal": 0,

@@ -46,6 +46,7 @@ def test_the_defaults_are_valid_and_name_what_there_is() -> None:
         ("overloaded_usage", 85.0, "<= 1"),
         ("avg_high_usage", 40.0, "<= 1"),
         ("transfer_target_std", 25.0, "<= 1"),
+        ("transfer_top_bundles", 1, ">= 2"),
         ("even_target_spread", 25.0, "<= 1"),
         ("even_min_usage_gap", 2.0, "<= 1"),
         ("uniform_msg_rate_difference", 50.0, "<= 10"),
