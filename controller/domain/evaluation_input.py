@@ -21,7 +21,7 @@ from controller.domain.hash_range import RING_SIZE, HashRange
 from controller.domain.layout import SegmentLayout
 from controller.domain.load_record import METRICS, LoadRecord, LoadStats
 from controller.domain.policy import AutoScalePolicy, UnreadablePolicy
-from controller.domain.policy_parameters import write_parameter
+from controller.domain.policy_parameters import misfit, write_parameter
 from controller.domain.reshape import ReshapeKind
 from controller.domain.segment import Segment, SegmentState
 from controller.domain.whole_numbers import MOST, whole, wholes
@@ -402,11 +402,14 @@ def _read_span(value: Any) -> tuple[int, int]:
 
 def _read_number(value: Any, name: str) -> float | None:
     """Return a number as a float, and None for None. Raises InvalidInput, which names the field `name`, for any other
-    value, booleans included, and OverflowError for an integer beyond the range of floats.
+    value, booleans and integers beyond the range of floats included.
     """
-    if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
-        return None if value is None else float(value)
-    raise InvalidInput(f"{name} = {shown(value)}; give a number")
+    if value is None:
+        return None
+    expected = misfit(value, float)
+    if expected is not None:
+        raise InvalidInput(f"{name} = {shown(value)}; give {expected}")
+    return float(value)
 
 
 def _read_bool(value: Any, name: str) -> bool:
