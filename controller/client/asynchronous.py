@@ -57,15 +57,20 @@ class AsyncClient(OneProcess, Generic[Client]):
         """Store `make`, which creates the client. `async with` calls `make` in the thread; it may block."""
         self._make = make
         self._client: Client | None = None
+        self._is_entered = False
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="cleave-async")
         self._closing: Future[None] | None = None
 
     async def __aenter__(self) -> Self:
         """Create the synchronous client in the thread, and return this object. After an error, or if the task
         is cancelled, this object is closed, and so is a client that is being created. Raises the errors of
-        `make`, InvalidInput after `close`, and Terminal in a forked process.
+        `make`, InvalidInput after `close`, and Terminal in a forked process. Raises InvalidInput, and changes
+        nothing, if this object is already open or being opened.
         """
         self._demand_maker()
+        if self._is_entered and self._closing is None:
+            raise InvalidInput(f"{type(self).__name__} is already open; make another one")
+        self._is_entered = True
         try:
             await self._in_thread(self._open)
         except BaseException:

@@ -157,6 +157,53 @@ def test_a_client_whose_opening_was_cancelled_is_closed_when_it_is_made() -> Non
     run(body())
 
 
+def test_an_open_client_is_not_opened_again() -> None:
+    async def body() -> None:
+        made: list[Scripted] = []
+
+        def make() -> Scripted:
+            made.append(Scripted("1"))
+            return made[-1]
+
+        async with AsyncScripted(make) as consumer:
+            with pytest.raises(InvalidInput, match="AsyncScripted is already open; make another one"):
+                await consumer.__aenter__()
+            assert await consumer.receive() == "1"
+        assert [scripted.closed for scripted in made] == [1]
+        with pytest.raises(InvalidInput, match="AsyncScripted was closed; make another one"):
+            await consumer.__aenter__()
+        assert len(made) == 1
+
+    run(body())
+
+
+def test_a_client_that_is_being_opened_is_not_opened_again() -> None:
+    async def body() -> None:
+        made: list[Scripted] = []
+        begun, goes_on = threading.Event(), threading.Event()
+
+        def make() -> Scripted:
+            made.append(Scripted("1"))
+            begun.set()
+            assert goes_on.wait(30.0)
+            return made[-1]
+
+        consumer = AsyncScripted(make)
+        opening = asyncio.create_task(consumer.__aenter__())
+        await asyncio.to_thread(begun.wait, 30.0)
+        again = asyncio.create_task(consumer.__aenter__())
+        await asyncio.wait([again], timeout=0.0)
+        goes_on.set()
+        with pytest.raises(InvalidInput, match="already open"):
+            await again
+        await opening
+        assert await consumer.receive() == "1"
+        await consumer.close()
+        assert [scripted.closed for scripted in made] == [1]
+
+    run(body())
+
+
 def test_closing_goes_on_when_it_is_cancelled_and_is_done_once() -> None:
     async def body() -> None:
         scripted = Scripted("1")
