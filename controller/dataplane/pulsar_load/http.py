@@ -97,8 +97,9 @@ def blocks(
             raise DataPlaneUnavailable(f"broker {origin(url)} sent a body without a recognizable end")
         try:
             for block in response.iter_content(BLOCK_BYTES):
-                if time.monotonic() >= deadline:  # a socket that is shut still returns data that has arrived
-                    break
+                # a socket that is shut still returns data that has arrived
+                if time.monotonic() >= deadline:
+                    raise _broken(url, TimeoutError(), deadline)
                 yield block
         # ValueError is raised by a TLS socket that was shut
         except (requests.RequestException, OSError, ValueError) as error:
@@ -183,8 +184,21 @@ def cut_off(response: requests.Response, deadline: float) -> Iterator[threading.
 
 
 def _json(response: requests.Response, url: str, deadline: float) -> Any:
-    """Return the JSON of the response's body. Raises DataPlaneUnavailable for a body that is not JSON,
-    exceeds `DOCUMENT_BYTES` or breaks off, DataPlaneTimeout at the deadline.
+    """Return the JSON of the response's body. Raises DataPlaneUnavailable for a body that is not JSON, and the
+    errors of `_document_body`.
+    """
+    body = _document_body(response, url, deadline)
+    try:
+        return json.loads(body)
+    except ValueError:
+        raise DataPlaneUnavailable(
+            f"broker {origin(url)} did not send JSON for {urlsplit(url).path}; is it Pulsar's web address?"
+        ) from None
+
+
+def _document_body(response: requests.Response, url: str, deadline: float) -> bytearray:
+    """Return the response's body. Raises DataPlaneUnavailable for a body that exceeds `DOCUMENT_BYTES` or breaks
+    off, DataPlaneTimeout at the deadline.
     """
     body = bytearray()
     try:
@@ -194,13 +208,13 @@ def _json(response: requests.Response, url: str, deadline: float) -> Any:
                 raise DataPlaneUnavailable(
                     f"broker {origin(url)} sent a document for {urlsplit(url).path} that exceeds {DOCUMENT_BYTES} bytes"
                 )
-        return json.loads(body)
-    except (requests.RequestException, OSError) as error:
+    # ValueError is raised by a TLS socket that was shut
+    except (requests.RequestException, OSError, ValueError) as error:
         raise _broken(url, error, deadline) from None
-    except ValueError:
-        raise DataPlaneUnavailable(
-            f"broker {origin(url)} did not send JSON for {urlsplit(url).path}; is it Pulsar's web address?"
-        ) from None
+    # a socket that was shut looks like the end of a body without a stated length
+    if time.monotonic() >= deadline:
+        raise _broken(url, TimeoutError(), deadline)
+    return body
 
 
 def _refused(url: str, status: int) -> DataPlaneUnavailable:

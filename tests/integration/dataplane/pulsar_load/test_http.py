@@ -1,0 +1,93 @@
+"""Bodies over real HTTP whose deadline passes while they arrive: none is taken for complete."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+import requests
+
+from controller.dataplane.pulsar_load import http
+from controller.domain.errors import DataPlaneTimeout, DataPlaneUnavailable
+from tests.support.scripted_broker import Behaviour, Conversation, ScriptedBroker, scripted_broker
+
+LONG_SECONDS, SHORT_SECONDS = 60.0, 0.5
+BODY = b"x" * 3 * http.BLOCK_BYTES
+
+
+def without_a_length(broker: ScriptedBroker, body: bytes) -> Behaviour:
+    """The beginning of a document without a stated length, then nothing until the test ends."""
+
+    def act(conversation: Conversation) -> None:
+        conversation.send_response(200)
+        conversation.end_headers()
+        conversation.wfile.write(body)
+        conversation.wfile.flush()
+        broker.released.wait(LONG_SECONDS)
+        conversation.close_connection = True
+
+    return act
+
+
+def test_a_block_that_arrives_after_the_deadline_is_a_timeout_although_the_socket_is_still_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The timer's thread may not have shut the socket yet; here it never does."""
+    with scripted_broker() as broker, requests.Session() as session:
+        broker.behaves(lambda conversation: conversation.answer(200, BODY, {}))
+        deadline = time.monotonic() + LONG_SECONDS
+        body = http.blocks(session, f"{broker.url}/metrics/", deadline)
+        assert next(body) == BODY[: http.BLOCK_BYTES]
+        monkeypatch.setattr(http, "time", SimpleNamespace(monotonic=lambda: deadline))
+
+        with pytest.raises(DataPlaneTimeout, match="did not send /metrics/ completely in time"):
+            next(body)
+
+
+class ShutWhileReading(requests.Session):
+    """A session whose bodies end as over TLS, if the timer shuts the socket between two steps of a read."""
+
+    def get(self, url: str | bytes, **named: Any) -> requests.Response:
+        response = super().get(url, **named)
+        response.iter_content = Mock(side_effect=ValueError("Read on closed or unwrapped SSL socket."))  # type: ignore[method-assign]
+        return response
+
+
+@pytest.mark.parametrize(("seconds_left", "error"), [(0.0, DataPlaneTimeout), (1.0, DataPlaneUnavailable)])
+def test_a_tls_socket_that_was_shut_is_not_taken_for_a_document_that_is_not_json(
+    monkeypatch: pytest.MonkeyPatch, seconds_left: float, error: type[DataPlaneUnavailable]
+) -> None:
+    deadline = time.monotonic() + LONG_SECONDS
+    with scripted_broker() as broker, ShutWhileReading() as session:
+
+        def answer_late(conversation: Conversation) -> None:
+            monkeypatch.setattr(http, "time", SimpleNamespace(monotonic=lambda: deadline - seconds_left))
+            conversation.answer(200, b"{}", {})
+
+        broker.behaves(answer_late)
+
+        with pytest.raises(DataPlaneUnavailable, match="/stats") as raised:
+            http.ask(session, f"{broker.url}/stats", deadline)
+    assert type(raised.value) is error
+    assert "JSON" not in str(raised.value)
+
+
+def test_a_document_without_a_length_that_is_incomplete_at_the_deadline_is_a_timeout() -> None:
+    """The end that the timer makes looks like the end of the document."""
+    with scripted_broker() as broker, requests.Session() as session:
+        broker.behaves(without_a_length(broker, b'{"a": 1'))
+
+        with pytest.raises(DataPlaneTimeout, match="did not send /stats completely in time"):
+            http.ask(session, f"{broker.url}/stats", time.monotonic() + SHORT_SECONDS)
+
+
+def test_a_complete_document_that_is_not_json_is_no_timeout() -> None:
+    with scripted_broker() as broker, requests.Session() as session:
+        broker.behaves(broker.says_text(200, "<html>"))
+
+        with pytest.raises(DataPlaneUnavailable, match="did not send JSON for /stats") as raised:
+            http.ask(session, f"{broker.url}/stats", time.monotonic() + LONG_SECONDS)
+        assert not isinstance(raised.value, DataPlaneTimeout)
