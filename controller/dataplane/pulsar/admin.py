@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Collection, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
 from dataclasses import dataclass
 from http.cookiejar import DefaultCookiePolicy
@@ -26,7 +26,14 @@ from requests.auth import AuthBase
 
 from controller.clock import STEADY_CLOCK
 from controller.dataplane.pulsar.cluster_access import PulsarAccess
-from controller.dataplane.pulsar.errors import half_answer, late, network_failure, refusal, unknown_address
+from controller.dataplane.pulsar.errors import (
+    closed,
+    half_answer,
+    late,
+    network_failure,
+    refusal,
+    unknown_address,
+)
 from controller.dataplane.pulsar_load.http import AuthorizedSession
 from controller.domain.errors import CleaveError, Terminal
 
@@ -118,7 +125,7 @@ class AdminCalls:
         NotFound, Conflict, Unsupported or another Terminal error for a lasting refusal, unless its status is
         in `ask.accept`; and InvalidInput for an address or a token that cannot be used.
         """
-        return self._result(self._threads.submit(self._perform, ask, deadline), ask, deadline)
+        return self._result(self._begin(ask, deadline), ask, deadline)
 
     def ask_all(self, asks: Sequence[Ask], deadline: Deadline) -> list[Answer | CleaveError]:
         """Send the requests, up to `PARALLEL_REQUESTS` at the same time, and wait for each until it has ended or
@@ -127,7 +134,7 @@ class AdminCalls:
         Return the responses in the order of the requests; an error that `ask` would raise, DataPlaneTimeout
         among them, takes the place of its response.
         """
-        running = [self._threads.submit(self._perform, ask, deadline) for ask in asks]
+        running = [self._begin(ask, deadline) for ask in asks]
         results: list[Answer | CleaveError] = []
         for ask, future in zip(asks, running, strict=True):
             try:
@@ -151,18 +158,30 @@ class AdminCalls:
         return answers
 
     def close(self) -> None:
-        """Close the connections. A request in progress ends on its own; a request that has not begun is not
-        sent.
+        """Close the connections. A request in progress ends on its own; later requests, and those that wait for a
+        thread, fail with DataPlaneUnavailable.
         """
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._session.close()
 
+    def _begin(self, ask: Ask, deadline: Deadline) -> Future[Answer]:
+        """Send the request in another thread, and return its future, which is cancelled after `close`."""
+        try:
+            return self._threads.submit(self._perform, ask, deadline)
+        except RuntimeError:  # the threads have ended
+            never_begun: Future[Answer] = Future()
+            never_begun.cancel()
+            return never_begun
+
     def _result(self, future: Future[Answer], ask: Ask, deadline: Deadline) -> Answer:
         """Return the response when it arrives. At the deadline, cancel the request if it has not begun, and
-        raise DataPlaneTimeout. Raises the errors of `_perform`.
+        raise DataPlaneTimeout. Raises the errors of `_perform`, and DataPlaneUnavailable if the request was not
+        begun before `close`.
         """
         try:
             return future.result(timeout=deadline.left_seconds)
+        except CancelledError:
+            raise closed(ask.purpose) from None
         except NotYet:
             future.cancel()
             raise late(ask.purpose, deadline.seconds) from None

@@ -23,6 +23,7 @@ import pulsar
 from controller.dataplane.pulsar.admin import Deadline
 from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.dataplane.pulsar.encryption import decrypting, encrypting
+from controller.dataplane.pulsar.errors import closed
 from controller.domain.errors import (
     CleaveError,
     DataPlaneTimeout,
@@ -116,7 +117,7 @@ class Connections:
         """Return the object that `build` opens on the shared client. `build` runs in another thread.
 
         Raises DataPlaneTimeout at the deadline, after which an object that opens later is closed. Errors of
-        the library are raised unmapped. Raises DataPlaneUnavailable after `end`.
+        the library are raised unmapped. Raises DataPlaneUnavailable after `close` and `end`.
         """
         return self._bounded(purpose, deadline, lambda: build(self._shared_client()))
 
@@ -127,7 +128,7 @@ class Connections:
 
         The caller closes both with `close_aside`. Raises DataPlaneTimeout at the deadline, after which
         objects that open later are closed. Errors of the library are raised unmapped. Raises
-        DataPlaneUnavailable after `end`.
+        DataPlaneUnavailable after `close` and `end`.
         """
 
         def connect() -> tuple[pulsar.Client, Opened]:
@@ -190,11 +191,14 @@ class Connections:
     def _bounded(self, purpose: str, deadline: Deadline, connect: Callable[[], Opened]) -> Opened:
         """Return the result of `connect`, which runs in another thread. Raises DataPlaneTimeout at the
         deadline: then `connect` is not begun, or the objects that it opens later are closed. Raises
-        DataPlaneUnavailable after `end`.
+        DataPlaneUnavailable after `close` and `end`.
         """
         if self._has_ended:
             raise DataPlaneUnavailable(f"{purpose}: this process is ending")
-        future = self._threads.submit(connect)
+        try:
+            future = self._threads.submit(connect)
+        except RuntimeError:  # the threads have ended
+            raise closed(purpose) from None
         try:
             return future.result(timeout=deadline.left_seconds)
         except NotYet:

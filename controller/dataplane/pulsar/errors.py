@@ -147,6 +147,11 @@ def unknown_address(purpose: str, status: int, what: str) -> UnknownAddress:
     return UnknownAddress(str(half_answer(purpose, status, what)))
 
 
+def closed(purpose: str) -> DataPlaneUnavailable:
+    """Return the error for a call that was not begun because the connections were closed."""
+    return DataPlaneUnavailable(f"{purpose}: the connections were closed; create another client")
+
+
 def late(purpose: str, seconds: float) -> DataPlaneTimeout:
     """Return the error for a response that was not complete within `seconds`."""
     return DataPlaneTimeout(f"{purpose}: no answer within {seconds:g} s; check the state before repeating")

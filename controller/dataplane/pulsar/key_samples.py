@@ -67,7 +67,7 @@ class KeySamples:
 
         Opens a reader on a separate client, and closes both in a background thread. Raises SegmentNotFound;
         SegmentTerminated; DataPlaneTimeout if the reader does not open within the time limit; other errors of
-        opening the reader as Cleave's.
+        the library as Cleave's.
         """
         topic, deadline = full_name(backing_topic), self._admin.deadline()
         read_range = self._range_to_read(topic, most, deadline)
@@ -81,12 +81,12 @@ class KeySamples:
                 deadline,
                 lambda client: _open(client, topic, read_range, self._connections.decrypting),
             )
+            try:
+                return _read(reader, read_range, deadline)
+            finally:
+                self._connections.close_aside(reader, client)
         except pulsar.PulsarException as error:
             raise mapped(error, f"sample keys of {topic}") from error
-        try:
-            return _read(reader, read_range, deadline)
-        finally:
-            self._connections.close_aside(reader, client)
 
     def close(self) -> None:
         """Close the connections."""

@@ -12,7 +12,7 @@ import pytest
 from controller.dataplane.pulsar.admin import Deadline
 from controller.dataplane.pulsar.binary import PARALLEL_OPENS, Connections
 from controller.dataplane.pulsar.cluster_access import PulsarAccess
-from controller.domain.errors import DataPlaneTimeout
+from controller.domain.errors import DataPlaneTimeout, DataPlaneUnavailable
 
 
 def test_what_found_no_thread_in_time_is_not_opened_later() -> None:
@@ -59,3 +59,15 @@ def test_what_is_closed_after_the_connections_is_closed() -> None:
     connections.close_aside(reader)
 
     assert is_closed.wait(20)
+
+
+def test_after_the_close_nothing_is_opened() -> None:
+    access = PulsarAccess(admin_url="http://127.0.0.1:1", service_url="pulsar://127.0.0.1:1")
+    connections, opened = Connections(access, call_timeout_seconds=5.0), list[str]()
+
+    connections.close()
+
+    for method in (connections.open, connections.open_alone):
+        with pytest.raises(DataPlaneUnavailable, match="open it: the connections were closed"):
+            method("open it", Deadline(30), lambda _client: opened.append("late"))
+    assert opened == []
