@@ -9,7 +9,7 @@ time.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 from zlib import crc32
@@ -127,7 +127,7 @@ class ConsumerReader:
             answer = self._ask_broker(broker, path, deadline)
             if answer.moved_to is None:
                 self._owners[topic] = broker
-                return list(_attached(_statistics(answer, topic, broker), broker))
+                return _attached(_statistics(answer, topic, broker), topic, broker)
             broker = origin(answer.moved_to)
             if broker not in brokers:  # the session's token is sent only to brokers of the cluster
                 raise DataPlaneUnavailable(
@@ -191,19 +191,23 @@ def _statistics(answer: Answer, topic: str, broker: str) -> Mapping[str, Any]:
     return answer.document
 
 
-def _attached(stats: Mapping[str, Any], broker: str) -> Iterator[ObservedConsumer]:
-    """Yield the consumers in a topic's statistics, which `broker` sent. Consumers of non-durable
+def _attached(stats: Mapping[str, Any], topic: str, broker: str) -> list[ObservedConsumer]:
+    """Return the consumers in the topic's statistics, which `broker` sent. Consumers of non-durable
     subscriptions, such as readers, and of subscriptions whose names begin with `__`, which are the broker's
-    own, do not count.
+    own, do not count. Raises DataPlaneUnavailable for incomplete statistics.
     """
-    for name, subscription in stats.get("subscriptions", {}).items():
-        if name.startswith("__") or not subscription.get("isDurable", subscription.get("durable", True)):
-            continue
-        for consumer in subscription.get("consumers", ()):
-            yield ObservedConsumer(
+    try:
+        return [
+            ObservedConsumer(
                 name,
                 subscription.get("type", ""),
                 consumer.get("consumerName", ""),
                 consumer.get("address", ""),
                 broker,
             )
+            for name, subscription in stats.get("subscriptions", {}).items()
+            if not name.startswith("__") and subscription.get("isDurable", subscription.get("durable", True))
+            for consumer in subscription.get("consumers", ())
+        ]
+    except (AttributeError, TypeError):
+        raise DataPlaneUnavailable(f"{broker} sent incomplete statistics of {topic}; try again") from None

@@ -20,7 +20,7 @@ from controller.dataplane.pulsar.admin import AdminCalls, Answer, Ask, may_be_un
 from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.dataplane.pulsar.errors import UnknownAddress
 from controller.dataplane.pulsar.names import subscription_path
-from controller.dataplane.pulsar.topic_requests import namespace_of_topic
+from controller.dataplane.pulsar.topic_requests import namespace_of_topic, unreadable
 from controller.dataplane.pulsar_load.load import PulsarLoad
 from controller.dataplane.pulsar_scalable.names import lookup_path, segment_path, topic_of, topic_path
 from controller.domain.errors import (
@@ -150,20 +150,24 @@ class PulsarScalableDataPlane(OneProcess, LayoutKeeper):
         are missing.
 
         A lookup of each log distinguishes a log that is not loaded from a missing log. Raises TopicNotFound;
-        DataPlaneUnavailable if the broker does not return the topic's statistics, or a lookup has no clear
+        DataPlaneUnavailable if the broker does not return the topic's complete statistics, or a lookup has no clear
         answer.
         """
         stats = self._stats(topic)
-        active = {
-            int(segment_id): lookup_path(str(segment["name"]))
-            for segment_id, segment in stats["segments"].items()
-            if segment["state"] == SegmentState.ACTIVE.value
-        }
+        try:
+            epoch = int(stats["epoch"])
+            active = {
+                int(segment_id): str(segment["name"])
+                for segment_id, segment in stats["segments"].items()
+                if segment["state"] == SegmentState.ACTIVE.value
+            }
+        except (AttributeError, KeyError, TypeError, ValueError):
+            raise unreadable(f"read the statistics of {topic}", stats) from None
         purpose = f"look up the logs of {topic}"
-        asks = [Ask("GET", path, purpose, accept=_GONE) for path in active.values()]
+        asks = [Ask("GET", lookup_path(name), purpose, accept=_GONE) for name in active.values()]
         answers = self._admin.demand_all(asks, self._admin.deadline())
         missing = [i for i, answer in zip(active, answers, strict=True) if _says_missing(purpose, answer)]
-        return LogCheck(int(stats["epoch"]), tuple(sorted(missing)))
+        return LogCheck(epoch, tuple(sorted(missing)))
 
     def auto_scaler(self, topic: str) -> Mapping[str, Any] | None:
         """Return the topic's own setting of the broker's auto-scaler, the broker's document

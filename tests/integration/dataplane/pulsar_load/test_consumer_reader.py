@@ -129,6 +129,21 @@ def test_a_topic_whose_broker_misbehaves_is_absent_and_not_empty(
     load.close()
 
 
+@pytest.mark.parametrize(
+    "incomplete",
+    [{"subscriptions": None}, {"subscriptions": []}, stats(s=None), stats(s={"consumers": None})],
+    ids=["no subscriptions", "a list", "no subscription", "no consumers"],
+)
+def test_a_topic_with_incomplete_statistics_is_absent_and_not_empty(
+    brokers: list[StagedBroker], load: PulsarLoad, incomplete: dict[str, Any]
+) -> None:
+    brokers[1].stats[B] = incomplete
+
+    assert list(load.consumers([A, B])) == [A]
+    with pytest.raises(DataPlaneUnavailable, match=f"{brokers[1].url} sent incomplete statistics of {B}"):
+        load.consumers([B])
+
+
 def test_a_silent_broker_does_not_hold_up_every_call(brokers: list[StagedBroker]) -> None:
     load = PulsarLoad(requests.Session(), [brokers[0].url], call_timeout_seconds=SHORT_SECONDS)
     load.consumers([A, B])
