@@ -50,7 +50,7 @@ from controller.domain.profiles.ring_plan import Member, RingPlan, plan_ring
 from controller.domain.profiles.run_prices import MAX_RUN, OVERLOAD_WEIGHT, Candidate, Prices, Run
 from controller.domain.split_points.fewest_parts import fewest_cuts
 
-CODE_VERSION = "adaptive-9"
+CODE_VERSION = "adaptive-10"
 
 SETTLE_TICKS = 1
 """Ticks after its creation in which a segment above its capacity was made too large: it is scaled out without tolerance.
@@ -545,14 +545,15 @@ class _Planner:
         return Recut(ids, action.cuts, reason, action.buckets)
 
     def _hottest_metric(self, run: Run) -> str:
-        """Return Pulsar's name of the metric with the highest rate in the load records of the run's segments, as a
-        share of the split threshold.
+        """Return Pulsar's name of the metric with the highest rate of any segment of the run, as a share of the split
+        threshold. A rate that was not measured does not count.
         """
         records = self._context.records[run.first : run.first + run.length]
-        shares = [
-            max((r.stats.rates[i] * scale for r in records if r is not None), default=0.0)
-            for i, scale in enumerate(self._scale)
+        measured = [
+            [rate for r in records if r is not None and not math.isnan(rate := r.stats.rates[i])]
+            for i in range(len(METRICS))
         ]
+        shares = [max(rates, default=0.0) * scale for rates, scale in zip(measured, self._scale, strict=True)]
         return _METRIC_NAMES[max(range(len(METRICS)), key=shares.__getitem__)]
 
     def _explain(self, plan: RingPlan, actions: Sequence[_PlannedAction]) -> None:

@@ -71,6 +71,14 @@ def test_the_metric_that_is_furthest_above_is_the_reason() -> None:
     assert act.reason == "byteRateOut"
 
 
+@pytest.mark.parametrize("first", [-1, float("nan")])
+def test_a_metric_that_was_not_measured_is_not_the_reason(first: float) -> None:
+    load = LoadRecord(LoadStats(first, 1e9, 0, 0), NOW, None, NOW)
+    [act] = decide(replace(topic(10.0, policy=POLICY, capabilities=ANYTHING), loads={0: load})).decisions
+
+    assert act.reason == "byteRateIn"
+
+
 def test_mild_overload_is_borne_until_it_has_cost_as_much_as_a_reshape() -> None:
     """20 x 60 x 0.1 segment-s a tick, against 7,800 / 4 for a quarter of the ring and 60 for one segment more."""
     calm = decide(ring(1.1, 0.85, 0.85, 0.85, ticks=16))
