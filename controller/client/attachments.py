@@ -172,13 +172,15 @@ class Attachment(ReaderSlot[LogReader]):
 
 
 class _Loss:
-    """The delay before a lost bucket is opened again, and the setback of the bucket, until a message of the
-    bucket is acknowledged.
+    """The delay before a lost bucket is opened again, and the setback of the bucket in the ownership that was
+    lost, until a message of the bucket is acknowledged.
     """
 
     def __init__(self) -> None:
         self.backoff = Backoff(FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS)
         self.setback: str | None = None
+        self.generation = 0
+        """Generation of the ownership that was lost last."""
 
 
 StoredPosition = Callable[[Attachment], Position | None]
@@ -276,7 +278,9 @@ class Attachments:
                     after,
                     partial(self._report, bucket.segment_id),
                 )
-                self._by_identity[identity].setback = None if loss is None else loss.setback
+                # in another generation, another consumer may have read on meanwhile
+                if loss is not None and loss.generation == bucket.generation:
+                    self._by_identity[identity].setback = loss.setback
         return released
 
     def open_due(self) -> None:
@@ -354,9 +358,11 @@ class Attachments:
         """Close the attachment in a background thread. While the bucket is owned, `adopt` opens it again,
         after a growing delay until a message is acknowledged.
 
-        `error` is the cause of the loss; the text of a LogShortened becomes the setback of the bucket.
+        `error` is the cause of the loss; the text of a LogShortened becomes the setback of the bucket, in this
+        generation.
         """
         loss = self._losses.setdefault(attachment.owned.identity[:2], _Loss())
+        loss.generation = attachment.owned.generation
         loss.setback = error.message if isinstance(error, LogShortened) else attachment.setback
         self._stop(attachment)
 

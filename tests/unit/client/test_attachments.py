@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from controller.client.attachments import Attachment, Attachments
+from controller.client.reader_slot import FIRST_RETRY_SECONDS
 from controller.client.session import Assignment, OwnedBucket
 from controller.dataplane.log_client import LogMessage, Ownership, Position
-from controller.domain.errors import LostRace
+from controller.domain.errors import LogShortened, LostRace
 from tests.support.waiting import wait_until
 
 ORIGIN = 40
@@ -143,6 +144,24 @@ def test_what_is_lost_again_and_again_is_opened_later_each_time(
         attachments.lose(one)
     assert waits == sorted(waits)
     assert waits[2] > waits[1] > 0.005
+
+
+def test_a_bucket_that_returns_waits_as_before_but_its_setback_is_over(attachments: Attachments) -> None:
+    """Another consumer has read beyond the shortened part meanwhile; a log that keeps failing is not opened more often."""
+    attachments.adopt(owned())
+    [one] = attachments.all
+    attachments.lose(one, LogShortened("40 messages were removed"))
+    attachments.adopt(owned())
+    [one] = attachments.all
+    assert one.reason == "40 messages were removed"
+
+    attachments.adopt(None)
+    began = time.monotonic()
+    attachments.adopt(owned(generation=3))
+
+    [returned] = attachments.all
+    assert returned.reason == "being opened"
+    assert returned.next_try_at > began + FIRST_RETRY_SECONDS / 2
 
 
 def test_what_was_let_go_of_aside_is_taken_anew(attachments: Attachments, logs: SlowLogs) -> None:
