@@ -77,9 +77,8 @@ def aggregate(
     """Aggregate one window on the Spark session for `master`, and merge the result. `store` logs in as the loader.
 
     Files that cannot be read are moved into quarantine, even if nothing is aggregated. Nothing is merged (`applied` is False) if this run,
-    this window or a later one was merged before, or if the window has no file of brokers. A merge also records the brokers and namespaces
-    whose reports were skipped (`set_aside`). After a merge, the topics of hot bundles are stored in the area. Intermediate files are always
-    deleted. All clusters of a database share one area and one watermark.
+    this window or a later one was merged before, or if the window has no file of brokers. Before the merge, the topics of hot bundles
+    are stored in the area. Intermediate files are always deleted. All clusters of a database share one area and one watermark.
 
     Raises StoreUnavailable, the errors of the Spark session, and OSError if the storage does not answer.
     """
@@ -100,11 +99,11 @@ def aggregate(
             scratch.write(name, baseline[name])
         scratch.write("limits", _limits(settings))
         changes = _compute(master, area, landed, scratch, window)
+        # Before the merge, because after it a repeated run ends at the watermark. Topics of a window that is not merged are not read.
+        area.publish_hot_topics(window.end_ms, changes["hot_topics"])
         merged = _merge(
             store, BundleRun(run_id, to_datetime(window.end_ms), "spark", landed.topics, quarantined), changes
         )
-        if merged.applied:
-            area.publish_hot_topics(window.end_ms, changes["hot_topics"])
     finally:
         scratch.discard()
     broker_count = changes["brokers"].num_rows
