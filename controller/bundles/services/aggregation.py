@@ -78,7 +78,8 @@ def aggregate(
 
     Files that cannot be read are moved into quarantine, even if nothing is aggregated. Nothing is merged (`applied` is False) if this run,
     this window or a later one was merged before, or if the window has no file of brokers. Before the merge, the topics of hot bundles
-    are stored in the area. Intermediate files are always deleted. All clusters of a database share one area and one watermark.
+    are stored in the area. A merge also records the brokers and namespaces whose reports were skipped (`set_aside`). Intermediate files
+    are always deleted. All clusters of a database share one area and one watermark.
 
     Raises StoreUnavailable, the errors of the Spark session, and OSError if the storage does not answer.
     """
