@@ -44,7 +44,8 @@ def serve_metrics(host: str, port: int | None, registry: CollectorRegistry | Non
             ThreadingWSGIServer,  # a slow scrape does not delay a health check
             handler_class=_Handler,
         )
-    except OSError as error:
+    # TypeError is raised for a host name that cannot be encoded
+    except (OSError, TypeError) as error:
         raise InvalidInput(f"metrics cannot be served at {host}:{port}: {error}; choose another") from error
     threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
 

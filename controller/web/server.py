@@ -55,7 +55,8 @@ class WebServer:
             self._socket.listen(
                 _BACKLOG
             )  # clients that connect before the server has started wait in the backlog
-        except OSError as error:
+        # TypeError is raised for a host name that cannot be encoded
+        except (OSError, TypeError) as error:
             self._socket.close()
             raise InvalidInput(
                 f"consumers cannot be served at {host}:{port}: {error}; set CLEAVE_SERVE_HOST and CLEAVE_SERVE_PORT"

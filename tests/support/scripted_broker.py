@@ -122,6 +122,19 @@ class ScriptedBroker:
 
         return act
 
+    def stops_in_a_body_without_length(self, body: bytes) -> Behaviour:
+        """Send the beginning of a body without a stated length, then nothing until the test ends."""
+
+        def act(conversation: Conversation) -> None:
+            conversation.send_response(200)
+            conversation.end_headers()
+            conversation.wfile.write(body)
+            conversation.wfile.flush()
+            self.released.wait(60)
+            conversation.close_connection = True
+
+        return act
+
     def drips(self) -> Behaviour:
         """Return a behaviour: one byte at short intervals, so that no wait for a byte times out, until the test ends."""
 

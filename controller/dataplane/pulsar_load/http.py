@@ -90,7 +90,7 @@ def blocks(
     returns for the URL and the status (None: DataPlaneUnavailable).
     """
     response = _open(session, url, deadline)
-    with response, cut_off(response, deadline) as timer:
+    with response, cut_off(response, deadline):
         if response.status_code != 200:
             raise (refusal or _refused)(url, response.status_code)
         if "Content-Length" not in response.headers and not response.raw.chunked:
@@ -104,8 +104,8 @@ def blocks(
         # ValueError is raised by a TLS socket that was shut
         except (requests.RequestException, OSError, ValueError) as error:
             raise _broken(url, error, deadline) from None
-        # the timer has shut the socket, which looks like the end of a body without a stated length
-        if not timer.is_alive():
+        # a socket that was shut looks like the end of a body without a stated length
+        if time.monotonic() >= deadline:
             raise _broken(url, TimeoutError(), deadline)
 
 
@@ -160,12 +160,10 @@ def _open(session: HttpSession, url: str, deadline: float) -> requests.Response:
 
 
 @contextlib.contextmanager
-def cut_off(response: requests.Response, deadline: float) -> Iterator[threading.Timer]:
+def cut_off(response: requests.Response, deadline: float) -> Iterator[None]:
     """Shut the response's socket at the deadline (`time.monotonic` seconds) unless the block has ended, so
-    that the reading thread sees the end.
-
-    Provide the timer, which ends with the block. Within the block, a timer that is no longer alive has shut
-    the socket, so that the end of the body may be false.
+    that the reading thread sees an end of the body, which is false. A thread that may see the end at or after
+    the deadline therefore checks the time.
     """
 
     def shut() -> None:
@@ -178,7 +176,7 @@ def cut_off(response: requests.Response, deadline: float) -> Iterator[threading.
     timer.daemon = True
     timer.start()
     try:
-        yield timer
+        yield
     finally:
         timer.cancel()
 

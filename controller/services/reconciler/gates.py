@@ -64,8 +64,8 @@ def reconcile_gates(
 def _topic(store: Store, planes: Mapping[str, DataPlane], topic_id: int, *, dry_run: bool) -> list[Finding]:
     """Compare the gates of one topic's live subscriptions of standard consumers, each in a transaction of its own, and
     correct their rows unless `dry_run`. Return the differences; empty if the data plane has no gates or is not
-    configured here. A subscription that is deleted after its gates were read is skipped. Raises TopicNotFound,
-    SubscriptionNotFound for a subscription that is deleted before, and the errors of the data plane.
+    configured here. A subscription that is deleted meanwhile is skipped. Raises TopicNotFound and the errors of the
+    data plane.
     """
     with store.transaction() as tx:
         topic = topics.get_topic(tx, topic_id)
@@ -76,8 +76,8 @@ def _topic(store: Store, planes: Mapping[str, DataPlane], topic_id: int, *, dry_
     findings: list[Finding] = []
     for name in names:
         key = SubscriptionKey(topic_id, name)
-        states = _states(store, plane, key)
         try:
+            states = _states(store, plane, key)
             with store.transaction() as tx:
                 bucket_owners.lock(tx, key)
                 findings += _differences(tx, topic.name, key, states, dry_run=dry_run)

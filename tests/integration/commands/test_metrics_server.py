@@ -72,6 +72,11 @@ def test_a_port_that_is_taken_is_named(port: int) -> None:
     release_port(port)
 
 
+def test_a_host_name_that_cannot_be_encoded_is_refused() -> None:
+    with pytest.raises(InvalidInput, match=r"metrics cannot be served at é\.\.x:0: "):
+        serve_metrics("é..x", 0, CollectorRegistry())
+
+
 def test_a_process_is_unhealthy_while_its_database_does_not_answer(
     port: int, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,7 +16,7 @@ from controller.services.reconciler import FindingKind, reconcile
 from controller.services.segment_admin import merging, splitting
 from controller.store.journal.request_keys import Intent
 from controller.store.shards import Shards
-from controller.store.topics import drains
+from controller.store.topics import drains, gates
 from tests.support.gated_logs import ALL, GatedBench
 from tests.support.manual_clock import ManualClock
 
@@ -416,6 +416,20 @@ def test_the_reconciler_has_a_gate_that_should_be_closed_closed(bench: GatedBenc
     bench.gated.unwritten.add(bench.log_of(0))
     bench.keep()
     assert bench.closed_at_plane() == {bench.log_of(1), bench.log_of(2)}
+
+
+def test_the_reconciler_skips_a_subscription_that_is_deleted_meanwhile(
+    bench: GatedBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.stock_topic()
+    bench.publish(0)
+    bench.reshape(splitting(0))
+    bench.read(0)
+    bench.keep()
+    bench.gated.set_gate(bench.log_of(2), "billing", GateState.CLOSED)
+    monkeypatch.setattr(gates, "stock_subscriptions", lambda _tx, _topic_id: ["deleted", "billing"])
+
+    assert kinds_of(bench) == {FindingKind.GATE_SHUT}
 
 
 def test_a_cursor_that_is_missing_comes_back_behind_its_gate(bench: GatedBench) -> None:

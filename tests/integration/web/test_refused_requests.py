@@ -85,6 +85,11 @@ def test_every_address_of_the_machine_is_no_address_to_tell_consumers(host: str)
         WebServer(Settings(serve_host=host, serve_port=0), SECRET)
 
 
+def test_a_host_name_that_cannot_be_encoded_is_refused() -> None:
+    with pytest.raises(InvalidInput, match=r"consumers cannot be served at é\.\.x:0: "):
+        WebServer(Settings(serve_host="é..x", serve_port=0), SECRET)
+
+
 def test_an_address_that_somebody_has_is_said_so() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

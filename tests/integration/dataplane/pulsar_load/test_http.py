@@ -12,24 +12,10 @@ import requests
 
 from controller.dataplane.pulsar_load import http
 from controller.domain.errors import DataPlaneTimeout, DataPlaneUnavailable
-from tests.support.scripted_broker import Behaviour, Conversation, ScriptedBroker, scripted_broker
+from tests.support.scripted_broker import Conversation, scripted_broker
 
 LONG_SECONDS, SHORT_SECONDS = 60.0, 0.5
 BODY = b"x" * 3 * http.BLOCK_BYTES
-
-
-def without_a_length(broker: ScriptedBroker, body: bytes) -> Behaviour:
-    """The beginning of a document without a stated length, then nothing until the test ends."""
-
-    def act(conversation: Conversation) -> None:
-        conversation.send_response(200)
-        conversation.end_headers()
-        conversation.wfile.write(body)
-        conversation.wfile.flush()
-        broker.released.wait(LONG_SECONDS)
-        conversation.close_connection = True
-
-    return act
 
 
 def test_a_block_that_arrives_after_the_deadline_is_a_timeout_although_the_socket_is_still_open(
@@ -78,7 +64,7 @@ def test_a_tls_socket_that_was_shut_is_not_taken_for_a_document_that_is_not_json
 def test_a_document_without_a_length_that_is_incomplete_at_the_deadline_is_a_timeout() -> None:
     """The end that the timer makes looks like the end of the document."""
     with scripted_broker() as broker, requests.Session() as session:
-        broker.behaves(without_a_length(broker, b'{"a": 1'))
+        broker.behaves(broker.stops_in_a_body_without_length(b'{"a": 1'))
 
         with pytest.raises(DataPlaneTimeout, match="did not send /stats completely in time"):
             http.ask(session, f"{broker.url}/stats", time.monotonic() + SHORT_SECONDS)
