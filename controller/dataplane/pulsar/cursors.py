@@ -280,10 +280,9 @@ class Cursors:
         return place_told(self.internal(backing_topic, deadline)["lastConfirmedEntry"])
 
     def is_at_end(self, backing_topic: str, read: Position, deadline: Deadline) -> bool:
-        """Return True if the topic is terminated and no message follows `read`, the position of the last
-        message that was read (empty: none). With an empty `read`, False if the statistics show a last entry,
-        even if retention removed the entry. Requests the last entry only if `read` is in it. Raises
-        SegmentNotFound, DataGone if that entry was deleted.
+        """Return True if the topic is terminated and no stored message follows `read`, the position of the last
+        message that was read (empty: none). Requests the last entry only if `read` is in it. Raises
+        SegmentNotFound, and DataGone if that entry, or all entries that may follow `read`, were deleted.
         """
         internal = self.internal(backing_topic, deadline)
         if internal.get("state") != "Terminated":
@@ -292,7 +291,10 @@ class Cursors:
         if last[1] < 0 or read >= (*last, WHOLE_ENTRY):
             return True
         if read[:2] != last:
-            return False
+            is_empty = int(internal.get("numberOfEntries", 1)) == 0
+            if is_empty and read:
+                self.demand_kept(backing_topic, read, deadline)
+            return is_empty
         return read[2] + 1 >= messages_in(self._admin, backing_topic, last, deadline)
 
     def has_more(self, backing_topic: str, read: Position, deadline: Deadline) -> bool:

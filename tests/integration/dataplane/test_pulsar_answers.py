@@ -330,6 +330,24 @@ class TestPositions:
         assert cursors.is_at_end(LOG, (5, 9, WHOLE_ENTRY), deadline)
         assert len(broker.received) == 4
 
+    def test_a_sealed_log_without_entries_is_at_its_end_for_a_reader_that_has_read_nothing(
+        self, broker: ScriptedBroker, plane: PulsarDataPlane
+    ) -> None:
+        empty = {
+            "lastConfirmedEntry": "5:9",
+            "ledgers": [{"ledgerId": 6, "entries": 0}],
+            "numberOfEntries": 0,
+        }
+        broker.behaves(broker.says(200, {**empty, **TERMINATED}))
+        cursors, deadline = plane._cursors, Deadline(30.0)
+
+        assert cursors.is_at_end(LOG, (), deadline)
+        with pytest.raises(DataGone):
+            cursors.is_at_end(LOG, (5, 8, WHOLE_ENTRY), deadline)
+
+        broker.behaves(broker.says(200, {**empty, **TERMINATED, "numberOfEntries": 1}))
+        assert not cursors.is_at_end(LOG, (), deadline)
+
 
 class TestRepeats:
     """An act whose answer was lost is done already when it is tried again."""
