@@ -12,6 +12,7 @@ from controller.bootstrap import application
 from controller.command_output import emit
 from controller.commands.actions import group
 from controller.commands.options import AsJson, Topic
+from controller.domain.errors import NotFound
 from controller.domain.names import topic_name
 from controller.store.topics import consumers, topics
 
@@ -38,10 +39,16 @@ def register(topic: Topic, subscription: Subscription, consumer: Consumer, as_js
 
 
 def unregister(topic: Topic, subscription: Subscription, consumer: Consumer, as_json: AsJson = False) -> None:
-    """Unregister a consumer; the worker evaluates the consumer lane at once."""
+    """Unregister a consumer; the worker evaluates the consumer lane at once.
+
+    A consumer whose client is connected registers again, so stop the client first.
+    """
     name = topic_name(topic)
     with about(name), application() as cleave, cleave.store.transaction() as tx:
-        consumers.unregister(tx, topics.find_topic(tx, name).topic_id, subscription, consumer)
+        if not consumers.unregister(tx, topics.find_topic(tx, name).topic_id, subscription, consumer):
+            raise NotFound(
+                f"{subscription!r} has no registered consumer {consumer!r}; `cleave subscriptions list {name}` shows the names"
+            )
     _tell("unregistered", name, subscription, as_json, consumer=consumer)
 
 

@@ -100,6 +100,7 @@ MISTAKES = [
     (("subscriptions", "list", "a/b/nobody"), "does not exist"),
     (("consumers", "register", T, "nobody", "c"), "nobody"),
     (("consumers", "unregister", "a/b/nobody", "s", "c"), "does not exist"),
+    (("consumers", "unregister", T, "s", "c"), "has no registered consumer 'c'"),
     (("consumers", "list", "a/b/nobody"), "does not exist"),
     (("decide",), "give either a topic or --snapshot"),
     (("decide", T, "--snapshot", "-"), "give either a topic or"),
