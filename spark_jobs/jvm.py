@@ -84,8 +84,9 @@ def start_jvm(settings: SparkConf) -> None:
 
 
 def _start_error(output: str) -> Terminal | Retryable:
-    """Return the error of a failed start: Terminal if there is no suitable Java, Retryable (after 10 s) if Java ended, for
-    example for lack of memory, with the first 300 characters of `output`, Java's last lines.
+    """Return the error of a failed start: Terminal if no Java is found (`JAVA_HOME`, otherwise the path) or `output` says that Java is too
+    old; otherwise Retryable (after 10 s), with the first 300 characters of `output`: Java ended, for example for lack of memory.
+    `output`: Java's last lines, not shortened.
     """
     home = os.environ.get("JAVA_HOME")
     if shutil.which(os.path.join(home, "bin", "java") if home else "java") is None or _TOO_OLD in output:

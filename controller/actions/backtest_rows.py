@@ -101,9 +101,9 @@ def cells(rows: Iterable[Row]) -> list[Row]:
 
 
 def _of_policy(policy: str, rows: Sequence[Row]) -> Row:
-    """Return the summary row of a policy: `policy`, the number of `loads`, the sums of `cost`, `least_cost` and the figures
-    `_SUMS` over the rows, `regret`, the geometric mean of the regrets above 0 (None without one), and `silent_seconds`,
-    the longest silence. A missing figure counts as 0. `rows` are the rows of `result_rows` for this policy.
+    """Return the summary row of a policy: `policy`, `loads` (the number of different loads; each has one row per seed), the sums of `cost`,
+    `least_cost` and the figures `_SUMS` over the rows, `regret`, the geometric mean of the regrets above 0 (None without one), and
+    `silent_seconds`, the longest silence. A missing figure counts as 0. `rows` are the rows of `result_rows` for this policy.
     """
     regrets = [row["regret"] for row in rows if row["regret"]]
     mean = math.exp(math.fsum(map(math.log, regrets)) / len(regrets)) if regrets else None

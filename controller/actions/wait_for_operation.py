@@ -42,8 +42,8 @@ def run_to_its_end(app: Application, operation_id: int, timeout_seconds: float) 
 
 
 def _run_in_this_process(app: Application, operation_id: int, timeout_seconds: float) -> Operation:
-    """Run the operation in this thread, repeatedly while it is deferred or another runner has its claim, until it
-    has ended, done or aborted, and return it. The time is checked after each attempt: raises Retryable if
+    """Run the operation in this thread, repeatedly while it is deferred or cannot be claimed (another runner has its claim, its topic is
+    held), until it has ended, done or aborted, and return it. The time is checked after each attempt: raises Retryable if
     `timeout_seconds` are over and the operation has not ended. Raises OperationNotFound and StoreUnavailable.
     """
     from controller.services.operation_runner import run_operation

@@ -131,8 +131,9 @@ class RecordArrays:
         return bounds
 
     def _write(self, columns: Mask, rates: Sequence[Floats], instants: Wholes, rows: Wholes) -> None:
-        """Set the record of each segment for which `columns[segment]` is True to its observation at the index `rows[segment]`
-        of `rates[metric][observation, segment]` and `instants[observation]`; `cold_since` does not change.
+        """Set the record of each segment for which `columns[segment]` is True to its observation at the index `rows[segment]` of
+        `rates[metric][observation, segment]`, for the metrics of `written`, and of `instants[observation]`; `cold_since` does not
+        change.
         """
         indexes = np.flatnonzero(columns)
         for metric, rate in enumerate(rates):

@@ -129,13 +129,13 @@ def _deletable(
     reports: Mapping[str, LogReport],
     report: SweepReport,
 ) -> list[DeletionEntry]:
-    """Return the entries whose logs may be deleted. The other logs are kept, or recorded as failed and tried again
-    later, in the database and in `report`. An existing log of an aborted operation is kept too if another log of the
-    operation is kept or was kept earlier, for any reason but that this journal did not create that log. Entries that
-    discard unread messages are excepted. `plane` None (the data plane is not configured here): all entries fail.
+    """Return the entries whose logs may be deleted. The other logs are kept, or recorded as failed and tried again later, in the database
+    and in `report`. An existing log of an aborted operation is kept too if another log of the operation is kept or was kept earlier, for
+    any reason but that this journal did not create that log. If an entry discards unread messages, the log may be deleted, in whatever
+    state, if this journal created or adopted it. `plane` None (the data plane is not configured here): all entries fail.
 
-    The check may change a log that this journal created: it terminates an open log that was never used, and repeats
-    acknowledgements that the broker lost. Raises StoreUnavailable.
+    Unless the entry discards unread messages, the check may change a log that this journal created: it terminates an open log that was
+    never used, and repeats acknowledgements that the broker lost. Raises StoreUnavailable.
     """
 
     with store.transaction() as tx:

@@ -46,9 +46,9 @@ class Change:
         wait_seconds: float = 0.0,
         computation: Computation | None = None,
     ) -> Response:
-        """Perform the action, or its dry run, and return the response. A repeated request with the same key gets the first response, except
-        a dry run, which is performed each time. `wait_seconds` bounds the wait for an operation; `computation` is the turn of an action that
-        computes. Raises the errors of the action and of `_once`.
+        """Perform the action, or its dry run, and return the response. A repeated request with the same key gets the response of the
+        earlier one; if that one failed, the action is performed again. A dry run ignores the key. `wait_seconds` bounds the wait for an
+        operation; `computation` is the turn of an action that computes. Raises the errors of the action and of `_once`.
         """
         app, caller = self.acting.app, self.acting.caller(self._journal_key)
         options = Options(self.dry_run, wait_seconds)

@@ -64,9 +64,9 @@ class EmbeddedQueueReader(OneProcess):
         contact_at: float,
         on_close: Callable[[], None],
     ) -> None:
-        """Read as the reader that the server knows by `mark`. The messages belong to the reader for
-        `life_seconds` after the last read or `note_contact`; `contact_at` is the time (`boot_seconds`) at which
-        the call that opened the reader began. `on_close` is called once, by `close`.
+        """Read as the reader that the server knows by `mark`; makes no call. Each read extends the reader's life on the server to
+        `life_seconds`, the value with which the reader was opened. `contact_at` is the time (`boot_seconds`) at which the call that
+        opened the reader began; `note_contact` records later extensions and makes none. `on_close` is called once, by `close`.
         """
         self._calls, self._backing_topic, self.mark = calls, backing_topic, mark
         self._queue = (log_id, subscription)

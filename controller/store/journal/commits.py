@@ -305,8 +305,10 @@ def abort(
 
 
 def _record_steps(tx: Connection, record: StepRecord, runner: str, started_at_ms: int) -> int:
-    """Record the steps of the operation, and return the time of the database in milliseconds since the Unix epoch.
-    Raises FencedOut if the claim is lost or the state of the operation has changed.
+    """Record the steps of the operation, and change its row to the state after the last step; a final state releases the claim, a final
+    state or `committed` the parents. Return the time of the change by the database's clock, in milliseconds since the Unix epoch.
+    `started_at_ms` is the time at which the first step began. Raises FencedOut, and changes nothing, if the claim is lost or has expired
+    or the state of the operation has changed.
     """
     recorded = steps.record(tx, [record], runner, started_at_ms=started_at_ms)
     if record.operation.operation_id not in recorded:

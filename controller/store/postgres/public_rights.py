@@ -118,10 +118,9 @@ def missing_owner_roles(tx: Connection) -> list[str]:
 
 
 def restrict(tx: Connection) -> list[str]:
-    """Revoke rights of PUBLIC in this database, set its time-out for idle transactions, and grant
-    cleave_owner the roles that it needs, as far as this login may. Roles of Cleave that need temporary tables
-    get that right first. Return descriptions of the changes that are left because this login may not make
-    them; empty if nothing is left.
+    """Revoke rights of PUBLIC in this database, set its time-out for idle transactions unless it has one (any value, also 0), and grant
+    cleave_owner the roles that it needs, as far as this login may. Roles of Cleave that need temporary tables get that right first.
+    Return descriptions of the changes that are left because this login may not make them; empty if nothing is left.
     """
     for right in _restrictable(tx):
         if right.is_ours:
