@@ -92,10 +92,9 @@ class Handling:
     def run(self, batch: Batch, owned: OwnedBucket, item: WorkItem) -> Outcome:
         """Deliver the message once, and return the outcome: DONE if the handler returned; FAILED if it raised
         an Exception or returned unfinished work such as a coroutine; BROKEN after any other exception, such
-        as SystemExit or an error of the observer that is no CleaveError. Raises nothing. PUT_OFF, without a
-        delivery, if the report before the handler fails, or if the consumer was paused or may have lost the
-        bucket since the message was chosen. A CleaveError of the observer also gives PUT_OFF, even if the
-        handler has returned.
+        as SystemExit or an error of the observer. Raises nothing. PUT_OFF, without a delivery, if the report
+        before the handler fails, or if the consumer was paused or may have lost the bucket since the message
+        was chosen.
 
         A message that has reached the limit before is not delivered, and like a message that fails with its
         last delivery it is stored as a dead letter, with the outcome of `_store_dead_letter`. Without a
@@ -106,12 +105,13 @@ class Handling:
             if self._limit.is_reached(item):
                 return self._store_dead_letter(batch, item)
             if item.is_noted and item.is_alone:
-                self._counts.note(owned, item.position, DeliveryEvent.BEGUN, item.deliveries + 1)
+                try:
+                    self._counts.note(owned, item.position, DeliveryEvent.BEGUN, item.deliveries + 1)
+                except CleaveError as error:
+                    return Outcome(End.PUT_OFF, f"cannot report the delivery before it begins: {error}")
             if not self._consumer.may_begin(batch):
                 return Outcome(End.PUT_OFF, "the bucket may belong to another consumer")
             return self._handled(batch, owned, item)
-        except CleaveError as error:
-            return Outcome(End.PUT_OFF, f"cannot report the delivery before it begins: {error}")
         except BaseException as error:  # noqa: BLE001 - the consumer's thread raises it
             return Outcome(End.BROKEN, one_line(error), error)
 

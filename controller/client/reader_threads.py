@@ -42,8 +42,8 @@ class _Threads:
             self._waiting.append(function)
             if len(self._running) < MOST_AT_ONCE:
                 thread = threading.Thread(target=self._run, name=self._name)
+                thread.start()  # it waits for the lock before it ends
                 self._running.add(thread)
-                thread.start()
             return True
 
     def close(self) -> None:

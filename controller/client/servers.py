@@ -225,8 +225,9 @@ class Servers(Renewed):
         """
         connection_error: Exception | None = None
         refusal: CleaveError | None = None
-        for index in range(len(self._urls)):
-            url = self._urls[(self._first + index) % len(self._urls)]
+        first = self._first  # other threads change it meanwhile
+        for place in (*range(first, len(self._urls)), *range(first)):
+            url = self._urls[place]
             try:
                 answer = self._sent(http, method, f"{url}{path}", document, query, timeout, headers)
             except (httpx.HTTPError, httpx.InvalidURL) as error:
@@ -236,9 +237,7 @@ class Servers(Renewed):
                 refusal = _error(answer, self._proxy)
                 answer.close()
                 continue
-            if index:
-                with self._lock:
-                    self._first = (self._first + index) % len(self._urls)
+            self._first = place
             try:
                 if answer.status_code >= 300:
                     raise _error(answer, self._proxy)

@@ -113,6 +113,22 @@ def test_an_error_of_a_token_function_is_raised_as_it_is() -> None:
         servers.ask("GET", "/anything")
 
 
+def test_a_call_tries_each_worker_although_another_call_changes_which_worker_is_first() -> None:
+    calls: list[int] = []
+
+    def call_in_between() -> str:
+        calls.append(1)
+        if len(calls) == 1:
+            assert client.ask("GET", "/in-between") == {}
+        return "token"
+
+    with (
+        server_that_answers(200, b"{}") as url,
+        closing(Servers(["http://127.0.0.1:9", url], call_in_between)) as client,
+    ):
+        assert client.ask("GET", "/anything") == {}
+
+
 @pytest.mark.parametrize("attempt", [1, 2])
 @pytest.mark.parametrize(
     "call",
