@@ -1,6 +1,6 @@
 """Operations: kinds, states and parameters of a change, and the row of the journal that records it.
 
-An operation is recorded as a row before its first effect. `operation_steps` decides which step follows which state.
+An operation is recorded as a row before its first effect. `next_step` decides which step follows which state.
 """
 
 from __future__ import annotations

@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from controller.domain.hash_range import FULL_RANGE
+from controller.domain.next_step import Observed, next_step
 from controller.domain.operation import Operation, OperationKind, OperationState, Origin, ReservedChild
 from controller.domain.operation_abort import abortable_states
-from controller.domain.operation_steps import MOVES, Observed, Step, next_step
+from controller.domain.operation_steps import MOVES, Step
 from controller.domain.reshape import ChildPlan
 from tests.chaos.scenarios import SCENARIOS
 

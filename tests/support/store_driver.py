@@ -16,8 +16,9 @@ from sqlalchemy import Connection, text
 
 from controller.domain.evaluation_input import Capabilities
 from controller.domain.layout import SegmentLayout
+from controller.domain.next_step import Observed, next_step
 from controller.domain.operation import Operation, OperationState, Origin
-from controller.domain.operation_steps import Observed, Step, next_step
+from controller.domain.operation_steps import Step
 from controller.domain.policy import AutoScalePolicy
 from controller.domain.reshape import Reshape, plan_split
 from controller.store.decisions.evaluation_inputs import load_evaluation_inputs

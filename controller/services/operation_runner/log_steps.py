@@ -25,8 +25,9 @@ from controller.domain.errors import (
     UnmanagedLog,
     Unsupported,
 )
+from controller.domain.next_step import Observed
 from controller.domain.operation import FROM_LATEST, SEEK_TARGET, SUBSCRIPTION, Operation
-from controller.domain.operation_steps import Observed, Step
+from controller.domain.operation_steps import Step
 from controller.services.operation_runner.call_all import CallAll
 from controller.services.operation_runner.gate_steps import GateSteps, seek
 from controller.store.journal import seeks

@@ -37,9 +37,10 @@ from controller.domain.errors import (
     Terminal,
     UnmanagedLog,
 )
+from controller.domain.next_step import Observed, next_step, why_aborted
 from controller.domain.operation import Operation, OperationState
-from controller.domain.operation_abort import NOT_ABORTABLE
-from controller.domain.operation_steps import Observed, Step, can_give_up, next_step, why_aborted
+from controller.domain.operation_abort import NOT_ABORTABLE, can_give_up
+from controller.domain.operation_steps import Step
 from controller.services.operation_runner import backoff
 from controller.services.operation_runner.context import Outcome, RunnerContext
 from controller.services.operation_runner.log_steps import LogSteps, ObservedOperation, StepResults

@@ -13,8 +13,8 @@ from datetime import datetime
 
 from sqlalchemy import Connection, text
 
+from controller.domain.next_step import Observed
 from controller.domain.operation import Operation, OperationKind
-from controller.domain.operation_steps import Observed
 from controller.domain.reshape import ReshapeKind
 from controller.store.journal.claim_check import GIVEN, HELD, fenced_out, held_parameters
 from controller.store.journal.operations import READ_COLUMNS, operation_of

@@ -18,8 +18,9 @@ from typing import Any
 from sqlalchemy import Connection, Row
 
 from controller.clock import to_datetime, to_ms
+from controller.domain.next_step import Observed
 from controller.domain.operation import Operation, OperationState
-from controller.domain.operation_steps import Observed, Step
+from controller.domain.operation_steps import Step
 from controller.store.journal.claim_check import GIVEN, HELD
 from controller.store.postgres.prepared_statements import Prepared
 from controller.store.topics.topics import TopicState

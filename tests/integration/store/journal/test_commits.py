@@ -10,8 +10,9 @@ import pytest
 from controller.domain.decision import CONSUMER_COUNT
 from controller.domain.errors import FencedOut, LostRace, TopicNotFound
 from controller.domain.layout import SegmentLayout
+from controller.domain.next_step import next_step
 from controller.domain.operation import Operation, OperationState
-from controller.domain.operation_steps import Step, next_step
+from controller.domain.operation_steps import Step
 from controller.domain.reshape import Reshape, plan_merge, plan_rebucket, plan_recut, plan_split
 from controller.store.journal import deletion_entries, operations, subscription_intents, topic_intents
 from controller.store.journal.steps import StepRecord

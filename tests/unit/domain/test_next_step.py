@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.domain.hash_range import HashRange
+from controller.domain.next_step import WAITS_BEFORE, Observed, next_step
 from controller.domain.operation import (
     MIRRORED,
     Operation,
@@ -17,16 +18,14 @@ from controller.domain.operation import (
     Origin,
     ReservedChild,
 )
-from controller.domain.operation_abort import ABORTABLE, ABORTABLE_SEEK, NOT_ABORTABLE, abortable_states
-from controller.domain.operation_steps import (
-    MIRROR_MOVES,
-    MOVES,
-    WAITS_BEFORE,
-    Observed,
-    Step,
+from controller.domain.operation_abort import (
+    ABORTABLE,
+    ABORTABLE_SEEK,
+    NOT_ABORTABLE,
+    abortable_states,
     is_abortable,
-    next_step,
 )
+from controller.domain.operation_steps import MIRROR_MOVES, MOVES, Step
 from controller.domain.reshape import ChildPlan, ReshapeKind
 
 DEADLINE_MS = 60_000
