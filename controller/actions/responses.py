@@ -11,7 +11,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetJsonSchema
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from controller.domain.errors import Retryable, Terminal
+from controller.actions.operation_outcome import aborted
+from controller.domain.errors import Retryable
 from controller.domain.layout import SegmentLayout
 from controller.domain.operation import Operation, OperationState, ReservedChild
 from controller.domain.segment import Segment
@@ -110,13 +111,6 @@ class Response(Answer):
     def title(self) -> str | None:
         """Return the sentence for a dry run or an answer without rows; otherwise None, because the rows suffice."""
         return self.sentence() if self.dry_run or not self.rows() else None
-
-
-def aborted(operation_id: int | None, kind: str, topic: str, reason: str | None) -> Terminal:
-    """Return the error about an aborted operation; it is not raised here. `reason` None: the journal has no reason."""
-    return Terminal(
-        f"operation {operation_id} ({kind} of {topic}) was aborted: {reason or 'no reason is recorded'}"
-    )
 
 
 class CreatedSegment(BaseModel):

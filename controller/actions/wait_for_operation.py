@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import time
 
-from controller.actions.responses import aborted
 from controller.bootstrap import Application
 from controller.domain.errors import Retryable
-from controller.domain.operation import Operation, OperationState
+from controller.domain.operation import Operation
 from controller.store import leases
 from controller.store.journal import operations
 
@@ -20,13 +19,6 @@ def worker_is_up(app: Application) -> bool:
     """Return True if any worker holds a live lease."""
     with app.store.transaction() as tx:
         return bool(leases.live_leases(tx, "worker/"))
-
-
-def demand_done(operation: Operation) -> Operation:
-    """Return the operation unchanged, done or still in progress. Raises Terminal if it was aborted."""
-    if operation.state is OperationState.ABORTED:
-        raise aborted(operation.operation_id, operation.kind, operation.topic_name, operation.last_error)
-    return operation
 
 
 def run_to_its_end(app: Application, operation_id: int, timeout_seconds: float) -> Operation:

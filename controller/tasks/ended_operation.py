@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from controller.actions.operation_outcome import demand_done
 from controller.actions.responses import OperationDocument, operation_fields
-from controller.actions.wait_for_operation import demand_done
 from controller.domain.errors import InvalidInput
 from controller.domain.whole_numbers import from_digits
 from controller.store.journal import operations

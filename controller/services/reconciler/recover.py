@@ -113,7 +113,7 @@ def _restore_row(
     inserted the topic.
     """
     with store.transaction() as tx:
-        first_free = topic_name_reuse.first_free_segment_id(tx, topic)
+        first_free = topic_name_reuse.demand_free_name(tx, topic)
         return topics.insert_topic(
             tx,
             topic,

@@ -65,7 +65,7 @@ def intend_adopt(
         raise InvalidInput(f"the adoption of {adoption.name} names no topic; name a topic that exists")
 
     def write_intent() -> Operation:
-        first_id = topic_name_reuse.first_free_segment_id(tx, adoption.name) + len(adoption.old_topics)
+        first_id = topic_name_reuse.demand_free_name(tx, adoption.name) + len(adoption.old_topics)
         first = SegmentLayout.initial(
             adoption.segments, bucket_budget=adoption.bucket_budget, max_buckets=adoption.max_buckets, now=0
         )

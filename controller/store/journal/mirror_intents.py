@@ -44,7 +44,7 @@ def intend_attach(
             tx,
             name,
             data_plane=data_plane,
-            next_segment_id=topic_name_reuse.first_free_segment_id(tx, name),
+            next_segment_id=topic_name_reuse.demand_free_name(tx, name),
             actor=request.actor,
             policy=policy,
             properties=properties,

@@ -54,7 +54,7 @@ def intend_create(
     """
 
     def write_intent() -> Operation:
-        first_id = topic_name_reuse.first_free_segment_id(tx, name)
+        first_id = topic_name_reuse.demand_free_name(tx, name)
         first = SegmentLayout.initial(segments, bucket_budget=bucket_budget, max_buckets=max_buckets, now=0)
         topic = topics.insert_topic(
             tx,

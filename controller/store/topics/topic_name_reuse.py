@@ -12,9 +12,9 @@ _LAST_OF_NAME = """
 """
 
 
-def first_free_segment_id(tx: Connection, name: str) -> int:
-    """Return the first segment id that no deleted topic of this name has reserved; 0 for a name that was never used.
-    Raises TopicExists if a topic that is not deleted has the name.
+def demand_free_name(tx: Connection, name: str) -> int:
+    """Raise TopicExists if a topic that is not deleted has the name. Return the first segment id that no deleted topic of
+    this name has reserved; 0 for a name that was never used.
 
     If another topic uses the name before the caller's row is written, the database refuses that row.
     """

@@ -124,7 +124,7 @@ def insert_topic(
     properties: Mapping[str, str] | None = None,
 ) -> TopicRow:
     """Insert a topic in state creating and return its row. Raises InvalidInput for an invalid name, and TopicExists or LostRace (through a
-    constraint) if another topic used the name since `topic_name_reuse.first_free_segment_id`. The caller checks that `policy` fits the levels above.
+    constraint) if another topic used the name since `topic_name_reuse.demand_free_name`. The caller checks that `policy` fits the levels above.
 
     The policy history records `actor` for the policy.
     """
