@@ -21,6 +21,7 @@ from enum import StrEnum
 from controller.client.arguments import checks_arguments
 from controller.client.broken_log_reports import SuspectReports
 from controller.client.checkpoint import Checkpoint
+from controller.client.checkpoint_restore import restored
 from controller.client.closing import ClosesOnExit, close_and_deregister
 from controller.client.poll_loop import PollLoop
 from controller.client.position_reading import open_at, read_on
@@ -31,7 +32,6 @@ from controller.client.servers import Servers
 from controller.clock import to_ms
 from controller.dataplane.log_client import LogClient, LogMessage, Position, PositionReader
 from controller.domain.errors import (
-    Conflict,
     DataGone,
     DataPlaneUnavailable,
     InvalidInput,
@@ -428,42 +428,3 @@ def _follows(segment: ListedSegment, departed: ListedSegment) -> bool:
     Every later segment that shares keys with the departed segment is its descendant.
     """
     return segment.segment_id > departed.segment_id and segment.hash_range.overlaps(departed.hash_range)
-
-
-def restored(checkpoint: Checkpoint, layout: SegmentList) -> tuple[dict[int, Position | None], set[int]]:
-    """Return the positions of the checkpoint in the current segments that are not done, by segment id, and
-    the ids of the current segments that are done. Segments that were created after the checkpoint are read
-    from their beginning, None.
-
-    Raises Conflict for a checkpoint of another topic, or of an epoch later than the topic's; DataGone if a
-    segment is gone that was not read to its end; InvalidInput for a checkpoint that lacks a current segment
-    of its epoch.
-    """
-    if checkpoint.topic_id != layout.topic_id:
-        raise Conflict(
-            f"the checkpoint is of {checkpoint.topic} (topic {checkpoint.topic_id}), and {layout.topic} is topic {layout.topic_id}; start again without the checkpoint"
-        )
-    if checkpoint.epoch > layout.epoch:
-        raise Conflict(
-            f"the checkpoint is of epoch {checkpoint.epoch}, and {layout.topic} is at epoch {layout.epoch}, so its layout was restored from a backup; "
-            "start again without the checkpoint"
-        )
-    missing = sorted(checkpoint.positions.keys() - layout.segments.keys())
-    if missing:
-        raise DataGone(
-            f"segment(s) {', '.join(map(str, missing))} of {layout.topic} were deleted before they were read to their end; "
-            "start again at the earliest stored message, and create a checkpoint subscription that keeps the messages you need"
-        )
-    unnamed_ids = [
-        i
-        for i, segment in layout.segments.items()
-        if segment.created_epoch <= checkpoint.epoch
-        and i not in checkpoint.positions
-        and i not in checkpoint.done
-    ]
-    if unnamed_ids:
-        raise InvalidInput(
-            f"the checkpoint does not name segment {min(unnamed_ids)}, which existed at its epoch; give an earlier checkpoint"
-        )
-    positions = {i: checkpoint.positions.get(i) for i in layout.segments if i not in checkpoint.done}
-    return positions, set(checkpoint.done & layout.segments.keys())
