@@ -80,11 +80,15 @@ class Gates:
         Unsupported if the brokers have no topic policies, or if a barrier must be appended and the client library
         or the binary address is missing.
         """
-        self._demand_barrier_first(backing_topic, self._cursors.internal(backing_topic, deadline), deadline)
+        internal = self._cursors.internal(backing_topic, deadline)
+        self._demand_barrier_first(backing_topic, internal, deadline)
         # The rate is set first, so that it applies to every consumer that connects later. Consumers that are already
         # connected reconnect when the topic is reloaded below.
         self._set_rate(backing_topic, subscription, deadline)
-        self._admin.ask(topic_requests.create_cursor(backing_topic, subscription), deadline)
+        is_empty = is_closed_and_empty(internal)
+        self._admin.ask(
+            topic_requests.create_cursor(backing_topic, subscription, is_closed_and_empty=is_empty), deadline
+        )
         barrier = self._ensure_barrier(backing_topic, deadline)
         if barrier is not None:
             self._move_before(backing_topic, subscription, barrier, deadline)

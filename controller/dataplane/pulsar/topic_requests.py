@@ -24,6 +24,7 @@ FAILED = frozenset({500})
 PRECISE_BACKLOG = "?getPreciseBacklog=true"
 """Query of `stats` that makes the broker count the entries of each backlog."""
 _EARLIEST = {"ledgerId": -1, "entryId": -1, "partitionIndex": -1}
+_LATEST = {"ledgerId": 2**63 - 1, "entryId": 2**63 - 1, "partitionIndex": -1}
 _BROKERS_OWN = frozenset({"__compaction"})
 _NO_ENTRY = ":-1"
 """End of a position before the first entry of a ledger."""
@@ -65,13 +66,18 @@ def origin(ask: Ask, answer: Answer) -> LogOrigin | None:
     return LogOrigin.from_properties(answer.document)
 
 
-def create_cursor(backing_topic: str, subscription: str) -> Ask:
+def create_cursor(backing_topic: str, subscription: str, *, is_closed_and_empty: bool = False) -> Ask:
     """Return the request to create a subscription at the earliest position. An existing subscription keeps
     its position, and the response is EXISTS.
+
+    `is_closed_and_empty` is True for a terminated topic without entries, which has no earliest position: a
+    broker that has reloaded such a topic (seen with 4.2.4) creates the subscription but never answers. The
+    request then names the latest position, which is the same place.
     """
     purpose = f"subscribe {subscription!r} to {backing_topic}"
     path = f"{topic_path(backing_topic)}/subscription/{subscription_path(subscription)}"
-    return Ask("PUT", path, purpose, body=_EARLIEST, accept=EXISTS)
+    body = _LATEST if is_closed_and_empty else _EARLIEST
+    return Ask("PUT", path, purpose, body=body, accept=EXISTS)
 
 
 def terminate(backing_topic: str) -> Ask:

@@ -118,6 +118,18 @@ class TestOnABroker:
             assert list(reader.read(1)) == []
             assert reader.is_at_end()
 
+    def test_a_subscription_is_created_on_an_empty_sealed_log_that_was_reloaded(
+        self, here: PulsarTopic, plane: PulsarDataPlane, log: str
+    ) -> None:
+        """A 4.2.4 broker never answers a request to create it at the earliest position."""
+        plane.terminate_segment(log)
+        self.admin(here, "PUT", log, "unload")
+
+        plane.create_subscription(log, "later")
+
+        assert plane.list_subscriptions(log) == ["later", "s"]
+        assert plane.backlog(log, "later") == 0
+
     def test_messages_that_the_broker_removed_are_known_of(self, removing: PulsarTopic) -> None:
         here = removing
         with closing(PulsarDataPlane(here.access, call_timeout_seconds=20.0)) as plane:
