@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import Connection
 
 from controller.bundles.store import proposals as bundle_proposals
-from controller.bundles.store.proposals import PATIENCE_SECONDS, ProposalState
+from controller.bundles.store.proposals import STALE_AFTER_SECONDS, ProposalState
 from controller.domain.approval_states import ApprovalState
 from controller.domain.errors import Conflict
 from controller.store.approvals import ApprovalRow
@@ -29,7 +29,7 @@ def carry_out(tx: Connection, row: ApprovalRow) -> None:
     proposal = bundle_proposals.get_proposal(tx, row.subject_id)
     if is_approved and proposal.is_stale:
         raise Conflict(
-            f"proposal {row.subject_id} has waited longer than {PATIENCE_SECONDS / 60:g} minutes, and the load has changed since; propose "
+            f"proposal {row.subject_id} has waited longer than {STALE_AFTER_SECONDS / 60:g} minutes, and the load has changed since; propose "
             "again"
         )
     bundle_proposals.move(

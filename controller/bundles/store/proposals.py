@@ -22,7 +22,7 @@ from controller.store import approvals
 from controller.store.approvals import NewApproval
 from controller.store.postgres.clock import database_now
 
-PATIENCE_SECONDS = 3600.0
+STALE_AFTER_SECONDS = 3600.0
 """Seconds for which a proposal may wait for its approval, and then for its application. After that it is stale."""
 
 
@@ -108,7 +108,7 @@ class ProposalRow:
 
 STALE = f"""coalesce(
            CASE state WHEN 'proposed' THEN proposed_at WHEN 'approved' THEN approved_at END
-               < clock_timestamp() - make_interval(secs => {PATIENCE_SECONDS})
+               < clock_timestamp() - make_interval(secs => {STALE_AFTER_SECONDS})
            AND (claimed_until IS NULL OR claimed_until < clock_timestamp()), false)"""
 """SQL condition on a row of bundle_proposal: the proposal has waited too long, so its load figures are outdated.
 
@@ -172,7 +172,7 @@ _APPLIED = text(f"""
 _EXPIRE = text(f"""
     UPDATE cleave.bundle_proposal
        SET state = 'refused', claimed_by = NULL, claimed_until = NULL,
-           outcome = 'not done within {PATIENCE_SECONDS / 60:g} minutes of its approval: the load has changed since'
+           outcome = 'not done within {STALE_AFTER_SECONDS / 60:g} minutes of its approval: the load has changed since'
                      || CASE WHEN attempts > 0 THEN format('; attempts: %s; the last: %s', attempts,
                                                            coalesce(outcome, 'the result is not known'))
                              ELSE '' END
@@ -224,7 +224,7 @@ def supersede(tx: Connection, cluster: str, cycle_id: int) -> int:
     """Refuse proposals of the cluster that are in the state proposed and of another cycle than `cycle_id`, and end their approvals. Return
     the number of refused proposals.
 
-    In a namespace with mode approval, a proposal is refused only if it is stale (proposed longer than PATIENCE_SECONDS ago) or if cycle
+    In a namespace with mode approval, a proposal is refused only if it is stale (proposed longer than STALE_AFTER_SECONDS ago) or if cycle
     `cycle_id` has a proposal, of any kind, for a bundle with the same lower bound.
     """
     ids = tx.execute(_SUPERSEDE, {"cluster": cluster, "cycle_id": cycle_id}).scalars().all()
@@ -233,7 +233,7 @@ def supersede(tx: Connection, cluster: str, cycle_id: int) -> int:
 
 
 def expire_approved(tx: Connection, cluster: str) -> int:
-    """Refuse proposals in the state approved that were approved longer than PATIENCE_SECONDS ago and have no running claim; end their
+    """Refuse proposals in the state approved that were approved longer than STALE_AFTER_SECONDS ago and have no running claim; end their
     approvals. Return the number of refused proposals.
     """
     ids = tx.execute(_EXPIRE, {"cluster": cluster}).scalars().all()
@@ -263,7 +263,7 @@ def ask(tx: Connection, cluster: str) -> None:
                 row.action,
                 row.reason,
                 row.actor,
-                PATIENCE_SECONDS - (now - row.proposed_at).total_seconds(),
+                STALE_AFTER_SECONDS - (now - row.proposed_at).total_seconds(),
             )
             for row in waiting
         ],

@@ -26,7 +26,7 @@ from requests.auth import AuthBase
 
 from controller.clock import STEADY_CLOCK
 from controller.dataplane.pulsar.cluster_access import PulsarAccess
-from controller.dataplane.pulsar.errors import (
+from controller.dataplane.pulsar.http_errors import (
     closed,
     half_answer,
     late,

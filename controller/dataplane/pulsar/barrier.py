@@ -137,7 +137,7 @@ def append_barrier(connections: Connections, backing_topic: str, deadline: Deadl
     """
     import pulsar
 
-    from controller.dataplane.pulsar.binary import mapped, mapped_result
+    from controller.dataplane.pulsar.library_errors import mapped, mapped_result
 
     act, topic = f"append a barrier to {backing_topic}", full_name(backing_topic)
     results: list[pulsar.Result] = []

@@ -22,8 +22,9 @@ import pulsar
 
 from controller.dataplane.log_client import OutgoingMessage
 from controller.dataplane.pulsar.admin import Deadline
-from controller.dataplane.pulsar.binary import Connections, mapped, mapped_result
+from controller.dataplane.pulsar.binary import Connections
 from controller.dataplane.pulsar.bucket_slots import marks
+from controller.dataplane.pulsar.library_errors import mapped, mapped_result
 from controller.dataplane.pulsar.messages import EntryMarks, outgoing
 from controller.dataplane.pulsar.stored_entries import NOWHERE, SentBatch
 from controller.dataplane.pulsar.topic_end import TopicEnd

@@ -1,5 +1,4 @@
-"""Opens and closes connections of the binary protocol: within a call's deadline, closed in another thread,
-with errors mapped in one table.
+"""Opens and closes connections of the binary protocol: within a call's deadline, closed in another thread.
 
 The library retries for minutes. This module gives up at the call's deadline, and closes a connection that
 opens later. Producers share one `pulsar.Client`, and each reader has its own: the library (3.13, C++ 4.2)
@@ -12,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
 from typing import Any, Protocol, TypeVar
@@ -23,16 +22,11 @@ import pulsar
 from controller.dataplane.pulsar.admin import Deadline
 from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.dataplane.pulsar.encryption import decrypting, encrypting
-from controller.dataplane.pulsar.errors import closed
+from controller.dataplane.pulsar.http_errors import closed
 from controller.domain.errors import (
     CleaveError,
     DataPlaneTimeout,
     DataPlaneUnavailable,
-    InvalidInput,
-    SegmentNotFound,
-    SegmentTerminated,
-    SubscriptionNotFound,
-    Terminal,
     Unsupported,
 )
 
@@ -46,51 +40,6 @@ class Closable(Protocol):
     """A producer, consumer, reader or client."""
 
     def close(self) -> None: ...
-
-
-_TABLE: Mapping[type[Exception], tuple[type[CleaveError], str]] = {
-    pulsar.TopicTerminated: (SegmentTerminated, "look up the layout again and send to its successors"),
-    pulsar.TopicNotFound: (SegmentNotFound, "it was deleted or never created: look up the layout again"),
-    pulsar.SubscriptionNotFound: (SubscriptionNotFound, "create the subscription first"),
-    pulsar.Timeout: (DataPlaneTimeout, "no answer in time: check the state before repeating"),
-    pulsar.AuthenticationError: (
-        Terminal,
-        "the broker does not accept the credentials: set CLEAVE_PULSAR_TOKEN",
-    ),
-    pulsar.AuthorizationError: (Terminal, "the token's role may neither produce nor consume here: grant it"),
-    pulsar.CryptoError: (
-        InvalidInput,
-        "messages are not sent without encryption: set CLEAVE_PULSAR_ENCRYPTION_PUBLIC_KEY_FILE to a public key, PEM",
-    ),
-    pulsar.InvalidUrl: (InvalidInput, "correct CLEAVE_PULSAR_SERVICE_URL"),
-    pulsar.InvalidTopicName: (InvalidInput, "rename the topic"),
-    pulsar.InvalidConfiguration: (InvalidInput, "correct the settings of this client"),
-    pulsar.MessageTooBig: (InvalidInput, "send smaller messages, or raise the broker's maxMessageSize"),
-    pulsar.IncompatibleSchema: (
-        Terminal,
-        "the namespace enforces a schema: turn schemaValidationEnforced off, or produce with that schema",
-    ),
-    pulsar.NotAllowedError: (Terminal, "the namespace's policies forbid it"),
-    pulsar.UnsupportedVersionError: (Unsupported, "this broker is too old: Cleave needs Pulsar 3.0 or newer"),
-}
-"""Errors of the library, mapped to Cleave's errors and the next step. Errors that are not listed count as an
-outage and are retried.
-"""
-
-
-def mapped(error: Exception, purpose: str) -> CleaveError:
-    """Return Cleave's error for an error of the client library; DataPlaneUnavailable for an error that
-    `_TABLE` does not list.
-    """
-    kind, advice = _TABLE.get(type(error), (DataPlaneUnavailable, "try again"))
-    text = f"{purpose}: {type(error).__name__}; {advice}"
-    return SegmentTerminated(text, delay_seconds=0.0) if kind is SegmentTerminated else kind(text)
-
-
-def mapped_result(result: pulsar.Result, purpose: str) -> CleaveError:
-    """Return Cleave's error for the result code of an asynchronous call, as `mapped` does."""
-    kind = getattr(pulsar, result.name, None)
-    return mapped(kind() if isinstance(kind, type) else RuntimeError(result.name), purpose)
 
 
 class Connections:

@@ -11,8 +11,9 @@ import pulsar
 
 from controller.dataplane.pulsar.admin import Deadline
 from controller.dataplane.pulsar.barrier import unreadably_encrypting
-from controller.dataplane.pulsar.binary import Connections, mapped
+from controller.dataplane.pulsar.binary import Connections
 from controller.dataplane.pulsar.cursors import Cursors
+from controller.dataplane.pulsar.library_errors import mapped
 from controller.domain.errors import SegmentNotFound, SegmentTerminated
 from controller.domain.gate_states import FenceState
 from controller.domain.pulsar_names import full_name

@@ -32,7 +32,7 @@ from controller.dataplane.pulsar.admin import AdminCalls, Ask, Deadline
 from controller.dataplane.pulsar.barrier import ENTRIES, Barrier, append_barrier, barrier_of
 from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.dataplane.pulsar.cursors import Cursors, is_closed_and_empty
-from controller.dataplane.pulsar.errors import late
+from controller.dataplane.pulsar.http_errors import late
 from controller.dataplane.pulsar.names import cursor_name, subscription_path, topic_path
 from controller.dataplane.pulsar.stored_entries import NOWHERE, place_told, places_forwards
 from controller.domain.errors import DataGone, SegmentNotFound, Unsupported

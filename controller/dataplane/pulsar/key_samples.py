@@ -20,8 +20,9 @@ from controller.dataplane.optional_abilities import LONGEST_KEY_BYTES, KeySample
 from controller.dataplane.pulsar import topic_requests
 from controller.dataplane.pulsar.admin import AdminCalls, Ask, Deadline
 from controller.dataplane.pulsar.barrier import is_barrier
-from controller.dataplane.pulsar.binary import Connections, mapped
+from controller.dataplane.pulsar.binary import Connections
 from controller.dataplane.pulsar.cluster_access import PulsarAccess
+from controller.dataplane.pulsar.library_errors import mapped
 from controller.dataplane.pulsar.messages import ends_its_entry, key_of, position_of
 from controller.dataplane.pulsar.stored_entries import places_backwards
 from controller.domain.errors import SegmentNotFound, SegmentTerminated

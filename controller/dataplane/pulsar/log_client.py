@@ -27,7 +27,7 @@ from controller import telemetry
 from controller.dataplane.log_client import OutgoingMessage, Ownership, Position
 from controller.dataplane.pulsar.admin import AdminCalls, Deadline
 from controller.dataplane.pulsar.batch_sender import MAX_BATCH_MESSAGES, BatchSender
-from controller.dataplane.pulsar.binary import Connections, mapped
+from controller.dataplane.pulsar.binary import Connections
 from controller.dataplane.pulsar.broker_versions import demand_readable
 from controller.dataplane.pulsar.bucket_reader import BUCKET_PREFETCH_MESSAGES, BucketReader
 from controller.dataplane.pulsar.bucket_slots import demand_on_ring
@@ -42,6 +42,7 @@ from controller.dataplane.pulsar.cursors import (
     Holder,
     ownership_text,
 )
+from controller.dataplane.pulsar.library_errors import mapped
 from controller.dataplane.pulsar.position_reader import PulsarPositionReader
 from controller.dataplane.pulsar.queue_reader import AGAIN_MS, QUEUE_PREFETCH_MESSAGES, PulsarQueueReader
 from controller.dataplane.pulsar.reader import PREFETCH_MESSAGES, PulsarReader

@@ -24,10 +24,11 @@ from controller import telemetry
 from controller.dataplane.log_client import LogMessage, Position
 from controller.dataplane.pulsar.admin import Deadline
 from controller.dataplane.pulsar.barrier import is_barrier
-from controller.dataplane.pulsar.binary import Connections, mapped
+from controller.dataplane.pulsar.binary import Connections
 from controller.dataplane.pulsar.cursors import Cursors
 from controller.dataplane.pulsar.drain_query_pace import DrainCheck
 from controller.dataplane.pulsar.encryption import is_unreadable, unreadable
+from controller.dataplane.pulsar.library_errors import mapped
 from controller.dataplane.pulsar.message_intake import Intake
 from controller.dataplane.pulsar.message_runs import Messages, Run, RunQueue, runs
 from controller.dataplane.pulsar.reader_stall import STALL_SECONDS, SubscriptionStall

@@ -16,7 +16,7 @@ from typing import Any
 from controller.dataplane.pulsar.admin import AdminCalls, Ask, Deadline
 from controller.dataplane.pulsar.broker_versions import VERSION, holds_gates
 from controller.dataplane.pulsar.cluster_access import PulsarAccess
-from controller.dataplane.pulsar.errors import UnknownAddress, refusal
+from controller.dataplane.pulsar.http_errors import UnknownAddress, refusal
 from controller.dataplane.pulsar.names import namespace_path
 from controller.dataplane.pulsar.topic_requests import GONE
 from controller.domain.errors import Unsupported

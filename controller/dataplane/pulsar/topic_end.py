@@ -16,7 +16,7 @@ from typing import Any
 
 from controller.dataplane.pulsar.admin import Deadline
 from controller.dataplane.pulsar.cursors import Cursors
-from controller.dataplane.pulsar.errors import late
+from controller.dataplane.pulsar.http_errors import late
 from controller.dataplane.pulsar.stored_entries import (
     SentBatch,
     StoredPart,

@@ -18,7 +18,7 @@ from controller.dataplane.layout_keeper import LayoutKeeper, LogCheck, segment_l
 from controller.dataplane.load_settings import LoadSettings
 from controller.dataplane.pulsar.admin import AdminCalls, Answer, Ask, may_be_under_way
 from controller.dataplane.pulsar.cluster_access import PulsarAccess
-from controller.dataplane.pulsar.errors import UnknownAddress
+from controller.dataplane.pulsar.http_errors import UnknownAddress
 from controller.dataplane.pulsar.names import subscription_path
 from controller.dataplane.pulsar.topic_requests import namespace_of_topic, unreadable
 from controller.dataplane.pulsar_load.load import PulsarLoad

@@ -1,7 +1,9 @@
 """Cooldowns: the time after an action in which no other action of the same kind begins.
 
 There are three: for splits, merges and rebuckets. A cooldown counts from the start of the last action, which may
-still be running. Each lane checks its own cooldown, and a refusal names the instant at which the cooldown ends.
+still be running. Each lane checks its own cooldown, and a refusal names the instant at which the cooldown ends. The load
+plan of the profile `adaptive` has no cooldowns, because it prices actions instead (`adaptive`), and a merge also waits
+after a split (`pip483.merge_conditions`).
 """
 
 from __future__ import annotations

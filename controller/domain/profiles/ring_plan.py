@@ -8,7 +8,7 @@ remembered ticks exceeds the cost of sealing the run.
 
 The module computes with numbers only: loads are shares of a segment's capacity, widths are shares of the ring,
 costs are segment-seconds (the cost of one segment for one second). `adaptive` creates the members from an
-evaluation input, and actions from the runs. `run_prices` has the prices.
+evaluation input, and actions from the runs; it also keeps the plan within `max_segments`. `run_prices` has the prices.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ def intend_subscription_create(
 
 def intend_subscription_delete(tx: Connection, topic_id: int, name: str, request: Request) -> Intent:
     """Set the subscription to deleting, raise the subscription version, and write the intent to delete its cursors. Logs created
-    afterwards have no cursor of it.
+    afterwards have no cursor of it. Connected consumers do not prevent the deletion.
 
     A repeated request key returns the first operation. Raises TopicNotFound, TopicNotLive, SubscriptionNotFound, and Conflict if the
     subscription is being deleted already, or if the request key was used for another subscription or kind of operation.

@@ -15,7 +15,7 @@ from controller.bundles.services.balancer.apply import (
 from controller.bundles.services.balancer.merges import merges
 from controller.bundles.services.balancer.propose import ProposedCycle, propose
 from controller.bundles.services.balancer.replay import Replay, replay
-from controller.bundles.services.balancer.verify import verify
+from controller.bundles.services.balancer.verify_applied import verify
 
 __all__ = [
     "ActReport",

@@ -34,7 +34,7 @@ from controller.bundles.store import namespaces as bundle_namespaces
 from controller.bundles.store import proposals as bundle_proposals
 from controller.bundles.store.cycles import StateRow
 from controller.bundles.store.namespaces import BalancingMode, NamespaceRow
-from controller.bundles.store.proposals import PATIENCE_SECONDS, ProposalKind, ProposalRow, ProposalState
+from controller.bundles.store.proposals import STALE_AFTER_SECONDS, ProposalKind, ProposalRow, ProposalState
 from controller.clock import to_ms
 from controller.store.postgres.clock import database_now
 from controller.store.postgres.engine import Store
@@ -139,7 +139,7 @@ def _read(tx: Connection, cluster: str, settings: BalanceSettings) -> _Stored:
         state=bundle_cycles.get_state(tx, cluster),
         cluster=_cluster(tx, cluster, namespaces),
         remembered=bundle_proposals.applied_within(tx, cluster, ProposalKind.UNLOAD, remembered),
-        done=bundle_proposals.applied_within(tx, cluster, ProposalKind.UNLOAD, PATIENCE_SECONDS),
+        done=bundle_proposals.applied_within(tx, cluster, ProposalKind.UNLOAD, STALE_AFTER_SECONDS),
         under_way=bundle_proposals.under_way(tx, cluster),
     )
 

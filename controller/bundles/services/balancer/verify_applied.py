@@ -16,7 +16,7 @@ from controller.store.postgres.engine import Store
 
 log = telemetry.get_logger(__name__)
 
-PATIENCE_SECONDS = 300.0
+OWNER_WAIT_SECONDS = 300.0
 """Seconds for which a bundle without an owner after its unload may wait for the lookup of a client."""
 _CLAIM_SECONDS, _AGAIN_SECONDS, _AT_ONCE = 120.0, 20.0, 100
 
@@ -26,7 +26,7 @@ def verify(store: Store, reader: BundleReader, *, claimant: str) -> list[ActRepo
     for each.
 
     A split is verified if every cut is a boundary. An unload is verified if the destination owns its bundle, or if no broker does after
-    PATIENCE_SECONDS; without a destination, as soon as the source does not own the bundle. An unload that waits for an owner, or a
+    OWNER_WAIT_SECONDS; without a destination, as soon as the source does not own the bundle. An unload that waits for an owner, or a
     proposal whose broker does not answer, stays applied and is read again after 20 s. In all other cases, including other errors of
     reading, the proposal fails. Raises StoreUnavailable, and LostRace if another process has changed a claimed proposal.
     """
@@ -83,14 +83,14 @@ def _look_at_owner(reader: BundleReader, row: ProposalRow, now: datetime) -> tup
     """Return the state of an unload, judged by the present owner of its bundle, and the outcome as a text.
 
     With a destination: VERIFIED if the destination owns the bundle, FAILED if another broker, the source included, does; while no broker
-    does, APPLIED for PATIENCE_SECONDS after the unload and then VERIFIED. Without a destination: FAILED if the source owns the bundle,
+    does, APPLIED for OWNER_WAIT_SECONDS after the unload and then VERIFIED. Without a destination: FAILED if the source owns the bundle,
     otherwise VERIFIED. `now` is the database's time, as are the times of the proposal. Raises the errors of the reader.
     """
     first = [name for name in (row.destination, row.broker) if name]
     owner = reader.owner(row.bundle, first=first)
     if owner is None:
         age = now - (row.applied_at or row.changed_at)
-        if row.destination is not None and age.total_seconds() < PATIENCE_SECONDS:
+        if row.destination is not None and age.total_seconds() < OWNER_WAIT_SECONDS:
             return ProposalState.APPLIED, "no client has looked it up since"
         return ProposalState.VERIFIED, "released; no client has looked it up since"
     if owner == row.broker:

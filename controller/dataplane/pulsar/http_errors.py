@@ -1,7 +1,7 @@
 """Maps a broker's refusals and network failures to errors, in one table each.
 
 Every response becomes Retryable with a delay, or Terminal with a sentence that contains the action, the
-status, the broker's reason and the next step. No other module of this package interprets errors.
+status, the broker's reason and the next step. `library_errors` does the same for the binary protocol.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from email.utils import format_datetime
 
 import pytest
 
-from controller.dataplane.pulsar.errors import LONGEST_DELAY_SECONDS, refusal
+from controller.dataplane.pulsar.http_errors import LONGEST_DELAY_SECONDS, refusal
 from controller.domain.errors import (
     CleaveError,
     Conflict,
