@@ -85,8 +85,8 @@ def _highest(
     run: Simulation, load: Floats, stretch: Stretch, end: int, cell_ms: int
 ) -> Iterator[tuple[int, int, float]]:
     """Yield the highest load of each segment of a stretch in each cell, as segment id, number of the cell and load. `load[step]` is the
-    topic's load in segments' capacities. The stretch ends before step `end`. Cells are numbered from the Unix epoch. A cell without a
-    step of the stretch has load 0.
+    topic's load in segments' capacities. The stretch ends before step `end`. Cells are numbered from the Unix epoch. A step counts only
+    in the cell in which it begins; a cell in which no step of the stretch begins has load 0.
     """
     span = slice(stretch.begins, end)
     loads = load[span, None] * run.spread.shares(stretch.ranges, span)

@@ -176,9 +176,9 @@ def answers(
 
 
 def _answer_batch(loads: Sequence[Load], question: Question, done: Done) -> pa.RecordBatch:
-    """Return the result rows (`RESULTS`) of the loads, in the order of the loads. The least costs of loads with the same steps and limits
-    are computed together. If the simulation of any case of a load raises an error, the load has a single row with this error. `done` is a
-    progress callback, called with 1 after each simulation.
+    """Return the result rows (`RESULTS`) of the loads, in the order of the loads: one row for each case of a load's part of the question.
+    If a case raises an error, the load has instead a single row with this error. The least costs of cases with the same steps and limits
+    are computed together; their errors are raised. `done` is called with 1 after each simulation.
     """
     rows: list[dict[str, Any]] = []
     groups: dict[tuple[int, ...], list[tuple[int, Floats]]] = defaultdict(list)

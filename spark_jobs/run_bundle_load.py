@@ -75,10 +75,10 @@ _JUDGED = (
 def compute(
     spark: SparkSession, report_urls: Mapping[str, Sequence[str]], scratch_url: str, window: ReportWindow
 ) -> dict[str, pa.Table]:
-    """Return the rows to write, by name: boundaries, bundles, namespaces, brokers, clusters, and hot_topics, the topics of bundles above
-    a limit. `silent` has the result of `build_reports`, and `uncut` that of `build_unsound_boundaries`, which show the excluded input.
-    Only clusters with a complete, sound report of a broker in the window have rows, except in `silent` and `uncut`; so without such a
-    report the other tables are empty.
+    """Return the rows to write, by name. `boundaries`, `bundles` and `namespaces` have only rows that differ from the stored rows, `brokers`
+    those with a report later than the stored report and those that are gone; `clusters` has every cluster, and `hot_topics` the topics of
+    bundles above a limit. Only clusters with a complete, sound report of a broker in the window have such rows. `silent` (`build_reports`)
+    has a row for each broker with a report in the window, and `uncut` (`build_unsound_boundaries`) the namespaces with excluded boundaries.
 
     `report_urls` are the files of each kind of `REPORTS`; every kind must be a key, but may have no files. Reads the tables of `BASELINE`
     below the scratch URL, where each must exist, and writes the figures of every bundle there as `judged`, which replaces an earlier result.

@@ -150,8 +150,8 @@ def simulate(
     series: LoadSeries, rule: Rule, conditions: Conditions | None = None, *, ask_always: bool = False
 ) -> Simulation:
     """Run the rule on the series and return the course. `conditions` None stands for the default conditions. `ask_always`:
-    evaluate at every tick even a reactive rule, which gives the same actions. Raises InvalidInput for times that are not
-    multiples of the series' step, or a tick that is not a multiple of a report; InvalidLayoutChange for a wrong number of
+    evaluate at every tick even a reactive rule, which gives the same actions. Raises InvalidInput unless the tick, the window and a
+    report are multiples of the series' step, and the tick of a report; InvalidLayoutChange for a wrong number of
     initial segments; SegmentNotFound or InvalidLayoutChange for an action that does not fit the layout; and
     InvariantViolated for an action on a segment in a running reshape.
     """

@@ -320,10 +320,11 @@ class KeyedWork(OneProcess, ClosesOnExit):
         self._report(partial(self._on_opening, lane, answer))
 
     def _on_opening(self, lane: _Lane, answer: Opening | Exception) -> None:
-        """Record the worker's answer, put the bucket in trouble if its counts say so, and schedule the
-        messages that waited for the answer.
+        """Record the worker's answer, put the bucket in trouble if too many processes in a row began to read it at the same message
+        (`Opening.is_troubled`), and schedule the messages that waited for the answer.
 
-        After an error, have the query repeated after a growing delay.
+        After an error, keep the error's text as a reason of the bucket (`no_answer_reason`), and have the query repeated after a growing
+        delay; the messages still wait.
         """
         if isinstance(answer, Exception):
             lane.no_answer_reason = f"cannot read the stored delivery counts: {answer}"

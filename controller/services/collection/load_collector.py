@@ -277,9 +277,8 @@ class LoadCollector(Stoppable):
 
 
 def _is_valid(counters: Counters) -> bool:
-    """Return True if all counters and the instant are from 0 to 2^63 - 1, and the number of producers from 0 to 2^31 -
-    1. Otherwise log a warning and return False: invalid values of one log would prevent the landing of all other
-    samples.
+    """Return True if all counters and the instant are from 0 to 2^63 - 1, and the number of producers is unknown (None) or from 0 to 2^31 -
+    1. Otherwise log a warning and return False: invalid values of one log would prevent the landing of all other samples.
     """
     if (
         all(
@@ -296,7 +295,9 @@ def _is_valid(counters: Counters) -> bool:
     ):
         return True
     log.warning(
-        "counters set aside: not from 0 to 2^63", backing_topic=counters.backing_topic, source=counters.source
+        "counters set aside: outside their range",
+        backing_topic=counters.backing_topic,
+        source=counters.source,
     )
     return False
 

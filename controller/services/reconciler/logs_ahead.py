@@ -138,12 +138,12 @@ def recover_or_hold(
     finding: Finding,
     actor: str,
 ) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
-    """Rebuild the layout from the logs and return the finding; or hold the topic and return the finding with an
-    error; or return the logs that must be terminated first, and no finding. Log what was done.
+    """Rebuild the layout from the logs and return the finding; or hold the topic and return the finding with an error; or, if logs must be
+    terminated first, hold the topic and return these logs and no finding. A rebuild is logged, and so is a hold, but not one until logs
+    are terminated, nor one for the reason that already holds the topic.
 
-    The topic is held if the plan has problems, because the logs' records do not determine a layout, or if a runner
-    may still work on the topic. If logs must be terminated, the topic is held and nothing is rebuilt in this round.
-    The caller holds the lock of the topic row.
+    The topic is held with an error if the plan has problems, because the logs' records do not determine a layout, or if a runner may still
+    work on the topic. Raises the errors of `recovered_layout.commit`. The caller holds the lock of the topic row.
     """
     planned, reason = recovered.plan, finding.reason or ""
     busy_reason = recovered_layout.why_not_idle(tx, topic, call_timeout_seconds=plane.call_timeout_seconds)

@@ -126,10 +126,11 @@ def aggregate(
     rates: pa.Schema,
 ) -> tuple[pa.Table, pa.Table]:
     """Return the rates of the window in the schema `rates`, one row per segment, and its sources in the schema HEARD_SCHEMA. `samples` have
-    COLUMNS. Samples with a missing value are ignored, and samples that are not valid are counted for their source only. A row is computed
-    from intervals between two samples of one source and reader; of several readers, from the reader whose intervals cover most of the
-    window. A segment without an interval that overlaps the window has no row; a segment without a usable interval, because counters
-    decreased within or next to each, has a row with null rates.
+    COLUMNS. Samples with a missing value are ignored, and samples that are not valid are counted for their source only. A row is
+    computed from the usable intervals between two consecutive samples of one source and reader; of several readers, from the reader
+    whose usable intervals cover most of the window. An interval is usable if no counter decreased in it, nor next to it by more than a
+    tenth (`MIN_DECREASE_RATIO`) of the increase in it. A segment without an interval that overlaps the window has no row; a segment
+    without a usable interval has a row with null rates and `covered_ms` 0.
 
     Creates temporary tables in the transaction, and drops them before it returns.
     """

@@ -145,9 +145,10 @@ def _write_history(
     steps: Sequence[LayoutStep],
     operations: OperationByEpoch,
 ) -> None:
-    """Write the history after the epoch of `topic`, the row before this change, up to the epoch of the
-    layout. A step that an operation requested has a row with this operation. All other steps and gaps are in
-    `mirrored` rows: such a step in one row with the gap before it, any other gap in a row of its own.
+    """Write the history after the epoch of `topic`, the row before this change, up to the epoch of the layout. A step that an operation
+    requested has a row with this operation, whose epoch is set to that of the step. All other steps and gaps are in `mirrored` rows:
+    such a step in one row with the gap before it, any other gap in a row of its own. `operations` are by the epoch of the step, `steps`
+    in the order of their epochs.
     """
     written_epoch = topic.epoch
     for step in steps:

@@ -123,10 +123,12 @@ def insert_topic(
     policy: PolicyOverride | None = None,
     properties: Mapping[str, str] | None = None,
 ) -> TopicRow:
-    """Insert a topic in state creating and return its row. Raises InvalidInput for an invalid name, and TopicExists or LostRace (through a
-    constraint) if another topic used the name since `topic_name_reuse.demand_free_name`. The caller checks that `policy` fits the levels above.
+    """Insert a topic in state creating and return its row. `next_segment_id` is the first id that the creation does not reserve; the first
+    segments have the ids below, from the result of `topic_name_reuse.demand_free_name` or above. Raises InvalidInput for an invalid
+    name. If another topic used the name since that call, a constraint is broken, for which `Store.transaction` raises TopicExists or
+    LostRace. The caller checks that `policy` fits the levels above.
 
-    The policy history records `actor` for the policy.
+    The policy history records `actor` for the policy; without a policy `actor` is not used.
     """
     columns = {
         "name": demand_topic(name),

@@ -26,7 +26,7 @@ MAX_BUNDLES = 65_536
 class NamespaceBundles:
     """n + 1 rising boundaries from 0x00000000 to 0xffffffff; bundle i lies between boundaries i and i + 1.
 
-    Raises InvalidInput or InvalidRange at construction for any other list.
+    Raises InvalidRange at construction for any other list, and InvalidInput for an invalid name of the namespace.
     """
 
     namespace: str

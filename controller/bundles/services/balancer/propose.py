@@ -156,7 +156,9 @@ def _next_state(snapshot: Snapshot, outcome: CycleOutcome) -> CycleState:
 
 
 def _split_proposal(split: ChosenSplit) -> NewProposal:
-    """Return the split as a proposal, with the reading that caused it as the reason and the load of each part in `detail`."""
+    """Return the split as a proposal. The reason is the reading that caused the split; `detail` has the algorithm, the load of each part,
+    and the refusals of cuts that were not made (`left_undone`).
+    """
     because, plan = split.because, split.plan
     parts = [
         {
