@@ -8,8 +8,7 @@ because their ranges have no log that accepts writes.
 
 A claim is a term and an expiry by the database's clock. A data-plane call is made only while the claims will
 outlive it, and a takeover waits for the expiry plus the longest call, so two runners never act at the same
-time. A write of a stale runner is refused (FencedOut). Errors before the fence lead to an abort; errors after
-it lead to another attempt, never to an abort.
+time. A write of a stale runner is refused (FencedOut). `after_a_failure` decides what happens after a failed step.
 """
 
 from __future__ import annotations
@@ -39,9 +38,9 @@ from controller.domain.errors import (
 )
 from controller.domain.next_step import Observed, next_step, why_aborted
 from controller.domain.operation import Operation, OperationState
-from controller.domain.operation_abort import NOT_ABORTABLE, can_give_up
 from controller.domain.operation_steps import Step
 from controller.services.operation_runner import backoff
+from controller.services.operation_runner.after_a_failure import Reaction, after_failure
 from controller.services.operation_runner.context import Outcome, RunnerContext
 from controller.services.operation_runner.log_steps import LogSteps, ObservedOperation, StepResults
 from controller.services.operation_runner.mirror_steps import MirrorSteps
@@ -494,11 +493,9 @@ class OperationSet:
         """Handle an error of an operation, and discard its observation. Does nothing else if the operation
         has an outcome.
 
-        FencedOut ends the operation here. After a lost race (HeldUp included) the step is tried again after a pause;
-        at the `LOST_RACES_IN_A_ROW`th in a row, the operation is deferred. A final error makes the next step an
-        abort if that is still possible; a terminal error of the last action makes the operation finish without this
-        action. Any other error defers the operation. UnmanagedLog also marks the topic as
-        unverified, because the journal may be older than the logs.
+        `after_a_failure` decides whether the step is tried again, or the operation ends here, is deferred, is aborted
+        next or finishes without its last action. UnmanagedLog also marks the topic as unverified, because the journal
+        may be older than the logs.
         """
         last_observation, member.observed = member.observed, None
         if member.outcome is not None:
@@ -506,26 +503,27 @@ class OperationSet:
         if isinstance(error, UnmanagedLog):  # the journal may be older than its logs
             with self._context.store.single_statement() as tx:
                 held_topics.doubt(tx, [member.operation.topic_id])
-        if isinstance(error, FencedOut):
+        reaction, delay_seconds = after_failure(
+            error,
+            member.operation,
+            last_observation,
+            self._context.call_timeout_seconds,
+            lost_races=member.lost_races,
+            is_aborted_next=bool(member.abort_reason),
+            is_action_left_out=bool(member.left_undone),
+        )
+        if reaction is Reaction.LEAVE:
             self._end_as_taken_over(member, error)
-        elif isinstance(error, LostRace) and member.lost_races + 1 < backoff.LOST_RACES_IN_A_ROW:
+        elif reaction is Reaction.TRY_AGAIN:
             member.lost_races += 1
-            pause_seconds = backoff.pause_seconds(error.delay_seconds, member.lost_races)
-            member.ready_at = self._context.clock.monotonic_seconds() + pause_seconds
-        elif (
-            not member.abort_reason
-            and can_give_up(member.operation)
-            and _is_final(error, member, last_observation)
-        ):
+            member.ready_at = self._context.clock.monotonic_seconds() + delay_seconds
+        elif reaction is Reaction.ABORT:
             member.abort_reason = str(error)
-        elif isinstance(error, Terminal) and _may_finish_without(member):
+        elif reaction is Reaction.FINISH_WITHOUT:
             member.left_undone = str(error)
         else:
-            now, operation = self._context.clock.monotonic_seconds(), member.operation
-            delay_seconds = backoff.delay_seconds(
-                error, operation.attempts, self._context.call_timeout_seconds, is_closed=_is_closed(operation)
-            )
-            late_seconds = self._context.in_progress.late_seconds(operation.operation_id, now)
+            now = self._context.clock.monotonic_seconds()
+            late_seconds = self._context.in_progress.late_seconds(member.operation_id, now)
             self._defer(member, str(error), max(delay_seconds, late_seconds))
 
     def _defer(self, member: _Member, reason: str, delay_seconds: float) -> None:
@@ -660,24 +658,6 @@ def _halves(members: Sequence[_Member]) -> tuple[Sequence[_Member], Sequence[_Me
     return members[: len(members) // 2], members[len(members) // 2 :]
 
 
-def _is_final(error: CleaveError, member: _Member, last_observation: Observed | None) -> bool:
-    """Return True if another attempt is useless: after a terminal error, or if the data plane is unavailable
-    after the deadline of an operation that no deadline ends while it waits. Without `last_observation` the
-    deadline counts as not passed.
-    """
-    is_late = last_observation is not None and last_observation.now_ms >= member.operation.deadline_at_ms
-    is_patient = member.operation.kind in NOT_ABORTABLE
-    return isinstance(error, Terminal) or (is_patient and is_late and isinstance(error, DataPlaneUnavailable))
-
-
-def _may_finish_without(member: _Member) -> bool:
-    """Return True if only the last action is refused, of an operation that is already committed or being aborted,
-    and no action was left out before. The journal records the action that is left out.
-    """
-    is_last = member.operation.state in (OperationState.COMMITTED, OperationState.ABORTING)
-    return is_last and not member.left_undone
-
-
 def _left_undone(member: _Member) -> dict[str, object]:
     """Return the journal's detail about the action that was left out; empty if none was."""
     return {"left undone": member.left_undone} if member.left_undone else {}
@@ -687,11 +667,6 @@ def _urgency(transition: Transition) -> tuple[int, str]:
     """Return the sort key of a transition: steps past the fence first, then the other steps by name."""
     step, _ = transition
     return (_URGENCY.index(step) if step in _URGENCY else len(_URGENCY)), step.value
-
-
-def _is_closed(operation: Operation) -> bool:
-    """Return True if ranges may have no log that accepts writes until the operation commits."""
-    return operation.state in (OperationState.FENCING, OperationState.FENCED) and operation.kind.succeeds_logs
 
 
 def _is_own_reshape(operation: Operation) -> bool:

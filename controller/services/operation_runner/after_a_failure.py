@@ -1,0 +1,95 @@
+"""What happens to an operation after a failed step: the step is tried again, the operation is aborted, deferred or
+finished without its last action, or the runner leaves it.
+
+An operation is aborted only while it can be given up (`can_give_up`). After its fence is announced, errors lead to
+another attempt. `backoff` computes the delays, and `operation_set` does what is decided here.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import NamedTuple
+
+from controller.domain.errors import CleaveError, DataPlaneUnavailable, FencedOut, LostRace, Terminal
+from controller.domain.next_step import Observed
+from controller.domain.operation import Operation, OperationState
+from controller.domain.operation_abort import NOT_ABORTABLE, can_give_up
+from controller.services.operation_runner import backoff
+
+
+class Reaction(StrEnum):
+    """What the runner does with an operation after an error."""
+
+    LEAVE = "leave"
+    """End the run for this operation: its claim is lost."""
+    TRY_AGAIN = "try-again"
+    """Try the step again after a pause, under the same claim."""
+    ABORT = "abort"
+    """Make the abort the next step."""
+    FINISH_WITHOUT = "finish-without"
+    """Finish without the last action. The journal records the action that is left out."""
+    DEFER = "defer"
+    """Record the error and release the claim until the next attempt is due."""
+
+
+class AfterFailure(NamedTuple):
+    """The reaction to an error, and the seconds until the step is tried again or the next attempt is due; 0 for the
+    other reactions.
+    """
+
+    reaction: Reaction
+    delay_seconds: float = 0.0
+
+
+def after_failure(
+    error: CleaveError,
+    operation: Operation,
+    last_observation: Observed | None,
+    call_timeout_seconds: float,
+    *,
+    lost_races: int,
+    is_aborted_next: bool,
+    is_action_left_out: bool,
+) -> AfterFailure:
+    """Return what the runner does with the operation after the error of a step.
+
+    FencedOut: leave. A lost race (HeldUp included): try again; at the `LOST_RACES_IN_A_ROW`th in a row, defer. A final
+    error (`_is_final`): abort if that is still possible. A terminal error of the last action: finish without this
+    action. Any other error: defer.
+
+    `last_observation`: None if the operation was not observed since its last step. `lost_races`: number of consecutive
+    lost races before this error. `is_aborted_next`: an earlier error made the abort the next step already.
+    `is_action_left_out`: the operation finishes without its last action already.
+    """
+    if isinstance(error, FencedOut):
+        return AfterFailure(Reaction.LEAVE)
+    if isinstance(error, LostRace) and lost_races + 1 < backoff.LOST_RACES_IN_A_ROW:
+        return AfterFailure(Reaction.TRY_AGAIN, backoff.pause_seconds(error.delay_seconds, lost_races + 1))
+    if not is_aborted_next and can_give_up(operation) and _is_final(error, operation, last_observation):
+        return AfterFailure(Reaction.ABORT)
+    if isinstance(error, Terminal) and _is_at_last_action(operation) and not is_action_left_out:
+        return AfterFailure(Reaction.FINISH_WITHOUT)
+    delay_seconds = backoff.delay_seconds(
+        error, operation.attempts, call_timeout_seconds, is_closed=_is_closed(operation)
+    )
+    return AfterFailure(Reaction.DEFER, delay_seconds)
+
+
+def _is_final(error: CleaveError, operation: Operation, last_observation: Observed | None) -> bool:
+    """Return True if another attempt is useless: after a terminal error, or if the data plane is unavailable
+    after the deadline of an operation that no deadline ends while it waits. Without `last_observation` the
+    deadline counts as not passed.
+    """
+    is_late = last_observation is not None and last_observation.now_ms >= operation.deadline_at_ms
+    is_patient = operation.kind in NOT_ABORTABLE
+    return isinstance(error, Terminal) or (is_patient and is_late and isinstance(error, DataPlaneUnavailable))
+
+
+def _is_at_last_action(operation: Operation) -> bool:
+    """Return True if only the last action is missing: the operation is committed or being aborted."""
+    return operation.state in (OperationState.COMMITTED, OperationState.ABORTING)
+
+
+def _is_closed(operation: Operation) -> bool:
+    """Return True if ranges may have no log that accepts writes until the operation commits."""
+    return operation.state in (OperationState.FENCING, OperationState.FENCED) and operation.kind.succeeds_logs
