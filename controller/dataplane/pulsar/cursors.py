@@ -1,5 +1,5 @@
-"""Queries and moves a subscription on one topic for its readers: its holders, disconnecting them, and whether
-all is read.
+"""Queries and moves a subscription on one topic for its readers: its holders, disconnecting them, and whether the
+topic is drained: it is terminated, and the subscription has acknowledged all of it.
 
 Uses admin REST calls. A consumer's rights (to consume) suffice for each of them except
 `reload_if_terminated`. A broker does not know owners: a reader puts its owner's name and its own mark into

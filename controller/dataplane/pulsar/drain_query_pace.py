@@ -1,5 +1,5 @@
-"""Queries a broker if all messages of a terminated topic are acknowledged, but no more often than the answer
-can have changed.
+"""Queries a broker whether a terminated topic is drained (all its messages are acknowledged), but no more often than the
+answer can have changed. `Cursors.unread_entries` has the condition.
 
 A reader of a sealed segment that has no messages at the moment cannot distinguish that from the end. If only
 few messages arrive at a time, this happens after nearly each of them. Querying each time, or waiting until
