@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Hashable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -35,16 +36,28 @@ class _Threads:
         """Queue `function`, which a background thread runs, behind functions that wait already, once fewer
         than `MOST_AT_ONCE` functions run. Return True without waiting for it. Return False, and run nothing,
         after `close`. `function` must not raise.
+
+        If the process cannot start another thread, a thread that runs continues with `function`; if none
+        runs, this call runs it.
         """
         with self._lock:
             if self._is_closed:
                 return False
             self._waiting.append(function)
             if len(self._running) < MOST_AT_ONCE:
-                thread = threading.Thread(target=self._run, name=self._name)
-                thread.start()  # it waits for the lock before it ends
-                self._running.add(thread)
-            return True
+                self._start_thread()
+            if self._running:
+                return True
+            self._waiting.pop()  # no thread runs, so no other function waits
+        function()
+        return True
+
+    def _start_thread(self) -> None:
+        """Start a thread, if the process can start another one. Call it with the lock."""
+        thread = threading.Thread(target=self._run, name=self._name)
+        with suppress(RuntimeError):
+            thread.start()  # it waits for the lock before it ends
+            self._running.add(thread)
 
     def close(self) -> None:
         """Accept no more functions, and wait, without a limit, until those that were accepted have run,

@@ -3,20 +3,78 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
-from controller.client.reader_threads import _Threads
+from controller.client.reader_slot import ReaderSlot
+from controller.client.reader_threads import ReaderThreads, _Threads
 
 
-def test_a_pool_whose_thread_did_not_start_can_be_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+class OpenedReader:
+    """Records who closed it."""
+
+    closed_by: threading.Thread | None = None
+
+    def close(self) -> None:
+        self.closed_by = threading.current_thread()
+
+
+@contextmanager
+def no_more_threads() -> Iterator[None]:
     def fail(_thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    threads = _Threads("reader")
-    with monkeypatch.context() as limited:
+    with pytest.MonkeyPatch.context() as limited:
         limited.setattr(threading.Thread, "start", fail)
-        with pytest.raises(RuntimeError, match="can't start new thread"):
-            threads.run(lambda: None)
+        yield
+
+
+def test_without_any_thread_the_caller_runs_the_function_and_the_pool_can_be_closed() -> None:
+    threads = _Threads("reader")
+    runs: list[threading.Thread] = []
+
+    with no_more_threads():
+        assert threads.run(lambda: runs.append(threading.current_thread()))
+    assert runs == [threading.current_thread()]
+
+    assert threads.run(lambda: runs.append(threading.current_thread()))
+    threads.close()
+    assert [thread.name for thread in runs[1:]] == ["reader"]
+
+
+def test_without_another_thread_the_one_that_runs_continues_with_the_function() -> None:
+    threads = _Threads("reader")
+    is_over = threading.Event()
+    runs: list[threading.Thread] = []
+
+    def wait() -> None:
+        is_over.wait(30.0)
+        runs.append(threading.current_thread())
+
+    threads.run(wait)
+    with no_more_threads():
+        assert threads.run(lambda: runs.append(threading.current_thread()))
+    assert runs == []
+
+    is_over.set()
+    threads.close()
+    assert len(runs) == 2
+    assert runs[0] is runs[1]
+
+
+def test_a_log_is_opened_queried_and_closed_although_no_thread_can_be_started() -> None:
+    """A slot whose opening never runs would be waited for without a limit."""
+    threads, reader = ReaderThreads(lambda: None), OpenedReader()
+    slot: ReaderSlot[OpenedReader] = ReaderSlot("log", threading.Event(), 0.0)
+
+    with no_more_threads():
+        threads.open(slot, lambda: reader)
+        threads.ask(slot, lambda: 7)
+        assert (slot.reader, slot.take_result()) == (reader, 7)
+        threads.stop("place", slot)
 
     threads.close()
+    assert reader.closed_by is threading.current_thread()
+    assert threads.leaving("place") is None
