@@ -212,10 +212,11 @@ class Client:
         must be unique in the group; and `kept_values`, a function that returns the newest stored checkpoint
         of each member, including former members. In a group `start` is a time or None. `on_wanted` is called,
         in the thread that calls `receive`, when other members wait for a segment whose position is not
-        stored. `patience_seconds` bounds how long a call, including this one, is retried while a segment or
-        the workers are out of reach. Raises DataGone if the next messages were deleted; Conflict if the
-        subscription is of another kind, or for a checkpoint of another topic or of a later epoch than the
-        topic's; InvalidInput for a member without all three, or with another start.
+        stored; if it raises, the next `receive` calls it again. `patience_seconds` bounds how long a call,
+        including this one, is retried while a segment or the workers are out of reach. Raises DataGone if the
+        next messages were deleted; Conflict if the subscription is of another kind, or for a checkpoint of
+        another topic or of a later epoch than the topic's; InvalidInput for a member without all three, or
+        with another start.
         """
         topic = _full(topic)
         options: dict[str, Any] = {"batch_messages": batch_messages, "patience_seconds": patience_seconds}

@@ -68,7 +68,7 @@ class _Segment:
     """
     is_kept: bool = False
     is_notified: bool = False
-    """True once the application was notified that other members wait for the segment."""
+    """True once the application was notified, without an error, that other members wait for the segment."""
 
     @property
     def generation(self) -> int:
@@ -119,10 +119,11 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
         the position of segments that no stored value names: an instant with its time zone, compared with
         `published_at_ms`, or None for all stored messages. All members must give the same `start`. A batch
         has at most `batch_messages`. `on_wanted` is called in the same thread, or in that of `kept`, when
-        other members wait for a segment whose position is not stored. `patience_seconds` bounds how long
-        `receive` waits for a log out of reach, and how long the constructor waits for a worker that leads the
-        topic. Raises NotFound, TopicNotLive, StoreUnavailable; Conflict if the subscription is not of kind
-        checkpoint; InvalidInput for an invalid name or a start without a time zone.
+        other members wait for a segment whose position is not stored. If it raises, that call raises the
+        error, and the next `receive` calls it again. `patience_seconds` bounds how long `receive` waits for a
+        log out of reach, and how long the constructor waits for a worker that leads the topic. Raises
+        NotFound, TopicNotLive, StoreUnavailable; Conflict if the subscription is not of kind checkpoint;
+        InvalidInput for an invalid name or a start without a time zone.
         """
         self._start_ms = None if start is None else instant_of(start)
         self._logs, self._kept_values, self._on_wanted = logs, kept_values, on_wanted
@@ -192,8 +193,9 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
 
         Releases segments that other members wait for if the checkpoint covers them, and reports segments as
         drained that the checkpoint has read to their ends. Calls `on_wanted`, at most once for each
-        ownership, if other members wait for segments that the checkpoint does not cover. Raises Conflict for
-        a checkpoint of another topic, which changes nothing, and the errors of `on_wanted`.
+        ownership unless it raises, if other members wait for segments that the checkpoint does not cover.
+        Raises Conflict for a checkpoint of another topic, which changes nothing, and the errors of
+        `on_wanted`.
         """
         self._note(checkpoint)  # a refused checkpoint marks no segment as stored
         for segment_id, segment in self._segments.items():
@@ -305,7 +307,7 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
         stored, or at once if its starting position is not known yet; if its position is not stored, `on_wanted`
         is called, once. Buckets to be released of segments that are not held are reported as released at once.
         Drained segments are reported. Raises the errors of `_place` and `on_wanted`; the next poll repeats the
-        work, but not the call of `on_wanted`.
+        work.
         """
         assignment = self._session.assignment
         owned = _whole_segments(assignment)
@@ -411,7 +413,7 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
     def _release_stored(self) -> None:
         """Release the segments that other members wait for and whose position is stored, and report the
         stored segments that are read to their ends. Call `on_wanted`, once, if other members wait for
-        segments whose position is not stored and for which it was not called before.
+        segments whose position is not stored and for which no call of it has returned yet.
 
         Released and drained segments are reported again by later polls until the leader has acted on the
         reports. Raises the errors of `on_wanted`.
@@ -434,10 +436,22 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
             for segment in self._segments.values()
             if segment.is_release_requested and not segment.is_notified
         ]
-        for segment in unstored:
-            segment.is_notified = True
         if unstored:
+            self._notify(unstored)
+
+    def _notify(self, segments: list[_Segment]) -> None:
+        """Call `on_wanted`, once for all the segments. If it raises, raise the error, and have the next poll
+        call it again.
+        """
+        for segment in segments:  # first, because `on_wanted` may call `kept`
+            segment.is_notified = True
+        try:
             self._on_wanted()
+        except BaseException:
+            for segment in segments:
+                segment.is_notified = False
+            self._changed()
+            raise
 
     # Reading.
 

@@ -201,6 +201,39 @@ def test_a_segment_goes_to_another_only_when_what_was_handed_out_is_kept(
     assert state.found == everything(0, 1)
 
 
+def test_a_request_to_store_that_failed_is_raised_once_and_repeated_by_the_next_call(
+    producer: Producer, join: Join, state: ApplicationState
+) -> None:
+    errors = [ConnectionError("first"), ConnectionError("second")]
+    raised: list[str] = []
+
+    def store() -> None:
+        if errors:
+            raise errors.pop(0)
+        state.keep(a)
+
+    a = join("a", on_wanted=store)
+    early = a.checkpoint()
+    send(producer, 0)
+    work_until(lambda: state.count == len(KEYS), state, a, keeping=False)
+    b = join("b")
+
+    def turned() -> list[str]:
+        try:
+            turn(state, a, keeping=False)
+        except ConnectionError as error:
+            raised.append(str(error))
+        turn(state, b)
+        return raised
+
+    wait_until(turned, message="a segment of the first is wanted")
+    with pytest.raises(ConnectionError, match="second"):
+        a.kept(early)  # which says nothing of what was delivered since
+    wait_until(lambda: turned() and b.segment_ids, message="the second gets a segment")
+
+    assert raised == ["first"]
+
+
 def test_a_checkpoint_of_another_topic_gives_nothing_away(
     bench: Bench, producer: Producer, join: Join, state: ApplicationState
 ) -> None:
