@@ -1,4 +1,4 @@
-"""What callers get for an operation that has ended: the operation if it is done, an error if it was aborted."""
+"""The result of an operation that has ended: the operation if it is done, an error if it was aborted."""
 
 from __future__ import annotations
 

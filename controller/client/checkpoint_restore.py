@@ -1,5 +1,5 @@
-"""Where a consumer that restores a checkpoint starts to read: after the checkpoint's positions, and at the beginning of
-segments that were created after the checkpoint.
+"""Chooses the positions from which a consumer that restores a checkpoint reads: those of the checkpoint, and the beginning
+of segments that were created after the checkpoint.
 """
 
 from __future__ import annotations

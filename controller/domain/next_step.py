@@ -1,4 +1,4 @@
-"""Which step of an operation comes next, from its row and the state that the runner has observed.
+"""Chooses the next step of an operation, from its row and the state that the runner has observed.
 
 This module decides the order only: it calls no other component and reads no clock.
 """

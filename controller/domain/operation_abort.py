@@ -1,4 +1,4 @@
-"""When an operation may be aborted or given up: the states, and the kinds that cannot be aborted on request."""
+"""Rules for ending an operation early: the states in which it may be aborted or given up, and the kinds that cannot be aborted on request."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What happens to an operation after a failed step: the step is tried again, the operation is aborted, deferred or
-finished without its last action, or the runner leaves it.
+"""Decides what happens to an operation after a failed step: the step is tried again, the operation is aborted, deferred
+or finished without its last action, or the runner leaves it.
 
 An operation is aborted only while it can be given up (`can_give_up`). After its fence is announced, errors lead to
 another attempt. `backoff` computes the delays, and `operation_set` does what is decided here.
