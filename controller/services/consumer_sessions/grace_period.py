@@ -2,9 +2,10 @@
 
 A disconnected consumer keeps its session and its buckets until the end of the grace period, which `sessions`
 stores in the session (`expires_at`). Then the leader ends the session, and the settlement that removes the consumer's
-row assigns its buckets to others. The period of a connected consumer does not run: its end is infinite. A leader that
-takes over a topic gives every consumer the whole period again (`SubscriptionSessions.restore`), because it does not know
-since when a consumer has been disconnected. Times are monotonic seconds.
+row assigns its buckets to others. The period of a connected consumer does not run: its end is infinite. A session that
+another leader or process began has the whole period from the moment at which this leader adds it
+(`SubscriptionSessions.restore`), because this leader does not know since when the consumer has been disconnected. Times
+are monotonic seconds.
 """
 
 from __future__ import annotations
