@@ -1,4 +1,7 @@
-"""Reads whether an operation has ended, regardless of its requester and its runner."""
+"""Reads whether an operation has ended, regardless of its requester and its runner.
+
+`operation_outcome` decides that an aborted operation is an error.
+"""
 
 from __future__ import annotations
 
