@@ -48,9 +48,13 @@ class Staleness:
 
 
 def staleness(name: str, kept: Mapping[str, Any]) -> Staleness:
-    """Return the staleness of the figures kept under the name. Raises LookupError if the repository does not have their commit."""
-    noted = str(kept.get("commit", ""))
-    commit = noted or git(ROOT, "rev-list", "-1", f"--before={kept['measured_at']}", "HEAD")[:12]
+    """Return the staleness of the figures kept under the name; if their sections were measured one by one, that of the oldest section.
+    Raises LookupError if the repository does not have their commit.
+    """
+    sections = [part for part in kept.values() if isinstance(part, Mapping) and "measured_at" in part]
+    oldest = min((kept, *sections), key=lambda part: str(part.get("measured_at", "")))
+    noted = str(oldest.get("commit", ""))
+    commit = noted or git(ROOT, "rev-list", "-1", f"--before={oldest['measured_at']}", "HEAD")[:12]
     changed_files = _changed_since(commit.removesuffix("-dirty"))
     files = exercised(_LONG_RUNS.get(name, f"benchmarks/bench_{name}.py"))
     changed = sum(_changed_lines(path, changed_files[path]) for path in files & changed_files.keys())

@@ -93,6 +93,19 @@ def test_figures_without_a_commit_are_of_the_last_one_before_their_day(repositor
     assert "(by its day)" in str(found)
 
 
+def test_the_oldest_section_counts(repository: Path) -> None:
+    older = git(repository, "rev-parse", "HEAD")
+    (repository / "controller/store/rows.py").write_text("A = 1\n" * 17)
+    newer = commit(repository)
+    section = {"measured_at": "2026-01-01T00:00:00+00:00", "commit": older}
+
+    found = staleness.staleness(
+        "one", {"measured_at": "2026-01-02T00:00:00+00:00", "commit": newer, "embedded": section}
+    )
+
+    assert (found.commit, found.is_stale) == (older, True)
+
+
 def test_the_check_of_a_release_fails_while_a_figure_is_stale(
     repository: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
