@@ -440,9 +440,7 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
             self._notify(unstored)
 
     def _notify(self, segments: list[_Segment]) -> None:
-        """Call `on_wanted`, once for all the segments. If it raises, raise the error, and have the next poll
-        call it again.
-        """
+        """Call `on_wanted`, once for all the segments. After an error, which is raised, the next poll repeats the call."""
         for segment in segments:  # first, because `on_wanted` may call `kept`
             segment.is_notified = True
         try:

@@ -12,11 +12,12 @@ from enum import StrEnum
 
 from controller.domain.hash_range import FULL_RANGE
 from controller.domain.next_step import Observed, next_step
-from controller.domain.operation import Operation, OperationKind, OperationState, Origin, ReservedChild
+from controller.domain.operation import OperationKind, OperationState, ReservedChild
 from controller.domain.operation_abort import abortable_states
 from controller.domain.operation_steps import MOVES, Step
 from controller.domain.reshape import ChildPlan
 from tests.chaos.scenarios import SCENARIOS
+from tests.support.operations import make_operation
 
 
 class Path(StrEnum):
@@ -78,30 +79,13 @@ def paths_of(kind: OperationKind) -> list[Path]:
     return paths
 
 
-def some_operation(kind: OperationKind, state: OperationState) -> Operation:
-    """Of that kind in that state, to walk the table of moves with."""
-    return Operation(
-        operation_id=1,
-        topic_id=1,
-        topic_name="t",
-        data_plane="embedded",
-        kind=kind,
-        state=state,
-        origin=Origin.MANUAL,
-        actor="",
-        reason="",
-        request_key="",
-        deadline_at_ms=1,
-    )
-
-
 def steps_of(kind: OperationKind, path: Path) -> list[Step]:
     """The steps a runner takes on that path, in order; those before the path begins are left to `FORWARD`."""
     children = (
         (ReservedChild(ChildPlan(1, FULL_RANGE), "log"),) if OperationState.PREPARED in MOVES[kind] else ()
     )
     state = begins_at(kind, path)
-    operation = replace(some_operation(kind, state), children=children, subscription_version=0)
+    operation = make_operation(kind, state, children=children, subscription_version=0)
     observed = Observed(now_ms=0, subscription_version=0)
     if path is Path.SYNC:
         observed = replace(observed, subscription_version=1)

@@ -16,7 +16,7 @@ from controller.dataplane.layout_keeper import LayoutKeeper
 from controller.devstack.postgres import PostgresServer
 from controller.domain.errors import TopicNotFound
 from controller.domain.next_step import Observed, next_step
-from controller.domain.operation import MIRRORED, Operation, OperationKind, OperationState
+from controller.domain.operation import Operation, OperationKind, OperationState
 from controller.domain.operation_abort import ABORTABLE, abortable_states
 from controller.domain.operation_steps import MIRROR_MOVES, Step
 from controller.services import mirror, segment_admin, topic_admin
@@ -24,7 +24,7 @@ from controller.services.operation_runner import run_due
 from controller.services.reconciler import Finding
 from controller.store.mirrors import mirrors
 from controller.store.topics.topics import TopicState
-from tests.chaos.cells import Cell, Path, Side, some_operation
+from tests.chaos.cells import Cell, Path, Side
 from tests.chaos.laws import unwritable_ms_of
 from tests.chaos.scenarios import Scenario, creating, deleting, operation_of, reshaping
 from tests.chaos.strikes import Matrix, pass_deadline
@@ -32,6 +32,7 @@ from tests.support.bench import Bench
 from tests.support.bench_planes import PulsarTopic
 from tests.support.benches import benches
 from tests.support.brokers import SharedBroker
+from tests.support.operations import make_operation
 
 BEFORE: Mapping[str, object] = {"enabled": True, "maxSegments": 7}
 """The broker's auto-scaler of a topic that Cleave does not know yet."""
@@ -129,7 +130,7 @@ def steps_of(kind: OperationKind, path: Path) -> list[Step]:
     """The steps that are recorded on that path, in order; what the broker refuses is given up at its first."""
     gives_up = path is Path.ABORT or kind in REFUSED
     state = last_abortable(kind) if gives_up else OperationState.INTENDED
-    operation = replace(some_operation(kind, state), parameters={MIRRORED: True})
+    operation = make_operation(kind, state, on_broker=True)
     observed = Observed(now_ms=0, subscription_version=0, abort_requested=gives_up)
     steps: list[Step] = []
     while operation.state.is_live:

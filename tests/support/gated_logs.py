@@ -20,6 +20,7 @@ from controller.domain.gate_states import FenceState, GateState
 from controller.domain.observed_consumers import ObservedConsumer
 from controller.domain.subscription_consumers import SubscriptionConsumers
 from controller.services.gate_keeper import GateKeeper
+from controller.services.segment_admin import splitting
 from controller.services.subscription_admin import create_subscription
 from controller.store.postgres.engine import Store
 from controller.store.shards import Shards
@@ -190,6 +191,12 @@ class GatedBench(Bench):
         self.topic_with(segments, others)
         self.subscribe("billing")
         return self.topic_id
+
+    def stock_split(self) -> None:
+        """Create the topic as `stock_topic` does, publish to its segment 0, and split this segment into 1 and 2."""
+        self.stock_topic()
+        self.publish(0)
+        self.reshape(splitting(0))
 
     def subscribe(self, name: str, **options: Any) -> None:
         """Create a subscription for standard consumers, and finish the operation."""

@@ -172,7 +172,7 @@ class Cursors:
         fenced, so that it can never be moved again. If the broker cannot locate the instant, this method
         locates it. Without an entry that late, the subscription is moved behind the last entry.
         """
-        if self._is_closed_and_empty(backing_topic, deadline):
+        if self.is_closed_and_empty(backing_topic, deadline):
             return
         purpose = f"seek {subscription!r} on {backing_topic}"
         path = f"{topic_path(backing_topic)}/subscription/{subscription_path(subscription)}/resetcursor/{instant_ms}"
@@ -194,7 +194,7 @@ class Cursors:
         self.make_durable(backing_topic, subscription, deadline)
         return self.unread_entries(backing_topic, subscription, deadline) == 0
 
-    def _is_closed_and_empty(self, backing_topic: str, deadline: Deadline) -> bool:
+    def is_closed_and_empty(self, backing_topic: str, deadline: Deadline) -> bool:
         """Return True if the topic is terminated, and no entry is stored. Raises SegmentNotFound."""
         return is_closed_and_empty(self.internal(backing_topic, deadline))
 
@@ -291,10 +291,11 @@ class Cursors:
         if last[1] < 0 or read >= (*last, WHOLE_ENTRY):
             return True
         if read[:2] != last:
-            is_empty = int(internal.get("numberOfEntries", 1)) == 0
-            if is_empty and read:
+            if not is_closed_and_empty(internal):
+                return False
+            if read:
                 self.demand_kept(backing_topic, read, deadline)
-            return is_empty
+            return True
         return read[2] + 1 >= messages_in(self._admin, backing_topic, last, deadline)
 
     def has_more(self, backing_topic: str, read: Position, deadline: Deadline) -> bool:

@@ -20,7 +20,7 @@ from controller.dataplane.pulsar import set_wise, topic_requests
 from controller.dataplane.pulsar.admin import AdminCalls, Answer, Ask, Deadline
 from controller.dataplane.pulsar.adoptable_topics import describe_topic
 from controller.dataplane.pulsar.cluster_access import PulsarAccess
-from controller.dataplane.pulsar.cursors import Cursors, is_closed_and_empty
+from controller.dataplane.pulsar.cursors import Cursors
 from controller.dataplane.pulsar.gates import Gates
 from controller.dataplane.pulsar.names import (
     segment_topic,
@@ -142,11 +142,9 @@ class PulsarDataPlane(OneProcess):
                 f"no topic {backing_topic} to subscribe {subscription!r} to; look up the layout again"
             )
         if subscription not in existing:
-            internal = self._cursors.internal(backing_topic, deadline)
+            is_empty = self._cursors.is_closed_and_empty(backing_topic, deadline)
             self._admin.ask(
-                topic_requests.create_cursor(
-                    backing_topic, subscription, is_closed_and_empty=is_closed_and_empty(internal)
-                ),
+                topic_requests.create_cursor(backing_topic, subscription, is_closed_and_empty=is_empty),
                 deadline,
             )
         # An earlier call may have created the subscription and then failed to skip the barrier.

@@ -82,9 +82,20 @@ class TestOnABroker:
         assert unread.cursors["s"].unread > 0
         assert (read.is_unused, read.is_read_to_end) == (False, True)
 
-    @pytest.fixture
-    def removing(self, pulsar_broker: SharedBroker) -> PulsarTopic:
-        """A topic in a namespace that keeps nothing that is read."""
+    def test_a_subscription_is_created_on_an_empty_sealed_log_that_was_reloaded(
+        self, here: PulsarTopic, plane: PulsarDataPlane, log: str
+    ) -> None:
+        """A 4.2.4 broker never answers a request to create it at the earliest position."""
+        plane.terminate_segment(log)
+        self.admin(here, "PUT", log, "unload")
+
+        plane.create_subscription(log, "later")
+
+        assert plane.list_subscriptions(log) == ["later", "s"]
+        assert plane.backlog(log, "later") == 0
+
+    def test_messages_that_the_broker_removed_are_known_of(self, pulsar_broker: SharedBroker) -> None:
+        """In a namespace that keeps nothing that is read."""
         here = PulsarTopic.fresh(pulsar_broker.admin_url, pulsar_broker.service_url, "reports-of-removed")
         policies = (
             f"{here.admin_url}/admin/v2/namespaces/{here.topic.removeprefix('topic://').rpartition('/')[0]}"
@@ -92,12 +103,6 @@ class TestOnABroker:
         nothing = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
         assert requests.post(f"{policies}/retention", json=nothing, timeout=30.0).ok
         assert requests.post(f"{policies}/deduplication", json=False, timeout=30.0).ok
-        return here
-
-    def test_a_sealed_log_whose_messages_the_broker_removed_is_at_its_end(
-        self, removing: PulsarTopic
-    ) -> None:
-        here = removing
         with (
             closing(PulsarDataPlane(here.access, call_timeout_seconds=20.0)) as plane,
             closing(PulsarLogClient(here.access, call_timeout_seconds=20.0)) as logs,
@@ -111,42 +116,14 @@ class TestOnABroker:
                 lambda: self.admin(here, "GET", log, "internalStats")["numberOfEntries"] == 0,
                 message="the broker removes what is read",
             )
-            reader = logs.open_reader_at(log, None, on_arrival=lambda: None)
-
-            assert not reader.is_at_end()
-            plane.terminate_segment(log)
-            assert list(reader.read(1)) == []
-            assert reader.is_at_end()
-
-    def test_a_subscription_is_created_on_an_empty_sealed_log_that_was_reloaded(
-        self, here: PulsarTopic, plane: PulsarDataPlane, log: str
-    ) -> None:
-        """A 4.2.4 broker never answers a request to create it at the earliest position."""
-        plane.terminate_segment(log)
-        self.admin(here, "PUT", log, "unload")
-
-        plane.create_subscription(log, "later")
-
-        assert plane.list_subscriptions(log) == ["later", "s"]
-        assert plane.backlog(log, "later") == 0
-
-    def test_messages_that_the_broker_removed_are_known_of(self, removing: PulsarTopic) -> None:
-        here = removing
-        with closing(PulsarDataPlane(here.access, call_timeout_seconds=20.0)) as plane:
-            log = plane.backing_topic(here.topic, "0000-ffff-0")
-            plane.create_segment(log, ["s"], ORIGIN)
-            with closing(PulsarLogClient(here.access, call_timeout_seconds=20.0)) as logs:
-                logs.append(log, [OutgoingMessage(b"1")], producer="p", sequence=1)
-            plane.skip_all(log, "s")
-            self.admin(here, "PUT", log, "unload")
-            wait_until(
-                lambda: self.admin(here, "GET", log, "internalStats")["numberOfEntries"] == 0,
-                message="the broker removes what is read",
-            )
 
             found = plane.describe_logs([log])[log]
+            reader = logs.open_reader_at(log, None, on_arrival=lambda: None)
+            is_at_end_while_open = reader.is_at_end()
+            plane.terminate_segment(log)
 
-        assert (found.is_unused, found.cursors["s"].unread) == (False, 0)
+            assert (found.is_unused, found.cursors["s"].unread) == (False, 0)
+            assert (is_at_end_while_open, reader.is_at_end()) == (False, True)
 
     def test_properties_of_other_programs_stay_beside_the_origin(
         self, here: PulsarTopic, plane: PulsarDataPlane, log: str

@@ -39,9 +39,7 @@ def drained(bench: GatedBench) -> list[int]:
 
 
 def test_gates_open_when_the_parent_is_read_and_its_cursor_is_written_down(bench: GatedBench) -> None:
-    bench.stock_topic()
-    bench.publish(0)
-    bench.reshape(splitting(0))
+    bench.stock_split()
 
     assert bench.keep() == 1
     assert bench.gate_rows() == {1: "closed", 2: "closed"}
@@ -57,9 +55,7 @@ def test_gates_open_when_the_parent_is_read_and_its_cursor_is_written_down(bench
 
 
 def test_a_cursor_that_only_the_broker_remembers_opens_nothing(bench: GatedBench) -> None:
-    bench.stock_topic()
-    bench.publish(0)
-    bench.reshape(splitting(0))
+    bench.stock_split()
     bench.read(0)
     bench.gated.unwritten.add(bench.log_of(0))
 
@@ -72,9 +68,7 @@ def test_a_cursor_that_only_the_broker_remembers_opens_nothing(bench: GatedBench
 
 
 def test_grandchildren_wait_for_their_grandparent_although_their_parent_is_empty(bench: GatedBench) -> None:
-    bench.stock_topic()
-    bench.publish(0)
-    bench.reshape(splitting(0))
+    bench.stock_split()
     bench.reshape(splitting(1))
 
     bench.keep()
@@ -117,9 +111,7 @@ def test_each_subscription_has_gates_of_its_own(bench: GatedBench) -> None:
 def test_what_was_asked_before_a_seek_marks_and_opens_nothing_after_it(
     bench: GatedBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bench.stock_topic()
-    bench.publish(0)
-    bench.reshape(splitting(0))
+    bench.stock_split()
     bench.read(0)
     persist, persisted = bench.gated.persist_cursor_at_end, list[str]()
 
@@ -142,9 +134,7 @@ def test_what_was_asked_before_a_seek_marks_and_opens_nothing_after_it(
 def test_a_seek_between_a_plan_and_its_act_is_noticed_by_the_act(
     bench: GatedBench, point: str, *, is_over: bool
 ) -> None:
-    bench.stock_topic()
-    bench.publish(0)
-    bench.reshape(splitting(0))
+    bench.stock_split()
     bench.read(0)
     intents: list[Intent] = []
 
@@ -163,9 +153,7 @@ def test_a_seek_between_a_plan_and_its_act_is_noticed_by_the_act(
 
 
 def test_no_opening_begins_that_could_last_until_a_seek_closes_the_gate_again(bench: GatedBench) -> None:
-    bench.stock_topic()
-    bench.publish(0)
-    bench.reshape(splitting(0))
+    bench.stock_split()
     bench.read(0)
     clock = ManualClock()
 
@@ -182,9 +170,7 @@ def test_no_opening_begins_that_could_last_until_a_seek_closes_the_gate_again(be
 
 
 def test_an_opening_under_way_holds_a_seek_up_and_a_seek_holds_openings_back(bench: GatedBench) -> None:
-    bench.stock_topic()
-    bench.publish(0)
-    bench.reshape(splitting(0))
+    bench.stock_split()
     bench.execute(
         "UPDATE cleave.gate SET state = 'ready', ready_at = now(), opening_until = now() + interval '1 hour'"
     )
@@ -204,9 +190,7 @@ def test_an_opening_under_way_holds_a_seek_up_and_a_seek_holds_openings_back(ben
 
 
 def test_a_seek_back_closes_the_gates_before_a_cursor_moves(bench: GatedBench) -> None:
-    bench.stock_topic()
-    bench.publish(0)
-    bench.reshape(splitting(0))
+    bench.stock_split()
     bench.read(0)
     bench.keep()
     bench.publish(1)
@@ -230,9 +214,7 @@ def test_a_seek_back_closes_the_gates_before_a_cursor_moves(bench: GatedBench) -
 def test_a_seek_to_an_instant_leaves_a_child_at_its_barrier_while_an_ancestor_is_unread(
     bench: GatedBench,
 ) -> None:
-    bench.stock_topic()
-    bench.publish(0)
-    bench.reshape(splitting(0))
+    bench.stock_split()
     bench.read(0)
     bench.keep()
     before = int(bench.scalar("SELECT extract(epoch FROM clock_timestamp()) * 1000 - 60000"))
@@ -248,9 +230,7 @@ def test_a_seek_to_an_instant_leaves_a_child_at_its_barrier_while_an_ancestor_is
 
 
 def test_a_seek_to_the_end_leaves_everything_read_and_open(bench: GatedBench) -> None:
-    bench.stock_topic()
-    bench.publish(0)
-    bench.reshape(splitting(0))
+    bench.stock_split()
 
     bench.finish(seek(bench, LATEST))
     bench.keep()
@@ -259,9 +239,7 @@ def test_a_seek_to_the_end_leaves_everything_read_and_open(bench: GatedBench) ->
 
 
 def test_a_keeper_without_shards_reports_no_shut_gates(bench: GatedBench) -> None:
-    bench.stock_topic()
-    bench.publish(0)
-    bench.reshape(splitting(0))
+    bench.stock_split()
     shards = [ALL, Shards.of(1, [])]
     keeper = GateKeeper(bench.store, bench.planes, lambda: shards.pop(0), ManualClock())
 
@@ -272,9 +250,7 @@ def test_a_keeper_without_shards_reports_no_shut_gates(bench: GatedBench) -> Non
 
 
 def test_gates_of_registered_consumers_are_opened_whatever_is_unread(bench: GatedBench) -> None:
-    bench.stock_topic()
-    bench.publish(0)
-    bench.reshape(splitting(0))
+    bench.stock_split()
     bench.execute("UPDATE cleave.subscription SET consumers = 'cleave'")
 
     bench.keep()
@@ -284,9 +260,7 @@ def test_gates_of_registered_consumers_are_opened_whatever_is_unread(bench: Gate
 
 
 def test_a_broker_that_is_away_is_recorded_and_tried_again(bench: GatedBench) -> None:
-    bench.stock_topic()
-    bench.publish(0)
-    bench.reshape(splitting(0))
+    bench.stock_split()
     bench.read(0)
 
     def fail_openings(act: str, _log: str) -> None:
@@ -307,9 +281,7 @@ def test_a_broker_that_is_away_is_recorded_and_tried_again(bench: GatedBench) ->
 
 
 def test_a_closed_gate_that_is_found_open_is_closed_again(bench: GatedBench) -> None:
-    bench.stock_topic()
-    bench.publish(0)
-    bench.reshape(splitting(0))
+    bench.stock_split()
     bench.gated.open_all_by_hand()
 
     bench.keep()
@@ -318,9 +290,7 @@ def test_a_closed_gate_that_is_found_open_is_closed_again(bench: GatedBench) -> 
 
 
 def test_a_gate_that_is_found_spent_is_closed_again(bench: GatedBench) -> None:
-    bench.stock_topic()
-    bench.publish(0)
-    bench.reshape(splitting(0))
+    bench.stock_split()
     spent = bench.log_of(1)
     bench.gated.set_gate(spent, "billing", GateState.SPENT)
     bench.gated.acts.clear()
@@ -353,9 +323,7 @@ def test_an_opened_gate_has_the_other_gates_of_its_topic_looked_at_soon(bench: G
 
 
 def test_a_gate_that_a_call_may_still_be_opening_is_not_closed_again(bench: GatedBench) -> None:
-    bench.stock_topic()
-    bench.publish(0)
-    bench.reshape(splitting(0))
+    bench.stock_split()
     bench.execute("UPDATE cleave.gate SET opening_until = now() + interval '1 hour' WHERE segment_id = 1")
     bench.gated.open_all_by_hand()
 
@@ -368,9 +336,7 @@ def test_a_gate_that_a_call_may_still_be_opening_is_not_closed_again(bench: Gate
 
 
 def test_a_breached_gate_is_reported_until_it_is_whole_again(bench: GatedBench) -> None:
-    bench.stock_topic()
-    bench.publish(0)
-    bench.reshape(splitting(0))
+    bench.stock_split()
     bench.gated.set_gate(bench.log_of(1), "billing", GateState.BREACHED)
 
     bench.keep()
@@ -385,9 +351,7 @@ def test_a_breached_gate_is_reported_until_it_is_whole_again(bench: GatedBench) 
 
 @pytest.mark.parametrize("state", [GateState.CLOSED, GateState.SPENT, GateState.BREACHED], ids=str)
 def test_the_reconciler_has_a_gate_that_should_be_open_opened(bench: GatedBench, state: GateState) -> None:
-    bench.stock_topic()
-    bench.publish(0)
-    bench.reshape(splitting(0))
+    bench.stock_split()
     bench.read(0)
     bench.keep()
     bench.gated.set_gate(bench.log_of(2), "billing", state)
@@ -402,9 +366,7 @@ def test_the_reconciler_has_a_gate_that_should_be_open_opened(bench: GatedBench,
 
 def test_the_reconciler_has_a_gate_that_should_be_closed_closed(bench: GatedBench) -> None:
     """A restored database may lack the record that the gate was open, or that the parent was read."""
-    bench.stock_topic()
-    bench.publish(0)
-    bench.reshape(splitting(0))
+    bench.stock_split()
     bench.read(0)
     bench.keep()
     with bench.store.transaction() as tx:
@@ -421,9 +383,7 @@ def test_the_reconciler_has_a_gate_that_should_be_closed_closed(bench: GatedBenc
 def test_the_reconciler_skips_a_subscription_that_is_deleted_meanwhile(
     bench: GatedBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bench.stock_topic()
-    bench.publish(0)
-    bench.reshape(splitting(0))
+    bench.stock_split()
     bench.read(0)
     bench.keep()
     bench.gated.set_gate(bench.log_of(2), "billing", GateState.CLOSED)
@@ -433,9 +393,7 @@ def test_the_reconciler_skips_a_subscription_that_is_deleted_meanwhile(
 
 
 def test_a_cursor_that_is_missing_comes_back_behind_its_gate(bench: GatedBench) -> None:
-    bench.stock_topic()
-    bench.publish(0)
-    bench.reshape(splitting(0))
+    bench.stock_split()
     bench.gated.delete_subscription(bench.log_of(1), "billing")
     bench.gated.open_all_by_hand()
 
@@ -446,9 +404,7 @@ def test_a_cursor_that_is_missing_comes_back_behind_its_gate(bench: GatedBench) 
 def test_a_parent_is_kept_until_its_cursor_is_written_down_and_gates_go_with_their_segments(
     bench: GatedBench,
 ) -> None:
-    bench.stock_topic()
-    bench.publish(0)
-    bench.reshape(splitting(0))
+    bench.stock_split()
     bench.read(0)
 
     [kept] = garbage_collector.collect(bench.store, bench.planes, retention_minutes=0).kept
@@ -462,9 +418,7 @@ def test_a_parent_is_kept_until_its_cursor_is_written_down_and_gates_go_with_the
 
 
 def test_no_log_of_a_topic_that_nothing_may_act_on_is_touched(bench: GatedBench) -> None:
-    bench.stock_topic()
-    bench.publish(0)
-    bench.reshape(splitting(0))
+    bench.stock_split()
     bench.read(0)
     bench.execute("UPDATE cleave.topic SET verified_under = 'elsewhere', row_version = row_version + 1")
 

@@ -258,9 +258,7 @@ def test_a_probe_that_fails_does_not_undo_or_delay_the_commit(bench: GatedBench)
 
 
 def test_a_new_subscription_waits_at_barriers_that_others_have_made(bench: GatedBench) -> None:
-    bench.stock_topic()
-    bench.publish(0)
-    bench.reshape(splitting(0))
+    bench.stock_split()
     bench.publish(1)
     bench.gated.acts.clear()
 
@@ -274,9 +272,7 @@ def test_a_new_subscription_waits_at_barriers_that_others_have_made(bench: Gated
 
 
 def test_a_new_subscription_is_made_although_a_log_behind_a_barrier_is_missing(bench: GatedBench) -> None:
-    bench.stock_topic()
-    bench.publish(0)
-    bench.reshape(splitting(0))
+    bench.stock_split()
     bench.gated.delete_segment(bench.log_of(1))
 
     bench.subscribe("audit")
@@ -313,9 +309,7 @@ def test_a_seek_is_refused_where_messages_came_without_a_barrier(bench: GatedBen
 
 
 def test_a_deleted_subscription_leaves_nothing_at_the_broker(bench: GatedBench) -> None:
-    bench.stock_topic()
-    bench.publish(0)
-    bench.reshape(splitting(0))
+    bench.stock_split()
 
     bench.finish(
         subscription_admin.delete_subscription(bench.store, bench.topic_name, "billing", bench.request())
@@ -519,9 +513,7 @@ def test_the_field_changes_when_sealed_segments_are_read(bench: GatedBench) -> N
 def test_the_field_finds_the_gates_again_that_a_restored_database_has_forgotten(
     bench: GatedBench, state: GateState
 ) -> None:
-    bench.stock_topic()
-    bench.publish(0)
-    bench.reshape(splitting(0))
+    bench.stock_split()
     bench.gated.set_gate(bench.log_of(1), "billing", state)
     bench.execute("DELETE FROM cleave.gate")
     bench.execute("UPDATE cleave.subscription SET consumers = 'cleave'")
@@ -534,9 +526,7 @@ def test_the_field_finds_the_gates_again_that_a_restored_database_has_forgotten(
 
 
 def test_one_closed_gate_does_not_replace_another(bench: GatedBench) -> None:
-    bench.stock_topic()
-    bench.publish(0)
-    bench.reshape(splitting(0))
+    bench.stock_split()
     bench.execute("DELETE FROM cleave.gate")
     bench.execute("UPDATE cleave.subscription SET consumers = 'cleave'")
     bench.gated.set_gate(bench.log_of(1), "billing", None)

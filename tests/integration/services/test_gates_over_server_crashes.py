@@ -8,7 +8,6 @@ import pytest
 
 from controller.devstack.postgres import EmbeddedPostgres
 from controller.services.reconciler import verify_topics
-from controller.services.segment_admin import splitting
 from tests.chaos.gated_scene import check_no_gate_is_early, read_and_open
 from tests.chaos.test_gate_kills import KEEPER_POINTS
 from tests.support.gated_logs import GatedBench
@@ -33,9 +32,7 @@ def test_a_keeper_goes_on_when_the_database_is_back(server: EmbeddedPostgres, at
     url = server.create_database(f"gates_{at.replace(':', '_')}")
     migrate_to_pip483(url)
     bench = GatedBench(url)
-    bench.stock_topic()
-    bench.publish(0)
-    bench.reshape(splitting(0))
+    bench.stock_split()
     bench.read(0)
 
     def crash(point: str) -> None:

@@ -11,11 +11,9 @@ from hypothesis import strategies as st
 from controller.domain.hash_range import HashRange
 from controller.domain.next_step import WAITS_BEFORE, Observed, next_step
 from controller.domain.operation import (
-    MIRRORED,
     Operation,
     OperationKind,
     OperationState,
-    Origin,
     ReservedChild,
 )
 from controller.domain.operation_abort import (
@@ -27,8 +25,8 @@ from controller.domain.operation_abort import (
 )
 from controller.domain.operation_steps import MIRROR_MOVES, MOVES, Step
 from controller.domain.reshape import ChildPlan, ReshapeKind
+from tests.support.operations import DEADLINE_MS, make_operation
 
-DEADLINE_MS = 60_000
 QUIET = Observed(now_ms=0, subscription_version=3)
 RESHAPES = [kind for kind in OperationKind if kind.is_reshape]
 WITH_CHILDREN = [*RESHAPES, OperationKind.CREATE, OperationKind.ADOPT]
@@ -47,21 +45,12 @@ def an_operation(
     """One with two children where the kind reserves any, subscriptions noted at the version `QUIET` shows."""
     plans = (ChildPlan(1, HashRange(0, 32767)), ChildPlan(2, HashRange(32768, 65535)))
     children = tuple(ReservedChild(plan, f"log-{plan.segment_id}") for plan in plans)
-    return Operation(
-        operation_id=7,
-        topic_id=1,
-        topic_name="topic://t/n/orders",
-        data_plane="embedded",
-        kind=kind,
-        state=state,
-        origin=Origin.MANUAL,
-        actor="tester",
-        reason="test",
-        request_key="key",
-        parameters={MIRRORED: True} if on_broker else {},
+    return make_operation(
+        kind,
+        state,
+        on_broker=on_broker,
         children=children if kind in WITH_CHILDREN and not on_broker else (),
         subscription_version=noted,
-        deadline_at_ms=DEADLINE_MS,
     )
 
 

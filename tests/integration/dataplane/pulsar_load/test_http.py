@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from types import SimpleNamespace
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -33,21 +32,15 @@ def test_a_block_that_arrives_after_the_deadline_is_a_timeout_although_the_socke
             next(body)
 
 
-class ShutWhileReading(requests.Session):
-    """A session whose bodies end as over TLS, if the timer shuts the socket between two steps of a read."""
-
-    def get(self, url: str | bytes, **named: Any) -> requests.Response:
-        response = super().get(url, **named)
-        response.iter_content = Mock(side_effect=ValueError("Read on closed or unwrapped SSL socket."))  # type: ignore[method-assign]
-        return response
-
-
 @pytest.mark.parametrize(("seconds_left", "error"), [(0.0, DataPlaneTimeout), (1.0, DataPlaneUnavailable)])
 def test_a_tls_socket_that_was_shut_is_not_taken_for_a_document_that_is_not_json(
     monkeypatch: pytest.MonkeyPatch, seconds_left: float, error: type[DataPlaneUnavailable]
 ) -> None:
+    """Over TLS, a read raises ValueError if the timer shuts the socket between two of its steps."""
+    shut = Mock(side_effect=ValueError("Read on closed or unwrapped SSL socket."))
+    monkeypatch.setattr(requests.Response, "iter_content", shut)
     deadline = time.monotonic() + LONG_SECONDS
-    with scripted_broker() as broker, ShutWhileReading() as session:
+    with scripted_broker() as broker, requests.Session() as session:
 
         def answer_late(conversation: Conversation) -> None:
             monkeypatch.setattr(http, "time", SimpleNamespace(monotonic=lambda: deadline - seconds_left))

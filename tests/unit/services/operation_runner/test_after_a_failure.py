@@ -13,32 +13,13 @@ from controller.domain.errors import (
     Terminal,
 )
 from controller.domain.next_step import Observed
-from controller.domain.operation import MIRRORED, Operation, OperationKind, OperationState, Origin
+from controller.domain.operation import Operation, OperationKind, OperationState
 from controller.services.operation_runner.after_a_failure import AfterFailure, Reaction, after_failure
 from controller.services.operation_runner.backoff import LOST_RACES_IN_A_ROW
+from tests.support.operations import DEADLINE_MS, make_operation
 
-DEADLINE_MS = 60_000
 REFUSED = Terminal("not allowed")
 UNAVAILABLE = DataPlaneUnavailable("no broker", 0.1)
-
-
-def an_operation(kind: OperationKind, state: OperationState, *, on_broker: bool = False) -> Operation:
-    return Operation(
-        operation_id=7,
-        topic_id=1,
-        topic_name="topic://t/n/orders",
-        data_plane="embedded",
-        kind=kind,
-        state=state,
-        origin=Origin.MANUAL,
-        actor="tester",
-        reason="test",
-        request_key="key",
-        parameters={MIRRORED: True} if on_broker else {},
-        children=(),
-        subscription_version=3,
-        deadline_at_ms=DEADLINE_MS,
-    )
 
 
 def after(
@@ -62,13 +43,13 @@ def after(
     )
 
 
-INTENDED_SPLIT = an_operation(OperationKind.SPLIT, OperationState.INTENDED)
-FENCED_SPLIT = an_operation(OperationKind.SPLIT, OperationState.FENCED)
+INTENDED_SPLIT = make_operation(OperationKind.SPLIT, OperationState.INTENDED)
+FENCED_SPLIT = make_operation(OperationKind.SPLIT, OperationState.FENCED)
 
 
 @pytest.mark.parametrize("state", [state for state in OperationState if state.is_live])
 def test_a_lost_claim_ends_the_run_in_every_state(state: OperationState) -> None:
-    operation = an_operation(OperationKind.SPLIT, state)
+    operation = make_operation(OperationKind.SPLIT, state)
 
     assert after(FencedOut("taken over"), operation).reaction is Reaction.LEAVE
 
@@ -84,7 +65,7 @@ def test_a_lost_race_is_tried_again_after_growing_pauses_and_then_deferred(error
 
 @pytest.mark.parametrize("state", [OperationState.INTENDED, OperationState.PREPARED])
 def test_a_refused_reshape_is_aborted_before_its_fence_only_once(state: OperationState) -> None:
-    operation = an_operation(OperationKind.SPLIT, state)
+    operation = make_operation(OperationKind.SPLIT, state)
 
     assert after(REFUSED, operation).reaction is Reaction.ABORT
     assert after(REFUSED, operation, is_aborted_next=True).reaction is Reaction.DEFER
@@ -92,20 +73,20 @@ def test_a_refused_reshape_is_aborted_before_its_fence_only_once(state: Operatio
 
 @pytest.mark.parametrize("state", [OperationState.FENCING, OperationState.FENCED])
 def test_a_refused_reshape_is_deferred_after_its_fence(state: OperationState) -> None:
-    operation = an_operation(OperationKind.SPLIT, state)
+    operation = make_operation(OperationKind.SPLIT, state)
 
     assert after(REFUSED, operation).reaction is Reaction.DEFER
 
 
 def test_a_reshape_that_the_broker_refuses_is_aborted_until_it_is_committed() -> None:
-    operation = an_operation(OperationKind.SPLIT, OperationState.FENCED, on_broker=True)
+    operation = make_operation(OperationKind.SPLIT, OperationState.FENCED, on_broker=True)
 
     assert after(REFUSED, operation).reaction is Reaction.ABORT
 
 
 @pytest.mark.parametrize("state", [OperationState.COMMITTED, OperationState.ABORTING])
 def test_a_refused_last_action_is_left_out_once(state: OperationState) -> None:
-    operation = an_operation(OperationKind.SPLIT, state)
+    operation = make_operation(OperationKind.SPLIT, state)
 
     assert after(REFUSED, operation).reaction is Reaction.FINISH_WITHOUT
     assert after(REFUSED, operation, is_action_left_out=True).reaction is Reaction.DEFER
@@ -119,7 +100,7 @@ def test_a_refused_last_action_is_left_out_once(state: OperationState) -> None:
 def test_what_no_deadline_ends_is_aborted_if_the_data_plane_is_away_after_it(
     now_ms: int | None, expected: Reaction
 ) -> None:
-    operation = an_operation(OperationKind.SUBSCRIPTION_CREATE, OperationState.INTENDED)
+    operation = make_operation(OperationKind.SUBSCRIPTION_CREATE, OperationState.INTENDED)
 
     assert after(UNAVAILABLE, operation, now_ms=now_ms).reaction is expected
     assert after(UNAVAILABLE, INTENDED_SPLIT, now_ms=now_ms).reaction is Reaction.DEFER

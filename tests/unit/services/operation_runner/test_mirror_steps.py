@@ -9,10 +9,11 @@ import pytest
 
 from controller.dataplane.layout_keeper import LayoutKeeper
 from controller.domain.errors import Unsupported
-from controller.domain.operation import MIRRORED, Operation, OperationKind, OperationState, Origin
+from controller.domain.operation import MIRRORED, OperationKind
 from controller.domain.operation_steps import Step
 from controller.services.operation_runner.call_all import Result
 from controller.services.operation_runner.mirror_steps import MirrorSteps
+from tests.support.operations import make_operation
 
 
 class CallsAtOnce:
@@ -24,19 +25,8 @@ class CallsAtOnce:
 
 @pytest.mark.parametrize("parameters", [{}, {"child_ranges": 2}], ids=["no ranges", "another form"])
 def test_a_reshape_that_names_no_child_ranges_is_unsupported(parameters: dict[str, object]) -> None:
-    operation = Operation(
-        operation_id=7,
-        topic_id=1,
-        topic_name="topic://t/n/orders",
-        data_plane="pulsar_scalable",
-        kind=OperationKind.SPLIT,
-        state=OperationState.INTENDED,
-        origin=Origin.MANUAL,
-        actor="tester",
-        reason="test",
-        request_key="key",
-        parameters={MIRRORED: True, "bucket_count": 1, **parameters},
-        deadline_at_ms=60_000,
+    operation = make_operation(
+        OperationKind.SPLIT, parameters={MIRRORED: True, "bucket_count": 1, **parameters}
     )
     keeper = MagicMock(spec=LayoutKeeper)
 
