@@ -46,9 +46,11 @@ _READING_METHODS = ("GET", "HEAD")
 def _calls() -> Any:
     """Return the app of the REST API, which is built at the first call. Each call gets the rights of the user of Airflow."""
     from cleave_dags import reachable
+    from starlette.concurrency import run_in_threadpool
 
     from controller.pages.context import PageContext
-    from controller.pages.mounted_services import ContextServices, grant_of_user
+    from controller.pages.mounted_services import ContextServices
+    from controller.web.access import grant_of_user
     from controller.web.app import app_for_people
 
     services = ContextServices(PageContext(reachable))
@@ -56,7 +58,7 @@ def _calls() -> Any:
     async def grant(request: Any) -> Any:
         user = await _user_of(request)
         await services.refresh()
-        return await grant_of_user(user.get_name(), functools.partial(_may, user))
+        return await run_in_threadpool(grant_of_user, user.get_name(), functools.partial(_may, user))
 
     return app_for_people(services, grant, most_at_once=MOST_AT_ONCE)
 

@@ -16,7 +16,7 @@ from controller.backtest.optimum import lower_bound
 from controller.backtest.score import Prices
 from controller.backtest.simulation import Act, Simulation, Verdict
 from controller.domain.load_record import LoadStats
-from spark_jobs.backtest_ring import ring
+from spark_jobs.backtest_ring_picture import ring
 
 POINTS = 2_000
 """Maximum number of points of a line; each point is the largest value of its interval."""

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from controller.backtest.arrays import Wholes
+from controller.backtest.longest_silence import longest_silence_seconds
 from controller.backtest.simulation import Act, Simulation
-from controller.backtest.stuckness import longest_silence_seconds
 from controller.domain.errors import InvalidInput
 from controller.domain.hash_range import RING_SIZE
 from controller.domain.reshape import ReshapeKind

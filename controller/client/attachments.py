@@ -203,13 +203,16 @@ class Attachments:
         on_free: Callable[[], None] = lambda: None,
         suspects: SuspectReports | None = None,
     ) -> None:
-        """Create the set without attachments. `owner` is the consumer's name, and `wakeup` is set when there
-        may be work for the consumer's thread.
+        """Create the set without attachments. `owner` is the consumer's name, and `wakeup` is set when there may be
+        work for the consumer's thread.
 
-        `claim` is called in the opening thread with each attachment that was opened, before messages are
-        read. `on_opened` is called in the same thread when an opening has ended. `on_free` is called in any
-        thread when an attachment was closed or may be released: call `adopt` and check `to_release`.
-        `suspects` receives reports of missing logs, and is closed together with this object.
+        `claim` is called in the opening thread after the reader of an attachment was opened, and before messages are
+        read. Its result becomes `Attachment.stored`. If `claim` raises, the reader is closed and the opening has
+        failed. `on_opened` is called in the same thread after each opening, successful or not.
+
+        `on_free` is called, in any thread, when an attachment was closed or may have become ready for release. It
+        must only notify the thread that uses this object, which then calls `adopt` and `to_release`. `suspects`
+        receives reports of missing logs, and is closed together with this object.
         """
         self._suspects = suspects
         self._logs, self._subscription, self._owner, self._wakeup = logs, subscription, owner, wakeup

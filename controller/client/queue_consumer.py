@@ -403,9 +403,11 @@ class QueueConsumer(OneProcess, ClosesOnExit):
         return _SegmentBuffer(reader, self._queue_messages)
 
     def _follow(self) -> None:
-        """Read the segments of the newest list. While paused, keep only the readers with unsettled messages,
-        whose buffered messages stay. Raises InvalidInput after `close`, and the error of the last request for
-        the list unless the error is Retryable.
+        """Take the newest list of segments, create a reader for each listed segment that has none, and drop the
+        readers of other segments. `open_due` opens the created readers. While paused, instead drop each reader
+        without unsettled messages; the other readers keep their buffered messages, which `receive` does not return
+        until `resume`. Raises InvalidInput after `close`. Raises the error of the last request for the list, unless
+        that error is Retryable.
         """
         self._demand_open()
         is_new = self._watch.take()

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from controller.actions.action import about
+from controller.actions.perform import about
 from controller.bootstrap import application
 from controller.command_output import emit
 from controller.commands.actions import group

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 import typer
 from rich.tree import Tree
 
-from controller.actions.action import about
 from controller.actions.fields import fill_in
+from controller.actions.perform import about
 from controller.actions.responses import SEGMENT_COLUMNS, segment_rows
 from controller.command_output import (
     console,

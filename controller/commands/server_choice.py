@@ -67,8 +67,8 @@ def performing(*, name: str = "cleave") -> Iterator[Perform]:
 
     `name` is the application name of the database connection. Raises InvalidInput for an invalid address or token of the server.
     """
-    from controller.actions.action import perform_at, perform_parts
     from controller.actions.context import Options, command_caller
+    from controller.actions.perform import perform_at, perform_parts
 
     url = server_url()
     if url is not None:

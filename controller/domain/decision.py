@@ -84,7 +84,9 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """A merge of two neighbours into one; `left_id` has the lower range. `reason` is `cold`."""
+    """A merge of two neighbours into one; `left_id` has the lower range. `reason` is `cold`. Under `adaptive`, it is a
+    metric if one plan for a hot run at the segment limit needs fewer segments.
+    """
 
     left_id: int
     right_id: int

@@ -7,7 +7,6 @@ read. A listing never shows a sample twice: a small file that a compacted file r
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -17,14 +16,13 @@ import pyarrow.parquet as pq
 
 from controller.landing.file_names import LandedFile, day_directories, day_of, parse_path, tick_path
 from controller.landing.location import Location
+from controller.landing.replaced_files import hidden_names
 from controller.landing.schemas import SAMPLE_SCHEMA, difference
 from controller.telemetry import get_logger
 
 log = get_logger(__name__)
 
 QUARANTINE = "_quarantine"
-REPLACES = b"cleave.replaces"
-"""Key in a compacted file's footer: the names of the files that it replaces and the time of its writing, as JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +46,6 @@ class Examination:
     """Files that could not be read for lack of permission or an error of the medium. They stay in place, because their
     contents are unknown.
     """
-
-
-@dataclass(frozen=True, slots=True)
-class Replacement:
-    """Names of the small files that a compacted file replaces, and the time of the compacted file's writing."""
-
-    names: frozenset[str]
-    written_at_ms: int
 
 
 class LandingArea:
@@ -97,14 +87,7 @@ class LandingArea:
         empty. Reads the footers of compacted files that other files overlap.
         """
         landed, invalid = self._list(directory)
-        replacements = self.replacements(landed)
-        hidden = {name for replacement in replacements.values() for name in replacement.names}
-        for (
-            path,
-            replacement,
-        ) in replacements.items():  # Two compactors may have run at once, one of which listed one more file.
-            if replacement.names and any(replacement.names < other.names for other in replacements.values()):
-                hidden.add(path.rpartition("/")[2])
+        hidden = hidden_names(self.location, landed)
         return [file for file in landed if file.name not in hidden], invalid
 
     def landed(self, directory: str) -> list[LandedFile]:
@@ -169,20 +152,6 @@ class LandingArea:
         """Delete the directories of the days before `before`. Return their names."""
         return expire_days(self.location, before)
 
-    def replacements(self, landed: Sequence[LandedFile]) -> dict[str, Replacement]:
-        """Return the files that each compacted file of a listing replaces, by the compacted file's path. A
-        compacted file that cannot be read replaces nothing.
-
-        A footer is read only if another file's ticks overlap. Otherwise the small files are deleted already, and
-        the compacted file is left out.
-        """
-        return {
-            file.path: self._replacement(file.path)
-            for file in landed
-            if file.is_compacted
-            and any(f is not file and f.covers(file.first_tick_ms, file.last_tick_ms) for f in landed)
-        }
-
     def _list(self, directory: str) -> tuple[list[LandedFile], list[RejectedFile]]:
         """Return the files of one day with a valid name, oldest first, and the files whose names are not valid."""
         landed, invalid = [], []
@@ -193,21 +162,6 @@ class LandingArea:
             else:
                 landed.append(landed_file)
         return sorted(landed, key=lambda f: (f.first_tick_ms, f.path)), invalid
-
-    def _replacement(self, path: str) -> Replacement:
-        """Return the files that the compacted file's footer names. An empty `Replacement` if the file or its note cannot be
-        read: the small files then still count.
-
-        A file that cannot be read will be quarantined. A file of which only the note is damaged stays, because its samples
-        may be the only copy; the next compaction of the small files replaces it.
-        """
-        try:
-            with self.location.open(path) as stream:
-                metadata = pq.read_metadata(stream).metadata or {}
-            note = json.loads(metadata.get(REPLACES, b'{"names": [], "written_at_ms": 0}'))
-            return Replacement(frozenset(note["names"]), int(note["written_at_ms"]))
-        except (OSError, pa.ArrowException, ValueError, KeyError, TypeError):
-            return Replacement(frozenset(), 0)
 
 
 def examine_file(

@@ -1,19 +1,19 @@
 """Compaction: the small files of past hours become one file, without losing or doubling a sample for any reader.
 
 1. The small files of an hour are copied into one file whose footer names them; the file appears completely or not at
-   all. From then on every listing shows the compacted file and hides the small ones (`LandingArea.day`).
+   all. From then on every listing shows the compacted file and hides the small ones (`replaced_files`).
 2. A later run deletes the files that a compacted file names, once the compacted file is older than the time that a
    reader may take from its listing to its last read. Until then readers that listed the files before step 1 find
    them.
 
-The file's name follows from the names of the replaced files: two compactors at once write the same file. Rates do not
-depend on this, because equal samples count once.
+The file's name follows from the names of the replaced files: two compactors at once that listed the same files write the
+same file. If one of them listed a file more, readers use the file with more samples. Rates depend on neither, because
+equal samples count once.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -21,8 +21,9 @@ from itertools import groupby
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from controller.landing.area import REPLACES, LandingArea, RejectedFile
+from controller.landing.area import LandingArea, RejectedFile
 from controller.landing.file_names import LandedFile, compacted_path, day_directory, day_of
+from controller.landing.replaced_files import footer_note, replacements
 from controller.landing.schemas import SAMPLE_SCHEMA
 from controller.telemetry import get_logger
 
@@ -133,8 +134,7 @@ def _write(area: LandingArea, group: Sequence[LandedFile], now_ms: int) -> str:
     names = sorted(file.name for file in group)
     digest = hashlib.sha256("\n".join(names).encode()).hexdigest()[:8]
     path = compacted_path(group[0].first_tick_ms, max(f.last_tick_ms for f in group), digest)
-    note = json.dumps({"names": names, "written_at_ms": now_ms})
-    schema = SAMPLE_SCHEMA.with_metadata({REPLACES: note.encode()})
+    schema = SAMPLE_SCHEMA.with_metadata(footer_note(names, now_ms))
     with area.location.writing(path) as stream, pq.ParquetWriter(stream, schema) as writer:
         tables: list[pa.Table] = []
         for batch in area.batches(group, SAMPLE_SCHEMA.names):
@@ -162,7 +162,7 @@ def _delete_replaced(area: LandingArea, directory: str, before_ms: int) -> int:
     landed = area.landed(directory)
     present = {file.name: file.path for file in landed}
     deleted = 0
-    for replacement in area.replacements(landed).values():
+    for replacement in replacements(area.location, landed).values():
         if replacement.written_at_ms <= before_ms:
             for name in replacement.names & present.keys():
                 area.location.delete(present[name])

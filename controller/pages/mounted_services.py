@@ -1,24 +1,17 @@
 """Services for the calls of people in an app that another server, such as Airflow, mounts and authenticates.
 
-The module does not depend on Airflow: the mounting server passes the users and their rights.
+The module does not depend on Airflow; `web.access.grant_of_user` gives the users of the mounting server their rights.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from starlette.concurrency import run_in_threadpool
 
-from controller.actions.rights import Right
 from controller.bootstrap import Application
 from controller.clock import SystemClock
-from controller.domain.errors import AccessForbidden
 from controller.pages.context import PageContext
 from controller.services.watches.layout_feed import LayoutFeed
 from controller.services.watches.topic_feed import TopicFeed
-from controller.web.access import LONGEST_SUBJECT, Grant, Role
-
-EVERY_NAMESPACE = ("*",)
 
 
 class ContextServices:
@@ -48,26 +41,3 @@ class ContextServices:
     def topics(self) -> TopicFeed:
         """Topics for reading only; no client watches here."""
         return TopicFeed(self.api.store, lambda: None, clock=SystemClock())
-
-
-async def grant_of_user(name: str, may: Callable[[Right], bool]) -> Grant:
-    """Return the grant of a user of the mounting server: the highest role of which the user has the right (administer, operate in every
-    namespace, read).
-
-    `may` is called in a thread. The subject of the grant is `name`, cut to `LONGEST_SUBJECT` characters. Raises AccessForbidden for a user
-    without any of these rights.
-    """
-    subject = name[:LONGEST_SUBJECT]
-
-    def granted() -> Grant:
-        if may(Right.ADMINISTER):
-            return Grant(Role.ADMIN, subject=subject)
-        if may(Right.OPERATE):
-            return Grant(Role.OPERATOR, namespaces=EVERY_NAMESPACE, subject=subject)
-        if may(Right.READ):
-            return Grant(Role.READER, subject=subject)
-        raise AccessForbidden(
-            f"user {subject} may not see plugins here; ask an administrator of Airflow for the right"
-        )
-
-    return await run_in_threadpool(granted)

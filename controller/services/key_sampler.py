@@ -212,11 +212,11 @@ class KeySampler(Stoppable):
 
 
 def sketch_of(hash_range: HashRange, sample: KeySample) -> list[float]:
-    """Return the key histogram of a segment from its sample, as a number of messages for each bin; empty if
-    the sample has fewer than `LEAST_MESSAGES` messages or no key of the segment.
+    """Return the key histogram of a segment: the number of sampled messages in each bin. The list is empty if the
+    sample has fewer than `LEAST_MESSAGES` messages, or no key whose hash is in `hash_range`.
 
-    Messages without a key, and messages of producers with another hashing rule, would lie anywhere after a
-    split. They are spread evenly over the bins.
+    Messages without a key, and messages whose hash is outside the range because their producers use another hashing
+    rule, are spread evenly over the bins: after a split they could be in any child.
     """
     own_hashes = [key_hash for key_hash in sample.hashes if hash_range.contains(key_hash)]
     if not own_hashes or len(sample.hashes) + sample.keyless < LEAST_MESSAGES:

@@ -12,9 +12,10 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
-from controller.actions.action import AnyAction, find_action, perform_at
+from controller.actions.action import AnyAction, find_action
 from controller.actions.context import AIRFLOW_REASON, Caller, Options
 from controller.actions.fields import fill_in
+from controller.actions.perform import perform_at
 from controller.actions.responses import Answer
 from controller.bootstrap import Application
 from controller.command_output import answer_table, emit

@@ -1,4 +1,7 @@
-"""Reads settings from a scheduler's connection to the admin API of a Pulsar cluster. Makes no connection."""
+"""Reads settings from a scheduler's connection to the admin API of a Pulsar cluster. Makes no connection.
+
+`CleaveHook.access` in the provider adds them to a Cleave connection, whose own extras take precedence.
+"""
 
 from __future__ import annotations
 

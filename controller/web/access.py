@@ -2,6 +2,8 @@
 
 A token names a role, a holder and a scope: topics for a client, namespaces for an operator, both as patterns (`topic://acme/orders/*`,
 `acme/*`). A token cannot be revoked, so limit its lifetime (`cleave token --days`). A right that no role has is denied.
+
+A server that mounts the REST API, such as Airflow, authenticates its users itself; `grant_of_user` gives them their rights.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 import fnmatch
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
@@ -104,6 +106,23 @@ class Grant:
                 if where and self.role in _ROLES_WITH[right]
                 else f"this token of role {self.role} does not give the right to {right}; request a token of role {roles_with(right)}"
             )
+
+
+def grant_of_user(name: str, may: Callable[[Right], bool]) -> Grant:
+    """Return the grant of a user of the server that mounts the REST API: of the highest role of which the user has the right (administer,
+    operate in every namespace, read). The subject of the grant is `name`, cut to `LONGEST_SUBJECT` characters. Raises AccessForbidden for a
+    user without any of these rights.
+    """
+    subject = name[:LONGEST_SUBJECT]
+    if may(Right.ADMINISTER):
+        return Grant(Role.ADMIN, subject=subject)
+    if may(Right.OPERATE):
+        return Grant(Role.OPERATOR, namespaces=("*",), subject=subject)
+    if may(Right.READ):
+        return Grant(Role.READER, subject=subject)
+    raise AccessForbidden(
+        f"user {subject} may not see plugins here; ask an administrator of Airflow for the right"
+    )
 
 
 def roles_with(right: Right) -> str:

@@ -10,7 +10,8 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, Query
 from pydantic import BaseModel, create_model
 
-from controller.actions.action import AnyAction, all_actions, perform_in
+from controller.actions.action import AnyAction, all_actions
+from controller.actions.perform import perform_in
 from controller.actions.responses import Answer
 from controller.actions.rights import Right
 from controller.actions.signatures import REQUIRED, describe, keyword

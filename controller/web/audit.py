@@ -68,8 +68,10 @@ class Audited:
             raise
 
     async def _note(self, scope: Scope, state: dict[str, Any], status: int) -> None:
-        """Record the request if it is a change or was denied, but not a denial that `_is_known`. A CleaveError of the store is logged, not
-        raised, and the next equal denial is then written.
+        """Record the request if it is a change or was denied, unless an equal denial was recorded recently
+        (`_is_known`). `state` is the request's `scope["state"]`. If `write` raises a CleaveError, the error is
+        logged, not raised. A denial that could not be written is forgotten, so that the next denial with the same
+        subject, address, method, route and status is recorded.
         """
         if status not in _DENIED and not _is_change(scope, state):
             return

@@ -77,9 +77,12 @@ class EmbeddedReader(OneProcess):
         on_arrival: Callable[[], None],
         on_close: Callable[[], None],
     ) -> None:
-        """Read the parts of the cursor that `log_id`, `subscription` and `generation` identify, from `place`
-        on. `bucket` is the range of bucket hashes of these parts, and `owner` the name under which they were
-        taken. `on_arrival` is called by a `read` that only skipped messages; `on_close` once, by `close`.
+        """Create a reader that begins at `place` in the log `log_id`; nothing is read yet. The reader holds the parts
+        of the subscription's cursor that `embedded.take` gave to `owner` under `generation`, a number that identifies
+        this one taking. `bucket` is the range of bucket hashes (`KeyHash.bucket_hash`) of these parts.
+
+        `on_arrival` is called by a `read` that skips `MAX_SCANNED` messages or more and returns none, because
+        messages may follow. `on_close` is called once, by `close`.
         """
         self._calls = calls
         self._backing_topic, self._subscription, self._owner = backing_topic, subscription, owner
@@ -181,13 +184,14 @@ class EmbeddedReader(OneProcess):
         return self._acknowledged >= self._delivered
 
     def _scan(self, limit: int, max_bytes: int, lag: int) -> list[LogMessage]:
-        """Return this reader's next messages, at most `limit` and `max_bytes` (but at least one), and advance
-        the place behind the last offset that was checked. One call checks at most `MAX_SCANNED` offsets, or
-        `limit` (up to 100,000) if that is more.
+        """Return this reader's next messages, at most `limit` (up to 10,000), and move `_place` behind the last
+        offset that was checked. The messages have at most `max_bytes`, unless the first one alone is larger. One call
+        checks at most `MAX_SCANNED` offsets, or `limit` offsets (up to 100,000) if that is more.
 
-        If there are none, and all delivered messages are acknowledged, a stored position that is more than
-        `lag` offsets behind the place is moved to the place. Raises LogShortened, or the error that says why
-        the cursor is lost.
+        If no message is found and all delivered messages are acknowledged, a stored position that is more than `lag`
+        offsets behind `_place` is moved to `_place`. Raises LogShortened if the log lacks the message before
+        `_place`, as after a restore; otherwise, if this reader has lost the cursor, SubscriptionNotFound, FencedOut
+        or LostRace (`_lost`).
         """
         with self._calls.statement(f"read {self._backing_topic}") as cursor:
             cursor.execute(

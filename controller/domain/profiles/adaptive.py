@@ -43,11 +43,12 @@ from controller.domain.evaluation_input import TICKS_OF_MEMORY
 from controller.domain.hash_range import RING_SIZE, HashRange
 from controller.domain.key_sketch import as_bins
 from controller.domain.load_record import METRICS, LoadStats
-from controller.domain.profiles import consumer_plan, idle_buckets
+from controller.domain.profiles import consumer_plan, idle_buckets, unsplittable
 from controller.domain.profiles.evaluation_context import EvaluationContext
 from controller.domain.profiles.load_freshness import is_stale, refuse_stale, wake_when_stale
 from controller.domain.profiles.ring_plan import Member, RingPlan, plan_ring
 from controller.domain.profiles.run_prices import MAX_RUN, OVERLOAD_WEIGHT, Candidate, Prices, Run
+from controller.domain.profiles.unsplittable import STOP_TICKS
 from controller.domain.split_points.fewest_parts import fewest_cuts
 
 CODE_VERSION = "adaptive-10"
@@ -55,16 +56,6 @@ CODE_VERSION = "adaptive-10"
 SETTLE_TICKS = 1
 """Ticks after its creation in which a segment above its capacity was made too large: it is scaled out without tolerance.
 """
-
-MOST_STRIKES = 2
-"""Number of consecutive cuts that left nearly all of the load in one part, after which a segment is left unchanged
-for `STOP_TICKS`.
-"""
-STOP_TICKS = 60
-"""Ticks after its creation for which a segment with `MOST_STRIKES` ineffective cuts is left unchanged."""
-
-ON_ONE_HASH = 0.95
-"""Share of a segment's load on one hash from which the segment is treated like that hash."""
 
 TICKS_BETWEEN_LOOKS = 5
 """Ticks until the next evaluation of a topic with several segments and nothing to weigh."""
@@ -259,25 +250,18 @@ class _Planner:
         return ticks
 
     def _is_unsplittable(self, i: int, load: float) -> bool:
-        """Refuse the segment and return True if no cut can divide its load: a key histogram with one bin for each hash
-        shows one hash with nearly all of the load, its range has one hash, or its latest cuts had no effect
-        (`MOST_STRIKES`). The last reason counts until `STOP_TICKS` ticks after the segment's creation, and the refusal
-        ends then.
+        """Refuse the segment and return True if no cut can divide its load (`unsplittable`). The refusal ends when a cut
+        is tried again.
         """
         context = self._context
         segment = context.active[i]
-        sketch = context.situation.sketches.get(segment.segment_id, ())
-        is_by_hash = len(sketch) == segment.hash_range.width  # a wider bin is cut out and evaluated again
-        if is_by_hash and max(sketch) >= ON_ONE_HASH * sum(sketch) > 0:
+        if unsplittable.is_on_one_hash(context, segment):
             self._refuse(i, RefusalReason.UNSPLITTABLE, "load", load, 1.0)
             return True
-        stopped_until = segment.created_at_ms + self._ms(STOP_TICKS)
-        had_ineffective_cuts = context.situation.strikes.get(segment.segment_id, 0) >= MOST_STRIKES
-        if segment.hash_range.width > 1 and not (had_ineffective_cuts and context.now < stopped_until):
-            return False
-        until = None if segment.hash_range.width == 1 else stopped_until
-        self._refuse(i, RefusalReason.UNSPLITTABLE, "load", load, 1.0, until)
-        return True
+        next_cut_at = unsplittable.next_cut_at(context, segment, self._ms(STOP_TICKS))
+        if next_cut_at is not None:
+            self._refuse(i, RefusalReason.UNSPLITTABLE, "load", load, 1.0, next_cut_at)
+        return next_cut_at is not None
 
     def _is_hot(self, i: int, load: float, width: float, ticks: Sequence[float]) -> bool:
         """Return True if the load exceeds the capacity by more than `overload_tolerance`, if the segment is a child
@@ -531,8 +515,9 @@ class _Planner:
     # The decisions and refusals
 
     def _decision(self, action: _PlannedAction) -> Decision:
-        """Return the action as a split of one segment, a merge of two into one, or a recut. The reason is the
-        hottest metric of a scale-out, `cold` for a scale-in.
+        """Return the action as a split of one segment, a merge of two segments into one, or else a recut. The reason
+        of a scale-in is `cold`. The reason of a scale-out, which relieves a hot segment but need not add segments, is
+        the metric whose rate is the largest share of its split threshold on any segment of the run.
         """
         run, active = action.run, self._context.active
         ids = tuple(segment.segment_id for segment in active[run.first : run.first + run.length])

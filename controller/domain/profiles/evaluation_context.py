@@ -205,8 +205,9 @@ class EvaluationContext:
     def refuse_during(
         self, pause: Pause | None, lane: Lane, segment_id: int | None, other_id: int | None = None
     ) -> bool:
-        """Refuse the segment, or the whole topic if `segment_id` is None, and return True while the pause lasts.
-        Return False without a pause, or after its end. `other_id` is the neighbour of a pair.
+        """While the pause lasts, refuse the segment, or the whole topic if `segment_id` is None, limit the validity
+        of the evaluation to the end of the pause, and return True. Without a pause, or after its end, do nothing and
+        return False. `other_id`, the neighbour of a pair, is only named in the refusal.
         """
         if pause is None or self.now >= pause.ends_at:
             return False

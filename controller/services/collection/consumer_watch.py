@@ -97,8 +97,10 @@ class ConsumerWatch(Stoppable):
         ).run()
 
     def _counted_round(self) -> float:
-        """Run a round and count its outcome, also an error, as a metric. Return the seconds until the next round, 0 if
-        the interval is over. If another process observes, do nothing and return the whole interval.
+        """Run a round, and count it as a metric: `whole`, `partial` if a log did not answer, or `failed` if the round
+        raises an error, which this method raises too. Return the seconds until the next round, which begins one
+        interval after the beginning of this one; 0 if that time is over. If another process observes the consumers,
+        do nothing and return the whole interval.
         """
         if not self._has_turn():
             return self._interval_seconds

@@ -78,13 +78,15 @@ _NOTE = """
 def open_bucket(
     tx: Connection, ownership: Ownership, position: Sequence[int]
 ) -> tuple[int, list[MessageDelivery]]:
-    """Record that the owner begins to read at this position. Return the number of incarnations, including this one, that in turn began
-    there (`close_bucket` resets the number to 1; an incarnation that opens again counts once), and the recorded messages at or after the
-    position, by position, at most `MOST_TROUBLED`, with errors of at most `LONGEST_ERROR` characters. Raises LostRace if the incarnation
-    does not own the bucket since `generation`.
+    """Record that the owner begins to read the bucket at this position, and delete the records of messages before the
+    position. Return two values: the number of consecutive openings at this position, including this one, and the
+    recorded messages from the position on, in order, at most `MOST_TROUBLED`, with at most `LONGEST_ERROR` characters
+    of each error. Openings in succession by one incarnation count once. `close_bucket` resets the number to 1, so the
+    next opening there by another incarnation returns 2.
 
-    Deletes the records of messages before the position. A message whose handling another incarnation began, and neither ended nor recorded
-    as failed, counts one more in `deaths`; the stored error then says so.
+    If another incarnation began to handle a message and recorded neither its end nor a failure, the message's
+    `deaths` increases by 1, and its `error` becomes a text that says so. Raises LostRace if the incarnation does not
+    own the bucket in `ownership.generation`.
     """
     parameters = {**ownership.parameters, "position": list(position)}
     openings = tx.execute(text(_OPEN), parameters).scalar_one()

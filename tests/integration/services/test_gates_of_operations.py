@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from controller.actions.action import find_action, perform_at
+from controller.actions.action import find_action
 from controller.actions.context import Caller, Options
+from controller.actions.perform import perform_at
 from controller.actions.subscriptions import SetSharing
 from controller.bootstrap import Application
 from controller.clock import SystemClock

@@ -11,8 +11,9 @@ from typer.testing import CliRunner
 
 from controller import tasks
 from controller.actions import action as catalogue
-from controller.actions.action import all_actions, find_action, perform_in
+from controller.actions.action import all_actions, find_action
 from controller.actions.context import Context, Options, command_caller
+from controller.actions.perform import perform_in
 from controller.bootstrap import application
 from controller.commands import actions as commands
 from controller.domain.errors import InvalidInput, NotFound

@@ -32,7 +32,8 @@ from controller.domain.key_sketch import bin_count
 from controller.domain.layout import SegmentLayout
 from controller.domain.load_record import LoadRecord, LoadStats
 from controller.domain.policy import AutoScalePolicy, violations
-from controller.domain.profiles.adaptive import MOST_STRIKES, SETTLE_TICKS, STOP_TICKS
+from controller.domain.profiles.adaptive import SETTLE_TICKS
+from controller.domain.profiles.unsplittable import MOST_STRIKES, STOP_TICKS
 from controller.domain.reshape import ReshapeKind
 from controller.domain.reshape_of_action import plan
 from controller.domain.segment import Segment
