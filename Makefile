@@ -32,7 +32,7 @@ demo: $(READY) ## The whole stack on this machine with live traffic (KEEP=1, TRA
 	@KEEP="$(KEEP)" TRACE="$(TRACE)" PLANE="$(PLANE)" DAY_SECONDS="$(DAY_SECONDS)" $(PY) -m controller.demo $(ARGS)
 
 .PHONY: test
-test: $(READY) ## All tests but chaos, on real servers (WORKERS=3, ARGS=...)
+test: $(READY) ## All tests but the long chaos runs and the installations of matrix, on real servers (WORKERS=3, ARGS=...)
 	@$(PYTEST) tests $(ARGS)
 
 .PHONY: test-fast

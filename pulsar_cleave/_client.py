@@ -320,9 +320,10 @@ class Client:
         """Follow the topics of a namespace, `tenant/namespace`, that have all these properties and that the
         token may see.
 
-        `on_change` is called, in a thread of the watch, with the removed and the added topics. It must not
-        block. `TopicWatch.topics` contains the first set when this method returns. After an error of
-        `on_change`, which is logged, the change is reported again.
+        `on_change` is called, in a thread of the watch, with the removed and the added topics. Its first call
+        adds the topics that exist already, unless there are none. It must not block. After an error of
+        `on_change`, which is logged, the change is reported again. `TopicWatch.topics` is complete when this
+        method returns.
         """
         notify = on_change or (lambda _removed, _added: None)
         return TopicWatch(self._servers, namespace, properties=properties, on_change=notify)

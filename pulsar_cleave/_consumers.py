@@ -44,7 +44,9 @@ class Consumer(ClosesOnExit, Generic[InnerConsumer]):
         Raises InvalidInput after `close`; NotFound if the topic or subscription was deleted; FencedOut if
         another stream consumer or member of the group took this name; DataGone if a checkpoint consumer's
         next messages were deleted; DataPlaneUnavailable or StoreUnavailable if there is nothing to read and a
-        log was out of reach for longer than `patience_seconds`.
+        log was out of reach for longer than `patience_seconds`. After these two, call it again. A stream
+        consumer or member of a group raises TokenOutOfTime if the workers refused its tokens for longer than
+        `patience_seconds`, and then at every call: close it and create another.
         """
         messages = self.receive_many(1, timeout_seconds)
         return messages[0] if messages else None

@@ -53,9 +53,10 @@ class TopicWatch(OneProcess):
         token may see.
 
         `on_change` is called with the removed and the added topics in the watch's thread, and must not block.
-        The first set is complete when the constructor returns, and is not reported. After an error of
-        `on_change`, which is logged, the change is reported again. Raises InvalidInput for a namespace that
-        is not `tenant/namespace`, StoreUnavailable, or the worker's refusal, such as AccessDenied.
+        The first call adds the topics that exist already, unless there are none. `topics` is complete when
+        the constructor returns. After an error of `on_change`, which is logged, the change is reported again.
+        Raises InvalidInput for a namespace that is not `tenant/namespace`, StoreUnavailable, or the worker's
+        refusal, such as AccessDenied.
         """
         tenant, _, name = namespace.partition("/")
         if not tenant or not name or "/" in name:
@@ -66,7 +67,9 @@ class TopicWatch(OneProcess):
         first = msgspec.convert(
             servers.ask("GET", path, query={"property": property_filters}), _TOPIC_EVENT.type
         )
-        self._hash, self._topics = first.hash, frozenset(first.topics or ())
+        self._topics = frozenset(first.topics or ())
+        # without a hash, the first event of the stream has all topics, which `_handle` reports as added
+        self._hash, self._reported = "", frozenset[str]()
         self._watch = EventWatch(
             servers,
             f"{path}/watch",
@@ -85,27 +88,21 @@ class TopicWatch(OneProcess):
         self._watch.close()
 
     def _handle(self, _event: str, data: str) -> None:
-        """Adopt an event: update the topics, and call `on_change` with the removed and the added topics if
-        there are any. `data` is the JSON of a `_TopicEvent`; the name of the event does not matter.
+        """Adopt an event: update the topics, and call `on_change` with the difference from the topics that were
+        reported before, if there is any. `data` is the JSON of a `_TopicEvent`; the name of the event does not
+        matter.
 
-        If `on_change` raises, restore the earlier topics, so that the next stream repeats the change, and
-        raise the error.
+        If `on_change` raises, `_reported` and `_hash` keep their values, so that the next stream repeats the
+        change, and the error is raised.
         """
         event = _TOPIC_EVENT.decode(data)
-        before = self.topics
+        before = self._reported
         after = self._after(before, event)
-        self._adopt(after)
-        if after != before:
-            try:
-                self._on_change(before - after, after - before)
-            except BaseException:
-                self._adopt(before)  # with the earlier hash, so that the next stream repeats the change
-                raise
-        self._hash = event.hash
-
-    def _adopt(self, topics: frozenset[str]) -> None:
         with self._lock:
-            self._topics = topics
+            self._topics = after
+        if after != before:
+            self._on_change(before - after, after - before)
+        self._reported, self._hash = after, event.hash
 
     @staticmethod
     def _after(before: Collection[str], event: _TopicEvent) -> frozenset[str]:

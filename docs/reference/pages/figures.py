@@ -8,13 +8,46 @@ from docs.reference.pages.markdown import ROOT, table
 
 README, RESULTS = ROOT / "README.md", ROOT / "benchmarks" / "RESULTS.md"
 _COMMIT_DIGITS = 8
+_SCENES = {
+    "1, new": "a new topic of one segment",
+    "1, after a merge": "a topic of one segment after a merge",
+    "4, new": "a new topic of four segments",
+    "4, after a split": "a topic of four segments after a split",
+    "4, after a merge": "a topic of four segments after a merge",
+}
+"""Scenes of the section `joins`, in words."""
 
 
 def in_results() -> dict[str, str]:
-    """Return the text of each place of README.md: the table, and the commits of its figures, which stand behind the
-    explanation of the table. Raises LookupError if the results lack a figure.
+    """Return the text of each place of README.md: the table, the comparison of its figures, and their commits. Raises
+    LookupError if the results lack a figure.
     """
-    return {"figures": _table(), "commits": _commits()}
+    return {"figures": _table(), "comparison": _comparison(), "commits": _commits()}
+
+
+def _comparison() -> str:
+    """Return which controller has the lower figures in rows 1 and 3, and if the goals of row 2 were met."""
+    native, ours = "native", "pulsar"
+    places = {
+        "the median of row 1": ("active_ms, {}", "second_consumer", "p50"),
+        "the median of row 3": ("ms, {}", "publish_gap", "p50"),
+        "the worst pause of row 3": ("ms, {}", "publish_gap", "worst"),
+    }
+    lower: dict[str, list[str]] = {"Cleave": [], "Pulsar's controller": []}
+    for place, (row, title, column) in places.items():
+        ms = {system: float(_of(row.format(system), title, column)) for system in (native, ours)}
+        lower["Cleave" if ms[ours] < ms[native] else "Pulsar's controller"].append(place)
+    rounds = _of("rounds", section="pulsar_controllers")
+    goals = [(count, *_of(f"{ours}.goal_of_{count}", section="joins").split(": ")) for count in ("7", "200")]
+    scenes = {scene: float(_of(f"joins, 200 consumers, {scene}", ours, "worst_seconds")) for scene in _SCENES}
+    slowest = max(scenes, key=scenes.__getitem__)
+    sentences = [
+        *(f"{name} is faster in {', and in '.join(where)}." for name, where in lower.items() if where),
+        f"Rows 1 and 3 come from {rounds} rounds for each system.",
+        f"Goals of row 2: {', '.join(f'{goal} for {count} consumers ({result})' for count, goal, result in goals)}.",
+        f"With 200 consumers, the slowest of the measured topics was {_SCENES[slowest]}: {scenes[slowest]:g} s.",
+    ]
+    return "\n".join(sentences) + "\n"
 
 
 def _commits() -> str:
@@ -38,7 +71,7 @@ def _table() -> str:
                 f"{_of(f'active_ms, {native}', consumer, 'p50')} ms",
             ),
             (
-                "7, 50 or 200 consumers join a new topic of four segments within a second: time until the last one has its first message",
+                "7, 50 or 200 consumers join a new topic of four segments within a second: time until the last one has its first message (the worst consumer of one run)",
                 ", ".join(
                     f"{_of(f'joins, {count} consumers, 4, new', 'pulsar', 'worst_seconds')} s"
                     for count in (7, 50, 200)
@@ -51,8 +84,8 @@ def _table() -> str:
                 _gap(native, gap),
             ),
             (
-                "time of one pass (the task that evaluates all topics whose load or consumers have changed) over 100,000 topics, each with as many segments as its load needs: if nothing changed, and if the load of 1,000 topics changed",
-                f"{_of('idle_pass.seconds')} s, {_of('changed_pass.seconds')} s",
+                f"time of one pass (the task that evaluates all topics whose load or consumers have changed) over 100,000 topics, each with the {_of('segments_per_topic', section='fleet_pass')} segments that its load needs: the first pass, which evaluates every topic; if nothing changed; if the load of 1,000 topics changed",
+                ", ".join(f"{_of(f'{name}_pass.seconds')} s" for name in ("first", "idle", "changed")),
                 "not measured",
             ),
         ),
@@ -98,10 +131,15 @@ def _gap(system: str, title: str) -> str:
     return f"{figures[0]} ms, {figures[1]} ms, {_of(f'{title}.failed_sends.{system}')}"
 
 
-def _of(row: str, title: str = "figure", column: str = "value") -> str:
-    """Return a cell of the table with this title and row. Raises LookupError if there is none."""
+def _of(row: str, title: str = "figure", column: str = "value", *, section: str = "") -> str:
+    """Return a cell of the first table with this title and row, of the section if one is given. Raises LookupError if
+    there is none.
+    """
     columns: list[str] = []
-    for line in RESULTS.read_text().splitlines():
+    text = RESULTS.read_text()
+    if section:
+        text = text.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
+    for line in text.splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if not line.startswith("|") or set(line) <= set("|-"):
             columns = columns if line.startswith("|") else []

@@ -58,7 +58,7 @@ class Reader:
         self._words = {
             "http://broker-1:8080": uneven.admin_url,
             "broker-1:8080": min(uneven.brokers),
-            "s3://bucket/bundle-reports": str(reports),
+            "/srv/cleave/bundle-reports": str(reports),
             "acme/shop": uneven.name,
         }
         self._place = re.compile("|".join(map(re.escape, self._words)))  # the longer address comes first
