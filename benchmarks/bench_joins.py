@@ -5,8 +5,8 @@ Pulsar 4.2.4.
 was split for load, and just after two were merged. Messages of many keys are sent meanwhile, so few that 200 consumers, which get them one
 by one, leave processor time for the joins: at 4,000 a second in twenty transactions, they alone need more than one core of this machine.
 Each consumer's time begins with its registration; `plans` are the decisions that followed, and `acts` their reshapes. The consumers are
-threads of `--processes` processes; `processor_seconds` is the processor time of these processes together, and of the worker, until the last
-consumer had its message. `one_split_a_minute` is the rule of PIP-483 on the same topic, for the few consumers that it can serve within the
+threads of `--processes` processes; `processor_seconds` is the processor time of these processes together, and of the servers, until the
+last consumer had its message and the processes had ended. `one_split_a_minute` is the rule of PIP-483 on the same topic, for the few consumers that it can serve within the
 time of the benchmark.
 Prints one line of JSON.
 """
@@ -21,9 +21,10 @@ import sys
 import tempfile
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from multiprocessing.sharedctypes import SynchronizedArray
 from multiprocessing.synchronize import Barrier, Event
@@ -187,10 +188,15 @@ def join_together(stage: Stage, topic: str, count: int, processes: int, within_s
     return group
 
 
-def worker_seconds() -> float:
-    """Return the processor seconds of the worker process so far."""
-    workers = [process for process in psutil.Process().children() if "worker" in process.cmdline()]
-    return sum(sum(process.cpu_times()[:2]) for process in workers)
+def server_seconds() -> dict[str, float]:
+    """Return the processor seconds so far of the worker, the broker and the database, with their processes that have ended."""
+    seconds: dict[str, float] = defaultdict(float)
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            server = {"java": "broker", "postgres": "database"}.get(process.name())
+            if server or "worker" in process.cmdline():
+                seconds[server or "worker"] += sum(process.cpu_times()[:4])
+    return seconds
 
 
 def make_scene(stage: Stage, topic: str, scene: str) -> None:
@@ -217,9 +223,9 @@ def join(
             tx, "SELECT coalesce(max(operation_id), 0) AS operation_id FROM inspect.operations"
         )
     with traffic(stage.place, topic):
-        before = worker_seconds()
+        before = server_seconds()
         group = join_together(stage, topic, count, processes, within_seconds)
-        worker = worker_seconds() - before
+        seconds = {name: after - before[name] for name, after in server_seconds().items()}
     with stage.app.store.transaction() as tx:
         rows = inspection.rows(tx, _ACTS, topic=topic, after=last["operation_id"])
     waited = [seconds for seconds in group.waited[:] if seconds]
@@ -230,7 +236,8 @@ def join(
         "plans": len({row["decision_id"] for row in rows}),
         "acts": ", ".join(row["kind"] for row in rows),
         "segments": len(active_segments(stage.app, topic)),
-        "processor_seconds": f"consumers {sum(group.took[:]):.1f}, worker {worker:.1f}",
+        "processor_seconds": f"consumers {sum(group.took[:]):.1f}, "
+        + ", ".join(f"{name} {took:.1f}" for name, took in sorted(seconds.items())),
     }
 
 
