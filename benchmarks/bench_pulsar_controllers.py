@@ -4,7 +4,7 @@ Three systems: `native`, the controller in the 5.0.0-M1 broker; `pulsar`, Cleave
 `pulsar_scalable`, Cleave attached to scalable topics of that same 5.0.0-M1 broker, whose own auto-scaler is off for
 them. Each broker is one standalone process; Cleave has PostgreSQL with durable commits and a worker process, for
 `pulsar_scalable` a collector too, which asks that broker who consumes every `--consumers-seconds`. The systems take turns,
-each round with a fresh topic of one segment and one subscription; before them each does 30 splits, and the first rounds
+each round with a fresh topic of one segment and one subscription; before them each does 90 splits, and the first rounds
 are not counted (JVMs warm up). All clocks are the machine's monotonic one. "Active" is seen in the layout as clients are
 given it: over the broker's REST API, looked at every 5 ms, or in Cleave's rows when PostgreSQL notifies of a change.
 

@@ -18,8 +18,9 @@ from sqlalchemy import text
 from benchmarks.pulsar_systems import NATIVE, PULSAR, SCALABLE, SUBSCRIPTION, CleaveSystem, System
 
 WARM_UP_ROUNDS = 3
-WARM_UP_SPLITS = 30
-"""Of each system before anything is timed: a JVM compiles what it has done often."""
+WARM_UP_SPLITS = 90
+"""Number of splits of each system before anything is timed: a JVM compiles what it has done often, and on two cores the
+medians of both brokers fall until about the sixtieth split."""
 PATIENCE_SECONDS = 30.0
 SETTLE_SECONDS = 1.5
 GAP_SECONDS = 1.5

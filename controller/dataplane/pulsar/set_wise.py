@@ -58,12 +58,14 @@ def create(admin: AdminCalls, successors: Sequence[Successor]) -> dict[str, Crea
         for log, names in subscriptions_to_have.items()
         for name in names
     ]
-    later_answers = admin.demand_all([*state_requests, *property_requests, *cursor_requests], deadline)
+    # The creations of cursors take the longest, so they are sent first.
+    later_answers = admin.demand_all([*cursor_requests, *state_requests, *property_requests], deadline)
+    state_answers = later_answers[len(cursor_requests) :]
     states = {
         name: topic_requests.state(ask, answer)
-        for name, ask, answer in zip(older, state_requests, later_answers, strict=False)
+        for name, ask, answer in zip(older, state_requests, state_answers, strict=False)
     }
-    stored = zip(property_requests, later_answers[len(older) :], strict=False)
+    stored = zip(property_requests, state_answers[len(older) :], strict=True)
     return {
         log: CreatedLog(states.get(log, LogState.OPEN), names, topic_requests.origin(ask, answer))
         for (log, names), (ask, answer) in zip(subscriptions_to_have.items(), stored, strict=False)
