@@ -43,6 +43,7 @@ TOPICS = [f"persistent://{NAMESPACE}/orders-{number}" for number in range(12)]
 LOWER_TOPICS = [name for name in TOPICS if topic_hash(name) < HALF]
 CROWDED = "acme/crowded"
 EVEN = BalanceSettings(even_hits=1)
+TRANSFER = BalanceSettings(shedder="transfer", transfer_hits=0)
 SETTINGS = BalanceSettings(shedder="threshold", threshold_min_byte_rate=0.0, placement="least_usage")
 
 
@@ -103,6 +104,33 @@ class Balancer:
                 rows.broker(second, 5.0),
             ],
         )
+
+    def exchange(self) -> tuple[NamespaceBundle, NamespaceBundle]:
+        """The first broker is full with two heavy bundles, the second has two light ones; the namespace is automatic.
+
+        Return the light bundle that `TRANSFER` moves to the first broker, and the heavy bundle that it moves to the second in exchange.
+        """
+        first, second = self.bench.cluster.brokers
+        ends = [number << 30 for number in range(4)] + [LAST]
+        self.bench.cluster.add(CROWDED, *ends[1:-1])
+        bundles = self.bench.cluster.lists[CROWDED].bundles
+        owners = dict(zip(bundles, (first, first, second, second), strict=True))
+        self.bench.cluster.owners.update(owners)
+        self.load(
+            boundaries=[rows.boundaries(*ends[1:-1], namespace=CROWDED)],
+            bundles=[
+                rows.bundle(bundle.lower, bundle.upper, rate, broker=owners[bundle], namespace=CROWDED)
+                for bundle, rate in zip(bundles, (45.0, 45.0, 5.0, 5.0), strict=True)
+            ],
+            brokers=[
+                rows.broker(
+                    name, rate, byte_rate_in=rate, byte_rate_out=rate, observed_at_ms=SystemClock().now_ms()
+                )
+                for name, rate in ((first, 90.0), (second, 10.0))
+            ],
+        )
+        self.mode(BalancingMode.AUTOMATIC, CROWDED)
+        return bundles[2], bundles[0]
 
     def crowded(self) -> None:
         """The first broker is full and has sixteen bundles; the second has none. Called again: the next reading.
@@ -555,6 +583,35 @@ def test_a_proposal_is_attempted_once_in_a_call(balancer: Balancer) -> None:
 
     assert [act.state for act in acts] == [ProposalState.APPROVED] * cycle.moves
     assert len({act.proposal_id for act in acts}) == cycle.moves
+
+
+def test_the_rest_of_an_exchange_that_a_crash_interrupted_is_made_by_the_next_run(balancer: Balancer) -> None:
+    light, heavy = balancer.exchange()
+    first, second = balancer.bench.cluster.brokers
+    cycle = balancer.propose(settings=TRANSFER)
+
+    class Crash(BaseException):
+        pass
+
+    def crash(begun: int) -> None:
+        if begun:
+            raise Crash
+
+    with pytest.raises(Crash):
+        balancer.apply(cycle, acts=Interrupted(balancer.bench, crash))
+    owners = balancer.bench.cluster.owners
+    assert (owners[light], owners[heavy]) == (first, first), "both are on the fuller broker"
+    counted = balancer.driver.do(bundle_proposals.under_way, CLUSTER)  # which cycles count as made
+    assert [(row.bundle, row.state) for row in counted] == [
+        (light, ProposalState.APPLIED),
+        (heavy, ProposalState.APPROVED),
+    ]
+    balancer.driver.sql("UPDATE cleave.bundle_proposal SET claimed_until = now() - interval '1 second'")
+
+    acts = balancer.restarted().apply(None)
+
+    assert [(act.bundle, act.state) for act in acts] == [(str(heavy), ProposalState.APPLIED)]
+    assert (owners[light], owners[heavy]) == (first, second)
 
 
 def test_a_bundle_that_somebody_else_split_fails_with_that_sentence(balancer: Balancer) -> None:
