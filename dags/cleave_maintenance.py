@@ -18,7 +18,6 @@ Runs every `CLEAVE_MAINTENANCE_SECONDS` (900). A large fleet is processed in rou
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from airflow.sdk import Param, dag
@@ -26,6 +25,7 @@ from cleave_dags import (
     PASS_SHARES,
     access,
     cleave_task,
+    days_from,
     dry_run_param,
     every,
     scheduled,
@@ -35,12 +35,14 @@ from cleave_dags import (
 
 from cleave_provider.assets.cleave import LAYOUT
 from controller import tasks
+from controller.tasks.row_retention import MOST_KEEP_DAYS
 
 SECONDS = seconds_from("CLEAVE_MAINTENANCE_SECONDS", 900)
 DECISION_LOG_DAYS = Param(
-    int(os.environ.get("CLEAVE_LEDGER_DAYS", "90")),
+    days_from("CLEAVE_LEDGER_DAYS", 90),
     type="integer",
     minimum=1,
+    maximum=MOST_KEEP_DAYS,
     title="Days of decisions to keep",
     description="Days of the decision log that ended longer ago are dropped, but never the last 30 days. Default: CLEAVE_LEDGER_DAYS.",
 )

@@ -25,7 +25,9 @@ from cleave_provider.failures import RETRIES, RETRY_DELAY, RetryableOnly, with_a
 from cleave_provider.hooks.cleave import CleaveHook
 from cleave_provider.request_key import request_of
 from controller import tasks
+from controller.domain.formatting import shown
 from controller.domain.whole_numbers import from_digits
+from controller.tasks.row_retention import MOST_KEEP_DAYS
 
 CONNECTION, LOADER_CONNECTION = "cleave", "cleave_loader"
 NAMED_SPARK_CONNECTION = os.environ.get("CLEAVE_SPARK_CONNECTION", "")
@@ -61,9 +63,25 @@ def seconds_from(variable: str, default: int) -> int:
     seconds = from_digits(text)
     if seconds is None or seconds < 5:
         raise ValueError(
-            f"{variable}={text!r} must be a whole number of seconds, at least 5; correct or unset the variable"
+            f"{variable}={shown(text)} must be a whole number of seconds, at least 5; correct or unset the variable"
         )
     return seconds
+
+
+def days_from(variable: str, default: int) -> int:
+    """Return a number of days from the environment; `default` if the variable is empty.
+
+    Raises ValueError for a value that is no whole number from 1 to `MOST_KEEP_DAYS`, which becomes the DAG's
+    import error.
+    """
+    text = os.environ.get(variable, "").strip() or str(default)
+    days = from_digits(text, MOST_KEEP_DAYS)
+    if not days:
+        raise ValueError(
+            f"{variable}={shown(text)} must be a whole number of days, from 1 to {MOST_KEEP_DAYS}; "
+            "correct or unset the variable"
+        )
+    return days
 
 
 def every(seconds: int) -> CronTriggerTimetable | DeltaTriggerTimetable:

@@ -21,8 +21,8 @@ def watched_layout(
     name: str, *, topics: Sequence[str] = (), kinds: Sequence[str] = (), cleave_conn_id: str = "cleave"
 ) -> Asset:
     """Return an asset that gets an event after layout changes of these topics and kinds; empty sequences
-    stand for all. `LayoutChangeTrigger` emits the events. Raises ValueError for a kind that layout changes do
-    not have.
+    stand for all. `LayoutChangeTrigger` emits the events. Raises ValueError for topics or kinds that are no list
+    of texts, and for a kind that layout changes do not have.
     """
     from cleave_provider.triggers.cleave import LayoutChangeTrigger
 

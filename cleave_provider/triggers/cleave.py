@@ -14,6 +14,7 @@ from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
 from cleave_provider.airflow_compatibility import AirflowFailException
 from cleave_provider.hooks.cleave import CleaveHook
 from controller.domain.errors import Retryable, Terminal
+from controller.domain.formatting import shown
 from controller.domain.operation import OperationKind
 
 if TYPE_CHECKING:
@@ -44,6 +45,16 @@ PAUSE_SECONDS = 60.0
 """Seconds between two attempts with a connection that does not work, until a person corrects it."""
 
 
+def _demand_texts(name: str, value: object) -> None:
+    """Raise ValueError unless the argument `name` is a sequence of texts. One text would be read as its letters."""
+    if (
+        isinstance(value, str)
+        or not isinstance(value, Sequence)
+        or not all(isinstance(item, str) for item in value)
+    ):
+        raise ValueError(f"{name}={shown(value)} must be a list of texts")
+
+
 class LayoutChangeTrigger(BaseEventTrigger):
     """Fires after layout changes, for an asset's watcher: `{"changes": [...]}`. Each change has the form of
     the `extra` of Cleave's own events.
@@ -60,8 +71,12 @@ class LayoutChangeTrigger(BaseEventTrigger):
     def __init__(
         self, topics: Sequence[str] = (), kinds: Sequence[str] = (), cleave_conn_id: str = "cleave"
     ) -> None:
-        """Store the arguments. Raises ValueError for a kind that is not in `KINDS`."""
+        """Store the arguments. Raises ValueError for topics or kinds that are no list of texts, and for a kind that
+        is not in `KINDS`.
+        """
         super().__init__()
+        _demand_texts("topics", topics)
+        _demand_texts("kinds", kinds)
         unknown = sorted(set(kinds) - set(KINDS))
         if unknown:
             raise ValueError(

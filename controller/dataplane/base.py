@@ -8,7 +8,8 @@ One test suite (tests/contract) checks the behaviour of every adapter. Each call
 checks the present state: creating what exists, terminating what is terminated and deleting what is gone
 succeed. The adapter maps each foreign error once, to Retryable (with a delay) or Terminal (with a sentence).
 No call exceeds `call_timeout_seconds`: if there is no response in time, the adapter raises DataPlaneTimeout,
-and the action may or may not have happened.
+and the action may or may not have happened. Two calls have time limits of their own: a reshape by a broker that
+keeps the layout, and a `sample` that reads metrics pages. Only the load collector, which holds no claims, samples.
 """
 
 from __future__ import annotations
@@ -73,8 +74,9 @@ class DataPlane(Protocol):
 
     @property
     def call_timeout_seconds(self) -> float:
-        """Longest duration of one call, in seconds, except a `sample` that reads metrics pages. After a runner's
-        claim on an operation expires, another runner waits at least this long before it takes the operation over.
+        """Longest duration of one call, in seconds, except a `sample` that reads metrics pages, which has a time
+        limit of its own (`LoadSettings.page_seconds`). After a runner's claim on an operation expires, another
+        runner waits at least this long before it takes the operation over.
         """
 
     def backing_topic(self, topic: str, descriptor: str) -> str:
@@ -149,7 +151,8 @@ class DataPlane(Protocol):
 
     def sample(self, backing_topics: Sequence[str]) -> Mapping[str, Counters]:
         """Return the counters of each log that responded, by its backing topic. A log that is missing or did
-        not respond is absent. Raises an error only if no log responded.
+        not respond is absent. Raises an error only if no log responded. A call that reads metrics pages may
+        take longer than `call_timeout_seconds`, so it must not be made under a claim.
         """
 
     def close(self) -> None:

@@ -188,5 +188,5 @@ def policy_level(text: str) -> str:
     if all(parts) and len(parts) == 3 and (domain in ("topic", "persistent") or not separator):
         return topic_name(text)
     raise InvalidInput(
-        f"{text!r} is not a level of policy; write cluster, tenant/namespace, or topic://tenant/namespace/name"
+        f"{shown(text)} is not a level of policy; write cluster, tenant/namespace, or topic://tenant/namespace/name"
     )

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 
 from controller.domain.errors import InvalidInput
+from controller.domain.formatting import shown
 
 DOMAINS = ("persistent", "non-persistent", "topic", "segment")
 """Kinds of topics. The last two are Pulsar 5's scalable topics, whose local names may contain slashes (PIP-460)."""
@@ -70,7 +71,7 @@ def checked_namespace(namespace: str) -> str:
     parts = namespace.split("/")
     if len(parts) != 2 or not all(NAME_PART.fullmatch(part) for part in parts):
         raise InvalidInput(
-            f"namespace {namespace!r} is not a name; write it as tenant/namespace, each of letters, digits and -=:._"
+            f"namespace {shown(namespace)} is not a name; write it as tenant/namespace, each of letters, digits and -=:._"
         )
     return namespace
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from controller.actions.fields import parse_parameters
 from controller.domain.errors import InvalidInput, Unsupported
 from controller.domain.formatting import shown
+from controller.domain.policy_parameters import write_parameter
 from controller.questions.question import Row, read_statement
 from controller.questions.spans import span
 from controller.services.policy_backtest import Loads
@@ -116,12 +117,13 @@ def question(
 
 def what_if(parameters: Mapping[str, Any]) -> tuple[Candidate, Candidate]:
     """Return two candidates: the policy in force (named `in force`), and the same policy with these parameters (`what if`), which are
-    checked when the backtest runs. Raises Unsupported if NumPy or another library is not installed.
+    checked when the backtest runs. Raises InvalidInput for a parameter that is a list or an object, and Unsupported if NumPy or another
+    library is not installed.
     """
     _demand_libraries()
     from spark_jobs.policy_backtest import IN_FORCE, Candidate
 
-    return Candidate("in force", IN_FORCE), Candidate("what if", IN_FORCE, parameters)
+    return Candidate("in force", IN_FORCE), Candidate("what if", IN_FORCE, _as_json(parameters))
 
 
 def _demand_libraries() -> None:
@@ -157,7 +159,7 @@ def candidate(text: str) -> Candidate:
     `adaptive:target_use=0.8,max_segments=128`; of several values of a parameter the last counts. The text without
     surrounding white space is the name of the policy. The name of the rule and the parameters are checked when the
     backtest runs. Raises InvalidInput for a character that is not printable, a parameter without `=` or without a name,
-    and null.
+    null, a list and an object.
     """
     from spark_jobs.policy_backtest import Candidate
 
@@ -169,7 +171,18 @@ def candidate(text: str) -> Candidate:
     for parameter, value in values.items():
         if value is None:
             raise InvalidInput(f"policy {shown(text)}: {parameter}=null; give the value to try")
-    return Candidate(text.strip(), rule.strip(), values)
+    return Candidate(text.strip(), rule.strip(), _as_json(values))
+
+
+def _as_json(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters in the form that every JSON library reads alike (`write_parameter`); NaN and infinity become
+    texts, and the policy decides whether they are valid. Raises InvalidInput for a list or an object, which no parameter
+    can hold.
+    """
+    for parameter, value in parameters.items():
+        if isinstance(value, list | dict):
+            raise InvalidInput(f"{shown(parameter)} = {shown(value)}; give a number, a text, true or false")
+    return {parameter: write_parameter(value) for parameter, value in parameters.items()}
 
 
 def prices(text: str) -> Prices:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from controller import telemetry
 from controller.clock import to_ms
 from controller.domain.errors import InvalidInput, InvalidPolicy, NotFound, Unsupported
+from controller.domain.formatting import shown
 from controller.domain.policy import UnreadablePolicy
 from controller.domain.profiles.registry import PROFILES_BY_NAME
 from controller.landing.file_names import day_directories
@@ -509,4 +510,4 @@ def _describe_loads(loads: Loads) -> str:
         return ", ".join(trace.name for trace in loads.traces)
     if loads.topics:
         return ", ".join(loads.topics)
-    return f"namespace {loads.namespace}" if loads.namespace else "any topic"
+    return f"namespace {shown(loads.namespace)}" if loads.namespace else "any topic"

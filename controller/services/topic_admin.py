@@ -47,7 +47,7 @@ def create_topic(
     """
     if data_plane not in planes:
         raise Unsupported(
-            f"data plane {data_plane!r} is not configured here; choose one of {', '.join(sorted(planes)) or 'none'}"
+            f"data plane {shown(data_plane)} is not configured here; choose one of {', '.join(sorted(planes)) or 'none'}"
         )
     _check_properties(properties or {})
     _demand_namespace(planes[data_plane], name)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from controller import telemetry
+from controller.domain.whole_numbers import whole
 from controller.postgres.session_settings import BULK_STATEMENT_SECONDS
 from controller.store import approvals, audit, backtests
 from controller.store.decisions import decision_log, shadow_decisions
@@ -20,6 +21,8 @@ from controller.tasks.application_of_connection import Extras, cleave_at
 
 log = telemetry.get_logger(__name__)
 
+MOST_KEEP_DAYS = 36_500
+"""Largest number of days that the decision log is kept: a century, so that the oldest day is a date."""
 DAYS_AHEAD = 7
 """Days for which partitions of the decision log are created ahead, so that they exist even if the scheduler
 is down for days.
@@ -32,8 +35,10 @@ def keep_partitions(
     """Create the partitions of the decision log for the coming `DAYS_AHEAD` days, and drop those that ended
     more than `keep_days` days ago, with the history of load records, shadow decisions and ended approvals, in
     one transaction. Then delete backtests after `backtest_keep_days`, and the audit after `audit_keep_days`.
-    Log the numbers, and return the names of the partitions. A dry run does nothing, and returns no names.
+    Log the numbers, and return the names of the partitions. A dry run does nothing, and returns no names. Raises
+    InvalidInput unless `keep_days` is a whole number from 1 to `MOST_KEEP_DAYS`.
     """
+    whole(keep_days, "keep_days", 1, MOST_KEEP_DAYS)
     if dry_run:
         return {"made": [], "dropped": []}
     with cleave_at(dsn, extras, statement_seconds=BULK_STATEMENT_SECONDS) as app:

@@ -26,7 +26,7 @@ _CLAIM = text(f"""
            attempts = attempts + 1
      WHERE proposal_id IN (
            SELECT proposal_id FROM cleave.bundle_proposal
-            WHERE cluster = :cluster AND state = :state AND kind = ANY (:kinds)
+            WHERE cluster = :cluster AND state = :state AND kind = ANY (:kinds) AND proposal_id > :after
               AND (claimed_until IS NULL OR claimed_until < clock_timestamp())
               AND NOT {STALE}
               AND (state <> 'approved' OR (cluster, namespace) IN (
@@ -51,9 +51,10 @@ def claim(
     seconds: float,
     limit: int,
     kinds: Sequence[ProposalKind] = tuple(ProposalKind),
+    after: int = 0,
 ) -> list[ProposalRow]:
-    """Claim up to `limit` proposals of the cluster that are in the state and have no running claim, for `seconds` from now. Return them by
-    id, ascending. `claimant` is recorded.
+    """Claim the first `limit` proposals of the cluster with an id above `after` that are in the state and have no running claim, for
+    `seconds` from now. Return them by id, ascending. `claimant` is recorded.
 
     Each claim adds 1 to the proposal's attempts and raises its row version. Proposals that have waited too long (stale) are skipped, and so
     are proposals whose next attempt is scheduled later (`release`), proposals that another transaction has locked, and approved proposals
@@ -66,6 +67,7 @@ def claim(
         "claimant": claimant,
         "seconds": seconds,
         "limit": limit,
+        "after": after,
     }
     claimed = [read_proposal(row._mapping) for row in tx.execute(_CLAIM, values)]
     return sorted(claimed, key=lambda row: row.proposal_id)

@@ -33,8 +33,8 @@ class PulsarLoad:
         clock: Clock | None = None,
     ) -> None:
         """Use the cluster. `call_timeout_seconds` is the time limit of one call of `consumers`;
-        `settings.page_seconds` limits one page. `clock` gives the times of samples; None: `STEADY_CLOCK`.
-        Raises InvalidInput for an invalid `broker_url` in `settings`, or empty `admin_urls`.
+        `settings.page_seconds` limits one call of `sample`. `clock` gives the times of samples; None:
+        `STEADY_CLOCK`. Raises InvalidInput for an invalid `broker_url` in `settings`, or empty `admin_urls`.
         """
         brokers = BrokerList(session, admin_urls, cluster=settings.cluster, broker_url=settings.broker_url)
         self._scraper = CounterScraper(
@@ -56,8 +56,9 @@ class PulsarLoad:
 
     def sample(self, backing_topics: Sequence[str]) -> Mapping[str, Counters]:
         """Return the counters of the logs, by name. A log that no broker reported in time is absent. Reads
-        one page of every broker, however few logs are requested. Raises DataPlaneUnavailable if no broker
-        responded.
+        one page of every broker, however few logs are requested, and waits for the pages for `page_seconds` of
+        the settings and `scraper.GRACE_SECONDS`. Calls wait for each other. Raises DataPlaneUnavailable if no
+        broker responded.
         """
         return self._scraper.sample(backing_topics)
 

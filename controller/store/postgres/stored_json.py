@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from decimal import Decimal
 from typing import Any
 
 from controller.domain.errors import InvalidInput
@@ -11,8 +10,8 @@ from controller.domain.formatting import shown
 
 
 def read_json(text: str) -> Any:
-    """Return the value of a well-formed JSON text. If the text has an integer of more than 4,300 digits, which Python does not convert, all
-    its integers become Decimal.
+    """Return the value of a well-formed JSON text. An integer of more than 4,300 digits, which Python does not convert, becomes the text of
+    its digits, which can be written as JSON again.
 
     Raises InvalidInput if the value is nested too deeply to be read.
     """
@@ -20,8 +19,16 @@ def read_json(text: str) -> Any:
         try:
             return json.loads(text)
         except ValueError:
-            return json.loads(text, parse_int=Decimal)
+            return json.loads(text, parse_int=_integer)
     except RecursionError as error:
         raise InvalidInput(
             f"the stored JSON value {shown(text)} is nested too deeply to be read; replace the value"
         ) from error
+
+
+def _integer(digits: str) -> int | str:
+    """Return the integer; the digits themselves if they are too many for Python."""
+    try:
+        return int(digits)
+    except ValueError:
+        return digits

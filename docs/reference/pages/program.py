@@ -156,7 +156,7 @@ def _bound(rule: Any) -> str:
 
 
 def _dag_variables() -> Iterator[tuple[str, str, str]]:
-    reads = re.compile(r'(?:seconds_from|environ\.get)\(\s*"(CLEAVE_\w+)"(?:,\s*"?([\w.]*)"?)?')
+    reads = re.compile(r'(?:seconds_from|days_from|environ\.get)\(\s*"(CLEAVE_\w+)"(?:,\s*"?([\w.]*)"?)?')
     for path in (*(ROOT / "dags").glob("*.py"), *(ROOT / "plugins").rglob("*.py")):
         for variable, default in reads.findall(path.read_text()):
             yield code(variable), code(default), code(path.relative_to(ROOT))

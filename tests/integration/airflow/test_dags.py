@@ -225,6 +225,18 @@ def test_a_cadence_that_is_none_is_an_import_error_with_its_name(
     assert "CLEAVE_MERGE_PASS_SECONDS='often' must be a whole number of seconds" in error
 
 
+@pytest.mark.parametrize("days", ["many", "0", "-5", "99999999999", "9" * 5_000])
+def test_days_that_are_none_are_an_import_error_with_their_name(
+    airflow_home: None, monkeypatch: pytest.MonkeyPatch, days: str
+) -> None:
+    monkeypatch.setenv("CLEAVE_LEDGER_DAYS", days)
+
+    [error] = read_dags(PROJECT / "dags" / "cleave_maintenance.py").import_errors.values()
+
+    assert "CLEAVE_LEDGER_DAYS='" in error
+    assert "must be a whole number of days, from 1 to 36500; correct or unset the variable" in error
+
+
 def test_the_pool_comes_from_the_environment(airflow_home: None, monkeypatch: pytest.MonkeyPatch) -> None:
     import cleave_dags
 

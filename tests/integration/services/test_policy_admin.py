@@ -80,3 +80,23 @@ def test_the_preview_refuses_a_topics_document_like_the_change(bench: Bench, sec
         policy_admin.preview(bench.store, bench.planes, TOPIC, merge)
     with pytest.raises(InvalidPolicy, match="max_segments = 0"):
         policy_admin.change(bench.store, TOPIC, merge, actor="ann")
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_one_correct_value_repairs_a_document_with_a_number_that_python_does_not_convert(
+    bench: Bench, level: str
+) -> None:
+    bench.topic_with()
+    statement = {
+        LEVELS[0]: "UPDATE cleave.cluster_policy SET policy = CAST(:p AS jsonb)",
+        LEVELS[
+            1
+        ]: f"INSERT INTO cleave.namespace_policy (namespace, policy, actor) VALUES ('{LEVELS[1]}', CAST(:p AS jsonb), 'x')",
+        LEVELS[2]: "UPDATE cleave.topic SET policy = CAST(:p AS jsonb), row_version = row_version + 1",
+    }[level]
+    bench.execute(statement, p=f'{{"max_segments": {"9" * 5000}, "min_segments": 2}}')
+
+    changed = policy_admin.change(bench.store, level, lambda now: {**now, "max_segments": 8}, actor="ann")
+
+    assert changed.before["max_segments"] == "9" * 5000
+    assert (changed.after["max_segments"], changed.after["min_segments"]) == (8, 2)

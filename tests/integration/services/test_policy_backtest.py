@@ -145,7 +145,7 @@ def test_a_namespace_or_everything_may_be_asked_about(
 
     assert {one.load for one in ask(backtest, key="a", namespace="acme/shop").results} == {TOPIC}
     assert {one.load for one in ask(backtest, key="b").results} == {TOPIC}
-    with pytest.raises(NotFound, match="namespace acme/none"):
+    with pytest.raises(NotFound, match="namespace 'acme/none'"):
         ask(backtest, key="c", namespace="acme/none")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 
 import pytest
@@ -58,6 +59,27 @@ def test_other_parameters_are_compared_with_the_same_options() -> None:
     assert question.candidates[1].parameters == {"max_segments": 16}
     assert (question.prices.excess, len(question.seeds), question.pictures) == (20, 3, True)
     assert question.actuation_seconds == 5.0
+
+
+@pytest.mark.parametrize(
+    ("value", "written"), [("NaN", "NaN"), ("Infinity", "Infinity"), ("-Infinity", "-Infinity"), ("8.0", 8)]
+)
+def test_a_number_that_json_cannot_write_is_a_text_that_every_policy_reads(
+    value: str, written: object
+) -> None:
+    [candidate] = backtest_requests.question(f"adaptive:split_msg_rate_in={value}").candidates
+    number = json.loads(value)
+    what_if = BacktestRequest(LOADS, parameters={"split_msg_rate_in": number}).question().candidates[1]
+
+    assert candidate.parameters == what_if.parameters == {"split_msg_rate_in": written}
+
+
+@pytest.mark.parametrize("value", ["[NaN]", "{}"])
+def test_a_value_that_no_parameter_holds_is_refused(value: str) -> None:
+    with pytest.raises(InvalidInput, match=r"'max_segments' = .*; give a number, a text, true or false"):
+        backtest_requests.question([f"adaptive:max_segments={value}"])
+    with pytest.raises(InvalidInput, match=r"'max_segments' = .*; give a number, a text, true or false"):
+        BacktestRequest(LOADS, parameters={"max_segments": json.loads(value)}).question()
 
 
 def test_the_options_of_other_parameters_are_checked() -> None:

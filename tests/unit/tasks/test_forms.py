@@ -8,6 +8,7 @@ from controller.actions.action import find_action
 from controller.actions.fields import fill_in
 from controller.domain.errors import InvalidInput
 from controller.tasks.actions import Form, form_fields, form_of
+from controller.tasks.forms import BacktestForm, TuningForm
 
 SplitForm, DeleteForm, CreateForm = (
     form_of(find_action(name)) for name in ("segments split", "topics delete", "topics create")
@@ -137,3 +138,15 @@ def test_all_that_is_wrong_is_said_at_once() -> None:
     assert str(caught.value).count("; ") >= 1
     assert "segments=0" in str(caught.value)
     assert "planes: there is no such parameter" in str(caught.value)
+
+
+@pytest.mark.parametrize("form", [BacktestForm, TuningForm])
+def test_an_empty_text_selects_all_topics_and_an_empty_list_is_refused(
+    form: type[BacktestForm | TuningForm],
+) -> None:
+    """A list comes from another task, and is empty if that task found no topics."""
+    assert fill_in(form, {"topics": " "}).topics is None
+    with pytest.raises(
+        InvalidInput, match=r"^topics=\[\]: give at least one topic, or nothing for all topics$"
+    ):
+        fill_in(form, {"topics": []})

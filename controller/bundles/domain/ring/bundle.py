@@ -15,6 +15,7 @@ from itertools import pairwise
 
 from controller.bundles.domain.ring.hashes import FIRST_HASH, LAST_HASH, edge_text
 from controller.domain.errors import InvalidInput, InvalidRange
+from controller.domain.formatting import shown
 from controller.domain.pulsar_names import checked_namespace
 
 _RANGE = re.compile(r"0[xX]([0-9a-fA-F]{1,8})_0[xX]([0-9a-fA-F]{1,8})")
@@ -110,7 +111,7 @@ class NamespaceBundle:
         namespace, slash, range_text = text.rpartition("/")
         if not slash:
             raise InvalidInput(
-                f"bundle {text!r} names no namespace; write it as tenant/namespace/0x00000000_0x40000000"
+                f"bundle {shown(text)} names no namespace; write it as tenant/namespace/0x00000000_0x40000000"
             )
         return cls(namespace, *parse_range(range_text))
 
@@ -120,6 +121,6 @@ def parse_range(text: str) -> tuple[int, int]:
     match = _RANGE.fullmatch(text)
     if match is None:
         raise InvalidRange(
-            f"bundle range {text!r} is not two hexadecimal ends; write it as 0x00000000_0x40000000"
+            f"bundle range {shown(text)} is not two hexadecimal ends; write it as 0x00000000_0x40000000"
         )
     return int(match[1], 16), int(match[2], 16)

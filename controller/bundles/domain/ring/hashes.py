@@ -9,6 +9,7 @@ import re
 import zlib
 
 from controller.domain.errors import InvalidRange
+from controller.domain.formatting import shown
 from controller.domain.pulsar_names import canonical_topic_name
 
 FIRST_HASH = 0x00000000
@@ -31,5 +32,7 @@ def parse_edge(text: str) -> int:
     """Read one boundary, cut point or hash written as `0x40000000`. Raises InvalidRange for other texts."""
     match = re.fullmatch(r"0[xX]([0-9a-fA-F]{1,8})", text)
     if match is None:
-        raise InvalidRange(f"{text!r} is not a hash; write it as 0x40000000, up to eight hexadecimal digits")
+        raise InvalidRange(
+            f"{shown(text)} is not a hash; write it as 0x40000000, up to eight hexadecimal digits"
+        )
     return int(match[1], 16)

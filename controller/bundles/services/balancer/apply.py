@@ -1,9 +1,9 @@
 """Applies approved proposals, a limited number per call, and records their outcomes.
 
 The approval is the intent. A proposal that a crash interrupted is claimed again after its claim has expired; the action reads the
-cluster first and finds its own result. Nothing is applied in a namespace in dry run: its proposals are never approved, and approved
-proposals are not claimed after the namespace went back to dry run. A proposal that was not applied within an hour of its approval
-is refused, even if it was attempted, because the load has changed.
+cluster first and finds its own result. Approved proposals whose turn had not come have no claim, and the next call applies them. Nothing is
+applied in a namespace in dry run: its proposals are never approved, and approved proposals are not claimed after the namespace went back to
+dry run. A proposal that was not applied within an hour of its approval is refused, even if it was attempted, because the load has changed.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ log = telemetry.get_logger(__name__)
 class ApplySettings:
     """Limits of one call: the proposals of each kind, and the attempts of a proposal that fails temporarily.
 
-    `claim_seconds` must exceed the duration of all actions of a kind in one call, because their proposals are claimed together and applied
-    in sequence. Raises InvalidInput for negative limits, no attempt, or a claim of 0 s.
+    `claim_seconds` should exceed the duration of one action; `_apply_kind` says what happens during a longer action. Raises InvalidInput for
+    negative limits, no attempt, or a claim of 0 s.
     """
 
     max_splits: int = 10
@@ -72,31 +72,60 @@ def apply(
     approve proposals of `cycle_id` in automatic namespaces (None: approve none), claim approved proposals and apply them, each up to the
     limit of `settings`.
 
-    Approved proposals of namespaces in dry run are left. A merge cannot be applied: it is claimed and refused. Each kind is approved and
-    claimed in one transaction, and each outcome is recorded in its own. After a temporary error the proposal stays approved for a later
-    call, until `max_attempts`. A proposal that fails does not stop the others. Return a report for each claimed proposal. A cycle of
-    another cluster counts as None (see `require_cycle`). Raises StoreUnavailable, and LostRace if another process has changed a claimed
-    proposal; the remaining claimed proposals then wait until their claims expire.
+    Approved proposals of namespaces in dry run are left. A merge cannot be applied: it is claimed and refused. Each outcome is recorded in a
+    transaction of its own. After a temporary error the proposal stays approved for a later call, until `max_attempts`. A proposal that fails
+    does not stop the others. Return a report for each claimed proposal. A cycle of another cluster counts as None (see `require_cycle`).
+    Raises StoreUnavailable, and LostRace if another process has changed a claimed proposal; the remaining proposals then wait for a later
+    call.
     """
     with store.transaction() as tx:
         bundle_proposals.expire_approved(tx, cluster)
-    done = []
+    reports = []
     for kind in (ProposalKind.SPLIT, ProposalKind.UNLOAD, ProposalKind.MERGE):
-        limit = settings.limit(kind)
-        with store.transaction() as tx:
-            if cycle_id is not None:
+        if cycle_id is not None:
+            limit = settings.limit(kind)
+            with store.transaction() as tx:
                 bundle_proposals.approve_automatic(tx, cluster, cycle_id, kind, limit=limit, actor=claimant)
+        reports += _apply_kind(store, acts, cluster, kind, settings, claimant)
+    return reports
+
+
+def _apply_kind(
+    store: Store,
+    acts: BundleActions,
+    cluster: str,
+    kind: ProposalKind,
+    settings: ApplySettings,
+    claimant: str,
+) -> list[ActReport]:
+    """Claim and perform approved proposals of the kind, one after the other by id, up to the limit of `settings`. Return a report for each.
+
+    Each proposal is claimed when its turn comes, so a claim covers one action. If the action takes longer than `claim_seconds`, because
+    brokers are silent, another process may claim the proposal and perform the action too. That process reads the cluster first, and sends no
+    request if the result is there. If both processes read the cluster before either request takes effect, brokers get two requests: the
+    bundle is unloaded twice, and without a destination its owner may change twice; a second split of the bundle is refused, because the
+    bundle no longer exists. The process whose claim has expired raises LostRace when it records its outcome. Raises the errors of `apply`.
+    """
+    reports: list[ActReport] = []
+    last_id = 0
+    while len(reports) < settings.limit(kind):
+        with store.transaction() as tx:
             claimed = bundle_claims.claim(
                 tx,
                 cluster,
                 ProposalState.APPROVED,
                 claimant=claimant,
                 seconds=settings.claim_seconds,
-                limit=limit,
+                limit=1,
                 kinds=[kind],
+                after=last_id,
             )
-        done += [_one(store, acts, row, settings, claimant) for row in claimed]
-    return done
+        if not claimed:
+            break
+        [row] = claimed
+        last_id = row.proposal_id
+        reports.append(_one(store, acts, row, settings, claimant))
+    return reports
 
 
 def waiting(store: Store, *, cluster: str, cycle_id: int | None) -> list[ProposalRow]:

@@ -273,6 +273,20 @@ def test_a_kind_that_is_none_is_refused_where_the_dag_is_read(airflow_home: None
         watched_layout("splits", kinds=["splitt"])
 
 
+@pytest.mark.parametrize(
+    "chosen", [{"topics": TOPIC}, {"kinds": "split"}, {"topics": [7]}, {"kinds": [None]}]
+)
+def test_a_choice_that_is_no_list_of_texts_is_refused_where_the_dag_is_read(
+    airflow_home: None, chosen: dict[str, Any]
+) -> None:
+    """The letters of a text would be topics that never change."""
+    from cleave_provider.assets.cleave import watched_layout
+
+    [(name, value)] = chosen.items()
+    with pytest.raises(ValueError, match=re.escape(f"{name}={value!r} must be a list of texts")):
+        watched_layout("mine", **chosen)
+
+
 def test_every_kind_is_one_that_a_layout_change_can_have(bench: Bench, airflow_home: None) -> None:
     """Another one would never fire."""
     from cleave_provider.triggers.cleave import KINDS

@@ -45,6 +45,27 @@ def test_both_ways_of_the_example_hand_on_the_operation(bench: Bench, run_exampl
 
 
 @WAYS
+@pytest.mark.parametrize("operation_id", ["", "the last one", None, -1, 1.5, True, 10**30, "9" * 5_000])
+def test_an_id_of_no_operation_fails_the_task_at_once_with_one_line(
+    bench: Bench,
+    run_operator: RunOperator,
+    capsys: pytest.CaptureFixture[str],
+    deferrable: bool,
+    operation_id: object,
+) -> None:
+    failed = run_operator(waiting(operation_id, deferrable=deferrable))
+
+    assert (failed.state, failed.try_number) == ("failed", 1)
+    [line] = {
+        line.partition("operation_id=")[2]
+        for line in capsys.readouterr().out.splitlines()
+        if "must be the id of an operation" in line
+    }
+    assert line.startswith(repr(operation_id)[:40])
+    assert len(line) < 300
+
+
+@WAYS
 def test_an_aborted_operation_fails_the_task_at_once_with_one_line(
     bench: Bench, run_operator: RunOperator, capsys: pytest.CaptureFixture[str], deferrable: bool
 ) -> None:

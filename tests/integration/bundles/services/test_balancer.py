@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import pairwise
@@ -16,6 +16,8 @@ import pyarrow as pa
 import pytest
 
 from controller.bundles.broker_reports import REPORT_SCHEMAS, ReportArea
+from controller.bundles.brokers import BundleActions
+from controller.bundles.brokers.checked_changes import UnloadResult
 from controller.bundles.domain.balancing.settings import BalanceSettings
 from controller.bundles.domain.ring.bundle import NamespaceBundle
 from controller.bundles.domain.ring.hashes import topic_hash
@@ -29,7 +31,7 @@ from controller.bundles.store.namespaces import BalancingMode
 from controller.bundles.store.proposals import ProposalState
 from controller.clock import SystemClock
 from controller.domain.approval_states import Subject
-from controller.domain.errors import Conflict, InvalidPolicy
+from controller.domain.errors import Conflict, InvalidPolicy, LostRace
 from tests.support import bundle_reports as rows
 from tests.support.approvals import answer_subject
 from tests.support.bundle_brokers import ActionFailure, Bench, staged_bench
@@ -41,6 +43,7 @@ TOPICS = [f"persistent://{NAMESPACE}/orders-{number}" for number in range(12)]
 LOWER_TOPICS = [name for name in TOPICS if topic_hash(name) < HALF]
 CROWDED = "acme/crowded"
 EVEN = BalanceSettings(even_hits=1)
+TRANSFER = BalanceSettings(shedder="transfer", transfer_hits=0)
 SETTINGS = BalanceSettings(shedder="threshold", threshold_min_byte_rate=0.0, placement="least_usage")
 
 
@@ -101,6 +104,33 @@ class Balancer:
                 rows.broker(second, 5.0),
             ],
         )
+
+    def exchange(self) -> tuple[NamespaceBundle, NamespaceBundle]:
+        """The first broker is full with two heavy bundles, the second has two light ones; the namespace is automatic.
+
+        Return the light bundle that `TRANSFER` moves to the first broker, and the heavy bundle that it moves to the second in exchange.
+        """
+        first, second = self.bench.cluster.brokers
+        ends = [number << 30 for number in range(4)] + [LAST]
+        self.bench.cluster.add(CROWDED, *ends[1:-1])
+        bundles = self.bench.cluster.lists[CROWDED].bundles
+        owners = dict(zip(bundles, (first, first, second, second), strict=True))
+        self.bench.cluster.owners.update(owners)
+        self.load(
+            boundaries=[rows.boundaries(*ends[1:-1], namespace=CROWDED)],
+            bundles=[
+                rows.bundle(bundle.lower, bundle.upper, rate, broker=owners[bundle], namespace=CROWDED)
+                for bundle, rate in zip(bundles, (45.0, 45.0, 5.0, 5.0), strict=True)
+            ],
+            brokers=[
+                rows.broker(
+                    name, rate, byte_rate_in=rate, byte_rate_out=rate, observed_at_ms=SystemClock().now_ms()
+                )
+                for name, rate in ((first, 90.0), (second, 10.0))
+            ],
+        )
+        self.mode(BalancingMode.AUTOMATIC, CROWDED)
+        return bundles[2], bundles[0]
 
     def crowded(self) -> None:
         """The first broker is full and has sixteen bundles; the second has none. Called again: the next reading.
@@ -181,10 +211,12 @@ class Balancer:
             decided_by="tester",
         )
 
-    def apply(self, cycle: ProposedCycle | None, **limits: Any) -> list[ActReport]:
+    def apply(
+        self, cycle: ProposedCycle | None, *, acts: BundleActions | None = None, **limits: Any
+    ) -> list[ActReport]:
         return bundle_balancer.apply(
             self.driver.store,
-            self.bench.acts,
+            acts or self.bench.acts,
             cluster=CLUSTER,
             cycle_id=None if cycle is None else cycle.cycle_id,
             settings=ApplySettings(**limits),
@@ -498,6 +530,88 @@ def test_an_act_nobody_can_tell_of_is_found_done_the_next_time(balancer: Balance
     [second] = balancer.apply(None)
 
     assert second.state is ProposalState.APPLIED
+
+
+class Interrupted(BundleActions):
+    """The balancer's actions; `before` is called before each unload, with the number of unloads before it."""
+
+    def __init__(self, bench: Bench, before: Callable[[int], object]) -> None:
+        super().__init__(bench.session, f"http://{bench.cluster.brokers[0]}", bench.reader)
+        self._before, self._begun = before, 0
+
+    def unload(self, *args: Any, **more: Any) -> UnloadResult:
+        self._begun += 1
+        self._before(self._begun - 1)
+        return super().unload(*args, **more)
+
+
+def test_a_balancer_that_is_slow_does_not_repeat_what_another_has_done(balancer: Balancer) -> None:
+    """The other applies what the slow one has not begun, and a person moves these bundles back."""
+    balancer.crowded()
+    balancer.mode(BalancingMode.AUTOMATIC, CROWDED)
+    cycle = balancer.propose("run-0", EVEN)
+    first, owners = balancer.bench.cluster.brokers[0], balancer.bench.cluster.owners
+    others: list[ActReport] = []
+
+    def another(begun: int) -> None:
+        if begun:
+            return
+        balancer.driver.sql(
+            "UPDATE cleave.bundle_proposal SET claimed_until = now() - interval '1 second'"
+            " WHERE proposal_id > (SELECT min(proposal_id) FROM cleave.bundle_proposal)"
+        )
+        others.extend(balancer.apply(None))
+        owners.update({NamespaceBundle.parse(act.bundle): first for act in others})
+
+    own = balancer.apply(cycle, acts=Interrupted(balancer.bench, another))
+
+    assert (len(own), len(others)) == (1, cycle.moves - 1)
+    assert {act.state for act in (*own, *others)} == {ProposalState.APPLIED}
+    assert {owners[NamespaceBundle.parse(act.bundle)] for act in others} == {first}
+
+
+def test_a_proposal_is_attempted_once_in_a_call(balancer: Balancer) -> None:
+    """Its claim may be over before the call is, however short the delay of its error."""
+    balancer.crowded()
+    balancer.mode(BalancingMode.AUTOMATIC, CROWDED)
+    cycle = balancer.propose("run-0", EVEN)
+
+    def busy(_begun: int) -> None:
+        raise LostRace("the bundle is busy", 0.0)
+
+    acts = balancer.apply(cycle, acts=Interrupted(balancer.bench, busy))
+
+    assert [act.state for act in acts] == [ProposalState.APPROVED] * cycle.moves
+    assert len({act.proposal_id for act in acts}) == cycle.moves
+
+
+def test_the_rest_of_an_exchange_that_a_crash_interrupted_is_made_by_the_next_run(balancer: Balancer) -> None:
+    light, heavy = balancer.exchange()
+    first, second = balancer.bench.cluster.brokers
+    cycle = balancer.propose(settings=TRANSFER)
+
+    class Crash(BaseException):
+        pass
+
+    def crash(begun: int) -> None:
+        if begun:
+            raise Crash
+
+    with pytest.raises(Crash):
+        balancer.apply(cycle, acts=Interrupted(balancer.bench, crash))
+    owners = balancer.bench.cluster.owners
+    assert (owners[light], owners[heavy]) == (first, first), "both are on the fuller broker"
+    counted = balancer.driver.do(bundle_proposals.under_way, CLUSTER)  # which cycles count as made
+    assert [(row.bundle, row.state) for row in counted] == [
+        (light, ProposalState.APPLIED),
+        (heavy, ProposalState.APPROVED),
+    ]
+    balancer.driver.sql("UPDATE cleave.bundle_proposal SET claimed_until = now() - interval '1 second'")
+
+    acts = balancer.restarted().apply(None)
+
+    assert [(act.bundle, act.state) for act in acts] == [(str(heavy), ProposalState.APPLIED)]
+    assert (owners[light], owners[heavy]) == (first, second)
 
 
 def test_a_bundle_that_somebody_else_split_fails_with_that_sentence(balancer: Balancer) -> None:

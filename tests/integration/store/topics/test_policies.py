@@ -278,7 +278,7 @@ def test_only_a_live_topic_takes_a_policy(driver: StoreDriver) -> None:
     [
         ('{"a_parameter_of_tomorrow": 1}', "'a_parameter_of_tomorrow' cannot be set here"),
         (f'{{"split_msg_rate_in": 1{"0" * 400}}}', "split_msg_rate_in = 1000"),
-        (f'{{"max_segments": 1{"0" * 5000}}}', "max_segments = Decimal('1000"),
+        (f'{{"max_segments": 1{"0" * 5000}}}', "max_segments = '1000"),
         ('{"max_segments": "8"}', "max_segments = '8'; give a whole number"),
         ('{"enabled": [false]}', "enabled = [False]; give true or false"),
         (f'{{"enabled": {"[" * 5000}{"]" * 5000}}}', "nested too deeply"),
@@ -294,6 +294,26 @@ def test_a_document_nobody_here_understands_disables_and_says_why(document: str,
         [violation] = violations(policies.read_policy(*documents))
         assert str(violation).startswith(f"unreadable: {level}'s policy: ")
         assert says in str(violation)
+
+
+@pytest.mark.parametrize("level", ["cluster", "namespace", "topic"])
+def test_a_stored_number_that_python_does_not_convert_sets_the_policy_aside(
+    driver: StoreDriver, level: str
+) -> None:
+    topic_id = driver.create("topic://t/n/a").topic_id
+    document = f'{{"max_segments": {"9" * 5000}, "min_segments": 2}}'
+    statement = {
+        "cluster": "UPDATE cleave.cluster_policy SET policy = CAST(:p AS jsonb)",
+        "namespace": "INSERT INTO cleave.namespace_policy (namespace, policy, actor) VALUES ('t/n', CAST(:p AS jsonb), 'x')",
+        "topic": "UPDATE cleave.topic SET policy = CAST(:p AS jsonb), row_version = row_version + 1",
+    }[level]
+    with driver.store.transaction() as tx:
+        tx.execute(text(statement), {"p": document})
+
+    [violation] = violations(driver.do(policies.in_force, topic_id))
+
+    assert str(violation).startswith(f"unreadable: {level}'s policy: ")
+    assert "max_segments = '999" in str(violation)
 
 
 def test_documents_are_read_level_by_level() -> None:
