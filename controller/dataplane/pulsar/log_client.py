@@ -332,7 +332,9 @@ class PulsarLogClient(OneProcess):
         return reader
 
     def close(self) -> None:
-        """Close the readers and producers, after their work in progress, and the connections."""
+        """Close the readers and producers, after their work in progress, and the connections. The producers together
+        take at most the time limit of a call.
+        """
         self._ended.set()
         with self._lock:
             readers = [*self._readers, *self._others]
@@ -341,8 +343,9 @@ class PulsarLogClient(OneProcess):
                 closing.result()
         if self._watch is not None:
             self._watch.join()
+        deadline = self._admin.deadline()
         for sender in self._senders.values():
-            sender.close()
+            sender.close(deadline)
         self._connections.close()
         self._admin.close()
         _open.discard(self)
@@ -407,7 +410,7 @@ class PulsarLogClient(OneProcess):
             else:
                 self._senders.move_to_end(key)
         if oldest is not None:
-            oldest.close()
+            oldest.close(self._admin.deadline())
         return sender
 
     def _take(self, claim: Claim, on_arrival: Callable[[], None], deadline: Deadline) -> PulsarReader | None:
