@@ -212,9 +212,10 @@ class Client:
         must be unique in the group; and `kept_values`, a function that returns the newest stored checkpoint
         of each member, including former members. In a group `start` is a time or None. `on_wanted` is called,
         in the thread that calls `receive`, when other members wait for a segment whose position is not
-        stored; if it raises, the next `receive` calls it again. `patience_seconds` bounds how long a call,
-        including this one, is retried while a segment or the workers are out of reach. Raises DataGone if the
-        next messages were deleted; Conflict if the subscription is of another kind, or for a checkpoint of
+        stored. If it raises, `receive` raises the error, and the next `receive` returns messages of other
+        segments, if there are any, before the function is called again. `patience_seconds` bounds how long a
+        call, including this one, is retried while a segment or the workers are out of reach. Raises DataGone if
+        the next messages were deleted; Conflict if the subscription is of another kind, or for a checkpoint of
         another topic or of a later epoch than the topic's; InvalidInput for a member without all three, or
         with another start.
         """

@@ -115,13 +115,14 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
         with the same name replaces this one.
 
         `kept_values` is called in the thread that calls `receive`, whenever segments are assigned to this
-        member. If it raises, `receive` raises the error, and the next `receive` calls it again. `start` is
-        the position of segments that no stored value names: an instant with its time zone, compared with
-        `published_at_ms`, or None for all stored messages. All members must give the same `start`. A batch
-        has at most `batch_messages`. `on_wanted` is called in the same thread, or in that of `kept`, when
-        other members wait for a segment whose position is not stored. If it raises, that call raises the
-        error, and the next `receive` calls it again. `patience_seconds` bounds how long `receive` waits for a
-        log out of reach, and how long the constructor waits for a worker that leads the topic. Raises
+        member. `on_wanted` is called in the same thread, or in that of `kept`, when other members wait for a
+        segment whose position is not stored. If one of them raises, that call raises the error. The next
+        `receive` first returns messages of the other segments, if there are any; otherwise it calls the function
+        again. So an error that persists is raised at least by every second `receive`, and withholds no messages
+        of other segments. `start` is the position of segments that no stored value names: an instant with its
+        time zone, compared with `published_at_ms`, or None for all stored messages. All members must give the
+        same `start`. A batch has at most `batch_messages`. `patience_seconds` bounds how long `receive` waits for
+        a log out of reach, and how long the constructor waits for a worker that leads the topic. Raises
         NotFound, TopicNotLive, StoreUnavailable; Conflict if the subscription is not of kind checkpoint;
         InvalidInput for an invalid name or a start without a time zone.
         """
@@ -131,6 +132,8 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
         self._batch_messages = batch_messages
         self._wakeup, self._has_changed = threading.Event(), threading.Event()
         self._is_paused = False
+        self._reads_first = False
+        """True after an error of `_follow`, so that an error that persists withholds no messages of other segments."""
         self._rounds = PollLoop(
             self._wakeup, patience_seconds, DataPlaneUnavailable, StoreUnavailable, SegmentNotFound
         )
@@ -306,8 +309,8 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
         sets. A held segment that is to be released is read no further, and is released once its position is
         stored, or at once if its starting position is not known yet; if its position is not stored, `on_wanted`
         is called, once. Buckets to be released of segments that are not held are reported as released at once.
-        Drained segments are reported. Raises the errors of `_place` and `on_wanted`; the next poll repeats the
-        work.
+        Drained segments are reported. Raises the errors of `_place` and `on_wanted`; the next poll that begins with
+        `_follow` repeats the work.
         """
         assignment = self._session.assignment
         owned = _whole_segments(assignment)
@@ -325,6 +328,7 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
             for i, segment in added.items()
             if not segment.is_release_requested and not segment.identity & self._released
         }
+        self._read_on()  # first, because after an error of `_place` the next poll reads
         if acquired:
             self._place(acquired)
         self._segments |= acquired
@@ -440,7 +444,7 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
             self._notify(unstored)
 
     def _notify(self, segments: list[_Segment]) -> None:
-        """Call `on_wanted`, once for all the segments. After an error, which is raised, the next poll repeats the call."""
+        """Call `on_wanted`, once for all the segments. After an error, which is raised, `_follow` repeats the call."""
         for segment in segments:  # first, because `on_wanted` may call `kept`
             segment.is_notified = True
         try:
@@ -486,9 +490,9 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
         return batch
 
     def _poll(self) -> CheckpointBatch | None:
-        """Run one poll: follow the leader, open the readers that are due, and read from the next segment, in
-        rotation, that has messages. Return None if none has messages, while paused, and while the leader is
-        unreachable; drop all segments if the session is lost. Raises DataGone, and the errors of `_follow`.
+        """Run one poll: follow the leader, and return the next batch (`_next_batch`). After an error of `_follow`,
+        first return a batch without following, if there is one. Return None while the leader is unreachable; drop all
+        segments if the session is lost. Raises DataGone, and the errors of `_follow`.
         """
         if self._readers.signal_all_if_due():
             self._has_changed.set()
@@ -497,13 +501,25 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
                 for segment_id in list(self._segments):
                     self._forget(segment_id)
             return None
+        if self._reads_first:
+            self._reads_first = False
+            batch = self._next_batch()
+            if batch is not None:
+                return batch
         if self._has_changed.is_set():
             self._has_changed.clear()
             try:
                 self._follow()
             except BaseException:
                 self._has_changed.set()
+                self._reads_first = True
                 raise
+        return self._next_batch()
+
+    def _next_batch(self) -> CheckpointBatch | None:
+        """Open the readers that are due, and read from the next segment, in rotation, that has messages. Return None
+        if none has messages, and while paused. Raises DataGone.
+        """
         if self._is_paused:
             return None
         self._readers.open_due()

@@ -50,7 +50,7 @@ from controller.client.poll_loop import LOOK_SECONDS
 from controller.client.retry import Backoff
 from controller.client.session import OwnedBucket
 from controller.client.stream_consumer import Batch, StreamConsumer
-from controller.client.work_observer import WorkObserver
+from controller.client.work_observer import GuardedObserver, WorkObserver
 from controller.dataplane.log_client import LogClient, LogMessage, Position
 from controller.domain.delivery_events import DeliveryEvent
 from controller.domain.errors import CleaveError, DataPlaneUnavailable
@@ -180,12 +180,13 @@ class KeyedWork(OneProcess, ClosesOnExit):
         With `dead_letters`, the client of the logs, a message that failed or killed its process
         `max_deliveries` times is stored in the subscription's dead-letter log, and its key continues. Without
         it, a failing message is retried forever, and a message during which `max_deliveries` processes died
-        is not begun again. `observer` is notified of the work on each message.
+        is not begun again. `observer` is notified of the work on each message; `turn` and `close` raise the
+        first of its exceptions, which change nothing about the messages.
         """
         self._consumer = consumer
         self._threads, self._held_limit = threads, held_limit
         self._first_retry_seconds, self._longest_retry_seconds = first_retry_seconds, longest_retry_seconds
-        self._observer = observer or WorkObserver()
+        self._observer = GuardedObserver(observer or WorkObserver())
         self._counts = DeliveryCounts(consumer.ask)
         letters = None if dead_letters is None else DeadLetterLog(dead_letters, consumer.ask)
         self._limit = DeliveryLimit(max_deliveries, has_dead_letters=letters is not None)
@@ -232,6 +233,7 @@ class KeyedWork(OneProcess, ClosesOnExit):
         self._run_reports()
         self._maintain()
         self._begin_messages()
+        self._observer.raise_error()
         if batch is None:
             due_seconds = max(self._due_at() - time.monotonic(), _SHORTEST_WAIT_SECONDS)
             self._consumer.wait(min(timeout_seconds, due_seconds))
@@ -252,6 +254,7 @@ class KeyedWork(OneProcess, ClosesOnExit):
                 self._run_reports(timing.left_seconds)
         finally:
             self._settle_until(time.monotonic() + timing.deregistration_seconds)
+        self._observer.raise_error()
 
     def _described(self) -> str:
         return f"KeyedWork of {self._consumer.topic}"

@@ -27,7 +27,7 @@ from controller.client.keyed_schedule import WorkItem
 from controller.client.retry import retry_for
 from controller.client.session import OwnedBucket
 from controller.client.stream_consumer import Batch, StreamConsumer
-from controller.client.work_observer import WorkObserver
+from controller.client.work_observer import GuardedObserver
 from controller.dataplane.log_client import LogMessage
 from controller.domain.delivery_events import DeliveryEvent
 from controller.domain.errors import CleaveError, InvalidInput
@@ -79,7 +79,7 @@ class Handling:
         consumer: StreamConsumer,
         handle: Callable[[LogMessage], object],
         counts: DeliveryCounts,
-        observer: WorkObserver,
+        observer: GuardedObserver,
         limit: DeliveryLimit,
         dead_letters: DeadLetterLog | None,
     ) -> None:
@@ -92,7 +92,7 @@ class Handling:
     def run(self, batch: Batch, owned: OwnedBucket, item: WorkItem) -> Outcome:
         """Deliver the message once, and return the outcome: DONE if the handler returned; FAILED if it raised
         an Exception or returned unfinished work such as a coroutine; BROKEN after any other exception, such
-        as SystemExit or an error of the observer. Raises nothing. PUT_OFF, without a delivery, if the report
+        as SystemExit. Raises nothing. PUT_OFF, without a delivery, if the report
         before the handler fails, or if the consumer was paused or may have lost the bucket since the message
         was chosen.
 
@@ -123,7 +123,7 @@ class Handling:
         After an Exception of the handler, or if the handler returned unfinished work, note the error in
         `item`, report the failure to a worker, and store the message as a dead letter if this was its last
         delivery (`delivery_limit`). A report that fails is given up after `_NOTING_SECONDS`. Raises any other
-        exception of the handler, and the exceptions of the observer.
+        exception of the handler.
         """
         item.deliveries += 1
         self._observer.begun(batch, item.message)
@@ -149,8 +149,7 @@ class Handling:
         caller acknowledges the message afterwards.
 
         Return HELD without a dead-letter log, PUT_OFF if the bucket may belong to another consumer, and STUCK
-        after a CleaveError of the dead-letter log, when the message may be stored nevertheless. Raises the
-        exceptions of the observer, after which the message is stored.
+        after a CleaveError of the dead-letter log, when the message may be stored nevertheless.
         """
         if self._dead_letters is None:
             reason = f"{item.error}; {item.deaths} processes died, so the message is not begun again; configure a dead-letter log to store it"

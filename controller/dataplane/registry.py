@@ -13,7 +13,9 @@ from controller.dataplane.base import DataPlane
 from controller.dataplane.load_settings import LoadSettings
 from controller.dataplane.log_client import LogClient
 from controller.dataplane.pulsar.cluster_access import PulsarAccess
-from controller.domain.errors import Unsupported
+from controller.domain.errors import InvalidInput, Unsupported
+from controller.domain.formatting import shown
+from controller.domain.names import MAX_NAME_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +145,22 @@ def demand_subscription(data_plane: str, name: str) -> None:
         from controller.dataplane.pulsar.names import subscription_path
 
         subscription_path(name)
+
+
+def demand_dead_letters(data_plane: str, topic: str, subscription: str) -> None:
+    """Raise InvalidInput if the name of the subscription's dead-letter log would exceed the limit of a log's name, so
+    that no dead letter could be stored. Does nothing for a data plane on which Cleave creates no dead-letter logs.
+    """
+    try:
+        log = dead_letter_topic(data_plane, topic, subscription)
+    except Unsupported:
+        return
+    size = len(log.encode(errors="replace"))
+    if size > MAX_NAME_BYTES:
+        raise InvalidInput(
+            f"subscription {shown(subscription)} of {shown(topic)}: the name of its dead-letter log would have {size} bytes; "
+            f"shorten one of the names, so that it has at most {MAX_NAME_BYTES}"
+        )
 
 
 def dead_letter_topic(data_plane: str, topic: str, subscription: str) -> str:

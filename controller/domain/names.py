@@ -23,8 +23,8 @@ from controller.domain.pulsar_names import full_name
 LONGEST_NAME: Final = 500
 """Maximum length, in characters, of the name of a subscription, a consumer, or a part of a topic's name."""
 MAX_NAME_BYTES: Final = 1_000
-"""Maximum length, in bytes of UTF-8, of the name of a subscription, a consumer or a producer: data planes store the name
-as a key or an owner.
+"""Maximum length, in bytes of UTF-8, of the name of a subscription, a consumer, a producer or a log: data planes store the
+name as a key or an owner.
 """
 LONGEST_TOPIC: Final = 2_000
 """Maximum length, in characters, of a topic's name in a request."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from controller.dataplane.base import DataPlane
-from controller.dataplane.registry import configured, demand_subscription
+from controller.dataplane.registry import configured, demand_dead_letters, demand_subscription
 from controller.domain.errors import InvalidInput
 from controller.domain.names import demand_name
 from controller.domain.operation import Operation
@@ -56,13 +56,16 @@ def create_subscription(
     consumers call `subscription_consumers.demand_stock` first.
 
     A repeated request key returns its first intent, even if the other parameters differ. Raises TopicNotFound,
-    TopicNotLive, InvalidInput for the name, or Conflict if the topic has a subscription of the name, even one being
+    TopicNotLive, InvalidInput for the name, also if the name of the dead-letter log of a stream subscription would be
+    too long, or Conflict if the topic has a subscription of the name, even one being
     deleted, if a segment that standard consumers would wait for has a successor without a barrier, or if the request
     key was used for another subscription or kind of request.
     """
     with store.transaction() as tx:
         row = topics.find_topic(tx, topic)
         demand_subscription(row.data_plane, demand_name("subscription", subscription))
+        if kind is SubscriptionKind.STREAM:  # consumers of other kinds store no dead letters
+            demand_dead_letters(row.data_plane, topic, subscription)
         return subscription_intents.intend_subscription_create(
             tx, row.topic_id, subscription, kind, request, from_latest=from_latest, consumers=consumers
         )

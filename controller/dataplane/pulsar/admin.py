@@ -62,7 +62,7 @@ class Deadline:
 @dataclass(frozen=True, slots=True)
 class Ask:
     """A request to send. `purpose` names the action in errors. Statuses in `accept` are results, not errors,
-    except a 404 without a reason, which no broker sends. `body` is sent as JSON; None: no body.
+    except a 404 or 409 without a reason, which no broker sends. `body` is sent as JSON; None: no body.
 
     A `path` that begins with a slash is complete; any other path follows `/admin/v2/`.
     """
@@ -241,7 +241,7 @@ class AdminCalls:
         Raises the error of a refusal (status 300 or more) that is not in `ask.accept`; UnknownAddress for a 404
         without a JSON object that has a reason, even if the status is accepted; DataPlaneTimeout at the
         deadline; and DataPlaneUnavailable for a body that is too long, or that is no JSON though the request
-        succeeded and is not `is_text`, or though a 409 is accepted.
+        succeeded and is not `is_text`, and for an accepted 409 without such a JSON object.
         """
         body = bytearray()
         for chunk in response.iter_content(_CHUNK_BYTES):
@@ -253,7 +253,8 @@ class AdminCalls:
         status, text = response.status_code, body.decode(errors="replace").strip()
         document = text if ask.is_text and status < 300 else _parse(text)
         is_refusal = status >= 300
-        if is_refusal and status == 404 and not (isinstance(document, Mapping) and "reason" in document):
+        has_reason = isinstance(document, Mapping) and "reason" in document
+        if status == 404 and not has_reason:
             # A proxy or another program may answer 404 to every request. If that counted as a broker's
             # response, logs would count as missing.
             raise unknown_address(ask.purpose, status, text[:80] or "empty")
@@ -262,8 +263,11 @@ class AdminCalls:
             raise refusal(
                 ask.purpose, status, reason.strip(), retry_after=response.headers.get("Retry-After")
             )
-        if document is _NO_JSON and (not is_refusal or status == 409):
-            # A proxy's 409 does not show that a log or a subscription exists.
+        if (
+            status == 409 and not has_reason
+        ):  # a proxy's 409 does not show that a log or a subscription exists
+            raise half_answer(ask.purpose, status, f"without a reason: {text[:80] or 'empty'}")
+        if document is _NO_JSON and not is_refusal:
             raise half_answer(ask.purpose, status, f"not JSON: {text[:80]}")
         broker = urlsplit(response.url).netloc
         return Answer(status, document, broker, response.headers, STEADY_CLOCK.now_ms())

@@ -196,7 +196,7 @@ class BatchSender:
         try:
             stored = outcome()
         except SegmentTerminated:
-            self._drop_producer()
+            self._drop_producer(deadline)
             stored = self._count_stored(messages, sequence, deadline) if self._in_doubt == sequence else 0
             if stored == 0:
                 raise
@@ -204,10 +204,15 @@ class BatchSender:
             self._stored, self._in_doubt = sequence, None
         return min(stored, len(messages))
 
-    def close(self) -> None:
-        """Close the producer after the append in progress."""
-        with self._lock:
-            self._drop_producer()
+    def close(self, deadline: Deadline) -> None:
+        """Close the producer after the append in progress, and wait for both at most until the deadline. A producer
+        whose append is still in progress then is closed with its client.
+        """
+        if self._lock.acquire(timeout=deadline.left_seconds):
+            try:
+                self._drop_producer(deadline)
+            finally:
+                self._lock.release()
 
     def end(self, within_seconds: float) -> None:
         """Send nothing more, because the process is ending: wait up to `within_seconds` for the append in
@@ -218,14 +223,17 @@ class BatchSender:
         """
         self._lock.acquire(timeout=within_seconds)
 
-    def _drop_producer(self) -> None:
-        """Close the producer, if there is one, and wait for it, so that the library does not send messages of a
-        lost batch later. Errors of the library are ignored; the next append opens another producer.
+    def _drop_producer(self, deadline: Deadline) -> None:
+        """Begin to close the producer, if there is one, so that the library does not send messages of a lost batch
+        later, and wait for the broker's response at most until the deadline. Errors of the library are ignored; the
+        next append opens another producer.
         """
         producer, self._producer = self._producer, None
         if producer is not None:
+            is_closed = threading.Event()
             with contextlib.suppress(pulsar.PulsarException):
-                producer.close()
+                producer._producer.close_async(lambda _result: is_closed.set())
+                is_closed.wait(deadline.left_seconds)
 
     def _drop_unconnected_producer(self) -> None:
         """Close the producer in a background thread, because `close` waits for a connection that the producer cannot get."""
@@ -324,7 +332,7 @@ class BatchSender:
         if terminated is not None:
             self._drop_unconnected_producer()
             raise terminated
-        self._drop_producer()
+        self._drop_producer(deadline)
         raise failure
 
     def _await(

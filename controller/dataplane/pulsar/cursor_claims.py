@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from controller.dataplane.log_client import Ownership
 from controller.dataplane.pulsar.admin import Deadline
 from controller.dataplane.pulsar.cursors import Cursors, Holder
+from controller.dataplane.pulsar.library_errors import CONSUMER_LIMIT_ADVICE, CONSUMER_LIMIT_REACHED
 from controller.dataplane.pulsar.reader import PulsarReader
 from controller.domain.errors import CleaveError, FencedOut, LostRace
 from controller.domain.hash_range import HashRange
@@ -101,9 +102,10 @@ class Claim:
         )
 
     def lost_error(self) -> LostRace:
-        """Return the error for a cursor that another reader took between the check and the attempt."""
+        """Return the error for a cursor that the broker refuses although the check found no holder in the way."""
         return LostRace(
-            f"{self.backing_topic}: another reader for {self._subject} was faster; try again",
+            f"{self.backing_topic}: another reader for {self._subject} was faster, or {CONSUMER_LIMIT_REACHED}; try again, "
+            f"or {CONSUMER_LIMIT_ADVICE}",
             delay_seconds=HELD_DELAY_SECONDS,
         )
 

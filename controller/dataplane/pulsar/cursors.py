@@ -79,6 +79,8 @@ class Attachments:
     """
     backlog: int
     """Number of unacknowledged entries, except those whose delivery is delayed."""
+    is_queue: bool = False
+    """True if the consumers are Shared: any of them may receive each message."""
 
     def in_the_way_of(self, bucket: HashRange | None) -> tuple[Holder, ...]:
         """Return the consumers that hold a part of `bucket`; None: of the whole subscription. Every consumer
@@ -109,8 +111,8 @@ class Cursors:
         return self._admin.deadline()
 
     def attachments(self, backing_topic: str, subscription: str, deadline: Deadline) -> Attachments:
-        """Return the consumers of the subscription, whether they share it by key, and its backlog. Raises
-        SegmentNotFound, SubscriptionNotFound.
+        """Return the consumers of the subscription, how they share it, and its backlog. Raises SegmentNotFound,
+        SubscriptionNotFound.
 
         A consumer counts from its request for a place, even while the broker still checks another consumer's
         connection.
@@ -121,7 +123,7 @@ class Cursors:
             _holder(consumer, is_shared=is_shared) for consumer in statistics.get("consumers") or []
         )
         waiting = int(statistics.get("msgBacklog", 0)) - int(statistics.get("msgDelayed", 0))
-        return Attachments(holders, is_shared, waiting)
+        return Attachments(holders, is_shared, waiting, is_queue=statistics.get("type") == "Shared")
 
     def version(self, deadline: Deadline) -> str:
         """Return the broker's version, such as `4.2.4`."""

@@ -18,6 +18,11 @@ from controller.domain.errors import (
     Unsupported,
 )
 
+CONSUMER_LIMIT_REACHED = "the topic or the subscription has as many consumers as the broker allows"
+CONSUMER_LIMIT_ADVICE = "close a consumer, or raise maxConsumersPerTopic or maxConsumersPerSubscription"
+"""A cause of the library's ConsumerBusy, and the next step. ConsumerBusy also reports that a consumer of another type
+is connected, and contains no text that tells the causes apart.
+"""
 _TABLE: Mapping[type[Exception], tuple[type[CleaveError], str]] = {
     pulsar.TopicTerminated: (SegmentTerminated, "look up the layout again and send to its successors"),
     pulsar.TopicNotFound: (SegmentNotFound, "it was deleted or never created: look up the layout again"),
@@ -40,6 +45,7 @@ _TABLE: Mapping[type[Exception], tuple[type[CleaveError], str]] = {
         Terminal,
         "the namespace enforces a schema: turn schemaValidationEnforced off, or produce with that schema",
     ),
+    pulsar.ConsumerBusy: (DataPlaneUnavailable, f"{CONSUMER_LIMIT_REACHED}: {CONSUMER_LIMIT_ADVICE}"),
     pulsar.NotAllowedError: (Terminal, "the namespace's policies forbid it"),
     pulsar.UnsupportedVersionError: (Unsupported, "this broker is too old: Cleave needs Pulsar 3.0 or newer"),
 }

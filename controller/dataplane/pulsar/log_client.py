@@ -32,7 +32,12 @@ from controller.dataplane.pulsar.broker_versions import demand_readable
 from controller.dataplane.pulsar.bucket_reader import BUCKET_PREFETCH_MESSAGES, BucketReader
 from controller.dataplane.pulsar.bucket_slots import demand_on_ring
 from controller.dataplane.pulsar.cluster_access import PulsarAccess
-from controller.dataplane.pulsar.cursor_claims import Claim, evict_holders
+from controller.dataplane.pulsar.cursor_claims import (
+    FOREIGN_DELAY_SECONDS,
+    HELD_DELAY_SECONDS,
+    Claim,
+    evict_holders,
+)
 from controller.dataplane.pulsar.cursors import (
     OWNER,
     OWNERSHIP,
@@ -42,7 +47,7 @@ from controller.dataplane.pulsar.cursors import (
     Holder,
     ownership_text,
 )
-from controller.dataplane.pulsar.library_errors import mapped
+from controller.dataplane.pulsar.library_errors import CONSUMER_LIMIT_ADVICE, mapped
 from controller.dataplane.pulsar.position_reader import PulsarPositionReader
 from controller.dataplane.pulsar.queue_reader import AGAIN_MS, QUEUE_PREFETCH_MESSAGES, PulsarQueueReader
 from controller.dataplane.pulsar.reader import PREFETCH_MESSAGES, PulsarReader
@@ -198,38 +203,31 @@ class PulsarLogClient(OneProcess):
         A holder counts as gone and is disconnected, as `cursor_claims` describes, if its owner is not among
         `live_owners`, or is `owner` itself. Raises LostRace while another of `live_owners` is in the way, or
         a consumer that is not Cleave's, which is never disconnected: the message contains its address.
-        LostRace is also raised while the broker keeps the connection of an owner that is gone, and if other
-        readers take the cursor first until the deadline. Raises FencedOut if a holder has a later `ownership`,
-        even under the name `owner`; SegmentNotFound; SubscriptionNotFound; Unsupported for a bucket of one hash
-        if the broker misreports its consumers (`broker_versions`).
+        LostRace is also raised while the broker keeps the connection of an owner that is gone, and if until the
+        deadline other readers take the cursor first or the broker's limit of consumers is reached. Raises
+        FencedOut if a holder has a later `ownership`, even under the name `owner`; SegmentNotFound;
+        SubscriptionNotFound; Unsupported for a bucket of one hash if the broker misreports its consumers
+        (`broker_versions`).
 
         A reader of a topic that is terminated and read to its end does not connect: the broker would report
         the end before the subscription, and the library would then close the connection and retry forever
         (`binary`).
         """
-        deadline = self._admin.deadline()
+        deadline, was_refused = self._admin.deadline(), False
         topic = full_name(backing_topic)
         claim = Claim(topic, subscription, owner, live_owners, bucket, ownership)
         if bucket is not None and bucket.width == 1:
             demand_readable(bucket, self._cursors.version(deadline))
         while True:
-            holder = evict_holders(self._cursors, claim, self._reader_here, deadline)
-            if self._cursors.is_drained(topic, subscription, deadline):
-                return self._keep(self._reader(claim, on_arrival))
             try:
-                return self._subscribe(claim, on_arrival, deadline)
-            except (pulsar.ConsumerBusy, pulsar.ConsumerAssignError):
-                if holder is not None:
-                    raise claim.still_connected_error(holder) from None
-                if not deadline.left_seconds:
-                    raise claim.lost_error() from None
-            except pulsar.PulsarException as error:
-                cause = mapped(error, f"read {topic} for {subscription!r}")
-                if not isinstance(cause, DataPlaneTimeout):
-                    raise cause from error
-                raise self._late(claim, holder, cause) from error
+                reader = self._take(claim, on_arrival, deadline)
             except DataPlaneTimeout as error:
-                raise self._late(claim, holder, error) from error
+                if was_refused:
+                    raise claim.lost_error() from error
+                raise
+            if reader is not None:
+                return reader
+            was_refused = True
 
     def locate(self, backing_topic: str, instant_ms: int | None) -> Position:
         """Return the position (ledger, entry, `WHOLE_ENTRY`) after which `open_reader_at` begins with the first
@@ -249,8 +247,9 @@ class PulsarLogClient(OneProcess):
         If the topic is terminated and no message follows `after`, the reader does not connect, because the
         library would close the connection and retry forever (`binary`).
 
-        Raises SegmentNotFound, and DataGone if the broker has, or may have, deleted messages that follow the
-        position. LogShortened is never raised.
+        Raises SegmentNotFound; DataGone if the broker has, or may have, deleted messages that follow the
+        position; and DataPlaneUnavailable also while the broker's limit of consumers is reached. LogShortened is
+        never raised.
         """
         deadline, topic = self._admin.deadline(), full_name(backing_topic)
         reader = PulsarPositionReader(
@@ -267,8 +266,8 @@ class PulsarLogClient(OneProcess):
             if after is not None:
                 self._cursors.demand_kept(topic, after, deadline)
             start = pulsar.MessageId.earliest if after is None else pulsar.MessageId(-1, *after)
-            reader.attach(
-                *self._opened_alone(
+            try:
+                opened = self._opened_alone(
                     topic,
                     deadline,
                     lambda client: client.create_reader(
@@ -278,7 +277,9 @@ class PulsarLogClient(OneProcess):
                         **self._connections.decrypting,
                     ),
                 )
-            )
+            except pulsar.ConsumerBusy as error:
+                raise mapped(error, f"read {topic}") from error
+            reader.attach(*opened)
         self._check_regularly(reader)
         return reader
 
@@ -287,7 +288,8 @@ class PulsarLogClient(OneProcess):
     ) -> PulsarQueueReader:
         """Connect as one of the subscription's Shared consumers, with the name `owner`, and return the
         reader, which calls `on_arrival` from another thread whenever there may be news. Raises LostRace while
-        a consumer reads the subscription in order; SegmentNotFound; SubscriptionNotFound.
+        a consumer reads the subscription in order, or the broker's limit of consumers is reached;
+        SegmentNotFound; SubscriptionNotFound.
 
         If the topic is drained, the reader does not connect, because the library would close the connection
         and retry forever (`binary`).
@@ -324,16 +326,15 @@ class PulsarLogClient(OneProcess):
                     ),
                 )
             except (pulsar.ConsumerBusy, pulsar.ConsumerAssignError):
-                raise LostRace(
-                    f"{topic}: another consumer reads {subscription!r} in order; try again after that consumer has closed",
-                    delay_seconds=0.2,
-                ) from None
+                raise self._refused_queue_error(topic, subscription, deadline) from None
             reader.attach(*opened)
         self._check_regularly(reader)
         return reader
 
     def close(self) -> None:
-        """Close the readers and producers, after their work in progress, and the connections."""
+        """Close the readers and producers, after their work in progress, and the connections. The producers together
+        take at most the time limit of a call.
+        """
         self._ended.set()
         with self._lock:
             readers = [*self._readers, *self._others]
@@ -342,8 +343,9 @@ class PulsarLogClient(OneProcess):
                 closing.result()
         if self._watch is not None:
             self._watch.join()
+        deadline = self._admin.deadline()
         for sender in self._senders.values():
-            sender.close()
+            sender.close(deadline)
         self._connections.close()
         self._admin.close()
         _open.discard(self)
@@ -408,8 +410,30 @@ class PulsarLogClient(OneProcess):
             else:
                 self._senders.move_to_end(key)
         if oldest is not None:
-            oldest.close()
+            oldest.close(self._admin.deadline())
         return sender
+
+    def _take(self, claim: Claim, on_arrival: Callable[[], None], deadline: Deadline) -> PulsarReader | None:
+        """Disconnect the holders that are in the way of the claim, and return a reader of the claimed cursor or bucket.
+        Return None if the broker refuses the consumer though no holder is in the way. Raises the errors of
+        `open_reader`, DataPlaneTimeout at the deadline.
+        """
+        holder = evict_holders(self._cursors, claim, self._reader_here, deadline)
+        if self._cursors.is_drained(claim.backing_topic, claim.subscription, deadline):
+            return self._keep(self._reader(claim, on_arrival))
+        try:
+            return self._subscribe(claim, on_arrival, deadline)
+        except (pulsar.ConsumerBusy, pulsar.ConsumerAssignError):
+            if holder is not None:
+                raise claim.still_connected_error(holder) from None
+            return None
+        except pulsar.PulsarException as error:
+            cause = mapped(error, f"read {claim.backing_topic} for {claim.subscription!r}")
+            if not isinstance(cause, DataPlaneTimeout):
+                raise cause from error
+            raise self._late(claim, holder, cause) from error
+        except DataPlaneTimeout as error:
+            raise self._late(claim, holder, error) from error
 
     def _subscribe(self, claim: Claim, on_arrival: Callable[[], None], deadline: Deadline) -> PulsarReader:
         """Connect as a consumer of the claimed cursor or bucket, and return the reader, which is checked
@@ -453,6 +477,21 @@ class PulsarLogClient(OneProcess):
         except DataPlaneTimeout:
             self._reload(topic)
             raise
+
+    def _refused_queue_error(self, topic: str, subscription: str, deadline: Deadline) -> LostRace:
+        """Return the error for a queue's consumer that the broker refused. Requests the subscription's consumers, because
+        the refusal does not say which of the two causes applies. Raises the errors of `Cursors.attachments`.
+        """
+        attached = self._cursors.attachments(topic, subscription, deadline)
+        if attached.holders and not attached.is_queue:
+            return LostRace(
+                f"{topic}: another consumer reads {subscription!r} in order; try again after that consumer has closed",
+                delay_seconds=HELD_DELAY_SECONDS,
+            )
+        return LostRace(
+            f"{topic}: the broker allows no further consumer of {subscription!r}; {CONSUMER_LIMIT_ADVICE}",
+            delay_seconds=FOREIGN_DELAY_SECONDS,
+        )
 
     def _late(self, claim: Claim, holder: Holder | None, error: DataPlaneTimeout) -> CleaveError:
         """Return the error for a broker that did not respond in time. `holder` is the holder that only the broker

@@ -234,6 +234,60 @@ def test_a_request_to_store_that_failed_is_raised_once_and_repeated_by_the_next_
     assert raised == ["first"]
 
 
+def failures_of(
+    error: type[Exception], state: ApplicationState, *members: CheckpointGroupConsumer
+) -> Callable[[], int]:
+    """A function that has the members work once, without storing, and returns how often that has failed with the error so far."""
+    failures = 0
+
+    def turned() -> int:
+        nonlocal failures
+        for member in members:
+            try:
+                turn(state, member, keeping=False)
+            except error:
+                failures += 1
+        return failures
+
+    return turned
+
+
+def test_a_request_to_store_that_always_fails_is_raised_and_withholds_no_other_segment(
+    producer: Producer, join: Join, state: ApplicationState
+) -> None:
+    def store() -> None:
+        raise ConnectionError("the application's database is away")
+
+    a = join("a", on_wanted=store)
+    send(producer, 0)
+    work_until(lambda: state.count == len(KEYS), state, a, keeping=False)
+    turned = failures_of(ConnectionError, state, a, join("b"))
+    wait_until(turned, message="a segment of the first is wanted")
+
+    send(producer, 1)
+    wait_until(lambda: turned() and state.count > len(KEYS), message="the other segment is read")
+    before = turned()
+    wait_until(lambda: turned() > before, message="the error is raised again")
+
+
+def test_values_that_cannot_be_told_withhold_no_segment_that_has_its_position(
+    producer: Producer, join: Join, state: ApplicationState
+) -> None:
+    a, b = join("a"), join("b")
+    share(state, a, b, of=((0,), (1,)))
+    state.is_away = True
+    b.close()
+    turned = failures_of(ConnectionError, state, a)
+    wait_until(turned, message="the first is assigned the segment of the second")
+
+    send(producer, 0)
+    wait_until(lambda: turned() and state.count, message="the first reads its own segment")
+    state.is_away = False
+    work_until(lambda: state.count == len(KEYS), state, a)
+
+    assert state.found == everything(0)
+
+
 def test_a_checkpoint_of_another_topic_gives_nothing_away(
     bench: Bench, producer: Producer, join: Join, state: ApplicationState
 ) -> None:

@@ -5,15 +5,19 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
+from controller.client.dead_letters import reading_dead_letters
 from controller.client.keyed_work import KeyedWork
 from controller.client.producer import Producer
 from controller.client.servers import Servers
 from controller.client.session import Session
 from controller.client.stream_consumer import Batch, StreamConsumer
+from controller.client.work_observer import WorkObserver
+from controller.dataplane.embedded import names as embedded_names
 from controller.dataplane.log_client import LogMessage
 from controller.domain.entry_buckets import bucket_of
 from controller.domain.hash_range import HashRange
@@ -437,3 +441,81 @@ def test_what_is_no_failure_of_the_handler_ends_the_work(producer: Producer, wor
     send(producer, 0, keys=["k"])
     with pytest.raises(SystemExit):
         turn_until(lambda: False, work(handle=leave))
+
+
+class FailingObserver(WorkObserver):
+    """Raises an error in every call of one method, and counts the calls."""
+
+    def __init__(self, method: str) -> None:
+        self.calls = 0
+        setattr(self, method, self._fail)
+
+    def _fail(self, *_: object) -> None:
+        self.calls += 1
+        raise ConnectionError("the database of the statistics is away")
+
+
+@pytest.mark.parametrize("method", ["delivered", "begun", "failed", "ended", "acknowledged"])
+def test_an_observer_that_always_fails_is_told_of_and_changes_nothing(
+    bench: Bench, producer: Producer, handler: RecordingHandler, work: Work, method: str
+) -> None:
+    handler.acts[KEYS[0], 0] = raising(ValueError("the till is closed"), 1)
+    send(producer, 0, 1, 2)
+    observer, errors = FailingObserver(method), 0
+    doing = work(observer=observer)
+
+    def settled() -> bool:
+        nonlocal errors
+        try:
+            doing.turn(0.02)
+        except ConnectionError:
+            errors += 1
+        return errors > 0 and bench.unread("billing") == 0
+
+    wait_until(settled, message="everything is acknowledged, and an error was raised")
+
+    assert {key: handler.numbers(key) for key in KEYS} == {key: [0, 1, 2] for key in KEYS}
+    assert observer.calls >= errors
+    with suppress(ConnectionError):
+        doing.close()
+
+
+def test_a_dead_letter_is_stored_once_though_the_observer_fails(
+    bench: Bench, producer: Producer, handler: RecordingHandler, work: Work
+) -> None:
+    handler.acts["k", 0] = raising(ValueError("the till is closed"), 10_000)
+    send(producer, 0, 1, keys=["k"])
+    doing = work(observer=FailingObserver("ended"), max_deliveries=2, dead_letters=bench.logs)
+
+    def settled() -> bool:
+        with suppress(ConnectionError):
+            doing.turn(0.02)
+        return bench.unread("billing") == 0
+
+    wait_until(settled, message="everything is acknowledged")
+    with suppress(ConnectionError):
+        doing.close()
+
+    log = embedded_names.dead_letter_topic(TOPIC, "billing")
+    with reading_dead_letters(bench.logs, log) as letters:
+        assert [letter.payload for letter in letters.read(2, timeout_seconds=0.2)] == [b"0"]
+    assert handler.numbers("k") == [1]
+
+
+@pytest.mark.parametrize("method", ["ended", "acknowledged"])
+def test_what_is_done_is_acknowledged_by_the_close_though_the_observer_fails(
+    bench: Bench, producer: Producer, handler: RecordingHandler, work: Work, method: str
+) -> None:
+    keys, goes_on = KEYS[:4], threading.Event()
+    for key in keys:
+        handler.acts[key, 0] = lambda _message: goes_on.wait(20) and None
+    send(producer, 0, keys=keys)
+    doing = work(observer=FailingObserver(method))
+    turn_until(lambda: len(handler.at_work) == len(keys), doing)
+
+    goes_on.set()
+    with pytest.raises(ConnectionError, match="statistics"):
+        doing.close()
+
+    assert bench.unread("billing") == 0
+    assert sorted(handler.done) == sorted((key, 0) for key in keys)

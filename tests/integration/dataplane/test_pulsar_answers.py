@@ -229,10 +229,12 @@ class TestAnswers:
     def test_a_page_that_is_no_brokers_does_not_make_logs_exist(
         self, broker: ScriptedBroker, plane: PulsarDataPlane
     ) -> None:
-        broker.behaves(broker.says_text(409, "<html>Conflict</html>"))
-
-        with pytest.raises(DataPlaneUnavailable, match="CLEAVE_PULSAR_ADMIN_URL"):
-            plane.create_segment(LOG, [])
+        for text in ("<html>Conflict</html>", "", "null", "{}", "[]"):
+            broker.behaves(broker.says_text(409, text))
+            with pytest.raises(
+                DataPlaneUnavailable, match=f"create {LOG}: answer 409 .*CLEAVE_PULSAR_ADMIN_URL"
+            ):
+                plane.create_segment(LOG, [])
 
     @pytest.mark.parametrize("text", ["<html>welcome</html>", "", '{"other": 1}', "[]", "null"])
     def test_an_answer_that_says_nothing_of_it_is_none(

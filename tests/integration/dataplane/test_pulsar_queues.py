@@ -15,7 +15,7 @@ from controller.client.servers import Servers
 from controller.dataplane.log_client import LogClient
 from controller.dataplane.pulsar.log_client import PulsarLogClient
 from controller.dataplane.pulsar.queue_reader import PulsarQueueReader
-from controller.domain.errors import DataPlaneUnavailable
+from controller.domain.errors import DataPlaneUnavailable, LostRace
 from controller.services import garbage_collector
 from tests.integration.dataplane.pulsar_setup import PulsarSetup
 from tests.support.waiting import wait_until
@@ -134,3 +134,44 @@ def test_what_is_opened_while_everything_is_closed_is_not_left_open(
         return found
 
     wait_until(lambda: not consumers(), message="nobody consumes")
+
+
+@pytest.mark.parametrize("limit", ["maxConsumersPerSubscription", "maxConsumersPerTopic"])
+def test_a_limit_of_consumers_is_not_taken_for_a_consumer_in_order(setup: PulsarSetup, limit: str) -> None:
+    setup.create(1)
+    setup.cleave.ok("subscriptions", "create", setup.topic, "jobs", "--kind", "queue")
+    setup.admin("POST", f"namespaces/{setup.namespace}/{limit}", json=1)
+    logs, log = PulsarLogClient(setup.access, call_timeout_seconds=25.0), setup.log_of(0)
+
+    def open_another() -> None:
+        logs.open_queue_reader(log, "jobs", owner="b", on_arrival=lambda: None)
+
+    first = logs.open_queue_reader(log, "jobs", owner="a", on_arrival=lambda: None)
+    with pytest.raises(
+        LostRace, match=rf"allows no further consumer of 'jobs'; close a consumer, or raise .*{limit}"
+    ):
+        open_another()
+    first.close()
+    logs.open_reader(log, "jobs", owner="a", live_owners=["a"], on_arrival=lambda: None)
+    with pytest.raises(LostRace, match="another consumer reads 'jobs' in order; try again after"):
+        open_another()
+    logs.close()
+
+
+def test_readers_that_a_limit_of_consumers_refuses_name_the_limit(setup: PulsarSetup) -> None:
+    setup.create(1)
+    setup.cleave.ok("subscriptions", "create", setup.topic, "jobs", "--kind", "queue")
+    setup.cleave.ok("subscriptions", "create", setup.topic, "billing")
+    setup.admin("POST", f"namespaces/{setup.namespace}/maxConsumersPerTopic", json=1)
+    logs, hurried = (PulsarLogClient(setup.access, call_timeout_seconds=seconds) for seconds in (25.0, 2.0))
+    log = setup.log_of(0)
+    logs.open_queue_reader(log, "jobs", owner="a", on_arrival=lambda: None)
+
+    with pytest.raises(
+        DataPlaneUnavailable, match=f"read {log}: ConsumerBusy; .* raise maxConsumersPerTopic"
+    ):
+        logs.open_reader_at(log, None, on_arrival=lambda: None)
+    with pytest.raises(LostRace, match=r"another reader .* was faster, or .* raise maxConsumersPerTopic"):
+        hurried.open_reader(log, "billing", owner="a", live_owners=["a"], on_arrival=lambda: None)
+    hurried.close()
+    logs.close()

@@ -62,8 +62,8 @@ def test_a_deleted_subscription_is_gone_from_sealed_segments_too(bench: Bench) -
 def test_a_name_with_too_many_bytes_for_the_plane_is_refused_before_anything_is_written(
     bench: Bench, data_plane: str
 ) -> None:
-    """None has more characters than a name may have."""
-    longest = 166 if data_plane.startswith("pulsar") else 333
+    """None has more characters than a name may have. On the embedded plane the name of the dead-letter log has fewer left."""
+    longest = 166 if data_plane.startswith("pulsar") else 322
     bench.create()
     bench.execute("UPDATE cleave.topic SET data_plane = :p, row_version = row_version + 1", p=data_plane)
 
@@ -74,3 +74,11 @@ def test_a_name_with_too_many_bytes_for_the_plane_is_refused_before_anything_is_
     assert bench.rows("SELECT FROM cleave.subscription") == []
     assert bench.live_operations() == []
     assert subscription_admin.create_subscription(bench.store, TOPIC, "語" * longest, bench.request())
+
+
+def test_a_subscription_without_dead_letters_needs_no_room_for_their_name(bench: Bench) -> None:
+    bench.create()
+
+    assert subscription_admin.create_subscription(
+        bench.store, TOPIC, "語" * 333, bench.request(), kind=SubscriptionKind.QUEUE
+    )

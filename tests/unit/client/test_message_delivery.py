@@ -10,14 +10,13 @@ import pytest
 from controller.client.delivery_limit import DeliveryLimit
 from controller.client.keyed_schedule import WorkItem
 from controller.client.message_delivery import End, Handling
-from controller.client.work_observer import WorkObserver
+from controller.client.work_observer import GuardedObserver, WorkObserver
 from controller.dataplane.log_client import LogMessage
 from controller.domain.errors import StoreUnavailable
 
 
 @pytest.mark.parametrize("method", ["begun", "ended"])
-def test_an_error_of_the_observer_is_raised_and_the_message_is_not_put_off(method: str) -> None:
-    """A message that is put off is delivered again, without a limit."""
+def test_an_error_of_the_observer_is_kept_and_the_message_is_done(method: str) -> None:
     error = StoreUnavailable("the observer's own database is away")
     observer = WorkObserver()
 
@@ -25,10 +24,14 @@ def test_an_error_of_the_observer_is_raised_and_the_message_is_not_put_off(metho
         raise error
 
     setattr(observer, method, fail)
+    guarded = GuardedObserver(observer)
     consumer = cast(Any, SimpleNamespace(may_begin=lambda _batch: True))
     limit = DeliveryLimit(3, has_dead_letters=False)
-    handling = Handling(consumer, lambda _message: None, cast(Any, None), observer, limit, None)
+    handling = Handling(consumer, lambda _message: None, cast(Any, None), guarded, limit, None)
 
     outcome = handling.run(cast(Any, None), cast(Any, None), WorkItem(LogMessage((1,), 0, b"k", b"")))
 
-    assert (outcome.end, outcome.error) == (End.BROKEN, error)
+    assert (outcome.end, outcome.error) == (End.DONE, None)
+    with pytest.raises(StoreUnavailable, match="the observer's own database"):
+        guarded.raise_error()
+    guarded.raise_error()  # once

@@ -33,6 +33,10 @@ class _Producer:
     def close(self) -> None:
         self.is_closed = True
 
+    def close_async(self, _callback: object) -> None:
+        """The broker never responds."""
+        self.is_closed = True
+
 
 class _Connections:
     def __init__(self) -> None:
@@ -88,3 +92,25 @@ def test_behind_an_append_that_nobody_waits_for_the_next_one_ends_at_its_deadlin
             DataPlaneTimeout, match=r"append to .*: an earlier append of producer p did not end"
         ):
             wait()
+
+
+def test_a_producer_whose_broker_does_not_respond_is_closed_at_the_deadline() -> None:
+    connections = _Connections()
+    sender = BatchSender(cast(Any, connections), cast(Any, _End()), "persistent://t/n/x", "p")
+    sender.open(Deadline(30.0))
+
+    sender.close(Deadline(0.05))
+
+    assert connections.opened[0].is_closed
+
+
+def test_behind_an_append_that_nobody_waits_for_the_sender_stops_waiting_at_the_deadline() -> None:
+    connections = _Connections()
+    sender = BatchSender(cast(Any, connections), cast(Any, _End()), "persistent://t/n/x", "p")
+    sender.open(Deadline(30.0))
+    connections.opened[0].has_connection = True
+    assert sender.begin([OutgoingMessage(b"1")], 0, Deadline(30.0)) is not None
+
+    sender.close(Deadline(0.05))
+
+    assert not connections.opened[0].is_closed, "its client closes it"
