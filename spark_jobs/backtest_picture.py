@@ -71,10 +71,13 @@ def _act(run: Simulation, act: Act) -> dict[str, Any]:
 
 
 def _refusals(run: Simulation) -> dict[str, list[tuple[int, int]]]:
-    """Return, by reason, the spans in which consecutive evaluations had a refusal with this reason, whatever its segment: pairs of begin
-    and end in milliseconds since the Unix epoch, in the order of time. A span lasts from the step of its first evaluation to the step of
-    the first evaluation without the reason, or to the end of the series. Of each reason the SPANS longest are kept, of equal ones the
-    earliest. Empty if the rule was never evaluated.
+    """Return, for each reason of a refusal, the spans of time in which evaluations had a refusal with this reason,
+    for any segment. A span is a pair of begin and end in milliseconds since the Unix epoch.
+
+    A span begins at the start of the step of its first evaluation. The span ends at the start of the step of the next
+    evaluation without the reason, or at the end of the series. At most SPANS spans of a reason are kept: the longest
+    ones, and the earliest ones among spans of the same length. The spans of a reason are in the order of time, and
+    the reasons are in alphabetical order. A reason that never occurred is absent.
     """
     step_ms = run.series.step_seconds * 1000
     ends = [*(verdict.step for verdict in run.verdicts), run.series.steps][1:]  # none without a verdict

@@ -59,8 +59,13 @@ def _stretches(run: Simulation) -> Iterator[tuple[Stretch, int]]:
 
 
 def _lives(run: Simulation) -> dict[int, tuple[HashRange, int, int]]:
-    """Return the range of each segment, and the steps at which its life begins and ends (exclusive), by id, in the order in
-    which the segments became active, then of their ranges. A segment that was replaced within a step is left out.
+    """Return, by segment id, the hash range of each segment, the first step at which the segment is active, and the
+    step before which it ends. For a segment that is active at the end of the series, the latter is the number of
+    steps. Steps are counted from 0.
+
+    The segments are in the order in which they became active, and in the order of their ranges if they became active
+    at the same step. A segment that was not active at any step is absent, because it was replaced at the step at
+    which it was created, or was created after the last step.
     """
     lives: dict[int, tuple[HashRange, int, int]] = {}
     for stretch, end in _stretches(run):

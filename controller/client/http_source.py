@@ -24,9 +24,12 @@ class HttpSource:
         self._names: dict[int, str] = {}
 
     def topic(self, name: str) -> TopicSnapshot:
-        """Return the present snapshot of the topic, which has only the ACTIVE segments, and remember its name
-        for `watch`. Raises TopicNotFound, TopicNotLive, StoreUnavailable, InvalidInput for a name that is not
-        `topic://tenant/namespace/name`, or another refusal of the worker.
+        """Request the present snapshot of the topic from a worker, and return it. The snapshot contains only the
+        ACTIVE segments. Afterwards `watch` accepts the id of the topic.
+
+        Raises InvalidInput for a name that does not have the form `topic://tenant/namespace/name`; TopicNotFound;
+        TopicNotLive while the topic is being created; StoreUnavailable if no worker answers, or the workers cannot
+        reach the database; and the other errors of `Servers.ask`.
         """
         document = self._servers.ask("GET", f"{topic_path(name)}/layout")
         snapshot = _snapshot(document)

@@ -428,10 +428,13 @@ class Session:
         return self._current_until - boot_seconds() < _FRESH_PART * self._silent_seconds
 
     def _send_heartbeat(self) -> None:
-        """Send the leader a heartbeat in a background thread.
+        """Send the leader a heartbeat in a background thread, without waiting for it. Nothing is sent while an
+        earlier heartbeat is pending, or after `close`.
 
-        If the leader accepts it, the session is current from the time of sending, and changed reasons are
-        reported. At most one heartbeat is pending, because a late one has no use.
+        If the leader accepts the heartbeat, the session is current for the silence limit, counted from the time of
+        sending, and the reasons why buckets deliver no messages are reported if they have changed
+        (`_report_reasons`). A heartbeat that is refused or gets no response changes nothing and is not repeated. The
+        assignment stream shows the cause: it ends, breaks or falls silent.
         """
         if self._is_heartbeat_pending:
             return

@@ -39,9 +39,12 @@ class DeadLetterLogs:
         self._store, self._planes = store, planes
 
     def make(self, topic_id: int, subscription: str) -> DeadLetterLog:
-        """Create the subscription's dead-letter log, with the log's subscription `redrive`, if the log does
-        not exist. Return the address of the log. Raises TopicNotFound, SubscriptionNotFound, Unsupported if the
-        data plane is not configured here or has no dead-letter logs, and the errors of the data plane.
+        """Create the subscription's dead-letter log and the log's subscription `redrive`, as far as they do not
+        exist, and return the address of the log. An existing log keeps its messages, and an existing `redrive` its
+        position.
+
+        Raises TopicNotFound; SubscriptionNotFound; Unsupported if the data plane is not configured in this process or
+        has no dead-letter logs; and the errors of the data plane. The call may be repeated after an error.
         """
         letters = self._of(topic_id, subscription)
         self._plane(letters).create_segment(letters.backing_topic, [REDRIVE])

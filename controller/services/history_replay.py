@@ -159,8 +159,12 @@ class _Loads:
     def _observe(
         self, segment_id: int, rates: SegmentRates, before: LoadRecord | None, policy: AutoScalePolicy
     ) -> None:
-        """Replace the segment's record by the record that follows `before` (None: there was none). The segment is then not silent. Rates
-        observed before `before.observed_at` are ignored.
+        """Replace the segment's record by the result of `next_record` for the rates of one window. The new record has
+        the source of the rates and is not silent. `before` is the segment's record before the window, as a decision
+        reads it (`as_decision_input`); None if the segment had none.
+
+        If the rates were observed before `before.observed_at`, nothing changes, and a silent segment stays silent.
+        Otherwise InvalidInput is raised for rates that are negative or not finite.
         """
         if before is not None and rates.observed_at < before.observed_at:
             return

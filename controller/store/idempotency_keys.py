@@ -43,13 +43,17 @@ _FREE = text("""
 
 
 def begin(tx: Connection, subject: str, key: str, digest: str) -> Mapping[str, Any] | None:
-    """Return the answer to the first request with the key. None if the caller has to perform the request and then
-    call `finish` or `free`: the key is unused, or its first request has had no answer for `TAKEN_OVER_AFTER_SECONDS`.
-    `subject` is the subject of the caller's token, to whom the key belongs; `digest` identifies the content
-    of the request.
+    """Reserve the key for a request, or return the stored answer to the earlier request with the key.
 
-    Also deletes up to 100 keys that are older than `KEPT_DAYS`. Raises Conflict if the key was used for a request
-    with another digest, Retryable while the first request is being performed.
+    None means that the key is reserved for the caller. The caller commits the transaction, performs the request, and
+    then calls `finish` or `free`. A key is reserved if it is unused, or if it was reserved with the same digest more
+    than `TAKEN_OVER_AFTER_SECONDS` ago and has no answer. Concurrent calls with the same key wait for each other's
+    transactions.
+
+    `subject` is the subject of the caller's token; each subject has keys of its own. `digest` identifies the content
+    of the request. Also deletes up to 100 keys, of any subjects, that are older than `KEPT_DAYS`. Raises Conflict if
+    the key was used with another digest, and Retryable if the key is reserved for another request that has no answer
+    yet.
     """
     parameters = {"subject": subject, "key": key}
     tx.execute(_FORGET, {"days": KEPT_DAYS})

@@ -65,12 +65,16 @@ class Change:
         return self._once(self.key, action.response, act)
 
     def _once(self, key: str, kind: type[Response], act: Callable[[Store], Response]) -> Response:
-        """Return the answer of `act`, or the first answer to the key. `kind` is the class of the answer.
+        """Perform `act` and return its answer. If the key already has an answer, return that answer as an object of
+        class `kind`, and do not perform `act`.
 
-        The key is stored before `act` and the answer after it, each in a transaction of its own. If `act` raises an error, the key is
-        freed, so that the request can be repeated. A first request without an answer for `idempotency_keys.TAKEN_OVER_AFTER_SECONDS` is
-        performed again. Raises the errors of `act`, Conflict if the token's subject used the key with another digest, and Retryable while
-        the first request with the key is being answered.
+        The key is stored before `act` and the answer after it, each in a transaction of its own. If `act` raises an
+        error, the key is freed, so that the request can be repeated. If no answer is stored, because the process
+        ended or the last transaction failed, the first request with the key after
+        `idempotency_keys.TAKEN_OVER_AFTER_SECONDS` performs `act` again. `act` must therefore be safe to repeat.
+
+        Raises the errors of `act` and of the transactions; Conflict if the subject of the token has used the key with
+        another digest; and Retryable if the key has no answer yet and was stored within that time.
         """
         store, actor = self.acting.app.store, self.acting.grant.subject
         with store.transaction() as tx:

@@ -157,8 +157,8 @@ async def _no_such_call(request: HttpRequest, error: Exception) -> Response:
 
 
 async def _send_there(request: HttpRequest, error: Exception) -> Response:
-    """Redirect (307) to the leader with the path and the query exactly as they were sent: a path that is decoded or encoded again would
-    name another topic.
+    """Redirect the request (307) to the leader at the address of `error`, an OtherLeader. The path and the query are
+    copied exactly as they were sent, because a path that is decoded or encoded again could name another topic.
     """
     path, query = request.scope["raw_path"], request.scope["query_string"]
     leader = cast(OtherLeader, error).address.encode()

@@ -114,11 +114,15 @@ def list_namespaces(tx: Connection, cluster: str) -> list[NamespaceRow]:
 def set_mode(
     tx: Connection, cluster: str, namespace: str, mode: BalancingMode, *, actor: str, seen_row_version: int
 ) -> NamespaceRow:
-    """Set the mode of a namespace. Mode approval requests an approval for each of its proposals that is in the state proposed, is not stale
-    and has none pending (by `proposals.ask`, so also for other such namespaces of the cluster); any other mode ends the namespace's pending
-    approvals. No proposal changes its state.
+    """Set the mode of a namespace, store `actor` as the originator of the change, and return the new row. The row
+    gets a new version even if the mode is the same as before.
 
-    Returns the new row. Raises NotFound, or LostRace if the row has another version.
+    For mode approval, `proposals.ask` requests an approval for each proposal that is in the state proposed, is not
+    stale and has no pending approval. The request covers all namespaces of the cluster with this mode. For any other
+    mode, the pending approvals of the namespace's proposals become expired. The proposals keep their states.
+
+    Raises NotFound if no report has named the namespace yet, and LostRace if the version of the row is not
+    `seen_row_version`. Nothing is changed in either case.
     """
     row = _update(tx, cluster, namespace, seen_row_version, actor, mode=mode.value)
     if mode is BalancingMode.APPROVAL:

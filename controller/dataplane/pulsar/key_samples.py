@@ -94,11 +94,16 @@ class KeySamples:
         self._connections.close()
 
     def _range_to_read(self, topic: str, most: int, deadline: Deadline) -> _Range | None:
-        """Return the range of the last entries that hold about `most` messages, or fewer if the messages
-        would exceed `SAMPLE_BYTES`; None if there are no entries. The topic's counters give the mean sizes.
+        """Return the range of the topic's last entries that should hold `most` messages; at least one entry. Return
+        None if the topic has no entries.
 
-        Raises SegmentTerminated for a terminated topic; SegmentNotFound; DataPlaneUnavailable for a response
-        that is no object.
+        The number of entries follows from the mean number of messages in an entry, according to the topic's counters.
+        If `most` messages of the mean size exceed `SAMPLE_BYTES`, the range is computed for as many messages as fit,
+        at least one. The `most` of the returned range is the number of messages for which the range was computed.
+
+        Raises SegmentTerminated for a terminated topic; SegmentNotFound for a missing topic; DataPlaneTimeout at the
+        deadline; DataPlaneUnavailable for a response that is not a JSON object; and the other errors of
+        `AdminCalls.ask`.
         """
         internal = self._ask(topic_requests.internal_stats(topic), topic, deadline)
         if internal.get("state") == "Terminated":

@@ -512,9 +512,11 @@ class PulsarLogClient(OneProcess):
         return f"{self._mark}-{next(self._numbers)}"
 
     def _reload(self, backing_topic: str) -> None:
-        """Reload a terminated topic to which no consumer can subscribe, so that the next attempt succeeds. Does
-        nothing if the topic is not terminated, or within `RELOAD_SECONDS` of an attempt for the topic, whatever
-        its result. Errors are logged, not raised.
+        """Check whether the topic is terminated, and if it is, make the broker reload it. Some terminated topics
+        accept no consumer until they are reloaded. The topic's other readers are disconnected and reconnect.
+
+        A topic is checked at most once in `RELOAD_SECONDS`. Until then further calls for the topic do nothing, even
+        if the check found the topic open or failed. Errors of the check and of the reload are logged, not raised.
         """
         now = time.monotonic()
         with self._lock:

@@ -20,12 +20,14 @@ class Bin(NamedTuple):
 def fewest_cuts(
     bins: Sequence[Bin], max_load: float, *, at_least: int = 1, at_most: int = 65_536
 ) -> tuple[int, ...]:
-    """Return the cuts: the first hash of each part except the first, ascending; empty for a single part. `bins` are in
-    the order of their starts.
+    """Divide the bins into consecutive parts, and return the cuts: the start of the first bin of each part except the
+    first, ascending. The result is empty for a single part and for no bins. `bins` must be in the order of their
+    starts.
 
-    The number of parts is the smallest with which no part has more than `max_load`, where a single bin above `max_load`
-    is a part by itself. But the number is at least `at_least`, at most `at_most` (>= `at_least`), and no more than
-    there are bins, so a part may have more. The greatest load of a part is as small as possible for this number.
+    The number of parts is the smallest for which no part has more than `max_load`, where a bin with more than
+    `max_load` counts as a part by itself. This number is then lowered to `at_most`, so that a part may have more than
+    `max_load`, or raised to `at_least`, but not above the number of bins. `at_most` must not be less than `at_least`.
+    For the resulting number of parts, the cuts make the greatest load of a part as small as possible.
     """
     parts = len(_sweep(bins, max(max_load, 0.0))) + 1
     parts = max(min(parts, at_most), min(at_least, len(bins)))

@@ -476,9 +476,14 @@ def _create_again(
     origin: LogOrigin | None,
     closed: Collection[tuple[str, str]],
 ) -> None:
-    """Create the log again, with `origin` as its creation record if there is one, and with the cursors of its first
-    creation: the recorded subscriptions, and those that applications created on its parents and that are not being
-    deleted. A cursor with a closed gate is created together with the gate. Raises the errors of the data plane.
+    """Create a missing log of the topic that `metadata` describes. `origin` is the creation record to store with the
+    log; None: no record is stored.
+
+    The log gets cursors, at its beginning, for the topic's live subscriptions, and for the subscriptions on the logs
+    of its parents, which applications may have created, except those that are being deleted. `closed` contains pairs
+    of log and subscription with closed gates. A cursor of such a pair is created together with its gate.
+
+    Raises the errors of the data plane. After an error the log may lack cursors, which a repeated call adds.
     """
     [parents] = [log.parent_topics for log in metadata.logs if log.backing_topic == backing_topic]
     parent_cursors = {name for parent in parents for name in plane.list_subscriptions(parent)}

@@ -390,8 +390,11 @@ Rows = defaultdict[int, list[Row[Any]]]
 
 
 def _grouped(tx: Connection, parameters: Mapping[str, object], statement: Prepared) -> Rows:
-    """Return the rows of the statement by topic id; a topic without rows has an empty list. If `topic_ids` in the parameters is empty, the
-    statement is not executed.
+    """Execute the statement, and return its rows by topic id, in the order of the statement. The statement must
+    return a column `topic_id`, and `parameters` must contain `topic_ids`.
+
+    In the result, a topic id without rows has an empty list. If `topic_ids` is empty, the statement is not executed,
+    and the result has no rows.
     """
     rows: Rows = defaultdict(list)
     for row in statement.execute(tx, parameters) if parameters["topic_ids"] else ():

@@ -34,8 +34,9 @@ _NOW = f"""
 
 
 def load_layout(tx: Connection, topic_id: int) -> SegmentLayout:
-    """Return the present layout, with the sealed segments that are not pruned; empty for a topic that is being created or is
-    deleted. Raises TopicNotFound.
+    """Return the present layout of the topic: the ACTIVE segments, and the sealed segments that are not pruned. A
+    topic whose deletion is in progress still has its segments. The layout has no segments while the topic is being
+    created and after the topic was deleted. No row is locked. Raises TopicNotFound for an id that no topic has had.
     """
     layouts = load_layouts(tx, [topic_id])
     if topic_id not in layouts:
