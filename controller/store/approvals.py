@@ -173,11 +173,11 @@ _FORGET = text("""
 
 
 def last_words(tx: Connection, topic_ids: Collection[int]) -> dict[int, tuple[Approval, ...]]:
-    """Return, by topic id, the newest approval of each action among the approvals of operations that are pending, approved or rejected, by
-    kind and sealed segments.
+    """Return the newest approval of each action of these topics, by topic id. Only approvals of operations count that
+    are pending, approved or rejected, and whose sealed segments are all ACTIVE.
 
-    The kind and the sealed segments identify an action. An action counts only while all segments that it seals are ACTIVE. A topic without
-    an approval to return is absent.
+    The kind and the sealed segments identify an action. The approvals of a topic are sorted by kind and sealed
+    segments. A topic without such an approval is absent.
     """
     approvals_by_topic: dict[int, list[Approval]] = defaultdict(list)
     for row in _LAST_WORDS.execute(tx, {"topic_ids": list(topic_ids)}):
@@ -196,9 +196,11 @@ def propose(tx: Connection, approvals: Sequence[NewApproval]) -> None:
 
 
 def mark_done(tx: Connection, actions: Sequence[StartedAction]) -> None:
-    """Mark the approved approvals of these actions as done, with the operation, so that each is used once.
+    """Set the approved approvals of these actions to done, and store the operation and the present time in each, so
+    that each approval is used once.
 
-    Actions without an approved approval are ignored.
+    The topic, the kind and the sealed segments identify the approval of an action. An action without an approved
+    approval is ignored.
     """
     if actions:
         rows = [
@@ -217,11 +219,13 @@ def move(
     answered_by: str | None = None,
     in_time: bool = False,
 ) -> bool:
-    """Move the approval to the state, and store the outcome. Return True if the state was changed; False if the approval is no longer in
-    the state of `row`, or, with `in_time`, has expired.
+    """Move the approval of `row` to `state`, and store `outcome`, a text, in place of the earlier outcome. Return
+    True if the approval was moved. Return False, without a change, if the approval was deleted or is no longer in the
+    state of `row`, or if `in_time` is True and the approval has expired.
 
-    An answer (approved or rejected) stores its time and `answered_by`; any other state stores the time of the end. Raises
-    InvariantViolated for a transition that does not exist.
+    An answer (approved or rejected) stores the present time and `answered_by`, which other states ignore. Any other
+    state stores the present time as the end. Raises InvariantViolated if no transition leads from the state of `row`
+    to `state`.
     """
     demand_transition(row.state, state)
     values = {
@@ -304,8 +308,9 @@ def _key(action: Decision) -> dict[str, Any]:
 
 
 def _document(approval: NewApproval) -> dict[str, Any]:
-    """Return the approval as JSON values, by the names of its fields except `act`. An action adds `kind`, `segment_ids` (ids of the
-    sealed segments), `parts` (`parts_of`) and `segments` (`size_of`: the number of sealed or of created segments, whichever is larger).
+    """Return the fields of the approval, except `act`, as values for JSON by name. If the approval has an action, the
+    result also contains `kind`, `segment_ids` (the ids of the sealed segments), `parts` (`parts_of`) and `segments`
+    (`size_of`: the number of sealed or of created segments, whichever is larger).
     """
     document = {field.name: getattr(approval, field.name) for field in fields(NewApproval)}
     action = document.pop("act")

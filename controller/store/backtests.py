@@ -113,10 +113,11 @@ class StartedRun:
 
 
 def begin(tx: Connection, request: BacktestRequest) -> StartedRun:
-    """Store the request and return its run.
+    """Store the request with a run in state running, and return the run. A used request key returns the run of the
+    earlier request, whose stored contents do not change.
 
-    If the request key exists, its stored request is kept: a run that is done is returned with `is_done`, any other run is set to
-    running again.
+    If that run is done, the run stays done, and `is_done` is True. If that run is running or failed, the run is set
+    to running, its error is deleted, and the caller computes the results.
     """
     run_id = tx.execute(_BEGIN, _parameters(request)).scalar_one_or_none()
     if run_id is not None:
@@ -127,9 +128,11 @@ def begin(tx: Connection, request: BacktestRequest) -> StartedRun:
 def finish(
     tx: Connection, run_id: int, request: BacktestRequest, engine: str, results: Sequence[BacktestResult]
 ) -> None:
-    """Set the run to done, with the engine, and the inputs and code version of `request`, and store the results.
+    """Store the results, and set the run to done, with the present time, the engine, and the inputs and code version
+    of `request`.
 
-    Does nothing unless the run is running.
+    Nothing is stored, and no error is raised, if the run is not running or does not exist. Raises ValueError if a
+    number in the inputs or figures is not finite.
     """
     updated = tx.execute(_FINISH, {**_parameters(request), "run_id": run_id, "engine": engine})
     if updated.rowcount == 1 and results:
@@ -218,9 +221,11 @@ _ENGINE = text("SELECT engine FROM cleave.backtest_run WHERE run_id = :run_id")
 
 
 def results_of(tx: Connection, run_id: int) -> tuple[list[BacktestResult], str]:
-    """Return the results of a run that is done, by load, policy and seed, and the name of the engine that computed them. Results that
-    `forget_before` has deleted are absent. The caller has checked that the run is done: otherwise the list is empty and the name has no
-    meaning.
+    """Return the results of a run that is done, sorted by load, policy and seed, and the name of the engine that
+    computed the results. Results that `forget_before` has deleted are absent.
+
+    The caller has checked that the run exists and is done. For a run that is not done, the list is empty and the name
+    has no meaning.
     """
     rows = tx.execute(_RESULTS_OF, {"run_id": run_id})
     results = [BacktestResult(**row._mapping) for row in rows]

@@ -119,10 +119,11 @@ class FleetFigures:
 
 
 def fleet_figures(tx: Connection, *, prefix: str, most_topics: int) -> FleetFigures:
-    """Return the figures of the whole fleet, and of the first `most_topics` live topics whose names begin with `prefix`, by name.
+    """Return the figures of the whole fleet, and the figures of single topics: the live topics whose names begin with
+    `prefix` (empty: all), sorted by name, at most `most_topics`.
 
-    From this call on, the server ends each statement of the transaction that takes longer than 8 s; then
-    `Store` raises StoreUnavailable.
+    From this call until the end of the transaction, the server cancels each statement that takes longer than 8 s, and
+    `Store` then raises StoreUnavailable.
     """
     tx.execute(_STATEMENT_TIMEOUT)
     [health] = inspection.rows(tx, _HEALTH)
@@ -145,7 +146,9 @@ def fleet_figures(tx: Connection, *, prefix: str, most_topics: int) -> FleetFigu
 
 
 def _topics(tx: Connection, topic_rows: Sequence[Mapping[str, Any]]) -> Iterator[TopicFigures]:
-    """Yield the figures of these rows of `inspect.topics`, in their order."""
+    """Yield the figures of each topic in these rows of `inspect.topics`, in the order of the rows. A count without a
+    row to count is 0; another figure without a value is None.
+    """
     topic_ids = [row["topic_id"] for row in topic_rows]
     buckets, loads, readers, drains = (
         {row["topic_id"]: row for row in inspection.rows(tx, statement, topic_ids=topic_ids)}

@@ -154,9 +154,8 @@ def read(tx: Connection, name: str) -> Lease | None:
 
 
 def address_of_holder(tx: Connection, name: str) -> str | None:
-    """Return the web address of the worker that holds the lease.
-
-    None if the lease is free, or the worker serves no HTTP or is not announced.
+    """Return the web address of the worker that holds the lease. None if no worker holds the lease, if the lease
+    `worker/<id>` of the holder has expired, or if the holder serves no HTTP.
     """
     result = tx.execute(
         text("""
@@ -171,8 +170,9 @@ def address_of_holder(tx: Connection, name: str) -> str | None:
 
 
 def find_leader(tx: Connection, topic: str, shard_count: int) -> tuple[int, str | None]:
-    """Return the id of the topic of that name, which is not deleted, and the web address of its leader: None if the topic has no
-    leader, or the leader serves no HTTP or is not announced. `shard_count` is the number of shards. Raises TopicNotFound.
+    """Return the id of the topic of that name, which is not deleted, and the web address of the topic's leader. The
+    address is None if no worker holds the topic's shard, if the lease `worker/<id>` of the leader has expired, or if
+    the leader serves no HTTP. `shard_count` is the number of shards of the installation. Raises TopicNotFound.
     """
     row = tx.execute(
         text("""

@@ -59,9 +59,12 @@ def installed_at(tx: Connection) -> datetime:
 
 
 def ended_operations(tx: Connection, since: datetime, after: int, *, limit: int) -> list[TracedOperation]:
-    """Return up to `limit` operations that finished after `since`, or at `since` with an id above `after`, by finishing time and id.
-    `operation` has the columns of `_ENDED`; the steps, by sequence, those of `_STEPS`. A decision made more than a day before the earliest
-    intent of these operations is left out.
+    """Return up to `limit` operations that finished after `since`, or exactly at `since` with an id above `after`,
+    sorted by the time of finishing and the id. Empty if there is no such operation.
+
+    `operation` has the columns of `_ENDED`. `steps` are in the order of `sequence`, with the columns of `_STEPS`.
+    `decision` is also None if the decision was made more than a day before the earliest intent of the returned
+    operations.
     """
     operations = inspection.rows(tx, _ENDED, since=since, after=after, limit=limit)
     if not operations:

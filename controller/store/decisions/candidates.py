@@ -148,11 +148,16 @@ def end(
     outcome: str,
     run_id: int | None = None,
 ) -> CandidateRow:
-    """End the candidate and its approvals, and return the candidate. A promotion marks its approved approval
-    as done; all other pending and approved approvals of the candidate expire.
+    """Move the candidate from shadow to `state` (promoted, refused or withdrawn), end the candidate's approvals, and
+    return the candidate. The time, `ended_by` (the actor) and `outcome` (the reason) are stored. The policy of the
+    topic is not changed.
 
-    `run_id` replaces the backtest that is the evidence, unless it is None. Raises InvariantViolated if the candidate is not in shadow,
-    InvalidInput for a promotion without a backtest in which the candidate cost less. The caller holds the lock of the topic row.
+    A promotion sets an approved approval of the candidate to done. All other pending and approved approvals of the
+    candidate expire. `run_id` is the backtest that becomes the evidence of the candidate; None keeps the present
+    evidence.
+
+    Raises InvariantViolated if the candidate is not in shadow, and InvalidInput for a promotion without a backtest in
+    which the candidate cost less. The caller holds the lock of the topic row.
     """
     parameters = {
         "candidate_id": candidate_id,
@@ -170,11 +175,12 @@ def end(
 
 
 def ask(tx: Connection, candidate: CandidateRow, run_id: int, approval: NewApproval) -> CandidateRow:
-    """Make the backtest the evidence for the candidate, add the approval as pending, and return the candidate. If the candidate has a
-    pending approval, that approval stays and `approval` is ignored.
+    """Make the backtest `run_id` the evidence of the candidate, add `approval`, which is about the promotion of the
+    candidate, as pending, and return the changed candidate.
 
-    Unless the backtest is the evidence of `candidate` already, the candidate's pending and approved approvals expire first. The caller
-    holds the lock of the topic row.
+    If `run_id` is not the evidence in `candidate`, the candidate's pending and approved approvals expire first.
+    Otherwise a pending approval of the candidate stays, and `approval` is ignored. The caller holds the lock of the
+    topic row.
     """
     if candidate.run_id != run_id:
         reason = f"candidate {candidate.candidate_id} was tested again, in backtest {run_id}"

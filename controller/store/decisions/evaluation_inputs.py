@@ -249,18 +249,24 @@ def load_evaluation_inputs(
     *,
     instead: Mapping[int, AutoScalePolicy] | None = None,
 ) -> dict[int, EvaluationInput]:
-    """Return the evaluation inputs of the live topics, by id, at the present time of the database.
+    """Return the evaluation inputs of the live topics, by topic id, at the present time of the database. Topics that
+    are not live, and topics whose data plane is not a key of `capabilities`, are absent.
 
-    `capabilities` are by data plane; topics on other data planes, and topics that are not live, are skipped. `instead` replaces the
-    policies in force, by topic. The layout holds only ACTIVE segments unless the policy has `strict_pulsar`. A segment without a load
-    record gets an expected load if the profile is `adaptive` and the load of its ancestors determines it. `approvals` are read only for
-    policies that require approvals. `recent_loads`, `strikes`, `clients`, `producers` and `reconnections_left` are read only for the
+    `capabilities` are by name of the data plane. `instead` contains, by topic id, policies that replace the policies
+    in force; a stored policy that cannot be read is an `UnreadablePolicy`. The layout has only ACTIVE segments unless
+    the policy has `strict_pulsar`. A segment without a load record gets an expected load if the profile is `adaptive`
+    and the load of the segment's ancestors determines the load. `approvals` are read only for policies that require
+    approvals. `recent_loads`, `strikes`, `clients`, `producers` and `reconnections_left` are read only for the
     profile `adaptive`, and `sketches` only if the data plane can also split at any hash.
 
-    A subscription without registered consumers, a subscription of standard consumers, and a subscription that only brokers know have the
-    number of consumers that brokers list, except for a queue. Such consumers turn `shared_buckets` off for their topic. The inputs of a
-    topic are consistent only if the caller has locked its `evaluation` row (`evaluations.lock_due`). A policy that cannot be read is an
-    `UnreadablePolicy`.
+    `stream_consumers` contains the registered consumers of a stream subscription. If a stream subscription has no
+    registered consumers or is read by standard clients, the number that brokers list counts instead. Subscriptions
+    that only brokers know are included, except queues. A subscription whose number of consumers above 0 comes from
+    brokers turns `shared_buckets` off for its topic.
+
+    The inputs of a topic are consistent only if the caller has locked the topic's `evaluation` row
+    (`evaluations.lock_due`). An error in the rows of one topic fails the whole call; `load_readable` separates such
+    topics.
     """
     parameters: dict[str, object] = {"topic_ids": list(topic_ids)}
     topics = [row for row in _TOPICS.execute(tx, parameters) if row.data_plane in capabilities]
@@ -320,11 +326,12 @@ def load_readable(
     *,
     instead: Mapping[int, AutoScalePolicy] | None = None,
 ) -> tuple[dict[int, EvaluationInput], dict[int, Exception]]:
-    """Return the evaluation inputs of the live topics, and the errors of the topics that could not be read, both by topic id. Parameters
-    and inputs are those of `load_evaluation_inputs`; topics that it skips are in neither result. After an error, the topics are read
-    again in halves until only the faulty topics are left.
+    """Return the evaluation inputs of the topics that can be read, and the errors of the topics that cannot be read,
+    both by topic id. The parameters and the inputs are those of `load_evaluation_inputs`. A topic that
+    `load_evaluation_inputs` skips is in neither result.
 
-    Raises DBAPIError, after which the transaction cannot read anything else, and Retryable errors.
+    After an error, the topics are read again in halves until only the topics with faulty rows are left. Errors that
+    concern no single topic are raised: DBAPIError, after which the transaction cannot be used, and Retryable errors.
     """
     try:
         return load_evaluation_inputs(tx, topic_ids, capabilities, instead=instead), {}
@@ -380,7 +387,9 @@ def live_elsewhere(tx: Connection, topic_ids: Collection[int], planes: Collectio
 
 
 def _with(capabilities: Capabilities, consumers: Iterable[Row[Any]]) -> Capabilities:
-    """Return the capabilities, without shared buckets unless all consumers can share buckets."""
+    """Return the capabilities for a topic with these rows of `_CONSUMERS`: `shared_buckets` is False if the consumers
+    of any row cannot share buckets (`can_share`). Otherwise, and without rows, the capabilities are unchanged.
+    """
     if capabilities.shared_buckets and not all(row.can_share for row in consumers):
         return replace(capabilities, shared_buckets=False)
     return capabilities
@@ -442,10 +451,15 @@ _NO_CLIENTS = _Clients(clients=0, producers=0, reconnections_left=None)
 def _clients(
     row: Row[Any], policy: AutoScalePolicy, segments: Rows, consumers: Rows, queues: Rows, producers: Rows
 ) -> _Clients:
-    """Return the figures of the topic of `row` (a row of `_TOPICS`): the number of consumers that read an average segment (of each stream
-    subscription the consumers divided by the segments, rounded up, and all consumers of queues), the largest number of producers of any
-    ACTIVE segment, and the present reconnection budget: the smaller of the topic's and the cluster's. Both numbers are 0 and the budget is
-    None if no client is connected or the profile is not `adaptive`.
+    """Return the figures about the connected clients of the topic of `row`, a row of `_TOPICS`. The other rows are by
+    topic id.
+
+    `clients` is the number of consumers that read an average segment: for each subscription in `consumers`, its
+    consumers divided by the ACTIVE segments, rounded up; plus all consumers of queues. `producers` is the largest
+    number of producers of any ACTIVE segment. `reconnections_left` is the present reconnection budget: the smaller of
+    the topic's budget and the cluster's budget.
+
+    If no client is connected or the profile is not `adaptive`, both numbers are 0 and the budget is None.
     """
     if policy.profile != "adaptive":
         return _NO_CLIENTS
@@ -486,13 +500,13 @@ def _load(row: Row[Any]) -> LoadRecord:
 
 
 def _expected(rows: Iterable[Row[Any]]) -> dict[int, LoadRecord]:
-    """Return expected load records of segments that are completely covered by ancestors with load, by segment id. Other segments are
-    absent. `rows` are the rows of `_EXPECTED` for one topic, ordered by segment; each is one ancestor of one
-    part of a segment.
+    """Return expected load records, by segment id, for segments whose ranges are completely covered by ancestors with
+    load records. Other segments are absent. `rows` are the rows of `_EXPECTED` for one topic, ordered by segment;
+    each row is one ancestor of one part of a segment.
 
-    A segment gets from each ancestor the load of its part of the ancestor's key histogram, or without a histogram of the ancestor's width.
-    A record has the age of the oldest load record of the ancestors, and no `cold_since`. A segment whose share of one ancestor is not known
-    (`_share`) gets no expected record and waits for its own load record.
+    The rates of a segment are the sum of its shares (`_share`) of the ancestors' rates. `modified_at` and
+    `observed_at` are the earliest ones of the ancestors' load records, and `cold_since` is None. A segment with an
+    unknown share of any ancestor is absent.
     """
     records: dict[int, LoadRecord] = {}
     for segment_id, group in groupby(rows, key=lambda row: int(row.segment_id)):
@@ -516,9 +530,12 @@ def _expected(rows: Iterable[Row[Any]]) -> dict[int, LoadRecord]:
 
 
 def _share(row: Row[Any]) -> float | None:
-    """Return the share (0 to 1) of an ancestor's load that the row's part of the segment is expected to have: from the ancestor's key histogram, or without a
-    histogram from the widths. None if the hashes that both ranges have in common lie within one bin of several hashes, so that the share is
-    not known.
+    """Return the share (0 to 1) of the ancestor's load that the part of the segment in this row of `_EXPECTED` is
+    expected to have. The share comes from the ancestor's key histogram or, if the ancestor has no histogram, from the
+    widths of the ranges.
+
+    None: the hashes that both ranges have in common lie within one bin of several hashes, so that the share is not
+    known.
     """
     if row.bins is None:
         return float(row.share)

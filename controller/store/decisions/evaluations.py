@@ -129,13 +129,17 @@ def lock_due(
     topic_ids: Collection[int] | None = None,
     skip: Collection[int] = (),
 ) -> list[PendingEvaluation]:
-    """Return up to `limit` topics that are due for one of the lanes, by a changed input or by time. Their rows are locked until the
-    transaction ends.
+    """Lock the rows of up to `limit` topics that are due for at least one of the lanes, because an input changed or
+    the due time has come, and return the topics. The rows stay locked until the transaction ends. Empty if no topic
+    is due.
 
-    Locked rows, and topics paused by `not_before`, are skipped. `skip` lists further topics to skip, for example topics whose evaluation
-    failed in this pass. `shards` and `topic_ids` limit the topics; None: all. With `topic_ids`, the topics are in the order of their ids;
-    otherwise by lane, and of each lane first topics with a changed input, by id, then topics that are due by time, earliest first. Each
-    topic occurs once.
+    Rows that another transaction has locked are skipped without waiting, and so are topics that `defer` has paused.
+    `skip` contains further topic ids to skip, for example topics whose evaluation failed in this pass. `shards` and
+    `topic_ids` each restrict the topics; None does not.
+
+    Each topic occurs once. With `topic_ids`, the topics are in the order of their ids. Without `topic_ids`, the
+    topics are sorted by the name of the lane, and for each lane first come the topics with a changed input, by id,
+    then the topics that are due by time, earliest first.
     """
     parameters: dict[str, object] = {**filter_of(shards), "skip": list(skip), "limit": limit}
     if topic_ids is not None:
@@ -158,10 +162,12 @@ def read(tx: Connection, topic_ids: Collection[int]) -> list[PendingEvaluation]:
 
 
 def finish(tx: Connection, lanes: Collection[Lane], finished: Sequence[FinishedEvaluation]) -> None:
-    """Store the results of the evaluations of these lanes, in one statement, with the digest of the outcome. The lanes are due again at
-    `valid_until`; None: only after an input changes.
+    """Store the finished evaluations for these lanes: the evaluated input version, the time of the next evaluation
+    and the digest of the refusals. Each topic is due again in these lanes at `valid_until`; None: only after an input
+    changes. Other lanes keep their versions and times.
 
-    If an input version was raised since, it stays ahead of the evaluated version, so the topic is due again.
+    If an input has changed since the evaluation began, the topic is due at once. Does nothing without lanes, and for
+    a topic without a row.
     """
     if not finished or not lanes:
         return

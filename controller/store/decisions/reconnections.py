@@ -40,11 +40,13 @@ class Spending:
 
 
 def spend(tx: Connection, spendings: Sequence[Spending]) -> None:
-    """Refill the budgets of these topics (at most one spending each) and of the cluster by the time since the last change, up to the rate
-    of one minute, and subtract the costs, which may make a budget negative. A budget without an earlier change is full. Changes nothing
-    without a spending.
+    """Subtract the costs of the spendings from the reconnection budgets of their topics, and the sum of the costs
+    from the budget of the cluster. A budget may become negative. `spendings` has at most one spending per topic.
+    Without a spending nothing changes.
 
-    The budget of the cluster is refilled at the largest rate of the given policies. The caller has locked the rows of `evaluation`.
+    Each budget is first refilled for the time since its last change, at most up to the rate of one minute. A budget
+    that was never changed is full. The budget of the cluster is refilled at the largest `cluster_per_minute` of the
+    spendings. The caller has locked the `evaluation` rows of the topics.
     """
     if not spendings:
         return

@@ -53,13 +53,17 @@ class Adoption:
 def intend_adopt(
     tx: Connection, adoption: Adoption, *, backing_topic: BackingTopic, request: Request
 ) -> Intent:
-    """Write the intent of the adoption, and the rows of the topic (state creating) and its subscriptions. Segment ids are reserved for the
-    old topics first, then for the created segments.
+    """Write the intent of the adoption, and the rows of the topic (state creating) and its subscriptions. The intent
+    reserves segment ids for the old topics first, then for the created segments. The function does not check that the
+    old topics exist.
 
-    Raises InvalidInput for an adoption without an old topic. Otherwise a repeated request key returns the first operation, even if other
-    parameters differ, or raises Conflict if the key was used for another topic or kind of operation. Raises TopicExists, InvalidInput for
-    an invalid name and for a number of segments outside 1..65536, and LostRace if another topic used the name in the meantime. It is not
-    checked that the old topics exist.
+    If the request key was used for an adoption of this name, nothing is written, and the earlier operation is
+    returned with `repeated` True, even if other parameters differ. If the key was used for another topic or kind of
+    operation, Conflict is raised.
+
+    Raises InvalidInput for an adoption without an old topic (even with a used key), for an invalid name, and for a
+    number of segments outside 1 to 65536; TopicExists; LostRace if another transaction used the name in the meantime;
+    and the errors of `request_keys.once`.
     """
     if not adoption.old_topics:
         raise InvalidInput(f"the adoption of {adoption.name} names no topic; name a topic that exists")
@@ -90,8 +94,9 @@ def intend_adopt(
 
 
 def insert_generations(tx: Connection, topic: TopicRow, operation: Operation, at: datetime) -> None:
-    """Write the rows of an adoption's segments: the old topics as sealed segments of epoch 0, and the children of the operation as ACTIVE
-    segments of epoch 1, each with all old topics as parents. `at` is the time of the commit.
+    """Insert the segments of an adoption: the old topics as SEALED segments from epoch 0 to epoch 1, and the reserved
+    children of the operation as ACTIVE segments of epoch 1. Each old topic covers the whole ring, and each child has
+    all old topics as parents. `at` is the time of the commit. The topic row and the history are not changed.
     """
     first_id = min(child.plan.segment_id for child in operation.children) - len(operation.fenced_topics)
     old_ids = tuple(range(first_id, first_id + len(operation.fenced_topics)))

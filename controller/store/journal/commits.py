@@ -176,14 +176,18 @@ class Committed:
 def commit_reshapes(
     tx: Connection, records: Sequence[StepRecord], runner: str, *, started_at_ms: int
 ) -> dict[int, Committed]:
-    """Commit reshapes of layouts that Cleave keeps, in one statement that waits for no lock. Return the results by id of the committed
-    operations.
+    """Commit reshapes of layouts that Cleave keeps, in one statement that waits for no lock. Return the results by
+    operation id, only of the committed operations.
 
-    A commit seals the parents, inserts the children, raises the epoch, begins cooldowns, and writes the history and the steps. `records`
-    has at most one operation per topic; `started_at_ms` (milliseconds since the Unix epoch) is the time at which their steps began. An
-    operation is skipped, and absent from the result, if its claim is lost or has expired, if its state has changed, if its topic is neither
-    live nor deleting, if its recorded subscription version is stale, if a parent is not ACTIVE, or if another transaction has locked its
-    rows; `why_skipped` returns the reasons. Raises InvariantViolated if a rule of a layout would be broken; then no operation is committed.
+    A commit seals the parents, inserts the children, raises the epoch, begins cooldowns, and writes the history and
+    the steps. `records` has at most one operation per topic. `started_at_ms` (milliseconds since the Unix epoch) is
+    the time at which the steps in `records` began.
+
+    An operation is skipped, without an error, if its claim is lost or has expired, if its state has changed, if its
+    topic is neither live nor deleting, if its recorded subscription version is stale, if a parent is not ACTIVE, or
+    if another transaction has locked the row of the operation, of its topic or of the topic's evaluation.
+    `why_skipped` returns the reasons. Raises InvariantViolated if a rule of a layout would be broken; then no
+    operation is committed.
     """
     stamps = {record.operation.operation_id: _stamps(record.operation) for record in records}
     parameters = steps.statement_parameters(records, runner, started_at_ms, stamps) | {
@@ -196,8 +200,9 @@ def commit_reshapes(
 
 
 def _stamps(operation: Operation) -> tuple[str, ...]:
-    """Return the columns of the topic row with the cooldowns that the operation begins; also `last_consumer_act_at` for every rebucket, and
-    for an operation that was decided for the number of consumers. Empty if it begins no cooldown.
+    """Return the columns of the topic row that store the beginning of the cooldowns which the operation begins. A
+    rebucket, and any operation that was decided for the number of consumers, also begins `last_consumer_act_at`.
+    Empty if the operation begins no cooldown.
     """
     stamps = STAMPS.get(operation.kind, ())
     if is_for_consumers(operation.kind, operation.reason):
@@ -206,10 +211,13 @@ def _stamps(operation: Operation) -> tuple[str, ...]:
 
 
 def why_skipped(tx: Connection, records: Sequence[StepRecord], runner: str) -> dict[int, CleaveError]:
-    """Return, by operation id, the error for which `commit_reshapes` skipped each of these operations: FencedOut if the claim is lost or
-    has expired, the state has changed or the operation does not exist, InvariantViolated for a topic or a parent in another state, LostRace
-    for stale subscriptions, otherwise HeldUp for locked rows. Pass only skipped operations: the rows are read again, so a committed operation
-    gets FencedOut, and one whose rows are free again HeldUp.
+    """Return, by operation id, the error for which `commit_reshapes` skipped each of these operations. The errors are
+    returned, not raised: FencedOut if the claim is lost or has expired, the operation's state has changed, or the
+    operation does not exist; InvariantViolated if the topic is neither live nor deleting, or a parent is not ACTIVE;
+    LostRace if the recorded subscription version is stale; and otherwise HeldUp, because rows were locked.
+
+    The rows are read again, so `records` must contain only skipped operations: a committed operation gets FencedOut.
+    An operation whose rows are no longer locked gets HeldUp.
     """
     parameters = held_parameters([record.operation for record in records], runner)
     rows = {row.operation_id: row for row in WHY_SKIPPED.execute(tx, parameters)}
@@ -220,9 +228,12 @@ def why_skipped(tx: Connection, records: Sequence[StepRecord], runner: str) -> d
 
 
 def _why_skipped(record: StepRecord, row: Row[Any] | None, runner: str) -> CleaveError:
-    """Return the error for which `commit_reshapes` skipped the operation: FencedOut if the claim is lost or has
-    expired, the state has changed or the operation does not exist, InvariantViolated for a topic or a parent in another
-    state, LostRace for stale subscriptions, otherwise HeldUp. `row` is its row of `WHY_SKIPPED`, None if the operation does not exist.
+    """Return the error for which `commit_reshapes` skipped the operation of `record`. `row` is the operation's row of
+    `WHY_SKIPPED`; None if the operation does not exist.
+
+    The error is FencedOut if the claim is lost or has expired, the operation's state has changed, or the operation
+    does not exist; InvariantViolated if the topic is neither live nor deleting, or a parent is not ACTIVE; LostRace
+    if the recorded subscription version is stale; and otherwise HeldUp, because rows were locked.
     """
     operation = record.operation
     if row is None or not row.is_held:  # the row is missing if a fail-over lost the intent
@@ -243,14 +254,15 @@ def _why_skipped(record: StepRecord, row: Row[Any] | None, runner: str) -> Cleav
 
 
 def commit_one(tx: Connection, record: StepRecord, runner: str, *, started_at_ms: int) -> Committed:
-    """Record the steps and commit one operation that is not a reshape of Cleave's own logs. Return the epoch and the time of the commit;
-    the epoch is None for a seek, for a deleted subscription, and for a prune of which no segment is drained. Waits for the lock of the
-    topic row.
+    """Record the steps and commit one operation that is not a reshape of Cleave's own logs. Return the epoch and the
+    time of the commit. The epoch is None for a seek, for a deleted subscription, and for a prune of which no segment
+    is drained. Waits for the lock of the topic row.
 
-    Raises FencedOut if the claim is lost or the state of the operation has changed, LostRace if the runner has to read the state again
-    (HeldUp if a deletion waits for another operation, or consumers own buckets at the commit of a seek), InvariantViolated if a rule of the
-    layout would be broken; and for a mirrored topic InvalidInput or Conflict for a layout that cannot be read or is older than the rows.
-    After an error the caller rolls back, so nothing is written.
+    Raises FencedOut if the claim is lost or has expired, or the state of the operation has changed; LostRace if the
+    runner has to read the state again; HeldUp if a deletion waits for another operation, or consumers own buckets at
+    the commit of a seek; InvariantViolated if a rule of the layout would be broken; and TopicNotFound if the topic
+    does not exist. For a mirrored topic, also raises InvalidInput for a layout that cannot be read, and Conflict for
+    a layout that is older than the rows. After an error the caller rolls back, so that nothing is written.
     """
     operation = record.operation
     topic = topics.get_topic(tx, operation.topic_id, lock=True)
@@ -271,15 +283,21 @@ def abort(
     started_at_ms: int,
     pause_seconds: float = ABORT_PAUSE_SECONDS,
 ) -> Committed:
-    """Record the steps that finish the abort of an operation, queue the logs of its reserved children for deletion, and delete their
-    gates. Return the time of the record, without an epoch. Waits for the lock of the topic row.
+    """Record the steps that finish the abort of an operation, queue the logs of the operation's reserved children for
+    deletion, and delete the gates of these children. Return the time of the record, with an epoch of None. Waits for
+    the lock of the topic row.
 
-    A topic still in state creating is deleted, and its name is free. A topic whose deletion or detachment is aborted is live again. A
-    subscription whose deletion is aborted is live again, unless the deletion undoes an aborted creation: then its row is deleted. If a
-    subscription's creation is aborted, its deletion is requested. After a seek, the leader is notified to assign the buckets again; if
-    the seek had stopped its readers, the seek is committed with all segments unread. After any other operation, automatic decisions on
-    the topic pause for `pause_seconds`. Raises FencedOut if the claim is lost or the state of the operation has changed,
-    and HeldUp if consumers own buckets again at the commit of a seek.
+    A topic still in state creating is deleted, and its name is free. If a deletion or detachment of a topic is
+    aborted, the topic is live again. If the deletion of a subscription is aborted, the subscription is live again;
+    but if the deletion undoes an aborted creation, the row of the subscription is deleted. If the creation of a
+    subscription is aborted, the deletion of the subscription is requested.
+
+    After the abort of a seek, the leader is notified to assign the buckets again. If the seek had stopped its
+    readers, the seek is committed with all segments unread. After any other operation, automatic decisions on the
+    topic pause for `pause_seconds`.
+
+    Raises FencedOut if the claim is lost or has expired, or the state of the operation has changed; HeldUp if
+    consumers own buckets again at the commit of a seek; and TopicNotFound. After an error the caller rolls back.
     """
     operation = record.operation
     topic = topics.get_topic(tx, operation.topic_id, lock=True)
@@ -305,10 +323,12 @@ def abort(
 
 
 def _record_steps(tx: Connection, record: StepRecord, runner: str, started_at_ms: int) -> int:
-    """Record the steps of the operation, and change its row to the state after the last step; a final state releases the claim, a final
-    state or `committed` the parents. Return the time of the change by the database's clock, in milliseconds since the Unix epoch.
-    `started_at_ms` is the time at which the first step began. Raises FencedOut, and changes nothing, if the claim is lost or has expired
-    or the state of the operation has changed.
+    """Record the steps of the operation, and set the operation to the state after the last step. Return the time of
+    the change by the clock of the database, in milliseconds since the Unix epoch.
+
+    A final state releases the claim. A final state or `committed` frees the parents for other operations.
+    `started_at_ms` is the time at which the first step began, also since the Unix epoch. Raises FencedOut, and
+    changes nothing, if the claim is lost or has expired, or if the state of the operation has changed.
     """
     recorded = steps.record(tx, [record], runner, started_at_ms=started_at_ms)
     if record.operation.operation_id not in recorded:
@@ -318,7 +338,8 @@ def _record_steps(tx: Connection, record: StepRecord, runner: str, started_at_ms
 
 def _create(tx: Connection, topic: TopicRow, record: StepRecord) -> int:
     """Write the first layout of a topic in state creating, make the topic live, and return the epoch. Raises LostRace
-    if the topic is in another state, or if its subscriptions have changed.
+    if the topic is in another state, or if the subscriptions of the topic have changed since the segments got their
+    cursors.
     """
     if topic.state is not TopicState.CREATING:
         raise LostRace(f"topic {topic.name} is {topic.state} by now; read it again", 0.0, what="operation")
@@ -336,11 +357,12 @@ def _create(tx: Connection, topic: TopicRow, record: StepRecord) -> int:
 
 
 def _adopt(tx: Connection, topic: TopicRow, record: StepRecord) -> int:
-    """Write two epochs, the old topics and the created segments, and return the second. A topic in state creating becomes live; a topic in
-    state deleting stays so.
+    """Write the two epochs of an adoption: the old topics, then the created segments. Return the second epoch. A
+    topic in state creating becomes live; a topic in state deleting stays in this state. The old logs are terminated
+    already.
 
-    The old logs are terminated already. Raises InvariantViolated unless the topic is creating or deleting, LostRace if its
-    subscriptions have changed.
+    Raises InvariantViolated if the topic is in any other state, and LostRace if the subscriptions of the topic have
+    changed since the children got their cursors.
     """
     if topic.state not in (TopicState.CREATING, TopicState.DELETING):
         raise InvariantViolated(f"topic {topic.name} is {topic.state} under its adoption")
@@ -354,8 +376,9 @@ def _adopt(tx: Connection, topic: TopicRow, record: StepRecord) -> int:
 
 
 def _delete(tx: Connection, topic: TopicRow, record: StepRecord) -> int:
-    """Delete the topic: seal and prune its segments in a last epoch, queue their logs for deletion, and free the
-    name. Return the epoch. Raises HeldUp while another operation of the topic is live.
+    """Delete the topic: seal and prune its segments in a last epoch, queue their logs for deletion together with
+    unread messages, delete the subscriptions, load and evaluation of the topic, and free the name. Return the epoch.
+    Raises HeldUp while another operation of the topic is live.
     """
     deletion.demand_alone(tx, topic, record.operation)
     epoch = _next_epoch(tx, topic)
@@ -367,9 +390,12 @@ def _delete(tx: Connection, topic: TopicRow, record: StepRecord) -> int:
 
 
 def _prune(tx: Connection, topic: TopicRow, record: StepRecord) -> int | None:
-    """Prune those segments of the operation that all live subscriptions have drained, delete their gates and load, and queue their logs for
-    deletion. Return the new epoch. The other segments are left out, for example because a seek since the intent has made them unread; if no
-    segment is left, return None and change nothing. Raises InvariantViolated if a drained segment is not SEALED or was pruned already.
+    """Prune the segments of the operation that all live subscriptions have drained: delete the gates and the load of
+    the segments, queue their logs for deletion, raise the epoch, and return the new epoch.
+
+    Segments that are not drained stay, for example because a seek since the intent has made them unread. If no
+    segment is drained, nothing changes, and the result is None. Raises InvariantViolated if a drained segment is not
+    SEALED or was pruned already.
     """
     operation = record.operation
     undrained = drains.undrained_subscriptions(tx, topic.topic_id, operation.parent_ids)

@@ -140,11 +140,13 @@ def reasons_to_keep(tx: Connection, operation_ids: Collection[int | None]) -> li
 
 
 def record_absence(tx: Connection, deletion_entry_id: int, *, apart_seconds: float) -> bool:
-    """Record that the log was absent, and make the entry due again `apart_seconds` after the first absence. Return True if this closed the
-    deletion entry.
+    """Record that a check found the log absent, and delete the last error. Return True if this call closed the
+    deletion entry, False if the log must be checked again.
 
-    An entry closes at an absence more than `apart_seconds` (longer than the longest data-plane call) after the first. Absences before the
-    last `record_failure` do not count. Raises NotFound if the entry is closed already or does not exist.
+    An entry is closed by an absence more than `apart_seconds` after the first absence. `apart_seconds` must be longer
+    than the longest data-plane call. Until then, the entry is due again `apart_seconds` after the first absence.
+    Absences before the last `record_failure` do not count. Raises NotFound if the entry is closed already or does not
+    exist.
     """
     parameters = {"deletion_entry_id": deletion_entry_id, "apart_seconds": apart_seconds}
     closed = tx.execute(text(_ABSENT), parameters).scalar_one_or_none()

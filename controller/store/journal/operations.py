@@ -151,11 +151,13 @@ def write_operation(
     request: Request,
     backing_topic: BackingTopic | None = None,
 ) -> Operation:
-    """Write the operation with its parents and children, and return it as stored. The deadline is `deadline_seconds`
-    of the request from now; `keep_seconds` is ignored.
+    """Insert an operation in state intended, with its parents and reserved children, and return the operation as
+    stored. The deadline is the request's `deadline_seconds` from now. The request's `keep_seconds` is ignored.
 
-    `backing_topic` names the logs of the children; without it no children are written. A used request key or a busy
-    parent breaks a constraint (IntegrityError), which `request_keys.once` catches or `Store` translates.
+    `backing_topic` names the logs of the children. If `backing_topic` is None, no children are written. The topic row
+    is not changed, so the caller reserves the ids of the children. Raises IntegrityError if the request key is used
+    or a parent is in a live operation; `request_keys.once` catches this error, and `Store.transaction` translates the
+    error.
     """
     parameters = {
         "topic_id": topic.topic_id,

@@ -32,13 +32,16 @@ def once(
     write_intent: Callable[[], Operation],
     is_same: Callable[[Operation], bool],
 ) -> Intent:
-    """Return the operation of the request key: the existing operation, or the operation that `write_intent` writes in
-    a nested transaction. Raises Conflict if `is_same` returns False for the existing operation, because this request
-    wants another operation.
+    """Return the operation of the request key. If the key is unused, call `write_intent`, which writes the operation,
+    in a nested transaction, and return its operation with `repeated` False. Otherwise return the existing operation
+    with `repeated` True.
 
     An error of `write_intent` may be an effect of the first request, which was committed while this request waited
-    for a lock. So after an error, the operation of the key is returned if it exists by then; otherwise the error is
-    raised.
+    for a lock. So after an IntegrityError or CleaveError, the nested transaction is rolled back, and the operation
+    that has the key by then is returned; if no operation has the key, the error is raised.
+
+    Raises Conflict if `is_same` returns False for the existing operation, because this request wants another
+    operation, and Unsupported if a newer version wrote the existing operation with a kind that is unknown here.
     """
     first = find_by_request_key(tx, request.request_key)
     if first is None:
@@ -59,8 +62,12 @@ def repeated_intent(
     kinds: Collection[OperationKind],
     subscription: str | None = None,
 ) -> Intent | None:
-    """Return the operation of the earlier request with this key, also if its topic no longer exists; None if the key is unused. Raises
-    Conflict if the key was used for another topic name, subscription (None: any) or kind of operation.
+    """Return the operation of the earlier request with this key as an intent with `repeated` True, even if the topic
+    of the operation no longer exists. None if the key is unused.
+
+    Raises Conflict if the key was used for another topic name, another subscription (`subscription` None: any) or a
+    kind of operation that `kinds` does not contain; and Unsupported if a newer version wrote the operation with a
+    kind that is unknown here.
     """
     first = find_by_request_key(tx, request_key)
     if first is None:

@@ -209,8 +209,11 @@ class ReshapeDraft:
 
 
 def look(tx: Connection, topic: int | str, request_key: str | None = None) -> TopicView:
-    """Return the state of the topic that an intent needs, by topic id or name, and the operation of the request key, if a key is given. A
-    name refers to a topic that is not deleted; an id may refer to a deleted topic. Takes no lock. Raises TopicNotFound.
+    """Return the present state of the topic that an intent needs, by topic id or name. A name refers to a topic that
+    is not deleted; an id may refer to a deleted topic. Takes no lock.
+
+    If `request_key` is given, `first_id` of the state is the id of the operation with this key, which may belong to
+    another topic. Raises TopicNotFound.
     """
     [view] = (
         look_at_many(tx, [topic], [request_key])
@@ -245,13 +248,15 @@ def first_intent(tx: Connection, view: TopicView) -> Intent | None:
 
 
 def intend(tx: Connection, draft: ReshapeDraft) -> Intent:
-    """Write the intent of one draft. If the request key was used for a reshape of this topic in the meantime, return that operation and
-    write nothing.
+    """Write the intent of one draft, and return the operation with `repeated` False. If the request key was used for
+    a reshape of this topic since `draft.view` was read, return that operation with `repeated` True, and write
+    nothing.
 
-    The write is in a nested transaction, so `tx` remains usable after every error. Raises SegmentNotFound if a parent is not ACTIVE,
-    InvalidLayoutChange if the plan does not fit the layout otherwise, SegmentBusy if a parent is in a live operation; LostRace if the topic
-    or the input version has changed, or the topic is not live, held or not verified; Conflict if the key was used for another topic or kind
-    of operation; and IntegrityError if another transaction made a segment busy in the meantime.
+    The write is in a nested transaction, so `tx` remains usable after every error. Raises SegmentNotFound if a parent
+    is not ACTIVE; InvalidLayoutChange if the plan does not fit the layout otherwise; SegmentBusy if a parent is in a
+    live operation in `draft.view`; IntegrityError if another transaction has used a parent in an operation since
+    then; and Conflict if the key was used for another topic or kind of operation. Raises LostRace if the topic row or
+    the input version has changed, if the topic is not live, or if the topic is held or not verified.
     """
     draft.demand_possible()
     try:
@@ -271,12 +276,14 @@ def intend(tx: Connection, draft: ReshapeDraft) -> Intent:
 
 
 def write(tx: Connection, drafts: Sequence[ReshapeDraft]) -> dict[int, Operation]:
-    """Write the intents and return the operations by topic id. A topic is absent if its row has changed since the view, if the input
-    version of its evaluation is not that of the draft, if the topic is not live, or if it is held or not verified.
+    """Write the intents of the drafts in one statement, reserve the ids of the children, raise the row version of
+    each topic, and return the operations by topic id. Waits for locked topic rows. `drafts` has at most one draft per
+    topic, and the caller has called `demand_possible` for each draft.
 
-    Reserves the ids of the children, raises the row version of each topic, and waits for locked topic rows. `drafts` has at most one draft
-    per topic, and the caller has called `demand_possible` for each. If a request key is in use or a segment is busy, all drafts fail with
-    an IntegrityError, which `Store` translates.
+    Nothing is written for a topic, and the topic is absent from the result, if the topic row has changed since
+    `view`, if the input version of the topic's evaluation is not that of the draft, if the topic is not live, or if
+    the topic is held or not verified. If a request key is in use or a parent is in a live operation, no intent is
+    written, and IntegrityError is raised, which `Store.transaction` translates.
     """
     if not drafts:
         return {}
@@ -354,12 +361,14 @@ def _documents(
 
 
 def _merge_depth(tx: Connection, draft: ReshapeDraft, hash_range: HashRange) -> int:
-    """Return the merge depth to store for a child with this range, as `SegmentGraph.child_merge_depth` counts it: the merge depth of its
-    deepest parent, plus 1 if the child has two or more parents.
+    """Return the merge depth to store for a child with this range, as `SegmentGraph.child_merge_depth` counts it: the
+    merge depth of the child's deepest parent, plus 1 if the child has two or more parents. The parents of the child
+    are the segments of the plan that overlap `hash_range`.
 
-    If two or more parents descend from merges, the number of different merges among the parents and their ancestors, which a separate
-    statement counts up to `COUNTED_MERGES`, takes the place of the parent's depth if that number is larger. Merges are not counted if
-    all parents are children of one segment, and a merge counts only while at least two of its parents are not pruned.
+    If two or more of these parents have a merge depth above 0, the different merges among the parents and their
+    ancestors are counted, up to `COUNTED_MERGES`. If this count is larger than the depth of the deepest parent, the
+    count takes the place of that depth. The count is 0 if all parents are children of one segment. A merge counts
+    only while at least two of its parents are not pruned.
     """
     segments = (draft.view.layout.segment(i) for i in draft.planned.parent_ids)
     parents = [parent for parent in segments if parent.hash_range.overlaps(hash_range)]
@@ -413,7 +422,10 @@ def _repeat(first: Operation, view: TopicView) -> Intent:
 def _views(
     statement: Prepared, tx: Connection, topics: Sequence[int | str], request_keys: Sequence[str | None]
 ) -> list[TopicView | None]:
-    """Return the rows of the statement as states, in the order of `topics`; None for a topic without a row."""
+    """Execute `statement`, which is `LOOK_BY_ID` for topic ids or `LOOK_BY_NAME` for names, and return the states of
+    the topics in the order of `topics`; None for a topic that does not exist. `request_keys` has a key or None for
+    each topic.
+    """
     rows = statement.execute(tx, {"topics": list(topics), "request_keys": list(request_keys)})
     views = {row.ordinal: _view(row) for row in rows}
     return [views.get(ordinal) for ordinal in range(1, len(topics) + 1)]

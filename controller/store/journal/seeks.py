@@ -110,14 +110,18 @@ def intend_seek(
     *,
     release_seconds: float,
 ) -> Intent:
-    """Write the intent to move the subscription to the target, and notify the leader. The consumers of the subscription have
-    `release_seconds` to release their buckets.
+    """Write the intent to move all cursors of the subscription to the target, and notify the leader. The consumers of
+    the subscription have `release_seconds` to release their buckets; then the leader removes the remaining owners.
 
-    After the transaction commits, no bucket is assigned before the seek is committed or aborted, because this function and the leader lock
-    the row of the subscription. A repeated request key returns the first seek, whatever its target. Raises TopicNotFound, TopicNotLive,
-    SubscriptionNotFound unless the subscription is live, and Unsupported if a broker keeps the layout. Raises Conflict if a checkpoint
-    subscription seeks to another target than `kept`, if another subscription seeks to `kept`, if standard consumers would read a segment
-    before its ancestors, or if the request key was used for another subscription or kind of operation.
+    After the transaction commits, no bucket is assigned before the seek is committed or aborted, because this
+    function and the leader lock the row of the subscription. A repeated request key returns the first seek, whatever
+    its target.
+
+    Raises TopicNotFound; TopicNotLive; SubscriptionNotFound unless the subscription is live; and Unsupported if a
+    broker keeps the layout. Raises Conflict if a checkpoint subscription seeks to a target other than `kept`, if
+    another kind of subscription seeks to `kept`, if standard consumers would read a segment before the ancestors of
+    the segment, or if the request key was used for another subscription or kind of operation. Also raises the errors
+    of `request_keys.once`.
     """
 
     def write_intent() -> Operation:
@@ -155,11 +159,13 @@ def intend_seek(
 
 
 def give_up(tx: Connection, topic_id: int, subscription: str, actor: str, reason: str) -> list[Operation]:
-    """Request the abort of all seeks of the subscription that have not stopped its readers yet, and notify the runners, which perform the
-    abort. Return these seeks as operations, by id, including seeks whose abort had begun. An earlier reason of an abort is kept.
+    """Request the abort of all seeks of the subscription that have not stopped its readers yet, and notify the
+    runners, which perform the abort. Return these seeks as operations, by id, including seeks whose abort was
+    requested before. The stored reason of the abort is `actor: reason`; an earlier reason is kept.
 
-    Raises TopicNotFound, TopicNotLive, SubscriptionNotFound unless the subscription is live, and Conflict if there is no seek that can be
-    aborted. A seek that ends because the data plane refused to move a cursor is none of these: other cursors may have moved.
+    A seek that has stopped the readers is never aborted by this function, because cursors may have moved. Raises
+    TopicNotFound; TopicNotLive; SubscriptionNotFound unless the subscription is live; and Conflict if no seek can be
+    aborted.
     """
     topic = topics.lock_live_topic(tx, topic_id)
     key = SubscriptionKey(topic_id, subscription)
@@ -186,11 +192,14 @@ def under_way(tx: Connection, key: SubscriptionKey) -> SeekUnderWay | None:
 
 
 def end_owners(tx: Connection, operation: Operation) -> int:
-    """Remove all bucket owners of the subscription, including owners that have not released. Return the number of removed owners.
+    """Remove all owners of the subscription's buckets, including owners that have not released their buckets, and
+    return the number of removed owners. Waits for the locks of the topic and the subscription.
 
-    If the target of the seek is a time, also make the subscription read all segments that may have stored messages at that time or
-    later. Removes no owner if another runner has committed the seek meanwhile, or if the subscription is being deleted. Waits for the
-    locks of the topic and the subscription.
+    If the target of the seek is a time, also lower the creation epoch of the subscription, so that the subscription
+    reads all segments that may have stored messages at that time or later.
+
+    Returns 0 and changes nothing if the subscription is being deleted or does not exist. Removes no owner if another
+    runner has committed or ended the seek. Raises TopicNotFound.
     """
     key = _key(operation)
     topics.get_topic(tx, key.topic_id, lock=True)
@@ -215,12 +224,14 @@ def logs_of(tx: Connection, key: SubscriptionKey) -> list[SeekLog]:
 
 
 def commit(tx: Connection, operation: Operation, *, read: Collection[int], missing: Collection[int]) -> None:
-    """Commit the seek after all cursors were moved. `read` and `missing` are ids of sealed segments: the segments in `read` are marked as
-    drained, segments whose logs are `missing` keep their marks, and all other segments lose their marks, so that they are read again.
+    """Commit the seek after the runner has moved all cursors. The segments in `read` (ids of sealed segments) are
+    marked as drained. The segments in `missing`, whose logs are missing, keep their marks. All other segments lose
+    their marks, so that they are read again.
 
-    Raises the generation and the origin of the subscription, deletes its counts of deliveries, because messages are delivered again,
-    and notifies the leader. Does nothing if the subscription does not exist or is being deleted. The caller holds the topic's lock.
-    Raises HeldUp while a consumer owns a bucket.
+    The function raises the generation and the origin of the subscription, deletes the subscription's counts of
+    deliveries, because messages are delivered again, and notifies the leader. The function does nothing if the
+    subscription does not exist or is being deleted. The caller holds the lock of the topic. Raises HeldUp while a
+    consumer owns a bucket; then nothing is written.
     """
     key = _key(operation)
     try:

@@ -32,14 +32,17 @@ def intend_subscription_create(
     from_latest: bool = False,
     consumers: SubscriptionConsumers = SubscriptionConsumers.CLEAVE,
 ) -> Intent:
-    """Record the subscription, so that every log created afterwards has its cursor, raise the subscription version, and write the
-    intent to create its cursors on the present logs.
+    """Insert the subscription, raise the subscription version of the topic, and write the intent to create the
+    subscription's cursors on the present logs. From then on, every created log gets a cursor of the subscription.
 
-    The subscription reads all segments that still exist, including sealed segments; with `from_latest`, only later messages. A repeated
-    request key returns the first operation, even if other parameters differ. Raises InvalidInput for an invalid name, TopicNotFound,
-    TopicNotLive, and Conflict if the topic has a subscription of that name, even while it is being deleted, if `consumers` are standard
-    consumers and a segment that they would wait for has a successor without a barrier, or if the request key was used for another
-    subscription or kind of operation.
+    The subscription reads all segments that still exist, including sealed segments; with `from_latest`, only messages
+    that are published after the creation. A repeated request key returns the first operation, even if other
+    parameters differ.
+
+    Raises InvalidInput for an invalid name; TopicNotFound; and TopicNotLive. Raises Conflict if the topic has a
+    subscription of that name, even while that subscription is being deleted; if `consumers` are standard consumers
+    and a segment that descends from an unread sealed segment has no barrier; or if the request key was used for
+    another subscription or kind of operation. Also raises the errors of `request_keys.once`.
     """
 
     def write_intent() -> Operation:
@@ -72,11 +75,13 @@ def intend_subscription_create(
 
 
 def intend_subscription_delete(tx: Connection, topic_id: int, name: str, request: Request) -> Intent:
-    """Set the subscription to deleting, raise the subscription version, and write the intent to delete its cursors. Logs created
-    afterwards have no cursor of it. Connected consumers do not prevent the deletion.
+    """Set the subscription to deleting, raise the subscription version of the topic, and write the intent to delete
+    the subscription's cursors. Logs that are created afterwards have no cursor of the subscription. Connected
+    consumers do not prevent the deletion.
 
-    A repeated request key returns the first operation. Raises TopicNotFound, TopicNotLive, SubscriptionNotFound, and Conflict if the
-    subscription is being deleted already, or if the request key was used for another subscription or kind of operation.
+    A repeated request key returns the first operation. Raises TopicNotFound; TopicNotLive; SubscriptionNotFound;
+    Conflict if the subscription is being deleted already, or if the request key was used for another subscription or
+    kind of operation; and the errors of `request_keys.once`.
     """
 
     def write_intent() -> Operation:
@@ -101,10 +106,11 @@ def intend_subscription_delete(tx: Connection, topic_id: int, name: str, request
 
 
 def undo_subscription(tx: Connection, topic: TopicRow, operation: Operation) -> None:
-    """Set the subscription of an aborted creation to deleting, raise the subscription version, and write the intent to delete its
-    cursors, because some logs and reserved children have one.
+    """Undo the aborted creation of a subscription: set the subscription to deleting, raise the subscription version
+    of the topic, and write the intent to delete the cursors that logs and reserved children may have already.
 
-    Does nothing if the deletion of the subscription or of the topic was requested already. The caller has locked the topic's row.
+    `operation` is the aborted creation, whose origin and actor the deletion gets. Does nothing if the topic is not
+    live, or if the subscription is being deleted or does not exist. The caller has locked the topic row.
     """
     names = {"topic_id": topic.topic_id, "name": operation.parameters[SUBSCRIPTION]}
     is_live = topic.state is TopicState.LIVE

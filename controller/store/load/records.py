@@ -128,8 +128,9 @@ def baseline(tx: Connection) -> Baseline:
 
 
 def ticks(rates: pa.Table, memories: pa.Table) -> pa.Table:
-    """Return the rows of `rates` that go into the load memory, as TICK_SCHEMA. Rows of topics without a finite tick length in `memories`
-    (MEMORY_SCHEMA) are left out.
+    """Return the rows of `rates` that go into the load memory, as TICK_SCHEMA, in no order. `rates` has the columns
+    of TICK_SCHEMA except `tick_seconds`, which comes from `memories` (MEMORY_SCHEMA). Rows of a topic that has no
+    finite tick length in `memories` are left out.
     """
     lasting = memories.filter(pc.is_finite(memories["tick_seconds"]))
     remembered = rates.select(TICK_SCHEMA.names[:-1]).join(lasting, "topic_id", join_type="inner")
@@ -144,12 +145,14 @@ def stage_and_merge(
     remembered: pa.Table | None = None,
     counted: RunSketches | None = None,
 ) -> MergeResult:
-    """Write the result of a run: `changes` as CHANGE_SCHEMA, `heard` as SOURCE_SCHEMA, `remembered` as returned by `ticks`, and the key
-    counts (None: none). Return the numbers of written and skipped load records.
+    """Write the result of an aggregation run in this transaction: `changes` as CHANGE_SCHEMA, `heard` as
+    SOURCE_SCHEMA, `remembered` as returned by `ticks` (None: no rates for the load memory), and the key counts
+    `counted` (None: no key counts). Return the numbers of written and skipped load records. Waits for a concurrent
+    merge.
 
-    The rows are copied into staging tables and merged in this transaction. A record that was written since the baseline is kept, and a
-    segment that was pruned gets no record; both are counted as outrun. A run that was merged before, or whose window does not end after the
-    watermark, merges nothing, not even the key counts: `applied` is False.
+    A record that was written since the baseline keeps its values, and a pruned segment gets no record. The changes to
+    such records are counted as `outrun`. If a run with this id was merged before, or if `window_end` is not later
+    than the watermark, nothing is written, not even the key counts, and `applied` is False.
     """
     append(tx, "staging.load_row", run.run_id, changes, CHANGE_SCHEMA)
     append(tx, "staging.source_row", run.run_id, heard, SOURCE_SCHEMA)

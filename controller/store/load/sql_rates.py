@@ -125,14 +125,18 @@ def aggregate(
     window: LoadWindow,
     rates: pa.Schema,
 ) -> tuple[pa.Table, pa.Table]:
-    """Return the rates of the window in the schema `rates`, one row per segment, and its sources in the schema HEARD_SCHEMA. `samples` have
-    COLUMNS. Samples with a missing value are ignored, and samples that are not valid are counted for their source only. A row is
-    computed from the usable intervals between two consecutive samples of one source and reader; of several readers, from the reader
-    whose usable intervals cover most of the window. An interval is usable if no counter decreased in it, nor next to it by more than a
-    tenth (`MIN_DECREASE_RATIO`) of the increase in it. A segment without an interval that overlaps the window has no row; a segment
-    without a usable interval has a row with null rates and `covered_ms` 0.
+    """Return two tables: the rates of the window in the schema `rates`, one row per segment; and the sources of the
+    samples, in the schema HEARD_SCHEMA. `samples` have COLUMNS. A sample with a missing value is ignored. A sample
+    that is not valid only counts in `set_aside` of its source.
 
-    Creates temporary tables in the transaction, and drops them before it returns.
+    An interval lies between two consecutive samples of one source and reader. An interval is usable if no counter
+    decreased in the interval, and if no counter decreased in an adjacent interval by more than a tenth
+    (`MIN_DECREASE_RATIO`) of the increase in the interval. The rates of a segment come from the reader whose usable
+    intervals cover most of the window.
+
+    A segment without an interval that overlaps the window has no row. A segment without a usable interval has a row
+    with null rates and `covered_ms` 0. The function creates temporary tables in the transaction, and drops the tables
+    before it returns. Raises the errors of `copy_in` and `copy_out`.
     """
     instants = {
         "read_from_ms": window.read_from_ms,
@@ -152,12 +156,15 @@ def aggregate(
 def sum_key_counts(
     tx: Connection, counts: Iterable[pa.RecordBatch], since_ms: int, until_ms: int
 ) -> pa.Table:
-    """Return the sums of key counts with times in (since, until], in milliseconds since the Unix epoch, for each segment, in the schema
-    SKETCH_SCHEMA. `producers` is the sum, over the sources, of the largest number that a source reported. `counts` have KEY_COUNT_COLUMNS.
-    Rows with a missing value are ignored; rows that are not valid are counted in `set_aside` only, so a segment may have no messages and no
-    bins.
+    """Return the sums of key counts for each segment, in the schema SKETCH_SCHEMA, from counts with times after
+    `since_ms` and up to `until_ms` (milliseconds since the Unix epoch). `counts` have KEY_COUNT_COLUMNS.
 
-    Creates temporary tables in the transaction, and drops them before it returns.
+    `producers` is the sum, over the sources, of the largest number of producers that the source reported. A row with
+    a missing value is ignored. A row that is not valid only counts in `set_aside`, so a segment may have 0 messages
+    and no bins. A segment without a row is absent.
+
+    The function creates temporary tables in the transaction, and drops the tables before it returns. Raises the
+    errors of `copy_in` and `copy_out`.
     """
     columns = 'topic_id bigint, segment_id bigint, source text COLLATE "C", instant_ms bigint, producers bigint, bins bigint[]'
     _load(tx, "run_key_count", columns, (_in_ms(batch, KEY_COUNT_COLUMNS) for batch in counts))

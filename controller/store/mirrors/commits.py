@@ -23,13 +23,16 @@ _EPOCH_OF = (
 
 
 def apply(tx: Connection, topic: TopicRow, operation: Operation, detail: Mapping[str, Any]) -> int:
-    """Write the change that the broker made, as part of the operation's commit; a detached or deleted topic becomes deleted in an epoch of
-    its own. Return the epoch of the change.
+    """Write the change that the broker made, as part of the operation's commit, and return the epoch of the change.
+    The caller has locked the topic row and checked the claim.
 
-    `detail` holds the `layout` that was read; detaching and deleting need none. Raises LostRace if the runner has to read the state
-    again (HeldUp while a deletion or detachment waits for another operation), InvalidInput for a layout that cannot be read,
-    Conflict if the layout is older than the rows and the rows do not have the reshape yet, and InvariantViolated if no epoch of the
-    layout has the change of the reshape. The caller has locked the topic row and checked the claim.
+    For an attachment and a reshape, `detail["layout"]` is the layout that was read from the broker. A detachment and
+    a deletion ignore `detail`, and set the topic to deleted in an epoch of its own.
+
+    Raises LostRace if the runner has to read the state again; HeldUp while a deletion or detachment waits for another
+    operation; InvalidInput for a layout that cannot be read; Conflict if the layout is older than the rows and the
+    history has no epoch of the reshape yet; and InvariantViolated if no epoch of the layout has the change of the
+    reshape.
     """
     if operation.kind in (OperationKind.DETACH, OperationKind.DELETE):
         return _leave(tx, topic, operation)
@@ -50,11 +53,14 @@ def _attach(tx: Connection, topic: TopicRow, operation: Operation, layout: Segme
 
 
 def _reshape(tx: Connection, topic: TopicRow, operation: Operation, layout: SegmentLayout) -> int:
-    """Write the layout and return the epoch of the reshape, which may be lower than the epoch of the layout.
+    """Write the layout that was read from the broker, and return the epoch of the reshape that the operation
+    requested. This epoch may be lower than the epoch of the layout.
 
-    The layout is not written if the mirror, or the commit of another operation, has written this or a later layout with the reshape.
-    Raises Conflict if the layout is older than the rows, LostRace if the topic row has changed, and InvariantViolated if no epoch of the
-    layout has the change of the operation.
+    If the history has an epoch of the operation, and the topic row has the epoch of the layout or a later epoch,
+    nothing is written. In this case the mirror, or the commit of another operation, has written the layout before.
+    Raises Conflict if the layout is older than the rows and the history has no epoch of the operation; LostRace if
+    the topic row has changed; and InvariantViolated if no epoch up to that of the layout has the change of the
+    operation.
     """
     parameters = {"topic_id": topic.topic_id, "operation_id": operation.operation_id}
     epoch = tx.execute(text(_EPOCH_OF), parameters).scalar_one_or_none()

@@ -57,9 +57,10 @@ FOREIGN = {"operation_id": None, "origin": "broker", "actor": "pulsar"}
 
 
 def adopt_layout(tx: Connection, topic: TopicRow, layout: SegmentLayout, operation: Operation) -> None:
-    """Write the first layout of the topic: all segments, the cooldowns that the broker's reshapes began, and one row of history by
-    `operation`, which attaches the topic. The topic becomes live. Raises LostRace if the topic row has changed. The caller holds the
-    lock of the row.
+    """Write the first layout of a topic, which `operation` attaches: insert all segments, set the epoch, the next
+    segment id and the cooldowns that reshapes of the broker began, write one row of history with `operation`, and
+    make the topic live. The state of the topic is not checked. The caller holds the lock of the topic row. Raises
+    LostRace if the topic row has changed.
     """
     topics.update_topic(
         tx,
@@ -76,12 +77,13 @@ def adopt_layout(tx: Connection, topic: TopicRow, layout: SegmentLayout, operati
 
 
 def follow_layout(tx: Connection, topic: TopicRow, layout: SegmentLayout) -> tuple[LayoutStep, ...]:
-    """Write the layout that was read: created, sealed and pruned segments, the topic's epoch, next segment id and cooldowns, and the
-    history. Delete the load of pruned segments. Operations that requested a step get its epoch.
+    """Write the layout that was read from the broker: created, sealed and pruned segments, the topic's epoch, next
+    segment id and cooldowns, and the history. The load of pruned segments is deleted. An operation that requested a
+    step gets the epoch of the step. The caller holds the lock of the topic row.
 
-    Return the steps, each the change of one epoch, that could be determined. If the epoch is unchanged, nothing is written and no step
-    is returned. Raises Conflict if the layout is older than the rows, LostRace if the topic row has changed. The caller holds the lock
-    of the topic row.
+    Return the steps that could be determined, in the order of their epochs; each step is the change of one epoch. If
+    the topic has the epoch of the layout already, nothing is written, and the result is empty. Raises Conflict if the
+    layout is older than the rows, and LostRace if the topic row has changed.
     """
     stored = layouts.load_layout(tx, topic.topic_id)
     steps = steps_between(stored, layout)
@@ -145,10 +147,13 @@ def _write_history(
     steps: Sequence[LayoutStep],
     operations: OperationByEpoch,
 ) -> None:
-    """Write the history after the epoch of `topic`, the row before this change, up to the epoch of the layout. A step that an operation
-    requested has a row with this operation, whose epoch is set to that of the step. All other steps and gaps are in `mirrored` rows:
-    such a step in one row with the gap before it, any other gap in a row of its own. `operations` are by the epoch of the step, `steps`
-    in the order of their epochs.
+    """Write the history of the epochs after `topic.epoch` up to the epoch of the layout. `topic` is the topic row
+    before this change. `steps` are in the order of their epochs, and `operations` are by the epoch of the step that
+    the operation requested.
+
+    A step that an operation requested gets a row with the operation, and the operation gets the epoch of the step. A
+    step without an operation gets a `mirrored` row, which also covers the epochs without a step before this step. Any
+    other epochs without a step get a `mirrored` row of their own.
     """
     written_epoch = topic.epoch
     for step in steps:
@@ -198,11 +203,13 @@ def _stamps(
     steps: Sequence[LayoutStep] = (),
     operations: OperationByEpoch = MappingProxyType({}),
 ) -> dict[str, datetime]:
-    """Return the values, by column, of the cooldown columns that the reshapes after the recorded layout
-    `since` change (None: all reshapes in `layout`); a time never falls. `steps` are the steps from `since` to
-    `layout`; `operations` has the operation that requested a step, by the step's epoch.
+    """Return the values of the topic's cooldown columns, by column, that follow from the reshapes after the recorded
+    layout `since` (None: from all reshapes in `layout`). A column without a reshape is absent. No value is earlier
+    than the stored time.
 
-    A cooldown begins at the intent of the operation, or, without one, at the creation of the children.
+    A cooldown begins at the intent of the operation that requested the reshape, or without an operation at the
+    creation of the children. `steps` are the steps from `since` to `layout`. `operations` has the operation that
+    requested a step, by the epoch of the step.
     """
     own_child_ids = {
         segment_id for step in steps if step.epoch in operations for segment_id in step.created_ids
@@ -229,8 +236,9 @@ def _stamps(
 def _insert(
     tx: Connection, topic: TopicRow, layout: SegmentLayout, ids: Iterable[int], recorded: Collection[int]
 ) -> None:
-    """Insert the rows of the segments `ids` of the layout, and their links to parents that are inserted as well or
-    are among `recorded`, the ids of segments that have rows already: a parent that was pruned before the first read has no row.
+    """Insert the rows of the segments `ids` of the layout, and the links to their parents. A link is left out if the
+    parent has no row, because the parent was pruned before the layout was first read. `recorded` contains the ids of
+    the segments that have rows already.
     """
     segments = [layout.segments[i] for i in sorted(ids)]
     logs = {segment.segment_id: backing_topic_name(topic.name, segment) for segment in segments}

@@ -64,10 +64,12 @@ def get_mirror(tx: Connection, topic_id: int) -> Mirror | None:
 
 
 def remember_policy(tx: Connection, topic_id: int, policy: Mapping[str, Any] | None) -> Mirror:
-    """Store the policy that the broker's auto-scaler had before the first change (None: the topic had none), and return the row. A stored
-    policy is not replaced.
+    """Store the policy that the broker's auto-scaler had before the first change by Cleave (None: the auto-scaler had
+    no policy), and return the mirror. If a mirror is stored already, its policy is not replaced, and the stored
+    mirror is returned.
 
-    Raises LostRace if no policy is stored and the topic is no longer being attached, because then the policy would never be restored.
+    Raises LostRace if no mirror is stored and the topic is not in state creating, because the attachment has ended
+    and the policy would never be restored.
     """
     document = None if policy is None else json.dumps(dict(policy))
     tx.execute(text(_REMEMBER), {"topic_id": topic_id, "policy": document})
@@ -82,9 +84,9 @@ def remember_policy(tx: Connection, topic_id: int, policy: Mapping[str, Any] | N
 
 
 def record_look(tx: Connection, mirror: Mirror, paused_reason: str | None) -> None:
-    """Record that the broker was read at this time, and the reason for which Cleave may not act on the topic (None: it may act).
-
-    Raises LostRace if the row has changed since `mirror` was read.
+    """Record that the broker was read at this time, and replace the reason for which Cleave does not act on the topic
+    by `paused_reason` (None: Cleave acts). Raises LostRace, and changes nothing, if the row has changed since
+    `mirror` was read or does not exist.
     """
     parameters = {
         "topic_id": mirror.topic_id,

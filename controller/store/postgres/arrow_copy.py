@@ -50,9 +50,12 @@ def fetch(tx: Connection, relation: str, schema: pa.Schema) -> pa.Table:
 
 
 def append(tx: Connection, relation: str, run_id: str, rows: pa.Table, schema: pa.Schema) -> None:
-    """Append the rows to a staging table, in the caller's transaction: the id of the run in the column `run_id`, and the columns of
-    `schema` in the columns of the same names. A column `x_ms` (milliseconds since the Unix epoch) goes into the timestamp column
-    `x`. Other columns of `rows` are ignored; each column of `schema` must be there.
+    """Append the rows to a staging table, in the caller's transaction. `run_id` goes into the column `run_id` of each
+    row. The columns of `schema` go into the columns of the same names; but a column `x_ms` (milliseconds since the
+    Unix epoch) goes into the timestamp column `x`. Other columns of `rows` are ignored.
+
+    Raises KeyError if `rows` lacks a column of `schema`, ArrowInvalid if a value does not fit the type in `schema`,
+    and DBAPIError.
     """
     rows = rows.select(schema.names).cast(schema)
     for position, name in enumerate(schema.names):
@@ -64,8 +67,9 @@ def append(tx: Connection, relation: str, run_id: str, rows: pa.Table, schema: p
 
 
 def copy_out(tx: Connection, query: str, schema: pa.Schema) -> pa.Table:
-    """Return the result of a query in the types of `schema`. The query must return the columns of `schema` in its order, which is not
-    checked, and must not contain input.
+    """Return the result of a query in the types of `schema`. The query must return the columns of `schema` in the
+    order of `schema`, which is not checked. The text of the query must not contain input of a user, because the query
+    has no parameters. Raises DBAPIError.
     """
     with SpooledTemporaryFile(_MEMORY_BYTES) as file:
         _copy(tx, f"COPY ({query}) TO STDOUT (FORMAT csv, HEADER)", file)
@@ -90,8 +94,9 @@ def copy_out(tx: Connection, query: str, schema: pa.Schema) -> pa.Table:
 
 
 def copy_in(tx: Connection, target: str, batches: Iterable[pa.RecordBatch]) -> None:
-    """Append the batches to `target` in the caller's transaction. `target` is a relation, followed by a column list in parentheses unless
-    the batches have all columns of the relation in order.
+    """Append the batches to `target` in the caller's transaction. `target` is the name of a relation, followed by a
+    list of columns in parentheses unless the batches have all columns of the relation in order. Columns are matched
+    by position, not by name. Raises DBAPIError.
     """
     with SpooledTemporaryFile(_MEMORY_BYTES) as file:
         for batch in batches:

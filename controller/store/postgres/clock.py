@@ -27,8 +27,9 @@ class Ahead:
 
 
 def ahead_of_database(tx: Connection, clock: Clock) -> Ahead:
-    """Return by how much the clock is ahead of the database's clock. Reads the database's clock in one statement;
-    half of its duration is the possible error.
+    """Return by how much `clock` is ahead of the database's clock. The function reads the database's clock in one
+    statement, and assumes that the clock was read in the middle of the statement. `unsure_ms` of the result is half
+    of the duration of the statement, rounded up.
     """
     began_ms = clock.now_ms()
     database_ms = to_ms(database_now(tx))

@@ -74,11 +74,14 @@ class Store(Renewed):
         pool_size: int = 5,
         statement_seconds: float = STATEMENT_SECONDS,
     ) -> None:
-        """Create a store without connecting. `pool_size` limits the concurrent transactions; a further transaction waits for a free
-        connection for at most 30 s or `statement_seconds`, whichever is shorter, and then raises StoreUnavailable.
+        """Create a store without connecting. `pool_size` limits the concurrent transactions. A further transaction
+        waits for a free connection for at most 30 s or `statement_seconds`, whichever is shorter, and then raises
+        StoreUnavailable.
 
-        A statement without an answer after `statement_seconds` fails with StoreUnavailable. A reachable server ends the statement earlier,
-        and a wait for a lock earlier still (LostRace). Raises InvalidInput for a URL that is not a valid PostgreSQL URL.
+        A statement or a connection attempt without an answer after `statement_seconds` fails with StoreUnavailable. A
+        reachable server cancels a statement before that time (StoreUnavailable), and a wait for a lock earlier still
+        (LostRace). `application_name` is the name of the sessions on the server. Raises InvalidInput for a URL that
+        is not a valid PostgreSQL URL.
         """
         self.address = DatabaseAddress.of(url)
         self._comments: dict[str, str] = {}
@@ -114,10 +117,12 @@ class Store(Renewed):
 
     @contextmanager
     def single_statement(self) -> Iterator[Connection]:
-        """Open a connection for exactly one statement, which is its own transaction and takes one round trip instead of three.
+        """Open a connection for exactly one statement, which is a transaction of its own and takes one round trip
+        instead of three. The statement is committed when it succeeds; an error that the block raises later does not
+        roll the statement back.
 
-        A second statement would be a second transaction, so statements that belong together use `transaction`. Raises the errors
-        of `transaction`.
+        A second statement would be a second transaction, so statements that belong together use `transaction`. Raises
+        the errors of `transaction`.
         """
         with self._errors_translated(), self._engine.connect() as tx:
             # SQLAlchemy's isolation level AUTOCOMMIT would set the default of the session, which costs two round trips.
@@ -131,7 +136,10 @@ class Store(Renewed):
 
     @contextmanager
     def _errors_translated(self) -> Iterator[None]:
-        """Raise errors of the driver and of the pool as errors of Cleave (see `transaction`), and count lost races."""
+        """Raise the errors of the driver and of the pool that the block raises as errors of Cleave (see
+        `transaction`), and count lost races in the metric. A ValueError for text that PostgreSQL cannot store becomes
+        InvalidInput. Other errors pass unchanged.
+        """
         try:
             yield
         except DBAPIError as error:
@@ -190,8 +198,9 @@ def count_race(error: CleaveError) -> None:
 
 
 def _drop_unreachable_servers(engine: Engine) -> None:
-    """Make the engine invalidate a connection after an error by which its server is unreachable or has become a standby, or its session is
-    lost, so that later connections reach the primary.
+    """Make the engine invalidate a connection after an error which shows that the connection's server is unreachable
+    or has become a standby, or that the session is lost. So later connections reach the primary. The error itself is
+    raised as usual.
     """
 
     @event.listens_for(engine, "handle_error")
@@ -204,12 +213,12 @@ def _drop_unreachable_servers(engine: Engine) -> None:
 
 
 def _replace_dead_connections(engine: Engine) -> None:
-    """Make the engine test each pooled connection before use: its socket and its server, and after `PING_AFTER_SECONDS` idle also by a
-    round trip.
+    """Make the engine test each pooled connection before use: whether the socket is closed or readable, and whether
+    the server was replaced. A connection that was idle for `PING_AFTER_SECONDS` must also answer a ping.
 
-    A server that stops closes its sockets, which is visible without a round trip. If a connection is dead or
-    its server was replaced, all idle connections are dropped (InvalidatePoolError), because they go to the
-    same server, and another connection is opened.
+    A server that stops closes its sockets, which is visible without a round trip. If a connection fails the test, all
+    idle connections are dropped (InvalidatePoolError), because they go to the same server, and another connection is
+    opened. The user of the pool gets an error only if no connection can be opened.
     """
 
     @event.listens_for(engine, "checkin")

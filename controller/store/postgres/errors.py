@@ -136,8 +136,8 @@ _SPOILT = (Condition.READ_ONLY, Condition.SESSION_LOST)
 
 
 def _unavailable(error: DBAPIError, message: str) -> StoreUnavailable:
-    """Return the error for a server that is unreachable, or, if the driver raised NoAnswer, that did not answer a statement in time: then
-    the message says that the transaction may or may not have been committed.
+    """Return the error for a server that is unreachable. If the driver raised NoAnswer, because the server did not
+    answer a statement in time, the message says that the transaction may or may not have been committed.
     """
     if isinstance(error.orig, NoAnswer):
         return StoreUnavailable(
@@ -184,8 +184,10 @@ _ERRORS: Mapping[Condition, Callable[[str], CleaveError]] = {
 
 
 def _refusal(state: str | None, message: str) -> str | None:
-    """Return the message of a server that refuses the connection of this login; None for any other error. `state` is the SQLSTATE; None:
-    the driver reported none, and the `message` decides, of which only the part that names the refusal is returned.
+    """Return the message of a server that refuses the connection of this login. None for any other error. `state` is
+    the SQLSTATE; None if the driver reported no SQLSTATE. With a SQLSTATE, the SQLSTATE decides and the whole message
+    is returned. Without a SQLSTATE, the text of the message decides, and only the part that names the refusal is
+    returned.
     """
     if state is not None:
         return message if condition(state) is Condition.REFUSED else None

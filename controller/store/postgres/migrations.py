@@ -94,14 +94,17 @@ class Plan:
 def migrate(
     url: str | URL, directory: Path | None = None, *, drop_dependent_views: bool = False
 ) -> list[str]:
-    """Apply all pending scripts and return their names, including `views` if the views were rebuilt. Nothing is applied if one script
-    fails.
+    """Apply all pending scripts in one transaction and return their names, with `views` at the end if the views were
+    rebuilt. Empty if nothing was pending. If a script fails, nothing is applied. `directory` contains the SQL files;
+    None: the files of this program.
 
-    Also creates missing roles, writes the policy defaults and revokes rights of PUBLIC; rights that only a superuser can change are
-    logged. Makes up to 8 attempts after races with another run, then raises the error of the last attempt. The login must be a
-    superuser, a user who may create roles and owns the database, or (after the roles exist) a member of cleave_owner. Raises Conflict
-    if an applied file has changed or is unknown to this program, if a pending migration sorts before an applied one, or if a rebuild of
-    the views would drop objects of other owners and `drop_dependent_views` is False.
+    Also creates missing roles, writes the policy defaults and revokes rights of PUBLIC; rights that only a superuser
+    can change are logged. Makes up to 8 attempts after races with another run. The login must be a superuser, a user
+    who may create roles and owns the database, or (after the roles exist) a member of cleave_owner.
+
+    Raises Conflict if an applied file has changed or is unknown to this program, if a pending migration sorts before
+    an applied migration, or if a rebuild of the views would drop objects of other owners and `drop_dependent_views`
+    is False. Also raises the errors of `sql_directory` and `Store.transaction`.
     """
     directory = directory or sql_directory()
     store = Store(
@@ -117,11 +120,12 @@ def migrate(
 
 
 def plan(url: str | URL, directory: Path | None = None) -> Plan:
-    """Return the changes that `migrate` would make. Changes nothing and takes no lock; the role of an inspector suffices. `defaults` is
-    empty if this login may not read the stored defaults.
+    """Return the changes that `migrate` would make with the same `directory`. Changes nothing and takes no lock; the
+    role of an inspector suffices. `defaults` is empty if this login may not read the stored defaults.
 
-    Raises Conflict if an applied file has changed or is unknown to this program, or if a pending migration sorts before an applied one;
-    Terminal if this login may not read the list of migrations.
+    Raises Conflict if an applied file has changed or is unknown to this program, or if a pending migration sorts
+    before an applied migration; Terminal if this login may not read the list of migrations; and the errors of
+    `sql_directory` and `Store.transaction`. Dependent objects of other owners raise no error; the plan names them.
     """
     directory = directory or sql_directory()
     store = Store(url, application_name="cleave-migrate", pool_size=1)
@@ -214,8 +218,9 @@ def _attempt(store: Store, directory: Path, drop_dependent_views: bool) -> list[
 
 
 def _plan(tx: Connection, directory: Path, applied: Mapping[str, str]) -> Plan:
-    """Return the changes of a run in a database in which the scripts in `applied` (checksums by name) are applied. The views are rebuilt if
-    they have changed or a script is pending. Raises Conflict if the applied scripts are not those of this program.
+    """Return the changes of a run in a database in which the scripts in `applied` (checksums by name) are applied.
+    The views are rebuilt if their files have changed or a script is pending. Reads the roles, rights and stored
+    defaults from the database. Raises the errors of `_unapplied`.
     """
     unapplied = _unapplied(_known(directory), applied)
     views = _joined(_VIEWS, directory / "views")

@@ -96,7 +96,9 @@ def login(tx: Connection) -> Login:
 
 
 def write_temporary(tx: Connection) -> bool:
-    """Write a megabyte into a temporary table of the transaction. Return False if the login may not create temporary tables."""
+    """Write a megabyte into a temporary table, which the server drops at the end of the transaction, and return True.
+    Return False, and write nothing, if the login may not create temporary tables.
+    """
     may_write: bool = tx.execute(_MAY_WRITE).scalar_one()
     if may_write:
         tx.execute(_WRITE)
@@ -118,9 +120,12 @@ def missing_owner_roles(tx: Connection) -> list[str]:
 
 
 def restrict(tx: Connection) -> list[str]:
-    """Revoke rights of PUBLIC in this database, set its time-out for idle transactions unless it has one (any value, also 0), and grant
-    cleave_owner the roles that it needs, as far as this login may. Roles of Cleave that need temporary tables get that right first.
-    Return descriptions of the changes that are left because this login may not make them; empty if nothing is left.
+    """Revoke rights of PUBLIC in this database, set the database's time-out for idle transactions to
+    `IDLE_IN_TRANSACTION` unless the database has a value (also 0), and grant cleave_owner the roles of PostgreSQL
+    that it needs. Roles of Cleave that need temporary tables get that right before PUBLIC loses the right.
+
+    Changes that this login may not make are skipped without an error. Return descriptions of the changes that are
+    left; empty if nothing is left.
     """
     for right in _restrictable(tx):
         if right.is_ours:

@@ -195,10 +195,12 @@ def carrying_subscription(tx: Connection, topic_id: int, subscription: str) -> l
 
 
 def read_expected_logs(tx: Connection, topic_ids: Collection[int]) -> dict[int, ExpectedLogs]:
-    """Return all metadata about the logs of the topics, by topic id. A deleted topic is included; a topic that does not exist is absent.
+    """Return all metadata about the logs of the topics, by topic id. A deleted topic is included; a topic that does
+    not exist is absent. Nothing is locked, and several statements read the metadata: a caller that acts on the
+    metadata of a topic locks the topic row first.
 
-    Hold the lock of a topic row to act on its metadata. A caller that compares logs lists the logs of the data plane before this
-    call, so that each listed log was reserved by then or is unmanaged.
+    A caller that compares logs lists the logs of the data plane before this call. Then each listed log either was
+    reserved at the time of this call or is unmanaged.
     """
     parameters = {"topic_ids": list(topic_ids)}
     topics = tx.execute(_TOPICS, parameters).all()

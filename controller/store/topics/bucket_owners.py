@@ -142,10 +142,12 @@ def replace_reports(
 
 
 def write(tx: Connection, key: SubscriptionKey, changes: OwnershipChanges, generation: int) -> int:
-    """Write the changes: delete ended owners, withdraw release requests of kept buckets, add granted owners and their number to the
-    tally, and request releases. Return the generation of the subscription afterwards: `generation`, or 1 more if a bucket got an owner.
+    """Write the changes of the subscription's bucket owners: delete the ended owners, withdraw the release requests
+    of kept buckets, insert the granted owners, add the number of granted buckets to the topic's tally, and request
+    releases. A release that was requested before keeps the time of the first request and gets the present successor.
 
-    `generation` is the value that `lock` returned in the same transaction.
+    `generation` is the value that `lock` returned in the same transaction. Return the generation of the subscription
+    afterwards: `generation` + 1, stored with the subscription, if a bucket got an owner; otherwise `generation`.
     """
     # Ended rows are deleted first, because a granted bucket may begin at the same hash as an ended one.
     for statement, buckets in ((_END, changes.ended), (_KEEP, changes.withdrawn_requests)):

@@ -59,10 +59,11 @@ _LIST = """
 
 
 def register(tx: Connection, topic_id: int, subscription: str, name: str) -> bool:
-    """Register the consumer. Return True if the consumer was not registered before; False changes nothing.
+    """Register a consumer without a session. Return True if the consumer was registered by this call. Return False,
+    without a change, if a consumer of that name was registered already.
 
-    Raises InvalidInput for an invalid name, TopicNotFound, TopicNotLive, SubscriptionNotFound, and Conflict while the subscription is
-    being deleted, or (through a constraint) if standard consumers read it.
+    Raises InvalidInput for an invalid name; TopicNotFound; TopicNotLive; SubscriptionNotFound; and Conflict while the
+    subscription is being deleted, or (through a constraint) if standard consumers read the subscription.
     """
     demand_name("consumer", name)
     answer = tx.execute(text(_REGISTER), _key(topic_id, subscription, name)).one()
@@ -142,13 +143,17 @@ def has_session(tx: Connection, topic_id: int, subscription: str, name: str, inc
 def register_session(
     tx: Connection, topic_id: int, subscription: str, name: str, incarnation: str, subject: str | None = None
 ) -> bool:
-    """Begin or continue the session of `incarnation`. Return True if no consumer of that name was registered.
+    """Begin or continue the session of `incarnation` for the consumer `name`. Return True if no consumer of that name
+    was registered before.
 
-    Another incarnation of the name is replaced, and recorded as departed. `subject` is the subject of the caller's token; a session without
-    a subject, and a replaced session, take it. Raises AccessForbidden if a session of the name belongs to another subject (never if
-    `subject` is None), SessionExpired if the incarnation was disconnected for longer than the grace period, FencedOut if the incarnation
-    has left or was replaced, InvalidInput for an invalid name, TopicNotFound, TopicNotLive, SubscriptionNotFound, and Conflict while the
-    subscription is being deleted, or (through a constraint) if standard consumers read it.
+    Another incarnation of the name is replaced, and recorded as departed. `subject` is the subject of the caller's
+    token; None without a token. A session that has no subject, and a session that replaces another incarnation, get
+    `subject`.
+
+    Raises AccessForbidden if the registered session has a subject and `subject` is a different one; SessionExpired if
+    the incarnation was disconnected for longer than the grace period; FencedOut if the incarnation has left or was
+    replaced; InvalidInput for an invalid name; TopicNotFound; TopicNotLive; SubscriptionNotFound; and Conflict while
+    the subscription is being deleted, or (through a constraint) if standard consumers read the subscription.
     """
     demand_name("consumer", name)
     row = {**_key(topic_id, subscription, name), "incarnation": incarnation, "subject": subject}
@@ -186,10 +191,13 @@ def demand_owner(tx: Connection, topic_id: int, subscription: str, name: str, su
 def depart(
     tx: Connection, topic_id: int, subscription: str, name: str, incarnation: str, reason: str = LEFT
 ) -> None:
-    """Record that the incarnation, registered or not, has departed, so that its late messages are refused. Delete its row, but not the row
-    of another incarnation. If the departure is recorded already, its reason and time are kept.
+    """Record that the incarnation of the consumer has departed for `reason` (LEFT or EXPIRED), so that late messages
+    of the incarnation are refused, and unregister the consumer. The incarnation need not be registered. If another
+    incarnation of the name is registered, that incarnation stays registered. If the departure is recorded already,
+    its reason and time are kept.
 
-    Keeps the newest `MOST_DEPARTED` departed incarnations of the subscription. Does nothing if the subscription does not exist.
+    Keeps the records of the newest `MOST_DEPARTED` departed incarnations of the subscription, and deletes older
+    records. Does nothing if the subscription does not exist.
     """
     row = {**_key(topic_id, subscription, name), "incarnation": incarnation, "reason": reason}
     tx.execute(text(_DEPART), row)
@@ -199,8 +207,9 @@ def depart(
 def note_disconnected(
     tx: Connection, topic_id: int, subscription: str, seconds: Mapping[str, float | None]
 ) -> None:
-    """Store the seconds, by name, for which each of these consumers has been disconnected; None for a connected consumer. Consumers that
-    are not registered are ignored.
+    """Store, for each consumer name in `seconds`, the number of seconds for which the consumer has been disconnected;
+    None for a connected consumer. Names that are not registered are ignored. Consumers that `seconds` does not
+    contain are not changed.
     """
     if seconds:
         row = {"topic_id": topic_id, "subscription": subscription}

@@ -62,8 +62,9 @@ def end_segments(tx: Connection, topic_id: int, epoch: int, at: datetime) -> dic
 
 
 def end_topic(tx: Connection, topic: TopicRow, epoch: int, at: datetime) -> None:
-    """Set the topic to deleted at the epoch, which frees its name, and delete its load, subscriptions, evaluation and mirror. Raises
-    LostRace if the topic row has changed.
+    """Set the topic to deleted, with this epoch and `at` as the time of the deletion, which frees the name. Delete
+    the topic's load, subscriptions, evaluation and mirror. The segments and the history are not changed. The caller
+    holds the lock of the topic row. Raises LostRace if the topic row has changed since `topic` was read.
     """
     topics.update_topic(tx, topic, state=TopicState.DELETED.value, epoch=epoch, deleted_at=at)
     for statement in _FORGET:

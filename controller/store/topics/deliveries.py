@@ -111,9 +111,14 @@ def note(
     deliveries: int,
     error: str | None,
 ) -> None:
-    """Record an event of the message's n-th delivery; n is `deliveries`. `error` is the text of a failure; None keeps the stored text. The
-    event ENDED deletes the record of the message. A bucket keeps the records of at most `MOST_TROUBLED` messages; records beyond that are
-    deleted. Idempotent. Raises LostRace if the incarnation does not own the bucket since `generation`.
+    """Record an event of the message at `position`: of the n-th delivery of the message, where n is `deliveries`.
+    `error` is the text of a failure; None keeps the stored text. The event ENDED deletes the record of the message. A
+    repeated call has the same effect as a single call. The stored number of deliveries never decreases.
+
+    A bucket keeps the records of at most `MOST_TROUBLED` messages. Further records are deleted, first those of
+    messages whose handling is not in progress and has ended no process, and among these the records that were changed
+    longest ago. Raises LostRace if the incarnation does not own the bucket in `ownership.generation`; then nothing is
+    written.
     """
     parameters = {
         **ownership.parameters,

@@ -66,13 +66,14 @@ def slow_drains(
     fresh_for_seconds: float,
     limit: int,
 ) -> list[SlowDrain]:
-    """Return up to `limit` rows of the view `inspect.undrained`, of topics of the shards on these data planes, whose segments were sealed
-    more than `sealed_for_seconds` ago. Drains that were never counted, then drains that were counted longest ago, come first; drains of
-    segments sealed within `fresh_for_seconds` come last.
+    """Return up to `limit` drains from the view `inspect.undrained`: of topics of the shards, on these data planes,
+    and of segments that were sealed more than `sealed_for_seconds` ago. Drains of segments that were sealed within
+    the last `fresh_for_seconds` come after all others. In each of the two groups, drains that were never counted come
+    first, then drains that were counted longest ago.
 
-    The view has the uncompleted drains of live topics by live stream subscriptions whose segments wait for their parents (`parents_block`)
-    and that have a consumer with a session or standard consumers at a broker. Queue subscriptions, checkpoint groups and subscriptions
-    without consumers are absent.
+    The view has the sealed segments that a live stream subscription of a live topic has not drained. The subscription
+    must let segments wait for their parents (`parents_block`), and must have a consumer with a session, or standard
+    consumers at a broker. Queue subscriptions, checkpoint groups and subscriptions without consumers are absent.
     """
     bounds = {"sealed_for": sealed_for_seconds, "fresh_for": fresh_for_seconds, "limit": limit}
     rows = tx.execute(_SLOW, {**shards.parameters, "planes": sorted(planes), **bounds})
@@ -80,11 +81,11 @@ def slow_drains(
 
 
 def note(tx: Connection, counted: Mapping[SlowDrain, int], shards: Shards) -> None:
-    """Store the backlog of each drain, in messages, with the time of the count and the time at which the backlog last changed. A drain
-    whose subscription does not exist is ignored.
+    """Store the backlog of each drain in `counted`, in messages, with the time of the count. The time of the last
+    change is kept if the backlog is the same as before. A drain whose subscription does not exist is ignored.
 
-    Also deletes, whatever was counted, the stored backlogs of segments of the shards that are pruned or that the subscription or all
-    subscriptions have drained.
+    Also deletes, even if `counted` is empty, the stored backlogs of segments of topics of `shards` that are pruned,
+    that the subscription has drained, or that all subscriptions have drained.
     """
     drains: Sequence[SlowDrain] = list(counted)
     if drains:

@@ -66,9 +66,12 @@ def drained(tx: Connection, topic_id: int, subscription: str) -> set[int]:
 def undrained_subscriptions(
     tx: Connection, topic_id: int, segment_ids: Collection[int]
 ) -> dict[int, list[str]]:
-    """Return, by segment id, the names of the live subscriptions (not being deleted) that read the segment and have no drain mark on it,
-    sorted. Every live subscription reads an ACTIVE segment; a subscription does not read a segment sealed by its creation epoch. Unknown
-    segments, and segments that no subscription has still to read, are absent. It is not checked whether a segment is pruned.
+    """Return, by segment id, the sorted names of the live subscriptions (not those being deleted) that read the
+    segment and have no drain mark on the segment. Every live subscription reads an ACTIVE segment. A subscription
+    does not read a segment that was sealed by its creation epoch.
+
+    A segment is absent if the segment is unknown, or if no subscription is left that has to read it. Pruned segments
+    are treated like other sealed segments.
     """
     names_by_segment: dict[int, list[str]] = {}
     parameters = {"topic_id": topic_id, "segment_ids": list(segment_ids)}
@@ -78,10 +81,12 @@ def undrained_subscriptions(
 
 
 def mark_drained(tx: Connection, topic_id: int, subscription: str, segment_ids: Collection[int]) -> None:
-    """Record that the subscription has drained these SEALED segments, delete its counts of deliveries there, and notify the leader.
-    Idempotent; pruned segments are ignored. Waits for the topic's lock.
+    """Record that the subscription has drained these SEALED segments, delete the subscription's counts of deliveries
+    in these segments, and notify the leader. Segments that are marked already or are pruned are ignored. Waits for
+    the lock of the topic.
 
-    Raises TopicNotFound, SubscriptionNotFound, and Conflict if one of the segments is ACTIVE or unknown; then no segment is marked.
+    Raises TopicNotFound; SubscriptionNotFound; and Conflict if one of the segments is ACTIVE or unknown, in which
+    case no segment is marked.
     """
     parameters = _locked(tx, topic_id, subscription, segment_ids)
     not_sealed = tx.execute(text(_NOT_SEALED), parameters).scalars().all()
@@ -94,9 +99,9 @@ def mark_drained(tx: Connection, topic_id: int, subscription: str, segment_ids: 
 
 
 def undrain(tx: Connection, topic_id: int, subscription: str, segment_ids: Collection[int]) -> None:
-    """Remove the marks of these segments, which have unread messages again, and notify the leader. Segments without a mark are ignored.
-
-    Waits for the topic's lock. Raises TopicNotFound and SubscriptionNotFound.
+    """Remove the subscription's drain marks of these segments, which have unread messages again, and notify the
+    leader. Segments without a mark are ignored. Waits for the lock of the topic. Raises TopicNotFound and
+    SubscriptionNotFound.
     """
     parameters = _locked(tx, topic_id, subscription, segment_ids)
     tx.execute(text(_UNMARK), parameters)
@@ -106,11 +111,12 @@ def undrain(tx: Connection, topic_id: int, subscription: str, segment_ids: Colle
 def replace_marks(
     tx: Connection, topic_id: int, subscription: str, *, drained: Collection[int], kept: Collection[int]
 ) -> None:
-    """Mark the segments in `drained` as drained by the subscription, and delete its counts of deliveries in the newly marked segments.
-    Remove its other marks except marks of segments in `kept`, and notify the leader.
+    """Replace the drain marks of the subscription: mark the segments in `drained`, keep the marks that segments in
+    `kept` have, remove all other marks, and notify the leader. The subscription's counts of deliveries in the newly
+    marked segments are deleted.
 
-    Pruned and unknown segments are not marked. It is not checked that the segments are SEALED. Waits for the topic's lock. Raises
-    TopicNotFound and SubscriptionNotFound.
+    Pruned and unknown segments are not marked. The function does not check that the segments are SEALED. Waits for
+    the lock of the topic. Raises TopicNotFound and SubscriptionNotFound.
     """
     parameters = _locked(tx, topic_id, subscription, drained)
     tx.execute(text(_UNMARK_OTHERS), {**parameters, "kept": sorted({*drained, *kept})})

@@ -233,10 +233,13 @@ def shut(tx: Connection, shards: Shards, planes: Collection[str]) -> list[ShutGa
 def make_ready(
     tx: Connection, key: SubscriptionKey, segment_ids: Collection[int], *, opening_seconds: float
 ) -> list[int]:
-    """Set the gates of these segments that are not open to `ready` (every ancestor is drained), and record that a call which opens the
-    gates may be in progress for at least `opening_seconds`. Return the ids of these gates' segments, ascending, including gates that were
-    ready already; open gates and segments without a gate are absent. The caller holds the lock of the subscription, and has checked that no
-    seek has changed its origin since the drains were read.
+    """Set the gates of the subscription on these segments to `ready`, because every ancestor of the segments is
+    drained, and record that a call which opens the gates may be in progress for the next `opening_seconds` or longer.
+    Return the segment ids of these gates, ascending, including gates that were ready already. Open gates are not
+    changed, and are absent from the result, like segments without a gate.
+
+    The caller holds the lock of the subscription, and has checked that no seek has changed the origin of the
+    subscription since the drains were read.
     """
     if not segment_ids:
         return []

@@ -105,11 +105,13 @@ def layout_at(tx: Connection, topic: InspectedTopic, at: datetime | int) -> Segm
 
 
 def stored_policy(tx: Connection, level: str, name: str | None) -> dict[str, Any]:
-    """Return the values that a level stores, by parameter. The result for the cluster has all parameters, with the default of each
-    parameter that is not stored; but a cluster policy with an unknown parameter or a value of a wrong type is returned as stored.
+    """Return the values of a level, by parameter. `level` is `cluster`, `namespace` or `topic`; `name` is the name of
+    the namespace or topic, and None for the cluster.
 
-    `level` is `cluster`, `namespace` or `topic`; `name` is the namespace or topic, None for the cluster. Empty if a namespace or topic
-    stores nothing or does not exist.
+    For a namespace or topic, the result has only the parameters that the level stores; empty if the level stores
+    nothing, or if the namespace or topic does not exist. For the cluster, the result has all parameters, with the
+    default of each parameter that is not stored. A cluster policy with an unknown parameter or a value of a wrong
+    type is returned as stored, without defaults.
     """
     stored = set_parameters(tx, level, name)
     if level == "cluster":

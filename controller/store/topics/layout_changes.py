@@ -89,10 +89,10 @@ def _event(row: Row[Any]) -> LayoutEvent:
 
 
 def write(tx: Connection, topic: TopicRow, operation: Operation, epoch: int) -> datetime:
-    """Write the history row of the epoch that the operation makes, and set the epoch of the operation. Return the time of the row. The
-    epoch of the topic is not changed.
-
-    Reshapes do not use this function: the statement that commits a reshape writes its row.
+    """Write the history row of the epoch that the operation makes, and set the epoch of the operation. Return the
+    time of the row. The caller changes the epoch of the topic row. Reshapes do not use this function, because the
+    statement that commits a reshape writes the history row itself. An epoch that has a row already breaks a
+    constraint.
     """
     change = {
         "topic_id": topic.topic_id,

@@ -45,8 +45,9 @@ def load_layout(tx: Connection, topic_id: int) -> SegmentLayout:
 
 
 def load_layouts(tx: Connection, topic_ids: Collection[int]) -> dict[int, SegmentLayout]:
-    """Return the present layouts of many topics, by topic id, each with the sealed segments that are not pruned. A topic that is being
-    created or is deleted has an empty layout; an id without a topic is absent.
+    """Return the present layouts of many topics, by topic id, from one statement. A layout has the ACTIVE segments
+    and the sealed segments that are not pruned. A topic that is being created, and a deleted topic, have a layout
+    without segments. An id without a topic is absent. No row is locked.
     """
     rows_by_topic: dict[int, list[Row[Any]]] = {}
     for row in tx.execute(text(_NOW), {"topic_ids": list(topic_ids)}):
@@ -63,11 +64,16 @@ def insert_segments(
     *,
     recorded: Collection[int] | None = None,
 ) -> None:
-    """Write the rows of segments, and the links to their parents. `backing_topics` has the log of each segment, by its id.
+    """Insert the rows of segments, and the links to their parents. `backing_topics` has the log of each segment, by
+    segment id. The topic row and the history are not changed.
 
-    `at` is the time of the commit that creates and seals segments. None: the segments have the times, and an unknown time of a migrated
-    segment is the Unix epoch. `recorded` has the ids of the segments that have rows already; links to parents that neither have a row nor
-    are among `segments` are left out. None: all links are written. A segment that has a row already breaks a constraint.
+    `at` is the time at which the segments were created, and sealed if they are SEALED. None: the times in `segments`,
+    where an unknown time of a migrated segment is the Unix epoch. `recorded` contains the ids of the segments that
+    have rows already; a link to a parent that neither is in `recorded` nor is inserted is left out. None: all links
+    are written.
+
+    A segment that has a row already breaks a constraint (IntegrityError). Raises KeyError for a segment without a log
+    in `backing_topics`.
     """
     segment_list = list(segments)
     if not segment_list:

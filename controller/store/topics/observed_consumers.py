@@ -67,11 +67,14 @@ _WRITE = f"""{_OBSERVED}
 
 
 def record(tx: Connection, observations: Iterable[Observation]) -> list[int]:
-    """Store the observations, one per topic, for live topics. Return the ids of the live topics whose stored data this changes, in
-    ascending order. Locks the `evaluation` rows of these topics.
+    """Store the observations, at most one per topic, and return the ids of the topics whose stored data change,
+    ascending. Observations of topics that are not live are ignored. Locks the `evaluation` rows of the changed
+    topics.
 
-    A whole observation replaces the subscriptions of its topic. An observation that is not whole adds subscriptions and raises counts,
-    but never lowers a count, because a silent broker may have consumers.
+    A whole observation replaces the stored subscriptions of its topic, and subscriptions that the observation does
+    not contain are deleted. An observation that is not whole adds subscriptions, and replaces a stored subscription
+    only if the number of consumers is higher than the stored number, because a broker that did not answer may have
+    consumers.
     """
     observation_by_topic = {observation.topic_id: observation for observation in observations}
     changed = list(tx.execute(text(_CHANGED), _parameters(observation_by_topic.values())).scalars())

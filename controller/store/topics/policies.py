@@ -76,11 +76,12 @@ def get_namespace(tx: Connection, namespace: str) -> NamespacePolicy:
 def set_cluster(
     tx: Connection, policy: AutoScalePolicy, *, actor: str, seen_row_version: int | None = None
 ) -> ClusterPolicy:
-    """Replace the policy of the cluster, of which only the parameters that differ from their defaults are stored, and return it with its
-    new row version. The history records the actor. Locks the row.
+    """Replace the policy of the cluster, and return the stored policy with its new row version. Only parameters that
+    differ from their defaults are stored. The history records `actor`. Locks the row. Policies of namespaces and
+    topics are not checked.
 
-    Raises InvalidPolicy if `policy` is not valid, or LostRace if the row has another version than `seen_row_version` (None accepts any).
-    The replaced policy need not be readable.
+    Raises InvalidPolicy if `policy` is not valid, and LostRace if the row has another version than `seen_row_version`
+    (None accepts any version). The replaced policy need not be readable.
     """
     validate(policy)
     row = tx.execute(_CLUSTER[_FOR_UPDATE]).one()  # the replaced policy need not be readable
@@ -102,13 +103,16 @@ def set_namespace(
     actor: str,
     seen_row_version: int | None = None,
 ) -> NamespacePolicy:
-    """Replace the override of the namespace, which must be valid together with the policy of the cluster, and return it with its new row
-    version. The history records the actor. Locks both rows.
+    """Replace the override of the namespace (`tenant/namespace`), and return the stored override with its new row
+    version. The override must be valid together with the policy of the cluster. Topics of the namespace are not
+    checked. The history records `actor`. Locks the rows of the namespace and the cluster.
 
-    An empty override keeps the row, so that its versions never start again. `seen_row_version` 0 requires that no policy was set yet; None
-    accepts any version. Raises InvalidPolicy (also if the stored policy of the cluster is not readable), InvalidInput for an invalid name
-    of a namespace, or LostRace if the row has another version or another transaction inserts the row at the same time. The replaced
-    override need not be readable. Topics of the namespace are not checked.
+    An empty override keeps the row, so that its versions never start again. `seen_row_version` 0 requires that no
+    policy of the namespace was ever set; None accepts any version. The replaced override need not be readable.
+
+    Raises InvalidPolicy if the override is not valid or the stored policy of the cluster is not readable;
+    InvalidInput for an invalid name of a namespace; and LostRace if the row has another version than
+    `seen_row_version`, or another transaction inserts the row at the same time.
     """
     cluster = _cluster(tx, _FOR_SHARE)
     row = tx.execute(_NAMESPACE[_FOR_UPDATE], {"namespace": namespace}).one_or_none()
@@ -138,12 +142,15 @@ def set_topic(
     actor: str | None = None,
     seen_row_version: int | None = None,
 ) -> TopicPolicy:
-    """Replace the override of the topic (None removes it, without a check), which must be valid together with the namespace and the
-    cluster. Return the override with the topic's next row version. Locks the topic row and, unless `override` is None, the rows of the
-    levels above against changes.
+    """Replace the override of the topic, and return the stored override with the topic's next row version. The
+    override must be valid together with the policies of the namespace and the cluster. None removes the override,
+    without a check. The policy history records `actor`; None records the login.
 
-    The policy history records the actor, or the login if `actor` is None. Raises TopicNotFound, TopicNotLive, InvalidPolicy (also if a
-    level above is not readable), or LostRace if the topic's row version is not `seen_row_version` (None accepts any).
+    Locks the topic row. Unless `override` is None, also locks the policy rows of the namespace and the cluster
+    against changes.
+
+    Raises TopicNotFound; TopicNotLive; InvalidPolicy if the override is not valid or a policy of a level above is not
+    readable; and LostRace if the topic's row version is not `seen_row_version` (None accepts any version).
     """
     topic = topics.lock_live_topic(tx, topic_id)
     _demand_version(f"topic {topic.name}", seen_row_version, topic.row_version)
@@ -168,8 +175,12 @@ def stored_document(
 def stored_version(
     tx: Connection, *, namespace: str | None = None, topic_id: int | None = None
 ) -> tuple[dict[str, Any], int]:
-    """Return the stored policy document, by parameter, of a topic, a namespace, or (with neither) the cluster, as `stored_document`, and
-    its row version: that of the topic's row for a topic, 0 if the namespace or the cluster has no row. Raises TopicNotFound.
+    """Return two values about the policy of one level: the stored document, by parameter, as `stored_document`
+    returns it, and the row version. `topic_id` selects a topic, `namespace` a namespace, and neither of them the
+    cluster.
+
+    The row version of a topic's policy is the row version of the topic. If the namespace or the cluster has no row,
+    the document is empty and the version is 0. Raises TopicNotFound.
     """
     if topic_id is not None:
         topic = topics.get_topic(tx, topic_id)
@@ -214,9 +225,9 @@ def in_force(tx: Connection, topic_id: int) -> AutoScalePolicy:
 def in_force_with(
     tx: Connection, topic_ids: Collection[int], level: PolicyLevel, document: Mapping[str, Any]
 ) -> dict[int, AutoScalePolicy]:
-    """Return, by topic id, the policy that would be in force for each topic if `level` had that document for all of them; an
-    `UnreadablePolicy` if a document is not readable. Does not validate the policies, and writes nothing. Topics that do not exist are
-    absent.
+    """Return, by topic id, the policy that would be in force for each topic if `level` stored `document` for all of
+    these topics; an `UnreadablePolicy` if `document`, or a stored document of another level, is not readable. The
+    policies are not validated. Nothing is written. Deleted topics are included; topics that do not exist are absent.
     """
     levels = tx.execute(_LEVELS, {"topic_ids": list(topic_ids)}).mappings()
     replacement = {level.value: json.dumps(dict(document))}

@@ -96,8 +96,8 @@ class ReadableSegments:
 
     @property
     def readable(self) -> SegmentLayout:
-        """Layout of the segments in `found` that do not wait for an ancestor. Drained segments (`found.drained`) are
-        included while a bucket of theirs has an owner.
+        """Layout of the segments in `found` that do not wait for an ancestor. A segment that the subscription has
+        drained (`found.drained`) is included only while a bucket of the segment has an owner.
         """
         layout = self.found.layout
         if not self.waiting:

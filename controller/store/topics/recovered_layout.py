@@ -84,8 +84,8 @@ class RecoveredLayout:
 
 
 def why_not_idle(tx: Connection, topic: TopicRow, *, call_timeout_seconds: float) -> str | None:
-    """Return a message about a live operation of the topic for which a runner may still act: its claim has not expired, or expired less
-    than `call_timeout_seconds` ago. None if there is none.
+    """Return None if no runner can be acting on a live operation of the topic. Otherwise return a message about one
+    such operation: an operation whose claim has not expired, or expired less than `call_timeout_seconds` ago.
     """
     parameters = {"topic_id": topic.topic_id, "call_timeout_seconds": call_timeout_seconds}
     claimed = tx.execute(text(_CLAIMED), parameters).one_or_none()
@@ -98,15 +98,18 @@ def why_not_idle(tx: Connection, topic: TopicRow, *, call_timeout_seconds: float
 
 
 def commit(tx: Connection, topic: TopicRow, recovered: RecoveredLayout, *, actor: str, reason: str) -> int:
-    """Write the recovered layout with a row of history, end the operations that it decides, release the hold, and return the recovered
-    epoch.
+    """Write the recovered layout with a row of history, end the operations that the recovery decides, release the
+    hold of the topic, and return the recovered epoch. The caller holds the lock of the topic row, and has compared
+    the logs with the journal under this lock.
 
-    Seals segments, with the latest creation time of a segment as the time of the seal, inserts segments with their gates, deletes the load
-    of the sealed segments, closes the deletion entries of the inserted logs, inserts the recorded subscriptions, and sets or removes the
-    drain marks in `recovered.marks` (sets none for standard consumers). A live creation, adoption or reshape is done if one of its children
-    is inserted, else aborted if one of its parents is sealed; other operations stay live. A topic in state creating becomes live. Raises
-    InvariantViolated if a rule of the layout would be broken, LostRace if the topic row has changed. The caller holds the lock of the topic
-    row, and has compared the logs with the journal under this lock.
+    The commit seals segments, with the latest creation time of a segment as the time of the seal. It inserts segments
+    with their gates, and closes the deletion entries of the inserted logs. It deletes the load of the sealed
+    segments. It inserts the recorded subscriptions, and sets or removes the drain marks in `recovered.marks`; no mark
+    is set for a subscription of standard consumers. A topic in state creating becomes live.
+
+    A live creation, adoption or reshape is set to done if one of its children is inserted, otherwise to aborted if
+    one of its parents is sealed. Other operations stay live. Raises InvariantViolated if a rule of the layout would
+    be broken, and LostRace if the topic row has changed.
     """
     plan, layout = recovered.plan, recovered.plan.layout
     topic_parameters = {"topic_id": topic.topic_id, "epoch": layout.epoch}

@@ -13,10 +13,11 @@ _LAST_OF_NAME = """
 
 
 def demand_free_name(tx: Connection, name: str) -> int:
-    """Raise TopicExists if a topic that is not deleted has the name. Return the first segment id that no deleted topic of
-    this name has reserved; 0 for a name that was never used.
+    """Return the first segment id that no deleted topic of this name has reserved; 0 if no topic ever had the name.
+    Raises TopicExists if a topic that is not deleted has the name.
 
-    If another topic uses the name before the caller's row is written, the database refuses that row.
+    The name is not locked. If another transaction uses the name before the caller inserts its topic row, the database
+    refuses the row, for which `Store.transaction` raises TopicExists or LostRace.
     """
     last = tx.execute(text(_LAST_OF_NAME), {"name": name}).one_or_none()
     if last is None:

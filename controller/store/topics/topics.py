@@ -123,12 +123,14 @@ def insert_topic(
     policy: PolicyOverride | None = None,
     properties: Mapping[str, str] | None = None,
 ) -> TopicRow:
-    """Insert a topic in state creating and return its row. `next_segment_id` is the first id that the creation does not reserve; the first
-    segments have the ids below, from the result of `topic_name_reuse.demand_free_name` or above. Raises InvalidInput for an invalid
-    name. If another topic used the name since that call, a constraint is broken, for which `Store.transaction` raises TopicExists or
-    LostRace. The caller checks that `policy` fits the levels above.
+    """Insert a topic in state creating and return its row. `policy` is the override of the topic, which the caller
+    has validated together with the levels above. The policy history records `actor` for the policy; without a policy,
+    `actor` is not used.
 
-    The policy history records `actor` for the policy; without a policy `actor` is not used.
+    `next_segment_id` is the first segment id that the creation does not reserve: the result of
+    `topic_name_reuse.demand_free_name` plus the number of segments that the creation reserves. Raises InvalidInput
+    for an invalid name. If another topic has used the name since `demand_free_name`, a constraint is broken, for
+    which `Store.transaction` raises TopicExists or LostRace.
     """
     columns = {
         "name": demand_topic(name),
@@ -150,10 +152,12 @@ def set_actor(tx: Connection, actor: str | None) -> None:
 
 
 def update_topic(tx: Connection, topic: TopicRow, /, **changes: object) -> int:
-    """Set the columns in `changes` (column name and value) in the row of the topic, and return its next row version. `topic` itself keeps
-    its values.
+    """Set the columns in `changes` (column name and value) in the row of the topic, raise the row version by 1, and
+    return the new row version. The object `topic` keeps its values, so a second call with the same object raises
+    LostRace.
 
-    Raises LostRace if the row has changed since it was read. The names in `changes` come from the program, never from input.
+    Raises LostRace if the row has changed since `topic` was read, or does not exist. The names in `changes` come from
+    the program, never from input.
     """
     statement = (
         update(TOPIC)

@@ -58,8 +58,9 @@ class UnmanagedLog:
 def replace(
     tx: Connection, data_plane: str, topic_ids: Collection[int], logs: Sequence[UnmanagedLog]
 ) -> None:
-    """Store the unmanaged logs of these topics on the data plane, and delete the rows of these topics for logs that are not among `logs`. A
-    log that is stored already gets the topic, the reason and the number of unread messages, and keeps its segment and creation record.
+    """Store `logs` as the unmanaged logs of these topics on the data plane, and delete the rows of these topics for
+    all other logs. If a log is stored already, its topic, reason and number of unread messages are replaced, and its
+    segment and creation record are kept.
     """
     documents = json.dumps([log.to_document() for log in logs])
     parameters = {"data_plane": data_plane, "topic_ids": list(topic_ids), "logs": documents}
