@@ -42,8 +42,8 @@ class _Bound(NamedTuple):
     is_open: bool = False
 
     def advice(self, value: Any) -> str | None:
-        """Return a hint such as `1 or more` if the value is outside the bound. None if the value is within
-        the bound, or is no number, or NaN.
+        """Return a hint if the value is outside the bound: `1 or more`, `more than 0`, or `at most 10`, with the
+        numbers of the bound. Return None if the value is within the bound, is no number, or is NaN.
         """
         if not isinstance(value, int | float):
             return None
@@ -69,11 +69,12 @@ _BOUNDS: Mapping[str, _Bound] = {
 
 
 def checks_arguments(kind: Checked) -> Checked:
-    """Decorate a class so that its constructor and the public methods and class methods that it defines
-    itself check their arguments. Properties and static methods check nothing.
+    """Decorate a class so that its constructor and its public methods and class methods check their arguments, and
+    return the class. Inherited members, properties and static methods are left unchanged. So are members that the
+    class attribute `_guards_itself` names, because they check their arguments themselves.
 
-    They raise InvalidInput for an argument of a wrong type, and for a number beyond its bound. Methods that
-    `_guards_itself` names check their arguments themselves.
+    A call with an argument of a wrong type, or with a number beyond its bound in `_BOUNDS`, then raises InvalidInput
+    before the method begins. Every argument of a checked method must have an annotation.
     """
     for name, member in list(vars(kind).items()):
         is_public = name == "__init__" or not name.startswith("_")
@@ -87,11 +88,12 @@ def checks_arguments(kind: Checked) -> Checked:
 
 
 def checked(function: Function, *, has_self: bool = False, call: str | None = None) -> Function:
-    """Return `function` with a check: it raises InvalidInput for an argument of a wrong type, and for a
-    number beyond its bound; for an async function when the call is awaited.
+    """Return a wrapper of `function` that checks the arguments first. The wrapper raises InvalidInput for an argument
+    of a wrong type, and for a number beyond its bound in `_BOUNDS`. The wrapper of an async function is async, and
+    raises the error when its call is awaited. Every argument of `function` must have an annotation.
 
-    If `has_self`, the first argument is not checked. `call` is the call as an application writes it, for
-    messages; None: as `_call_of` returns it.
+    If `has_self` is True, the first argument is not checked. `call` is the call as an application writes it, for
+    messages; None: the text that `_call_of` returns.
     """
     demand = _Arguments(function, has_self=has_self, call=call or _call_of(function)).demand
     if is_awaited(function):
@@ -127,8 +129,11 @@ class _Arguments:
         self._variadic: str | None = None
 
     def demand(self, arguments: Sequence[object], named: Mapping[str, object]) -> None:
-        """Raise InvalidInput for the first argument of a wrong type, or number beyond its bounds. `arguments` includes
-        `self` of a method, which is not checked. Missing and surplus arguments are ignored; the call itself reports them.
+        """Raise InvalidInput for the first argument that has a wrong type, or is a number beyond its bound.
+        `arguments` are the positional arguments of a call, including the `self` of a method, and `named` are the
+        keyword arguments. Missing and surplus arguments are ignored, because the call itself raises TypeError for
+        them. The first call resolves the annotations; a name in an annotation that cannot be resolved raises
+        NameError.
         """
         accepts = self._resolved() if self._accepts is None else self._accepts
         names = (
@@ -183,8 +188,11 @@ def _call_of(function: Callable[..., Any]) -> str:
 
 
 def _refusal(name: str, hint: Any, value: Any) -> str:
-    """Return the reason why the type of the value is wrong, naming the item of a mapping or a sequence.
-    Values may be secrets and are not shown; the key or index of a wrong item is shown.
+    """Return the sentence that says why the type of `value` is wrong for the annotation `hint`. `name` names the
+    argument in the sentence. For a mapping or a sequence with wrong content, the sentence names the first wrong key
+    or item. The caller has found that the type is wrong.
+
+    The value may be a secret, so the sentence shows its type only; the key or index of a wrong item is shown.
     """
     for option in get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,):
         origin, item_hints = get_origin(option), get_args(option)
@@ -204,10 +212,12 @@ def _refusal(name: str, hint: Any, value: Any) -> str:
 
 
 def _accepts(hint: Any) -> Accepts:
-    """Return a check that a value has the type `hint`. The items of a sequence or a mapping are checked too,
-    the items of a tuple or an iterable are not. A whole number also has the type float; True, False and NaN
-    are no numbers. Text and bytes are neither sequences nor iterables. A function that must be awaited is no
-    Callable. Any object with the members of a protocol has the type of the protocol.
+    """Return a function that returns True if a value has the type `hint`, an annotation. The rules are:
+
+    A whole number also has the type float; True, False and NaN are no numbers. The keys, values and items of a
+    mapping or a sequence are checked, but not the items of a tuple or an iterable. Text and bytes are neither
+    sequences nor iterables. A function whose call must be awaited is no Callable. Any object with the public members
+    of a protocol has the type of the protocol. Any value has the type Any, object or a TypeVar.
     """
     origin = get_origin(hint)
     if hint is Any or hint is object or isinstance(hint, TypeVar):
@@ -231,8 +241,9 @@ def _accepts(hint: Any) -> Accepts:
 
 
 def is_asynchronous(value: object) -> bool:
-    """Return True if the value is a function or an object whose call must be awaited or iterated with `async
-    for`. An ordinary call of it would do nothing. A `partial` counts as its function.
+    """Return True if the value is an async function or an async generator function, or an object whose `__call__` is
+    one. An ordinary call of such a value would do nothing. A `functools.partial` counts as the function that it
+    wraps. Any other value, also one that is not callable, gives False.
     """
     while isinstance(value, partial):
         value = value.func
@@ -250,9 +261,9 @@ def _is_nan(value: object) -> bool:
 
 
 def _holds_only(kind: type, checks: Sequence[Accepts]) -> Accepts:
-    """Return a check that a value is of the type `kind`, a mapping whose keys and values, or a sequence whose
-    items, are accepted. Text and bytes are not sequences. `checks` has one check for the keys and one for the
-    values, or one for the items.
+    """Return a function that returns True if a value is an instance of `kind`, a class of mappings or of sequences,
+    and its content is accepted. For a mapping, `checks` contains one check for the keys and one for the values; for a
+    sequence, one check for the items. Without `checks` any content is accepted. Text and bytes are not accepted.
     """
 
     def accepts(value: Any) -> bool:
@@ -274,7 +285,9 @@ def _is_member(protocol: Any, name: str) -> bool:
 
 
 def _described(hint: Any) -> str:
-    """Return a description of a type for messages, in words that an application's developer knows."""
+    """Return a description of the type `hint` for messages, in words that an application's developer knows: `a whole
+    number or None`, `Sequence of str`. A type without such a word is described by its name.
+    """
     origin = get_origin(hint)
     if origin in (Union, UnionType):
         return " or ".join(map(_described, get_args(hint)))

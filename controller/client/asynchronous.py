@@ -62,10 +62,12 @@ class AsyncClient(OneProcess, Generic[Client]):
         self._closing: Future[None] | None = None
 
     async def __aenter__(self) -> Self:
-        """Create the synchronous client in the thread, and return this object. After an error, or if the task
-        is cancelled, this object is closed, and so is a client that is being created. Raises the errors of
-        `make`, InvalidInput after `close`, and Terminal in a forked process. Raises InvalidInput, and changes
-        nothing, if this object is already open or being opened.
+        """Create the synchronous client in the thread, and return this object. If the creation fails or the task is
+        cancelled, this object is closed, and cannot be entered again. A client whose creation was in progress is
+        closed as soon as the client exists.
+
+        Raises the errors of `make`; InvalidInput after `close`; and Terminal in a forked process. Raises
+        InvalidInput, and changes nothing, if this object is already open or being opened.
         """
         self._demand_maker()
         if self._is_entered and self._closing is None:
@@ -147,12 +149,11 @@ class AsyncConsumer(AsyncClient[Consumer], Generic[Consumer, Item]):
         """Items that were received and not returned yet. The thread appends; the event loop removes."""
 
     async def receive(self, timeout_seconds: float | None = None) -> Item | None:
-        """Return the next item, waiting up to `timeout_seconds`, or without end if None. Return None if there
-        is none. If the task is cancelled, the next call, of any task, returns the item that this call has
-        taken, unless the item belongs to another consumer by then.
+        """Return the next item, waiting up to `timeout_seconds`, or without limit if `timeout_seconds` is None.
+        Return None if no item has arrived in that time. If the task is cancelled, the item that this call has taken
+        is not lost: the next call of any task returns the item, unless the item belongs to another consumer by then.
 
-        Raises the errors of the synchronous `receive`, and InvalidInput before `async with` and after
-        `close`.
+        Raises the errors of the synchronous `receive`, and InvalidInput before `async with` and after `close`.
         """
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         while True:
@@ -192,11 +193,11 @@ class AsyncConsumer(AsyncClient[Consumer], Generic[Consumer, Item]):
         self._opened().resume()
 
     def _take(self, seconds: float) -> None:
-        """Receive an item into `_received`, waiting up to `seconds`, unless an item waits there for a task
-        already.
+        """Make sure, within `seconds`, that `_received` contains an item, if the consumer has one. First drop the
+        items in `_received` that no longer belong to this consumer. If none is left, receive an item, waiting up to
+        `seconds`, and append the item. If no item arrives in that time, `_received` stays empty.
 
-        Runs in the thread. Raises the errors of `_receive`, and InvalidInput before `async with`. First drops
-        the items in `_received` that belong to another consumer by this time.
+        Runs in the thread. Raises the errors of `_receive`, and InvalidInput before `async with`.
         """
         consumer = self._opened()
         for item in [item for item in self._received if not self._is_own(consumer, item)]:

@@ -57,11 +57,13 @@ class Attachment(ReaderSlot[LogReader]):
         on_missing: Callable[[], None] = lambda: None,
     ) -> None:
         """Create the attachment without opening its log. `origin` is the number of the subscription's position
-        numbering in which the bucket is owned.
+        numbering in which the bucket is owned. `wakeup` is set when there may be work for the consumer's thread.
+        `delay_seconds` is the delay before the first opening. The log is not opened before the event `after` is set;
+        None: at once.
 
-        `on_opened` is called in the opening thread when an opening has succeeded or failed. `on_free` is
-        called in the thread of a query when the query has ended and the bucket is to be released. The other
-        parameters are those of `ReaderSlot`.
+        `on_opened` is called in the opening thread when an opening has succeeded or failed. `on_free` is called in
+        the thread of a query when the query has ended and the bucket is to be released. `on_missing` is called, in
+        any thread, each time the log is found missing.
         """
         super().__init__(owned.backing_topic, wakeup, delay_seconds, after, on_missing)
         self.owned, self.origin, self._on_opened, self._on_free = owned, origin, on_opened, on_free
@@ -86,11 +88,12 @@ class Attachment(ReaderSlot[LogReader]):
 
     @property
     def reason(self) -> str:
-        """The reason why no message of the bucket is delivered at present.
+        """The reason why no message of the bucket is delivered at present, as text.
 
-        The first that applies of: an error, a setback unless the bucket is to be released, the opening, a
-        release, the reason of the processing component (`work`), the wait for the next `receive` if there may
-        be messages, and the log without messages.
+        The result is the first of these reasons that applies: an error of the last opening or read (held by another
+        reader, or out of reach); the setback, unless the bucket is to be released; the opening in progress; a release
+        in progress; `work`, the reason of the component that processes the messages; the wait for the application's
+        next `receive`, if the log may have messages; and the log without further messages.
         """
         if self.error is not None:
             has_other_reader = isinstance(self.error, LostRace | FencedOut)
@@ -112,14 +115,14 @@ class Attachment(ReaderSlot[LogReader]):
         return "no data" if self.is_idle else "no data beyond what is in hand"
 
     def since(self, reason: str) -> float:
-        """Return the time since which `reason` has held, in `boot_seconds`. A call with a reason of a new
-        kind stores the present time, and later calls with that kind return the stored time, until a call with
-        another kind or until messages are read. The kind is the text before the first colon; all texts of
-        `work` are one kind. "being opened" counts from the creation.
+        """Return the time, in `boot_seconds`, since which `reason` has held. Reasons are compared by their kind: the
+        text before the first colon; all texts of `work` are one kind. A call with another kind than the last call
+        stores the present time and returns it. Later calls with the same kind return the stored time, until messages
+        are read (`note_flow`). "being opened" counts from the creation of the attachment.
 
-        WAITS_FOR_RECEIVE does not end the time of another reason, because only the next poll shows if the log
-        has messages: the result is then the present time, or the time of the last reading if no other reason
-        came after it. For any thread.
+        WAITS_FOR_RECEIVE does not replace the stored kind and time, because only the next poll shows if the log has
+        messages. The result is then the present time, or, if no other reason came after the last reading, the time of
+        that reading. For any thread.
         """
         kind = "at work" if reason == self.work else reason.partition(":")[0]
         last_kind, began_at = self._reason_and_since
@@ -136,13 +139,19 @@ class Attachment(ReaderSlot[LogReader]):
         self._reason_and_since = WAITS_FOR_RECEIVE, boot_seconds()
 
     def open(self, open_reader: Callable[[], LogReader]) -> None:
-        """Open the reader like `ReaderSlot.open`, then call `on_opened`."""
+        """Open the log with `open_reader`, store the reader or the error, wake the consumer, and call `on_opened`,
+        also after an error. Nothing is opened if the attachment was closed before. Runs in a background thread, after
+        `begin_opening` returned True. Raises nothing.
+        """
         super().open(open_reader)
         self.since(self.reason)
         self._on_opened()
 
     def ask(self, question: Callable[[], Any], result: Future[Any]) -> None:
-        """Run a query like `ReaderSlot.ask`, then call `on_free` if the bucket is to be released."""
+        """Run `question`, and set its result or its Exception in the future `result`. Then wake the consumer, and
+        call `on_free` if the bucket is to be released. Runs in a background thread, after `reserve_query`, which
+        returned `result`.
+        """
         super().ask(question, result)
         if self.owned.release:
             self._on_free()
@@ -238,14 +247,15 @@ class Attachments:
         return next_try_at([*self._by_identity.values()])
 
     def adopt(self, assignment: Assignment | None) -> list[OwnedBucket]:
-        """Follow an assignment (None: without buckets): close the attachments whose buckets are no longer
-        owned in the same generation, update the other attachments, and create missing attachments of buckets
-        that are to be read, which `open_due` opens; after `lose`, with a delay. An attachment that
-        `close_all_in_background` closed counts as missing.
+        """Follow the assignment (None: without buckets). Attachments whose buckets are no longer owned in the same
+        generation are removed and closed in the background. The other attachments are updated. For each owned bucket
+        that is to be read and has no attachment, an attachment is created, which `open_due` opens, after a delay if
+        the bucket was lost (`lose`). An attachment that `close_all_in_background` closed is replaced.
 
-        Return the owned buckets without an attachment that the leader wants released or that `release` has
-        released, in the order of the assignment. The caller reports these buckets as released, repeatedly. A
-        bucket that is still being closed is returned by a later call, once it is closed.
+        Return the owned buckets without an attachment that the leader wants released or that `release` has released,
+        in the order of the assignment. The caller reports these buckets to the leader as released; each call returns
+        them again while the assignment contains them. A bucket whose reader is still being closed is returned by a
+        later call, after the end of the close.
         """
         owned = {bucket.identity: bucket for bucket in assignment.buckets} if assignment else {}
         origin = assignment.origin if assignment else 0
@@ -318,12 +328,14 @@ class Attachments:
                 yield attachment, reader
 
     def to_release(self) -> list[Attachment]:
-        """Return the attachments that are to be released and have no unacknowledged messages, in no order.
-        Each is returned once, because notifying the application of a release may call this method again.
+        """Return the attachments whose buckets the leader wants released and that have no unacknowledged messages, in
+        no order. The call marks each returned attachment (`is_release_notified`), so that no later call returns the
+        attachment: notifying the application of a release may call this method again. Nothing is closed or reported;
+        the caller calls `release`.
 
-        An attachment with an opening or a query in progress is not returned before that has ended: the
-        opening ends with a reader, and the query may move the cursor, and neither may happen after the next
-        owner has begun.
+        An attachment with an opening or a query in progress is not returned until the opening or the query has ended.
+        The opening ends with a reader, and the query may move the cursor; neither may happen after the next owner of
+        the bucket has begun.
         """
         ready = [
             attachment
@@ -350,19 +362,19 @@ class Attachments:
         )
 
     def release(self, attachment: Attachment) -> None:
-        """Close the attachment for good in a background thread; the ownership is not opened again.
-
-        `adopt` returns the bucket when the release is complete.
+        """Remove the attachment, close its reader in a background thread, and never open this ownership again. When
+        the reader is closed, `on_free` is called, and `adopt` then returns the bucket for the report of its release.
         """
         self._released.add(attachment.owned.identity)
         self._stop(attachment)
 
     def lose(self, attachment: Attachment, error: CleaveError | None = None) -> None:
-        """Close the attachment in a background thread. While the bucket is owned, `adopt` opens it again,
-        after a growing delay until a message is acknowledged.
+        """Remove the attachment, and close its reader in a background thread. The ownership stays: while the bucket
+        is assigned, the next `adopt` creates another attachment of the bucket. The delay before that attachment is
+        opened grows with each loss until a message of the bucket is acknowledged (`succeed`).
 
-        `error` is the cause of the loss; the text of a LogShortened becomes the setback of the bucket, in this
-        generation.
+        `error` is the cause of the loss. The text of a LogShortened becomes the setback of the next attachment of
+        this generation; with any other cause, that attachment keeps the present setback.
         """
         loss = self._losses.setdefault(attachment.owned.identity[:2], _Loss())
         loss.generation = attachment.owned.generation

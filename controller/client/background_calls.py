@@ -50,11 +50,12 @@ class BackgroundCalls:
             return True
 
     def close(self, wait_seconds: float = 0.0) -> None:
-        """Accept no further calls. Idempotent.
+        """Accept no further calls: `submit` returns False from now on. Idempotent. Must not be called by a background
+        thread of this object.
 
-        Submitted calls have `wait_seconds` to end, for which this method waits; calls that have not begun by
-        then are dropped, and a call in progress continues. With 0 this method does not wait. Not for the
-        background threads themselves.
+        Wait until all submitted calls have ended, at most for `wait_seconds`. Calls that have not begun by then are
+        dropped, and a call in progress continues without being awaited. With 0, the method returns at once, and all
+        calls that have not begun are dropped.
         """
         until = time.monotonic() + wait_seconds
         with self._lock:

@@ -37,10 +37,12 @@ class SuspectReports:
         self._reported_at: dict[int, float] = {}
 
     def report(self, segment_id: int) -> None:
-        """Report the segment to a worker in a background thread. Does nothing after `close`, if a report of
-        the segment is queued or was sent in the last `REPORT_SECONDS`, or if that holds for `MOST_SEGMENTS`
-        other segments. A report that fails is not repeated; the client reports again when it finds the log
-        missing again.
+        """Report to a worker, in a background thread, that the client found the log of the segment missing or closed.
+        The call neither blocks nor raises.
+
+        The call does nothing after `close`. It also does nothing while a report of this segment is queued or was sent
+        less than `REPORT_SECONDS` ago, or while `MOST_SEGMENTS` other segments have such a report. A report that
+        fails is not repeated: the caller reports the segment again when the log is still missing at the next attempt.
         """
         now = time.monotonic()
         with self._lock:

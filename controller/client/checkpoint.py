@@ -79,10 +79,9 @@ class Checkpoint:
 
     @classmethod
     def from_bytes(cls, kept: bytes) -> Self:
-        """Return the checkpoint of bytes that `to_bytes` returned.
-
-        Raises InvalidInput for other bytes, for a damaged checkpoint, and for a checkpoint of a newer
-        version.
+        """Return the checkpoint that is stored in `kept`, bytes that `to_bytes` returned, also in an earlier version
+        of this library. Raises InvalidInput for other bytes, for a damaged checkpoint, and for a checkpoint that a
+        newer library has written in a later format.
         """
         try:
             document = json.loads(kept, object_pairs_hook=_without_repeats)
@@ -139,10 +138,12 @@ def _segment_id(text: str) -> int:
 
 
 def _segments_of(runs: Any) -> frozenset[int]:
-    """Return the ids of the segments in `runs`, pairs of the first and the last id of each run as `_runs`
-    returns them. Raises ValueError for runs that overlap, that are not in ascending order, or that have more
-    than `MOST_DONE` segments, InvalidInput for an invalid first or last segment, and ValueError or TypeError
-    for a value that is not a list of pairs. The number of segments is checked before they are created.
+    """Return the ids of the segments in `runs`, a list of pairs as `_runs` returns them: the first and the last id of
+    each run, both inclusive.
+
+    Raises ValueError for runs that overlap or are not in ascending order, and for more than `MOST_DONE` segments in
+    all. The number is checked before the ids are created. Raises InvalidInput for an id that is not a valid number,
+    and ValueError or TypeError for a value that is not a list of pairs.
     """
     pairs = [
         (whole(first, "first segment"), whole(last, "last segment", least=first)) for first, last in runs
@@ -166,8 +167,9 @@ def _position(at: Any) -> Position | None:
 
 
 def _runs(numbers: frozenset[int]) -> list[tuple[int, int]]:
-    """Return the first and the last number of each run of successive numbers. A topic that was reshaped often
-    has long runs.
+    """Return the runs of successive numbers, in ascending order, each as its first and last number; both are
+    inclusive. `1, 2, 3, 7` gives `(1, 3), (7, 7)`, and no numbers give an empty list. Runs are short to store: the
+    done segments of a topic that was reshaped often are long runs.
     """
     ordered = sorted(numbers)
     breaks = [(a, b) for a, b in pairwise(ordered) if b != a + 1]

@@ -99,16 +99,17 @@ class CheckpointConsumer(OneProcess, ClosesOnExit):
         batch_messages: int = 500,
         patience_seconds: float = 30.0,
     ) -> None:
-        """Start at `start`: a checkpoint or its bytes; earliest, latest; or an instant with its time zone,
-        compared with `published_at_ms` of the messages.
+        """Start at `start`: a checkpoint or its bytes; EARLIEST or LATEST; or an instant with its time zone, which is
+        compared with `published_at_ms` of the messages. For a start without a checkpoint, the constructor looks up
+        the position in every segment, so that `checkpoint` contains all positions at once.
 
-        For a start without a checkpoint, the constructor looks up the position in every segment, so a
-        checkpoint that is taken at once contains the positions. A batch has at most `batch_messages`.
-        `patience_seconds` bounds how long the constructor waits for a worker and for each segment out of
-        reach, and how long `receive` waits for a segment. Raises DataPlaneUnavailable or StoreUnavailable
-        after that time; NotFound; DataGone, Conflict or InvalidInput for a checkpoint from which the consumer
-        cannot continue; TopicNotLive; InvalidInput for an instant without a time zone or an invalid topic
-        name.
+        A batch has at most `batch_messages` messages. `patience_seconds` bounds three waits: the constructor's wait
+        for a worker, the constructor's wait for each segment out of reach, and the wait of `receive` for a segment
+        out of reach.
+
+        Raises DataPlaneUnavailable or StoreUnavailable after that time; NotFound; TopicNotLive; DataGone, Conflict or
+        InvalidInput for a checkpoint from which the consumer cannot continue; InvalidInput for an instant without a
+        time zone and for an invalid topic name. After an error nothing stays open.
         """
         self._logs, self._batch_messages, self._patience_seconds = logs, batch_messages, patience_seconds
         self._wakeup = threading.Event()
@@ -143,9 +144,10 @@ class CheckpointConsumer(OneProcess, ClosesOnExit):
         )
 
     def restore(self, checkpoint: Checkpoint | bytes) -> None:
-        """Continue from `checkpoint`, like a new consumer: request the layout, and close the readers.
+        """Continue from `checkpoint` in place of the present position, like a new consumer: request the layout, close
+        the readers, and open other readers later.
 
-        Raises the errors of the constructor; the position is then unchanged.
+        Raises the errors of the constructor. After an error the position and the readers are unchanged.
         """
         self._begin(Checkpoint.from_bytes(checkpoint) if isinstance(checkpoint, bytes) else checkpoint)
 
@@ -184,12 +186,13 @@ class CheckpointConsumer(OneProcess, ClosesOnExit):
         self._wakeup.set()
 
     def close(self, timeout_seconds: float | None = None, *, leave: bool = True) -> None:  # noqa: ARG002
-        """Stop reading, within `timeout_seconds` (default: 30), but up to two seconds if that is shorter.
-        Readers that are not closed by then are closed in the background, which is logged. Raises InvalidInput
-        for a time below 0 or above a day.
+        """Stop reading, and close the readers within `timeout_seconds` (default: 30). With a shorter limit than two
+        seconds the call may take up to two seconds. Readers that are not closed by then are closed in the background,
+        which is logged. Afterwards `receive` raises InvalidInput. Raises InvalidInput, and closes nothing, for a time
+        below 0 or above a day.
 
-        Nothing is acknowledged, and no other consumer waits for this one. `leave` has no effect; it exists so
-        that consumers of all kinds are closed in the same way.
+        Nothing is acknowledged, and no other consumer waits for this consumer. `leave` has no effect; the parameter
+        exists so that consumers of all kinds are closed in the same way.
         """
         timing = self._begin_close(timeout_seconds)
         self._wakeup.set()  # ends a `receive` that waits
@@ -206,9 +209,9 @@ class CheckpointConsumer(OneProcess, ClosesOnExit):
     # Starting position.
 
     def _begin(self, start: Checkpoint | Start | datetime) -> None:
-        """Request the layout, and start at this position in all segments, with new readers. After an error
-        the readers and the position of every segment are unchanged. Raises the errors of `_places`, and
-        InvalidInput for an instant without a time zone.
+        """Request the layout, and start at `start` in all segments. The present readers are closed, and other readers
+        are opened by later polls. Raises the errors of `_places`, and InvalidInput for an instant without a time
+        zone. After an error the readers and all positions are unchanged.
         """
         if isinstance(start, datetime):
             instant_of(start)
@@ -240,11 +243,12 @@ class CheckpointConsumer(OneProcess, ClosesOnExit):
     def _located(
         self, start: Start | datetime, layout: SegmentList
     ) -> tuple[dict[int, Position | None], set[int]]:
-        """Return the position of `start` in each segment of the layout that does not count as done, by
-        segment id, and the ids of the done segments: the sealed segments if the start is LATEST, otherwise
-        none. Looks up positions in parallel, and retries each for `patience_seconds`; then
-        DataPlaneUnavailable is raised. Raises SegmentNotFound for a missing log, and InvalidInput for an
-        instant without a time zone.
+        """Look up the position of `start` in each segment of the layout. Return the positions by segment id, and the
+        ids of the segments that count as done, for which no position is looked up: the sealed segments if `start` is
+        LATEST, otherwise none.
+
+        The lookups run in parallel. Each lookup is retried for `patience_seconds`; then DataPlaneUnavailable is
+        raised. Raises SegmentNotFound for a missing log, and InvalidInput for an instant without a time zone.
         """
         done = {i for i, segment in layout.segments.items() if start is Start.LATEST and segment.is_sealed}
         instant_ms = (
@@ -264,10 +268,11 @@ class CheckpointConsumer(OneProcess, ClosesOnExit):
     # Following the layout.
 
     def _adopt(self, layout: SegmentList) -> None:
-        """Follow this layout, and read the segments that need not wait.
+        """Make `layout` the known layout, and read the segments whose ancestors are all read to their ends. Segments
+        that are new in the layout are read from their beginning.
 
-        Read added segments from their beginning; forget segments that left the layout and are done. Segments
-        that left it before their end are still read; later segments that share keys with them wait for them.
+        A segment that left the layout is forgotten if it is done. Otherwise the segment is still read to its end, and
+        all later segments that share keys with it wait for that end.
         """
         for segment_id in layout.segments.keys() - self._positions.keys() - self._done:
             self._positions[segment_id] = None
@@ -289,8 +294,8 @@ class CheckpointConsumer(OneProcess, ClosesOnExit):
         self._follow()
 
     def _follow(self) -> None:
-        """Make the readers follow exactly the segments that are not done and whose ancestors are all read to
-        their ends. Parents have lower ids than their children.
+        """Make the readers follow exactly the segments that are not done and whose ancestors are all read to their
+        ends. Readers of other segments are closed in the background; missing readers are opened by later polls.
         """
         waits: dict[int, bool] = {}
         for segment_id in sorted(self._segments):
@@ -321,9 +326,11 @@ class CheckpointConsumer(OneProcess, ClosesOnExit):
         return open_at(self._logs, segment_reader, self._positions[segment_reader.segment_id])
 
     def _poll_or_raise(self) -> CheckpointBatch | None:
-        """Return the next batch, None if there is none at present or the consumer is paused. If there is none,
-        raise the error of a log that was out of reach at the last attempt, or that can never be read, but not
-        while paused.
+        """Return the next batch (`_poll`), or None if no segment has messages at present. While the consumer is
+        paused, nothing is read, and the result is None.
+
+        If there is no batch, raise the error of a log that was out of reach at the last attempt or that can never be
+        read (`SegmentReaders.demand_reached`). Raises the errors of `_poll`.
         """
         if self._is_paused:
             return None  # no attempt is made, so an earlier error says nothing about the present
@@ -373,11 +380,13 @@ class CheckpointConsumer(OneProcess, ClosesOnExit):
     def _read(
         self, segment_reader: SegmentReader[PositionReader], reader: PositionReader
     ) -> CheckpointBatch | None:
-        """Return the next batch of the segment, and advance its position.
+        """Return the next batch of the segment, and advance the segment's position behind the batch. Return None if
+        there are no messages at present, while a query of the log is in progress, and if the log is out of reach; the
+        log is then reopened.
 
-        Mark the segment as done if it is read to its end and the known layout has it sealed or no longer has
-        it. Return None if there are no messages at present, also at the end, while a query of the log is in
-        progress, and if the log is out of reach. Raises DataGone.
+        If the segment is read to its end, mark the segment as done (`_note_done`), with or without a last batch. The
+        end counts only if the segment is sealed in the known layout, or is no longer in the known layout. Raises
+        DataGone, and the other errors of `read_on`.
         """
         # Only a segment that the layout shows as sealed is done: that layout also contains its children.
         is_sealed = self._segments[segment_reader.segment_id].is_sealed or self._has_left(
@@ -393,8 +402,8 @@ class CheckpointConsumer(OneProcess, ClosesOnExit):
         return CheckpointBatch(segment_reader.segment_id, page.messages) if page.messages else None
 
     def _note_done(self, segment_id: int) -> None:
-        """Mark the segment as read to its end, and begin to read the segments that waited for no other
-        segment.
+        """Mark the segment as read to its end: move the segment from `_positions` to `_done`, stop its reader, and
+        begin to read the segments that waited for this segment only. The segment must have been in `_positions`.
         """
         self._done.add(segment_id)
         del self._positions[segment_id]

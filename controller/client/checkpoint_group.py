@@ -111,20 +111,25 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
         patience_seconds: float = 30.0,
         on_wanted: Callable[[], None] = lambda: None,
     ) -> None:
-        """Register under `name` in the group, the subscription `group` of kind checkpoint. A second member
-        with the same name replaces this one.
+        """Register the member `name` in the group, the subscription `group` of kind checkpoint. A second member with
+        the same name replaces this member. A batch has at most `batch_messages` messages. `patience_seconds` bounds
+        how long `receive` waits for a log out of reach, and how long the constructor waits for a worker that leads
+        the topic.
 
-        `kept_values` is called in the thread that calls `receive`, whenever segments are assigned to this
-        member. `on_wanted` is called in the same thread, or in that of `kept`, when other members wait for a
-        segment whose position is not stored. If one of them raises, that call raises the error. The next
-        `receive` first returns messages of the other segments, if there are any; otherwise it calls the function
-        again. So an error that persists is raised at least by every second `receive`, and withholds no messages
-        of other segments. `start` is the position of segments that no stored value names: an instant with its
-        time zone, compared with `published_at_ms`, or None for all stored messages. All members must give the
-        same `start`. A batch has at most `batch_messages`. `patience_seconds` bounds how long `receive` waits for
-        a log out of reach, and how long the constructor waits for a worker that leads the topic. Raises
-        NotFound, TopicNotLive, StoreUnavailable; Conflict if the subscription is not of kind checkpoint;
-        InvalidInput for an invalid name or a start without a time zone.
+        `kept_values` is called in the thread that calls `receive`, whenever segments are assigned to this member.
+        `on_wanted` is called when other members wait for a segment whose position is not stored, in the thread that
+        calls `receive` or `kept`. If one of these functions raises, the call of `receive` or `kept` raises the error.
+        The next `receive` first returns messages of the other segments, if there are any; otherwise it calls the
+        function again. An error that persists is therefore raised at least by every second `receive`, and withholds
+        no messages of other segments.
+
+        `start` is the position of segments that no stored value names: an instant with its time zone, which is
+        compared with `published_at_ms` of the messages, or None for all stored messages. All members must give the
+        same `start`.
+
+        Raises NotFound, TopicNotLive, StoreUnavailable; Conflict if the subscription is not of kind checkpoint;
+        InvalidInput for an invalid name or a start without a time zone; or another error by which a worker refuses
+        the registration.
         """
         self._start_ms = None if start is None else instant_of(start)
         self._logs, self._kept_values, self._on_wanted = logs, kept_values, on_wanted
@@ -168,12 +173,12 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
         )
 
     def checkpoint(self) -> Checkpoint:
-        """Return this member's position: behind all messages that `receive` has returned. Take it when the
-        application has processed them.
+        """Return this member's position: behind all messages that `receive` has returned. Take the checkpoint when
+        the application has processed these messages.
 
-        The checkpoint also contains the last known positions of the other members, so that one value replaces
-        the previous one and no position is lost. A segment whose starting position is not known yet is left
-        out, as are all before the first `receive`.
+        The checkpoint also contains the last known positions of the other members, so that one stored value replaces
+        the previous one and no position is lost. A segment whose starting position is not known yet is left out.
+        Before the first `receive` no starting position is known, and the checkpoint contains no segments.
         """
         assignment = self._session.assignment
         group = self._group_position
@@ -192,13 +197,14 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
         return Checkpoint(self._session.topic_id, self.topic, epoch, positions, frozenset(done), generations)
 
     def kept(self, checkpoint: Checkpoint) -> None:
-        """Note that the application has stored this checkpoint and that `kept_values` returns it.
+        """Note that the application has stored this checkpoint, and that `kept_values` returns it from now on.
 
-        Releases segments that other members wait for if the checkpoint covers them, and reports segments as
-        drained that the checkpoint has read to their ends. Calls `on_wanted`, at most once for each
-        ownership unless it raises, if other members wait for segments that the checkpoint does not cover.
-        Raises Conflict for a checkpoint of another topic, which changes nothing, and the errors of
-        `on_wanted`.
+        A segment of this member is stored if the checkpoint contains all messages of the segment that `receive` has
+        returned. Stored segments that other members wait for are released, and stored segments that are read to their
+        ends are reported to the leader as drained. If other members wait for segments that are not stored,
+        `on_wanted` is called, once for each ownership; after an error it is called again later.
+
+        Raises Conflict for a checkpoint of another topic, which changes nothing, and the errors of `on_wanted`.
         """
         self._note(checkpoint)  # a refused checkpoint marks no segment as stored
         for segment_id, segment in self._segments.items():
@@ -235,9 +241,11 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
         return self._segments.get(batch.segment_id) is batch.origin
 
     def why(self) -> tuple[SegmentStatus, ...]:
-        """Return for each segment that the group reads why this member delivers no message of it, by segment.
-        For a segment of another member, or of none, the reason is the leader's, which is requested at each
-        call. Raises StoreUnavailable while no worker responds, or the worker's refusal.
+        """Return, ordered by segment id, one status for each segment that the group reads, with the reason why this
+        member delivers no message of the segment at present. For a segment of another member, or of no member, the
+        reason comes from the leader. The leader's list is requested at each call.
+
+        Raises StoreUnavailable while no worker responds, and the error by which a worker refuses the request.
         """
         statuses: dict[int, SegmentStatus] = {}
         for row in self._session.why():
@@ -262,15 +270,16 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
         self._wakeup.set()
 
     def close(self, timeout_seconds: float | None = None, *, leave: bool = True) -> None:
-        """Stop reading. Other members continue at the stored checkpoints; messages behind those are delivered
-        to them again.
+        """Stop reading, and deregister this member. Other members continue at the stored checkpoints; messages behind
+        the stored checkpoints are delivered to them again. Afterwards `receive` raises InvalidInput.
 
-        If `leave` is True, other members take over at once. If False, a process that restarts under this name
-        within the grace period keeps its segments, and no other member is affected. The call takes at most
-        `timeout_seconds` (default: 30), but up to two seconds if that is shorter; readers that are not closed
-        by then are closed in the background. A fifth of the time, and at least a second, is reserved for
-        deregistration, which also happens after an interruption. Raises InvalidInput for a time below 0 or
-        above a day.
+        If `leave` is True, other members take over at once. If `leave` is False, the member is not deregistered: a
+        process that restarts under this name within the grace period keeps its segments. The call takes at most
+        `timeout_seconds` (default: 30), but may take two seconds if the limit is shorter. Readers that are not closed
+        by then are closed in the background. A fifth of the time, and at least a second, is reserved for the
+        deregistration, which also happens after an interruption (KeyboardInterrupt).
+
+        Raises InvalidInput, and closes nothing, for a time below 0 or above a day.
         """
         timing = self._begin_close(timeout_seconds)
         self._wakeup.set()  # ends a `receive` that waits
@@ -302,15 +311,16 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
         self._wakeup.set()
 
     def _follow(self) -> None:
-        """Make the held segments agree with the leader's assignment; without an assignment all are forgotten.
+        """Make the held segments agree with the leader's assignment. A held segment whose ownership is not in the
+        assignment is forgotten, with its position. Without an assignment all segments are forgotten. Whole segments
+        (`_whole_segments`) that are not to be released are acquired, with the starting positions that `_place` sets.
 
-        A segment whose ownership is not in the assignment is forgotten, with its position. Whole segments
-        (`_whole_segments`) that are not to be released are acquired, with the starting positions that `_place`
-        sets. A held segment that is to be released is read no further, and is released once its position is
-        stored, or at once if its starting position is not known yet; if its position is not stored, `on_wanted`
-        is called, once. Buckets to be released of segments that are not held are reported as released at once.
-        Drained segments are reported. Raises the errors of `_place` and `on_wanted`; the next poll that begins with
-        `_follow` repeats the work.
+        A held segment that is to be released is read no further. The segment is released once its position is stored,
+        or at once if its starting position is not known yet. Until the position is stored, other members wait, and
+        `on_wanted` is called, once. Buckets that are to be released, and whose segments are not held, are reported as
+        released at once. Stored segments that are read to their ends are reported as drained.
+
+        Raises the errors of `_place` and `on_wanted`. The caller repeats the call after an error.
         """
         assignment = self._session.assignment
         owned = _whole_segments(assignment)
@@ -347,15 +357,15 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
         self._release_stored()
 
     def _place(self, segments: dict[int, _Segment]) -> None:
-        """Set the starting position of each segment, given by segment id, from the stored values of all
-        members, which the application returns. A segment that a value contains as read to its end is marked
-        so. The first position of a segment that no value names is the start of its log; with a start time,
-        `_open` looks the position up.
+        """Set the starting position of each segment in `segments`, given by segment id, from the stored values of all
+        members: call `kept_values`, and merge the values into the known position of the group. A segment that a value
+        contains as read to its end is marked as done. A segment that no value names starts at the beginning of its
+        log; with a start time the segment gets no position here, and `_open` looks the position up.
 
-        Requests the leader's segments. Raises Conflict if the stored values have a position of a segment that
-        the group has read to its end: to go back, the application must run a seek. Also raises the errors of
-        `kept_values`, `Checkpoint.from_bytes`, `_note` and `Session.why`. After an error no segment is
-        changed.
+        Requests the group's segments from a worker first. Raises Conflict if the stored values have a position of a
+        segment that the group has read to its end: to go back, the application must run a seek. Also raises the
+        errors of `kept_values`, `Checkpoint.from_bytes`, `_note` and `Session.why`. After an error `segments` is
+        unchanged.
         """
         to_read = {
             row["segment_id"] for row in self._session.why()
@@ -415,12 +425,13 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
         del self._segments[segment_id]
 
     def _release_stored(self) -> None:
-        """Release the segments that other members wait for and whose position is stored, and report the
-        stored segments that are read to their ends. Call `on_wanted`, once, if other members wait for
-        segments whose position is not stored and for which no call of it has returned yet.
+        """Release the segments that other members wait for, if their positions are stored or their starting positions
+        are not known yet. Report the stored segments that are read to their ends to the leader as drained. Call
+        `on_wanted`, once, if other members wait for segments whose positions are not stored, and no call of
+        `on_wanted` for these segments has returned yet.
 
-        Released and drained segments are reported again by later polls until the leader has acted on the
-        reports. Raises the errors of `on_wanted`.
+        The reports are sent in a background thread; `_follow` repeats them until the leader has acted on them. Raises
+        the errors of `on_wanted`, after the releases and reports.
         """
         released: list[OwnedBucket] = []
         for segment_id, segment in list(self._segments.items()):
@@ -480,9 +491,9 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
         return self._readers.due_at if self._session.is_current and not self._is_paused else math.inf
 
     def _poll_or_raise(self) -> CheckpointBatch | None:
-        """Return the next batch, None if there is none at present. If there is none, raise the error of a log
-        that was out of reach at the last attempt, is missing, or can never be read, but not while paused: no
-        attempt is made then.
+        """Return the next batch (`_poll`), or None if no segment has messages at present. If there is no batch and
+        the member is not paused, raise the error of a log that was out of reach at the last attempt, is missing, or
+        can never be read (`SegmentReaders.demand_reached`). Raises the errors of `_poll`.
         """
         batch = self._poll()
         if batch is None and not self._is_paused:
@@ -490,9 +501,12 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
         return batch
 
     def _poll(self) -> CheckpointBatch | None:
-        """Run one poll: follow the leader, and return the next batch (`_next_batch`). After an error of `_follow`,
-        first return a batch without following, if there is one. Return None while the leader is unreachable; drop all
-        segments if the session is lost. Raises DataGone, and the errors of `_follow`.
+        """Run one poll: follow the leader's assignment if it may have changed, and return the next batch
+        (`_next_batch`). The poll after an error of `_follow` first reads, and follows only if no segment has
+        messages.
+
+        Return None while the leader is out of reach. If the session is lost by then (`Session.is_lost`), all segments
+        are forgotten. Raises DataGone and the errors of `_follow`.
         """
         if self._readers.signal_all_if_due():
             self._has_changed.set()
@@ -539,13 +553,14 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
     def _read(
         self, segment_reader: SegmentReader[PositionReader], reader: PositionReader
     ) -> CheckpointBatch | None:
-        """Return the next batch of the segment, and advance its position.
+        """Return the next batch of the segment, and advance the segment's position behind the batch. Return None if
+        there are no messages at present, while a query of the log is in progress, and if the log is out of reach.
+        Also return None if the segment may belong to another member after the read; the segment is then forgotten,
+        and the messages are dropped.
 
-        If the segment may belong to another member by then, drop it and return None. Also return None if
-        there are no messages at present, while a query of the log is in progress, and if the log is out of
-        reach. Raises DataGone. The reader of a segment that is read to its end is dropped. Its end is
-        reported by the next poll if the segment has no position (no message, no stored position, no start
-        time), otherwise when a checkpoint with the end is stored.
+        If the segment is read to its end, its reader is closed. If the segment has no position, because there was no
+        message, no stored position and no start time, the next poll reports the end to the leader. Otherwise the end
+        is reported once a checkpoint with the end is stored. Raises DataGone, and the other errors of `read_on`.
         """
         segment = self._segments[segment_reader.segment_id]
         is_sealed = all(bucket.sealed for bucket in segment.buckets)

@@ -14,13 +14,15 @@ from controller.domain.errors import InvalidInput
 
 @checked
 def merged(kept: Iterable[Checkpoint]) -> Checkpoint:
-    """Return the position of a group whose members have stored these checkpoints, one or more.
+    """Return the checkpoint of a group whose members have stored the checkpoints `kept`, one or more. The result has
+    the highest epoch.
 
-    A segment that any member has read to its end is done. Any other segment is where its latest owner left
-    it, the member with the highest generation of the segment; a position without a generation counts as
-    earlier than every position with a generation. Of equal generations the later position counts. The result
-    has the highest epoch. Raises InvalidInput for checkpoints of different topics, and if there is no
-    checkpoint.
+    A segment that is done in any of the checkpoints is done in the result. The position of any other segment is that
+    of its latest owner: the position with the highest generation. A position without a generation counts as earlier
+    than every position with a generation. Of equal generations the later position counts; None, the beginning, is the
+    earliest.
+
+    Raises InvalidInput for checkpoints of different topics, and if `kept` is empty.
     """
     values = list(kept)
     if not values:

@@ -11,13 +11,13 @@ from controller.domain.errors import Conflict, DataGone, InvalidInput
 
 
 def restored(checkpoint: Checkpoint, layout: SegmentList) -> tuple[dict[int, Position | None], set[int]]:
-    """Return the positions of the checkpoint in the current segments that are not done, by segment id, and
-    the ids of the current segments that are done. Segments that were created after the checkpoint are read
-    from their beginning, None.
+    """Return where a consumer that starts with `checkpoint` reads: by segment id, the position in each segment of the
+    present `layout` that is not done, and the ids of the segments of the layout that are done. The position of a
+    segment that was created after the checkpoint is None, the beginning.
 
-    Raises Conflict for a checkpoint of another topic, or of an epoch later than the topic's; DataGone if a
-    segment is gone that was not read to its end; InvalidInput for a checkpoint that lacks a current segment
-    of its epoch.
+    Raises Conflict for a checkpoint of another topic, or of an epoch later than that of the layout; DataGone if the
+    checkpoint has a position in a segment that is no longer in the layout; and InvalidInput if the checkpoint lacks a
+    segment of the layout that existed at the checkpoint's epoch.
     """
     if checkpoint.topic_id != layout.topic_id:
         raise Conflict(

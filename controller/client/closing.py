@@ -72,10 +72,11 @@ class ClosesOnExit(ABC):
             raise closed_error(self._kind())
 
     def _begin_close(self, timeout_seconds: float | None) -> CloseTime:
-        """Mark the object as closed, so that `_demand_open` raises, and return the division of
-        `timeout_seconds` (None: 30) among the steps of the close, counted from now. Methods without
-        `_demand_open`, such as those that settle received messages, still work. Raises InvalidInput for an
-        invalid time; the object then stays open.
+        """Mark the object as closed, so that `_demand_open` raises InvalidInput, and return the division of the time
+        limit among the steps of the close. The limit of `timeout_seconds` (None: 30) begins with this call. Methods
+        that do not call `_demand_open`, such as the methods that settle received messages, still work.
+
+        Raises InvalidInput for an invalid time (`CloseTime`); the object then stays open.
         """
         timing = CloseTime(timeout_seconds)
         self._is_closed = True
@@ -106,9 +107,10 @@ class CloseTime:
     """The time limit of one close, counted from the creation of this object."""
 
     def __init__(self, timeout_seconds: float | None) -> None:
-        """Begin to count `timeout_seconds` (None: CLOSE_SECONDS). `DEREGISTRATION_SHARE` of the time is reserved for
-        deregistration, and the rest is for everything before it. Each part is at least `MIN_SECONDS`, so a close may
-        exceed a shorter limit. Raises InvalidInput for a time below 0 or above MOST_CLOSE_SECONDS.
+        """Begin to count the time limit `timeout_seconds` (None: CLOSE_SECONDS) of a close. `DEREGISTRATION_SHARE` of
+        the limit is reserved for the deregistration, and the rest is for all steps before the deregistration. Each of
+        the two parts is at least `MIN_SECONDS`, so a close may exceed a short limit. Raises InvalidInput for a time
+        below 0 or above MOST_CLOSE_SECONDS.
         """
         timeout_seconds = CLOSE_SECONDS if timeout_seconds is None else timeout_seconds
         if not 0 <= timeout_seconds <= MOST_CLOSE_SECONDS:
@@ -128,14 +130,13 @@ class CloseTime:
 def close_and_deregister(
     what: str, timing: CloseTime, close: Callable[[], None], deregister: Callable[[float], None]
 ) -> None:
-    """Run `close` for as long as the time limit allows, then `deregister`, which receives its own time limit
-    in seconds.
+    """Call `close` in a background thread, and wait for its end until the time for closing (`timing.left_seconds`) is
+    over. Then call `deregister` with its time limit in seconds, and wait for its end, at most for that time.
 
-    `what` names the consumer in the log. If `close` exceeds its time, this is logged, and `close` continues
-    in a background thread. `deregister` is not awaited beyond its time limit. It runs whatever the outcome of
-    `close`, also after an interruption of this thread: KeyboardInterrupt, or an exception of a signal
-    handler. An error that `close` raises within its time, or the interruption, is raised at the end; an error
-    of `deregister` is logged.
+    `what` names the consumer in the log. If `close` exceeds its time, a warning is logged, and `close` continues in
+    the background; a later error of `close` is dropped. `deregister` is called whatever the outcome of `close`, also
+    after an interruption of this thread: KeyboardInterrupt, or an exception of a signal handler. An error that
+    `close` raises within its time, or the interruption, is raised at the end. An error of `deregister` is logged.
     """
     try:
         if not _finishes_within(close, timing.left_seconds):
@@ -147,9 +148,10 @@ def close_and_deregister(
 
 
 def _finishes_within(function: Callable[[], None], seconds: float) -> bool:
-    """Run `function` in a background thread that the process waits for, and return True if it ended within
-    `seconds`. Otherwise return False; `function` continues, and its later error is dropped. Raises the error
-    of `function` if `function` ended in time.
+    """Run `function` in a background thread, and return True if `function` ends within `seconds`. Otherwise return
+    False; `function` then continues, the end of the process waits for the thread, and a later error of `function` is
+    dropped. An error that `function` raises in time is raised here. An interruption of this thread is raised at once,
+    and `function` continues.
     """
     ended, errors = threading.Event(), list[BaseException]()
 
@@ -169,9 +171,13 @@ def _finishes_within(function: Callable[[], None], seconds: float) -> bool:
 
 
 def _run_despite_interruptions(function: Callable[[], None], seconds: float) -> None:
-    """Run `function` in a background thread, and wait for it up to `seconds`, even if this thread is interrupted;
-    the interruption is raised afterwards. Errors of `function` are logged. The process does not wait for the
-    thread.
+    """Call `function` once in a background thread, and wait for its end, at most for `seconds`. An interruption of
+    this thread (KeyboardInterrupt, or an exception of a signal handler) does not shorten the wait and is raised
+    afterwards; of several interruptions, the last one is raised.
+
+    An Exception of `function` is logged. If `function` exceeds the time, this function returns without an error, and
+    `function` continues; the end of the process does not wait for the thread. `function` is not called if `seconds`
+    is 0 or less.
     """
     ended, until = threading.Event(), time.monotonic() + seconds
     first_run = threading.Lock()

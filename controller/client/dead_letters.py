@@ -96,12 +96,12 @@ class DeadLetterLog:
         self._backing_topic: str | None = None
 
     def put(self, origin: Origin, message: LogMessage) -> None:
-        """Append the message, with its origin, to the dead-letter log; when the method returns, the message
-        is stored.
+        """Append the message, with its origin, to the dead-letter log; when the method returns, the message is
+        stored. The message keeps its key and its metadata. The caller acknowledges the message afterwards.
 
-        The first call has a worker create the log unless it exists, as does the next call after an error of
-        `ask` or a SegmentNotFound. Raises the errors of `ask` and of `LogClient.append`; after an error the
-        message may be stored nevertheless, and another call stores it again.
+        The first call requests a worker to create the log unless the log exists. The next call after a failed request
+        or a SegmentNotFound repeats the request. Raises the errors of `ask` and of `LogClient.append`. After an error
+        the message may be stored nevertheless, and a repeated call stores the message again.
         """
         payload = origin.written(message.payload)
         outgoing = OutgoingMessage(payload, message.key, metadata=message.metadata)
@@ -128,11 +128,14 @@ class DeadLetterReader(OneProcess, ClosesOnExit):
         self._is_closed = False
 
     def read(self, count: int, *, timeout_seconds: float = 30.0) -> list[DeadLetter]:
-        """Return the next `count` dead letters, in the order of the log, or fewer if no more arrive within
-        `timeout_seconds`, or after an error behind the first letter; a later call raises the error if it
-        persists. Letters that are there are returned even without time.
+        """Return the next dead letters, in the order of the log, at most `count`. Wait up to `timeout_seconds` until
+        `count` letters have arrived; then return the letters that have arrived, perhaps none. With 0 seconds the
+        letters that are available at once are returned. A returned letter is not returned again by this reader, but
+        by the next reader unless `acknowledge` is called.
 
-        Raises InvalidInput after `close`, and before the first letter the errors of `LogReader.read`.
+        An error behind the first letter ends the wait, and the letters before the error are returned. A later call
+        raises the error if it persists. Raises the errors of `LogReader.read` if no letter was read, and InvalidInput
+        after `close`.
         """
         self._demand_open()
         letters: list[DeadLetter] = []
@@ -174,10 +177,11 @@ class DeadLetterReader(OneProcess, ClosesOnExit):
 def reading_dead_letters(
     logs: LogClient, backing_topic: str, *, owner: str = "dead letters"
 ) -> Iterator[DeadLetterReader]:
-    """Yield the only reader of a dead-letter log, and close the reader at the end of the block. The previous
-    reader is disconnected. `owner` is the reader's name on the data plane.
+    """Open the dead-letter log at the address `backing_topic`, yield its reader, and close the reader at the end of
+    the block. A log has one reader at a time: the previous reader is disconnected. `owner` is the reader's name on
+    the data plane.
 
-    Unacknowledged dead letters are read again by the next reader. Raises the errors of
+    Dead letters that the block does not acknowledge are read again by the next reader. Raises the errors of
     `LogClient.open_reader`.
     """
     arrived = threading.Event()

@@ -42,9 +42,9 @@ class DelayedSends:
         self._waits.set()
 
     def close(self) -> None:
-        """End the thread, and wait, without a limit, until it has ended. The thread must have been started.
-        A call of `send_due` that is in progress, or begins at the same time, is awaited, so the owner must
-        keep `send_due` from sending waiting messages.
+        """End the thread, and wait, without a limit, until the thread has ended. The thread must have been started. A
+        call of `send_due` that is in progress, or begins at the same time, is awaited and may still send; the owner
+        must prevent this if no message is to be sent any more. Idempotent.
         """
         self._closing.set()
         self._waits.set()

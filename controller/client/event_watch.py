@@ -52,8 +52,9 @@ class EventWatch(OneProcess):
         self._thread.start()
 
     def close(self) -> None:
-        """End the watch, and wait up to `LEAVES_WITHIN_SECONDS` for the thread, unless the thread itself calls
-        this method. Idempotent.
+        """End the stream and the watch, and wait for the end of the thread, at most `LEAVES_WITHIN_SECONDS`. A
+        function that the thread is calling may still be running afterwards. If the thread itself calls this method,
+        from one of its functions, the method does not wait. Idempotent.
         """
         self._closed.set()
         if self._feed is not None:

@@ -113,12 +113,14 @@ class PositionTable:
             connection.commit()
 
     def claim(self, claim: Claim) -> Position | None:
-        """Claim the bucket's row for this ownership, in a transaction of its own. Return the position that
-        the results have reached, None for none.
+        """Make `claim` the ownership in the bucket's row, in a transaction of its own, and return the position that
+        the results have reached; None if no results of this origin are stored. The row is created if it does not
+        exist. From then on `store` refuses earlier ownerships. A position of an earlier origin is deleted.
 
-        A position of an earlier origin is dropped. Raises FencedOut if a newer ownership has the row;
-        Terminal if the table does not exist or the login may not use it; StoreUnavailable while the last
-        owner's transaction continues, and for any other error, such as an unreachable database.
+        Raises FencedOut, and changes nothing, if the row has a newer ownership. Raises Terminal if the table does not
+        exist or the login may not use it. Raises StoreUnavailable if a transaction of the last owner holds the row
+        for longer than `LOCK_TIMEOUT_MS`, and for any other error, such as an unreachable database; the call may be
+        repeated.
         """
         try:
             with closing(self.connect()) as connection:
@@ -137,14 +139,14 @@ class PositionTable:
     def store(
         self, connection: Any, claim: Claim, position: Position, *, after: Position | None = None
     ) -> None:
-        """Record, in the transaction of `connection`, that all messages up to `position` are in the results.
-        `connection` is of psycopg 2 or 3, or of SQLAlchemy on either.
+        """Record, in the transaction of `connection`, that the results contain all messages of the bucket up to
+        `position`. `connection` is of psycopg 2 or 3, or of SQLAlchemy on either. The caller commits the transaction.
+        `after` is the position that the results must have reached before: the last message that was delivered before
+        these messages; None demands no position.
 
-        `after` is a position that the results must already have: the position of the messages that were
-        delivered just before; None demands none. Raises FencedOut if the bucket has another owner,
-        AlreadyStored if the results already have the position, and Conflict if the results lack messages up
-        to `after`, because `position` would claim them. Raises the errors of the database driver. After an
-        error, roll back the transaction.
+        Raises FencedOut if the bucket has another owner. Raises AlreadyStored if the results have reached `position`
+        already. Raises Conflict if the results have not reached `after`, because messages between would count as
+        stored without a result. Raises the errors of the database driver. After an error, roll back the transaction.
         """
         owned = (*claim.place, claim.origin, claim.generation)
         reached, before = list(position), None if after is None else list(after)

@@ -81,10 +81,12 @@ class Readings:
         self._present: dict[tuple[int, str], tuple[object, Attachment]] = {}
 
     def attachment(self, segment_id: int, bucket: str, reading: object) -> Attachment:
-        """Return the attachment of a reading of the bucket. Calls with the same object as `reading` return
-        the same attachment, until another object is given for the bucket. The name of a new attachment is the
-        machine's monotonic clock, so that another process of this machine has not used it since the machine
-        was started.
+        """Return the attachment under which the history records the messages of a bucket. `reading` is the object by
+        which the consumer identifies its ownership of the bucket. Calls with the same object return the same
+        attachment, until another object is given for the bucket; then another attachment is created.
+
+        The name of an attachment is the machine's monotonic clock at its creation, so that no other process of this
+        machine has used the name since the machine was started.
         """
         present = self._present.get((segment_id, bucket))
         if present is None or present[0] is not reading:
@@ -196,8 +198,9 @@ class SeekHistory(_HistoryFile):
 
     @contextmanager
     def seek(self) -> Iterator[None]:
-        """Record a seek that the body requests and awaits. After an error the seek stays open, because it may
-        still take effect.
+        """Record the begin of a seek, run the block, which must request the seek and wait for its end, and record the
+        end. If the block raises, the end is not recorded, because the seek may still take effect, and the error is
+        raised. Raises OSError if a line cannot be written.
         """
         self._append(f"{time.monotonic_ns()}\t{Event.SEEKING}\n")
         yield

@@ -228,13 +228,12 @@ class _Columns:
                 last_at[owner] = at
 
     def arrange(self) -> tuple[_Messages, Iterator[tuple[int, int, int, int, int]]]:
-        """Return the messages, and the records key by key, those of each key in order of time. A record has
-        the index of the key, `at_ns`, the code of the event in `_EVENTS`, the number of the message, and the
-        index of the owner.
+        """Return the messages, and an iterator over the records, key by key, and for each key in order of time.
+        Records with the same time stay in the order in which they were read. A record is a tuple: the index of the
+        key, `at_ns`, the code of the event in `_EVENTS`, the index of the message, and the index of the owner.
 
-        A message is numbered by its place, from 0, among all different messages, which are ordered by key,
-        producer and number. The number of its predecessor in the same flow is therefore one less. Records
-        with the same time stay in the order in which they were read. Needs pyarrow.
+        Messages are ordered by key, producer and number, and the index of a message, from 0, is its place in this
+        order. The predecessor of a message in the same flow therefore has the index before. Needs pyarrow.
         """
         import pyarrow as pa
         from pyarrow import compute
@@ -456,10 +455,10 @@ class _Judge:
         self._sent[message] = 1
 
     def _on_delivered(self, message: int, owner: int, at: int) -> None:
-        """Record a delivery. Record a fault if another attachment has followed this attachment in receiving
-        the key; if the message was delivered and acknowledged before and no seek explains the repetition; if
-        the message is delivered for the first time behind a later message of its flow; and those of
-        `_follow_flow`.
+        """Count a delivery of the message to the attachment `owner` at the time `at`, and record the faults that the
+        delivery shows: TWO_OWNERS (`_check_owner`); DUPLICATED, if the message was delivered and acknowledged before
+        and no seek explains the repetition; OVERTAKEN, if the message is delivered for the first time after a later
+        message of its flow; and the faults of `_follow_flow`.
         """
         self._deliveries += 1
         self._check_owner(message, owner, at)
@@ -477,8 +476,9 @@ class _Judge:
         self._delivered[message] = 1
 
     def _check_owner(self, message: int, owner: int, at: int) -> None:
-        """Record a fault if the attachment receives a message of the key although another attachment has
-        become the key's present owner after it. Otherwise the attachment is the key's present owner.
+        """Make the attachment `owner` the present owner of the key. If `owner` was the key's owner before, and
+        another attachment has received the key since then, record the fault TWO_OWNERS for the message instead, and
+        leave the present owner unchanged.
         """
         state = self._key
         if owner == state.present:
@@ -491,13 +491,13 @@ class _Judge:
         state.present = owner
 
     def _follow_flow(self, flow: int, message: int, owner: int, at: int) -> None:
-        """Record that an attachment (`owner`) received the message of a producer and key (`flow`), at the
-        time `at`. An attachment receives rising numbers, or starts again at the same or a lower number,
-        unless it had skipped that message.
+        """Record that the attachment `owner` received the message of the flow (a key of one producer) at the time
+        `at`. An attachment receives rising numbers. The attachment may also go back to the same or a lower number and
+        continue from there, unless it had skipped that message.
 
-        Record one gap if the attachment skips messages and at least one of them has not been delivered to any
-        consumer before. Record that the message was overtaken if the attachment had skipped it and it was
-        delivered before.
+        If the attachment skips messages, and at least one of the skipped messages was not delivered to any consumer
+        before, record one GAP, for the first such message. If the attachment receives a message that it had skipped,
+        and the message was delivered before, record OVERTAKEN.
         """
         progress = self._key.progress_of.get((flow, owner))
         if progress is None or (message <= progress.last and not progress.has_skipped(message)):
@@ -518,9 +518,11 @@ class _Judge:
         progress.last = message
 
     def _on_begun(self, message: int, owner: int, at: int) -> None:
-        """Record that processing of the message has begun. Record a fault if its predecessor was delivered
-        and has never ended, and for each other attachment that has begun a message of the key and not ended
-        it, and has a later record.
+        """Record that the attachment `owner` has begun to process the message at the time `at`. Record OVERTAKEN if
+        the predecessor of the message was delivered and its processing has never ended.
+
+        Record TWO_OWNERS for each other attachment that is still processing a message of the key and has a line after
+        `at`. An attachment without a later line was killed before; its unfinished processing is dropped.
         """
         flows, before = self._messages.flow, message - 1
         if (

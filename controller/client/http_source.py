@@ -62,7 +62,10 @@ class HttpSource:
 
 
 def _snapshot(document: Mapping[str, Any]) -> TopicSnapshot:
-    """Return the snapshot that a worker's response describes. Its segments are ACTIVE and have no parents."""
+    """Return the snapshot that `document`, the JSON of a worker's response, describes. All its segments are ACTIVE,
+    and their parents are left out. Raises KeyError for a missing field, and the errors of `HashRange` and
+    `SegmentLayout.from_segments` for invalid values.
+    """
     segments = document["segments"]
     layout = SegmentLayout.from_segments(
         document["epoch"],

@@ -29,12 +29,13 @@ _KEYLESS = -1
 
 
 def summed(counts: Counter[int]) -> list[KeyCount]:
-    """Return the report of message counts, as first hash, number of hashes and number of messages: the
-    `HOT_HASHES` hashes with most messages, each on its own, then blocks of `BLOCK_HASHES` hashes with all
-    others. Both are in the order of hashes, and have no entry without messages.
+    """Return the report of the message counts in `counts`, the number of messages by segment hash. An entry contains
+    the first hash, the number of hashes, and the number of messages. The report begins with the `HOT_HASHES` hashes
+    that have most messages, one entry for each. Entries for blocks of `BLOCK_HASHES` hashes follow, with the messages
+    of all other hashes. Both groups are in the order of hashes, and no entry has 0 messages.
 
-    `counts` is the number of messages by segment hash, and under `_KEYLESS` that of messages without a key.
-    These count for the whole ring, in the last entry. Removes `_KEYLESS` from `counts`.
+    `counts[_KEYLESS]` is the number of messages without a key. If there are any, the last entry counts these messages
+    for the whole ring. The function removes `_KEYLESS` from `counts`.
     """
     keyless = counts.pop(_KEYLESS, 0)
     hot = dict(nlargest(HOT_HASHES, counts.items(), key=lambda item: item[1]))

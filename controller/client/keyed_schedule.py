@@ -158,11 +158,13 @@ class KeyedSchedule:
         heapq.heappush(self._heads, (item.position, item))
 
     def next(self, now: float) -> WorkItem | None:
-        """Return the message with the lowest position that may begin, and mark it as running and its key as
-        busy. A message may begin if it is neither running nor done, its retry is due, all earlier messages of
-        its key are done, and its key is not busy, also with another bucket's message.
+        """Return the message with the lowest position that may begin at `now`, and mark the message as running and
+        its key as busy. Return None if no message may begin. The caller then processes the message and calls `done`
+        or `failed`, or calls `withdraw`.
 
-        Return None if there is none at `now`, which has the unit of `due_at` in `failed`.
+        A message may begin if it is neither running nor done, its retry is due, all earlier messages of its key are
+        done, and its key is not busy with a message of this or another bucket. `now` has the unit of `due_at` in
+        `failed`.
         """
         while self._delayed and self._delayed[0][0] <= now:
             _, position, item = heapq.heappop(self._delayed)
@@ -179,7 +181,10 @@ class KeyedSchedule:
         return candidate
 
     def withdraw(self, position: Position) -> None:
-        """Undo `next` for the message at `position`, whose processing was not begun. `next` may return it again."""
+        """Undo `next` for the running message at `position`, whose processing was not begun: its key is no longer
+        busy, and a later `next` may return the message again. Raises KeyError for a position that was not offered or
+        is settled.
+        """
         item = self._end(position)
         item.state = WorkState.WAITING
         heapq.heappush(self._heads, (position, item))
@@ -187,8 +192,10 @@ class KeyedSchedule:
     def done(self, position: Position) -> Iterable[LogMessage]:
         """Mark the running message at `position` as done, so that the next message of its key may begin.
 
-        Return the messages that become settled, in order of their positions: this message and those behind it
-        that are done already, up to the first that is not done. Empty while an earlier message is not done.
+        Return the messages that become settled by this call, in order of their positions: all done messages before
+        the first message that is not done, except messages that were settled before. The result is empty while an
+        earlier message is not done. The position of the last settled message becomes `settled`. Raises KeyError for a
+        position that was not offered or is settled.
         """
         item = self._end(position)
         item.state = WorkState.DONE
@@ -210,11 +217,10 @@ class KeyedSchedule:
         return settled
 
     def failed(self, position: Position, due_at: float) -> None:
-        """Mark the running message at `position` as not done, to be retried at `due_at`, in the unit of
-        `next`.
-
-        No other message of its key begins before it is done. If the item has a reason `why`, it counts as
-        failing.
+        """Mark the running message at `position` as waiting, to be retried at `due_at`, in the unit of `now` in
+        `next`; infinity: never. The key is no longer busy for other buckets, but no later message of the key in this
+        bucket begins before the message is done. If the item has a reason `why`, the message is then in `failing`.
+        Raises KeyError for a position that was not offered or is settled.
         """
         item = self._end(position)
         if item.why is not None:
@@ -230,8 +236,9 @@ class KeyedSchedule:
             self._busy.add(item.message.key)
 
     def _end(self, position: Position) -> WorkItem:
-        """Count the running message as ended, and mark its key as free for others. Return the message's item,
-        whose state the caller sets.
+        """Count the running message at `position` as ended, mark its key as not busy, and return the message's item.
+        The caller sets the state of the item and decides when the next message of the key begins. Raises KeyError for
+        a position that was not offered or is settled.
         """
         item = self._items[position]
         self._running -= 1

@@ -128,9 +128,10 @@ class _Lane:
         return 0.0 if is_last else self.acknowledged_at + ACKNOWLEDGE_SECONDS
 
     def offer(self, message: LogMessage) -> None:
-        """Add the message to the schedule, with its stored counts, which are used once. The deliveries of the
-        message are reported to a worker if the message has counts or the bucket is in trouble
-        (`troubled_messages` above 0).
+        """Add the message to the schedule. If a worker has stored delivery counts for the message, the counts are
+        moved into its `WorkItem`. If the message has stored counts or the bucket is in trouble (`troubled_messages`
+        above 0), a success of the message is reported to a worker too (`WorkItem.is_noted`). Failures are always
+        reported.
         """
         counts = self.stored_counts.pop(message.position, None)
         item = WorkItem(message, is_noted=counts is not None or self.troubled_messages > 0)
@@ -170,18 +171,21 @@ class KeyedWork(OneProcess, ClosesOnExit):
         dead_letters: LogClient | None = None,
         observer: WorkObserver | None = None,
     ) -> None:
-        """Call `handle` for each message on one of `threads` threads. `handle` is an ordinary function whose
-        work is done when it returns. After a crash some messages are processed twice.
+        """Prepare to call `handle` for each message of `consumer` on one of `threads` threads; `turn` begins the
+        work. `handle` is an ordinary function whose work is done when it returns. After a crash some messages are
+        processed twice.
 
-        With `held_limit` unsettled messages of a bucket, no further batch of the bucket is read; use the same
-        value in all consumers of a subscription. A failed message is retried after half to all of
-        `first_retry_seconds`; the delay doubles up to `longest_retry_seconds`.
+        While a bucket has `held_limit` unsettled messages, no further batch of the bucket is read. Use the same value
+        in all consumers of a subscription. A failed message is retried after half to all of `first_retry_seconds`;
+        the delay doubles with each failure, up to `longest_retry_seconds`.
 
-        With `dead_letters`, the client of the logs, a message that failed or killed its process
-        `max_deliveries` times is stored in the subscription's dead-letter log, and its key continues. Without
-        it, a failing message is retried forever, and a message during which `max_deliveries` processes died
-        is not begun again. `observer` is notified of the work on each message; `turn` and `close` raise the
-        first of its exceptions, which change nothing about the messages.
+        `dead_letters` is the client of the logs. If `dead_letters` is given, a message that failed or killed its
+        process `max_deliveries` times is stored in the subscription's dead-letter log, and its key continues. If
+        `dead_letters` is None, a failing message is retried forever, and a message during which `max_deliveries`
+        processes died is not begun again.
+
+        `observer` is notified of the work on each message. An exception of the observer changes nothing about the
+        messages; `turn` and `close` raise the first exception of the observer.
         """
         self._consumer = consumer
         self._threads, self._held_limit = threads, held_limit
@@ -219,12 +223,12 @@ class KeyedWork(OneProcess, ClosesOnExit):
             self.turn(LOOK_SECONDS)
 
     def turn(self, timeout_seconds: float) -> None:
-        """Do one cycle: receive, acknowledge done messages, release buckets, and begin messages on free
-        threads. If nothing was received, wait up to `timeout_seconds`, and at most LOOK_SECONDS, for more
-        work.
+        """Do one cycle: receive a batch, record the results of processed messages, acknowledge done messages, release
+        buckets that other consumers wait for, and begin messages on free threads. If no batch was received, wait for
+        more work, at most for `timeout_seconds` and at most for LOOK_SECONDS.
 
-        Raises the errors of `StreamConsumer.receive` and of `StreamConsumer.acknowledge`, InvalidInput after
-        `close`, the exception of a handler that is not an Exception, and the exceptions of the observer.
+        Raises the errors of `StreamConsumer.receive` and of `StreamConsumer.acknowledge`; InvalidInput after `close`;
+        an exception of a handler that is no Exception; and the exceptions of the observer.
         """
         self._demand_open()
         batch = self._consumer.receive(0.0)
@@ -239,14 +243,17 @@ class KeyedWork(OneProcess, ClosesOnExit):
             self._consumer.wait(min(timeout_seconds, due_seconds))
 
     def close(self, timeout_seconds: float | None = None) -> None:
-        """Begin no more messages, wait for those in progress, and acknowledge those that are done. Close the
-        consumer next, which does not leave while messages are being processed.
+        """Begin no more messages, wait for the messages in progress, and acknowledge the messages that are done.
+        Buckets that other consumers wait for are released. Close the consumer next; the consumer does not deregister
+        while messages are still being processed.
 
-        The call takes at most `timeout_seconds` (default: 30), but up to two seconds if that is shorter.
-        Messages that are still being processed then are not acknowledged, which is logged; they are delivered
-        again. Raises the exception of a handler that is not an Exception, the exceptions of the observer and
-        of `on_release`, and InvalidInput for a time below 0 or above a day. A fifth of the time, and at least
-        a second, is reserved for acknowledging, which also happens after an interruption.
+        The call takes at most `timeout_seconds` (default: 30), but may take two seconds if the limit is shorter. A
+        fifth of the time, and at least a second, is reserved for acknowledging, which also happens after an
+        interruption (KeyboardInterrupt). Messages that are still being processed after the time are not acknowledged,
+        which is logged, and are delivered again.
+
+        Raises an exception of a handler that is no Exception, the exceptions of the observer and of `on_release`, and
+        InvalidInput, before anything is closed, for a time below 0 or above a day.
         """
         timing = self._begin_close(timeout_seconds)
         try:
@@ -260,11 +267,13 @@ class KeyedWork(OneProcess, ClosesOnExit):
         return f"KeyedWork of {self._consumer.topic}"
 
     def _settle_until(self, deadline: float) -> None:
-        """End the pool, acknowledge done messages until `deadline` (`time.monotonic` seconds), release buckets that
-        other consumers wait for, and report to a worker the buckets that were closed without a crash
-        (`_report_closed`); wait for the reports until `deadline`. Log the number of messages still in progress,
-        which are not acknowledged. Raises the exception of a handler that is not an Exception, and then
-        acknowledges nothing; and the errors of `_maintain`.
+        """Finish the work when this object is closed: begin no more messages, acknowledge the messages that are done
+        until `deadline` (`time.monotonic` seconds), and release the buckets that other consumers wait for. Report to
+        a worker the buckets that were closed without a crash (`_report_closed`), and wait for the reports until
+        `deadline`. Messages that are still in progress are not acknowledged; their number is logged.
+
+        Raises an exception of a handler that is no Exception, and then acknowledges nothing, and the errors of
+        `_maintain`.
         """
         self._pool.shutdown(wait=False, cancel_futures=True)
         try:
@@ -278,8 +287,9 @@ class KeyedWork(OneProcess, ClosesOnExit):
             _log.warning("%d message(s) still in progress; they are delivered again", self._running)
 
     def _take(self, batch: Batch) -> None:
-        """Notify the observer of a received batch, and add the batch to the schedule of its bucket, created
-        if necessary, or to the messages that wait for the stored counts of the bucket.
+        """Notify the observer of a received batch. Add its messages to the schedule of the bucket, or, while a worker
+        has not yet answered with the stored delivery counts of the bucket, to the messages that wait for the answer.
+        The first batch of an ownership creates the bucket's lane, for which `_maintain` requests the counts.
         """
         attachment = cast(Attachment, batch.origin)
         lane = self._lanes.get(attachment)
@@ -323,11 +333,12 @@ class KeyedWork(OneProcess, ClosesOnExit):
         self._report(partial(self._on_opening, lane, answer))
 
     def _on_opening(self, lane: _Lane, answer: Opening | Exception) -> None:
-        """Record the worker's answer, put the bucket in trouble if too many processes in a row began to read it at the same message
-        (`Opening.is_troubled`), and schedule the messages that waited for the answer.
+        """Record a worker's answer about a bucket, and schedule the messages that waited for the answer. If too many
+        processes in a row began to read the bucket at the same message (`Opening.is_troubled`), the bucket is then in
+        trouble: its next messages are begun one at a time.
 
-        After an error, keep the error's text as a reason of the bucket (`no_answer_reason`), and have the query repeated after a growing
-        delay; the messages still wait.
+        `answer` is the error if the request failed. The error's text then becomes a reason of the bucket
+        (`no_answer_reason`), `_maintain` repeats the request after a growing delay, and the messages still wait.
         """
         if isinstance(answer, Exception):
             lane.no_answer_reason = f"cannot read the stored delivery counts: {answer}"
@@ -342,12 +353,13 @@ class KeyedWork(OneProcess, ClosesOnExit):
         lane.waiting = []
 
     def _conclude(self, lane: _Lane, item: WorkItem, outcome: Outcome) -> None:
-        """Record the outcome of a message that `_begin_messages` chose; call it once for each. A message that
-        is done or already in the dead-letter log is settled as soon as all earlier messages of the bucket are
-        done, and acknowledged later. Any other message is scheduled again after a delay, and its key waits
-        for it; a HELD message is not begun again.
+        """Record the outcome of a message that `_begin_messages` began. Must be called once for each such message,
+        also if the bucket was lost meanwhile.
 
-        A handler's exception that is not an Exception is raised after the message was scheduled. The bucket may have been lost.
+        A message that is done or stored in the dead-letter log is settled as soon as all earlier messages of the
+        bucket are done; `_maintain` acknowledges it later. Any other message is scheduled again after a delay, and
+        the later messages of its key wait; after HELD the message is not begun again. The exception of a BROKEN
+        outcome is raised, after the message was scheduled.
         """
         self._running -= 1
         self._is_exclusive = False
@@ -408,12 +420,13 @@ class KeyedWork(OneProcess, ClosesOnExit):
                 attachment.work = self._wait_reasons(lane)
 
     def _acknowledge(self, lane: _Lane, patience_seconds: float | None = None) -> None:
-        """Acknowledge the settled messages of the bucket, if there are any and the bucket is owned, and
-        notify the observer.
+        """Acknowledge the settled messages of the bucket, and notify the observer. Do nothing if no settled message
+        is left to acknowledge, or the bucket does not belong to this consumer. Dead letters among the acknowledged
+        messages are reported to a worker as ended, in a background thread.
 
-        Report the dead letters among them to a worker, in a background thread. Raises DataPlaneUnavailable
-        after `patience_seconds` (None: the patience of the consumer); the messages then stay to be
-        acknowledged. Also raises the errors of `on_release`.
+        Raises DataPlaneUnavailable if the log is out of reach for `patience_seconds` (None: the patience of the
+        consumer). After this error, or if the acknowledgement is refused, the messages stay settled and not
+        acknowledged. Also raises the errors of `on_release`, before the observer is notified.
         """
         upto = lane.schedule.settled
         if upto is None or not lane.is_behind or not self._consumer.owns(lane.batch):
@@ -492,8 +505,9 @@ class KeyedWork(OneProcess, ClosesOnExit):
         self._report(partial(self._conclude, lane, item, self._handling.run(batch, owned, item)))
 
     def _due_at(self) -> float:
-        """Return the time of the next acknowledgement, request for stored counts, or retry if a thread is
-        free, in `time.monotonic` seconds; infinity if there is none.
+        """Return the time, in `time.monotonic` seconds, of the next work without a signal: the next acknowledgement
+        or the next request for stored counts of a bucket, or, if a thread is free, the next retry of a message.
+        Infinity if no such work is planned.
         """
         times = [lane.acknowledge_at() for lane in self._turns]
         times += [lane.ask_at for lane in self._turns if lane.ask_at is not None]
@@ -502,8 +516,9 @@ class KeyedWork(OneProcess, ClosesOnExit):
         return min(times, default=float("inf"))
 
     def _wait_reasons(self, lane: _Lane) -> str | None:
-        """Return why messages of the bucket wait, for `why()`: the limit (if the schedule is full), up to
-        `_MAX_NAMED` failing messages, trouble, or missing counts. None if they only wait for their turn.
+        """Return the reasons why messages of the bucket wait, joined by `; `, for `why()`: the limit of unsettled
+        messages if it is reached, up to `_MAX_NAMED` failing messages, the trouble of the bucket, and stored counts
+        that no worker has returned. Return None if no such reason applies, so that messages only wait for their turn.
         """
         reasons = [_hold_reason(item) for item in itertools.islice(lane.schedule.failing, _MAX_NAMED)]
         if lane.schedule.is_full:
@@ -520,7 +535,9 @@ class KeyedWork(OneProcess, ClosesOnExit):
 
 
 def _hold_reason(item: WorkItem) -> str:
-    """Return the text for `why()` about a failing message that holds its key: key, time, delivery and error."""
+    """Return the text for `why()` about a failing message: its key, which is held, the time of its first failure, the
+    number of the delivery, and the error.
+    """
     key, since = item.message.key, item.failing_since
     subject = "a message without a key" if key is None else f"key {shown(key.decode(errors='replace'))}"
     start = "" if since is None else f" since {since.isoformat(timespec='seconds')}"

@@ -47,10 +47,12 @@ class LaneTable:
         return iter(self._lanes.values())
 
     def put(self, payload: bytes, key: str | bytes | None, metadata: Metadata | None) -> SendLane:
-        """Append the message to the lane of its key, or without a key to the next lane in rotation, under the
-        layout of `snapshot`. Return the lane. Counts the key's hash, or a message without a key, if key
-        counts are on; a message that is routed again is counted again. Raises InvalidInput, and appends
-        nothing, for a key without a UTF-8 form.
+        """Append the message to a lane under the layout of `snapshot`, and return the lane, which is created if
+        necessary. A message with a key goes to the lane of the key; a message without a key goes to the next lane in
+        rotation. If key counts are on, the hash of the key, or a message without a key, is counted; a message that is
+        routed again is counted again.
+
+        Raises InvalidInput, and appends nothing, for a key without a UTF-8 form.
         """
         if key is None:
             segment, bucket_hash = self._next_place()
@@ -73,10 +75,12 @@ class LaneTable:
         return [lane for lane in self if lane.segment_id not in active]
 
     def adopt(self, snapshot: TopicSnapshot, active: Collection[int]) -> list[WaitingMessage]:
-        """Use a newer layout, whose active segments have the ids `active`. Remove the lanes of all other
-        segments, and return the messages that wait in them, lane by lane, each lane from its oldest message
-        on; so messages of one key keep their order. None of these lanes may have a batch in doubt, which
-        would be lost.
+        """Use the newer layout `snapshot`, whose active segments have the ids `active`. Remove the lanes of all other
+        segments, and return the messages that wait in the removed lanes, which the caller must route again. The
+        messages are in the order of the lanes, and within each lane from the oldest on, so messages of one key keep
+        their order.
+
+        No removed lane may have a batch in doubt (`SendLane.in_doubt`), because the batch would be lost.
         """
         removed = [place for place in self._lanes if place[0] not in active]
         unrouted = [message for place in removed for message in self._lanes.pop(place).waiting]
@@ -85,9 +89,9 @@ class LaneTable:
         return unrouted
 
     def _route(self, key: str | bytes) -> tuple[SendLane, bytes, int, int]:
-        """Return the lane of a key, the key's bytes, its bucket hash and its segment hash, and cache them.
-
-        A full cache is cleared first. Raises InvalidInput for a key without a UTF-8 form.
+        """Return the lane of a key, the key as bytes, its bucket hash and its segment hash, and store them in the
+        cache for later calls of `put`. The lane is created if necessary. A cache with MOST_ROUTES keys is cleared
+        first. Raises InvalidInput for a key without a UTF-8 form.
         """
         coded = key_bytes(key)
         hashes = key_hash(coded)

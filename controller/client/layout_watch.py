@@ -38,11 +38,13 @@ class LayoutWatch:
         return self._changed.is_set()
 
     def refresh_if_changed(self) -> bool:
-        """Read the topic into `snapshot` if a change was notified or `look_again` was called since the last
-        read, and at the first call. Return True if the topic was read, even if its layout is the same.
+        """Read the topic, store the result as `snapshot`, and return True, even if the layout is the same. The topic
+        is read at the first call, and if a change was notified or `look_again` was called since the last read.
+        Otherwise return False without reading.
 
-        Raises the errors of `LayoutSource.topic`, such as TopicNotFound, and TopicNotFound also if another
-        topic has the name. After an error, `snapshot` is unchanged, and the next call reads again.
+        Raises the errors of `LayoutSource.topic`, such as TopicNotFound, TopicNotLive and StoreUnavailable, and
+        TopicNotFound if the topic was deleted and another topic has its name. After an error, `snapshot` is
+        unchanged, and the next call reads again.
         """
         if not self._changed.is_set():
             return False

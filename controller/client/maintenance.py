@@ -43,8 +43,9 @@ class MaintenanceThread:
         self._has_signal.set()
 
     def stop(self) -> None:
-        """End the thread, and return when the current work has ended. Idempotent; may be called before
-        `start`, and by a thread that holds `turn`, but not by `maintain`.
+        """End the thread, and return when a call of `maintain` that is in progress has ended. Nothing is called
+        afterwards. Idempotent. `stop` may be called before `start`, and by a thread that holds `turn`, but not by
+        `maintain`.
         """
         self._is_stopping = True
         self._has_signal.set()

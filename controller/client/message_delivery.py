@@ -90,16 +90,15 @@ class Handling:
         self._observer, self._limit, self._dead_letters = observer, limit, dead_letters
 
     def run(self, batch: Batch, owned: OwnedBucket, item: WorkItem) -> Outcome:
-        """Deliver the message once, and return the outcome: DONE if the handler returned; FAILED if it raised
-        an Exception or returned unfinished work such as a coroutine; BROKEN after any other exception, such
-        as SystemExit. Raises nothing. PUT_OFF, without a delivery, if the report
-        before the handler fails, or if the consumer was paused or may have lost the bucket since the message
-        was chosen.
+        """Deliver the message once, and return the outcome. Raises nothing. DONE: the handler returned. FAILED: the
+        handler raised an Exception, or returned unfinished work such as a coroutine. BROKEN: any other exception,
+        such as SystemExit, which the outcome contains. PUT_OFF: the handler was not called, because the report of the
+        beginning failed, or because the consumer was paused or may have lost the bucket since the message was chosen.
 
-        A message that has reached the limit before is not delivered, and like a message that fails with its
-        last delivery it is stored as a dead letter, with the outcome of `_store_dead_letter`. Without a
-        dead-letter log such a message is HELD. A failure is always reported to a worker. If `item.is_noted`,
-        a success is reported too, and with `item.is_alone` also the beginning.
+        A message that has reached the delivery limit is not delivered. That message, and a message that reaches the
+        limit by failing, is stored as a dead letter (`_store_dead_letter`: PARKED, STUCK or PUT_OFF); without a
+        dead-letter log its outcome is HELD. A failure is always reported to a worker. If `item.is_noted`, a success
+        is reported too. If also `item.is_alone`, the beginning is reported before the handler is called.
         """
         try:
             if self._limit.is_reached(item):
@@ -116,13 +115,13 @@ class Handling:
             return Outcome(End.BROKEN, one_line(error), error)
 
     def _handled(self, batch: Batch, owned: OwnedBucket, item: WorkItem) -> Outcome:
-        """Count the delivery in `item`, call the handler with the message, which contains the count, notify
-        the observer, and return the outcome: DONE, FAILED, or that of `_store_dead_letter`. If
-        `item.is_noted`, a success is reported to a worker.
+        """Call the handler with the message, and return DONE, FAILED, or the result of `_store_dead_letter`. Before
+        the call the delivery is counted in `item.deliveries`, which the handler finds in the message, and the
+        observer is notified, as after the call. After DONE, the success is reported to a worker if `item.is_noted`.
 
-        After an Exception of the handler, or if the handler returned unfinished work, note the error in
-        `item`, report the failure to a worker, and store the message as a dead letter if this was its last
-        delivery (`delivery_limit`). A report that fails is given up after `_NOTING_SECONDS`. Raises any other
+        After an Exception of the handler, or if the handler returned unfinished work, the error is stored in
+        `item.error`, and the failure is reported to a worker. The message is stored as a dead letter if it has then
+        reached the delivery limit. A report that fails is given up after `_NOTING_SECONDS`. Raises any other
         exception of the handler.
         """
         item.deliveries += 1
@@ -145,11 +144,12 @@ class Handling:
         return Outcome(End.DONE)
 
     def _store_dead_letter(self, batch: Batch, item: WorkItem) -> Outcome:
-        """Store the message in the dead-letter log, log that, notify the observer, and return PARKED. The
-        caller acknowledges the message afterwards.
+        """Store the message in the dead-letter log, log a warning, notify the observer that the message has ended,
+        and return PARKED. The message is not acknowledged yet; the caller does that.
 
-        Return HELD without a dead-letter log, PUT_OFF if the bucket may belong to another consumer, and STUCK
-        after a CleaveError of the dead-letter log, when the message may be stored nevertheless.
+        Return HELD if there is no dead-letter log, and PUT_OFF if the bucket may belong to another consumer; nothing
+        is stored in both cases. Return STUCK after a CleaveError of the dead-letter log; the message may be stored
+        nevertheless, and is stored again by the next attempt. Raises any other exception.
         """
         if self._dead_letters is None:
             reason = f"{item.error}; {item.deaths} processes died, so the message is not begun again; configure a dead-letter log to store it"

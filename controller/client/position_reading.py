@@ -54,17 +54,18 @@ def read_on(
     *,
     is_sealed: bool,
 ) -> Reading | None:
-    """Return the next messages of the segment, at most `limit` and perhaps none, with the information if the
-    segment is read to its end. Return None if this call began a query of the log in a background thread,
-    whose result a later call returns, or if the log is out of reach (DataPlaneUnavailable) and its reader is
-    therefore reopened.
+    """Return the next messages of the segment, at most `limit` and perhaps none, and whether the segment is read to
+    its end. Return None if this call began a query of the log in a background thread; a later call returns the result
+    of the query. Also return None if the log is out of reach (DataPlaneUnavailable); its reader is then closed and
+    reopened after a delay.
 
-    Waits for a query that is in progress (`ReaderSlot.is_queried`). If only the query for the log's end
-    failed, a reading without messages is returned, and the error is recorded in `segment_reader` for a retry;
-    any other result clears the recorded error, and resets the delays of retries. Messages also clear the
-    setback. `is_sealed` is True if the consumer knows that the log is complete; otherwise the end is never
-    reported. A log is sealed before its children are known, and its end counts only when they are. Raises
-    DataGone, and other errors of the reader.
+    `is_sealed` is True if the consumer knows that the log is complete; otherwise the end is never reported. A log is
+    sealed before its children are known, and its end counts only when the children are known. If a query is in
+    progress (`ReaderSlot.is_queried`), the call waits for its end.
+
+    If only the query for the end failed, the result has no messages, and the error is recorded in `segment_reader`
+    for a retry. Any other result clears the recorded error, and resets the delays of retries. Messages also clear the
+    setback. Raises DataGone, and the other errors of the reader.
     """
     try:
         result: Reading | None = segment_reader.take_result()
@@ -94,10 +95,13 @@ def _read_or_ask(
     *,
     is_sealed: bool,
 ) -> Reading | None:
-    """Return the next messages of the segment, at most `limit`; none, without an end, if the segment is not
-    sealed and has none at present. Begin a query in a background thread, whose result is a `Reading`, and
-    return None if the read may block, or if a sealed segment has no message and may be at its end. Raises the
-    errors of `PositionReader.read`.
+    """Read the next messages of the segment, at most `limit`, and return them. If the read may block, begin instead a
+    query in a background thread that reads, and return None. If a segment with `is_sealed` has no next message, begin
+    a query whether the log is at its end, and return None. If a segment without `is_sealed` has no next message, the
+    result has no messages and no end.
+
+    The result of the query is a `Reading`, which `take_result` of `segment_reader` returns. Raises the errors of
+    `PositionReader.read`.
     """
     segment_reader.signal.clear()
     is_far = reader.may_wait()

@@ -57,8 +57,8 @@ _METADATA = (Metadata, type(None))
 
 
 def _refusal(payload: object, key: object, metadata: object) -> InvalidInput:
-    """Return the error for the first argument of a wrong type; if all types are right, the error for a
-    payload that is too long.
+    """Return the error for a refused `send`: for the first argument of a wrong type, otherwise for a payload that is
+    too long. The caller has found that one of the two applies.
     """
     if not isinstance(payload, bytes):
         return InvalidInput(
@@ -110,21 +110,24 @@ class Producer(OneProcess, StoresOnExit):
         key_counts_seconds: float | None = None,
         on_stored: Callable[[Sequence[OutgoingMessage]], None] = lambda _messages: None,
     ) -> None:
-        """Create the producer, and start to follow the layout. `name` begins the producer's id; producers may
-        have the same name.
+        """Create the producer, and start to follow the layout of the topic. `name` begins the producer's id;
+        producers may have the same name. A lane holds the messages of one entry bucket, or on the embedded data plane
+        of one segment, that are not sent yet.
 
-        Without `flush`, the messages of a lane (of a bucket, or on the embedded logs of a segment) are sent
-        when they are `batch_messages` or `batch_bytes`, or when the oldest has waited for
-        `batch_delay_seconds` (None: no such limit). `send` blocks while `max_pending_messages` are pending,
-        and then smaller batches are sent too. `send_timeout_seconds` bounds how long a batch is retried, and
-        how long `send` and `flush` wait for a layout, before they raise.
+        Without `flush`, a lane sends a batch as soon as it holds `batch_messages` messages or `batch_bytes` bytes, or
+        when its oldest message has waited for `batch_delay_seconds` (None: no such limit). While
+        `max_pending_messages` are pending, `send` blocks, and smaller batches are sent too. `send_timeout_seconds`
+        bounds how long a batch is retried, and how long `send` and `flush` wait for a layout, before they raise an
+        error.
 
-        With `key_counts_seconds` the producer counts the hashes of its keys, and sends the counts this often,
-        so that segments are split where the load is; `source` must then be an HttpSource. `on_stored` is
-        called with the messages that the data plane has acknowledged, in the order of each key. The calls
-        come one after the other from the producer's threads, and must not wait for this producer; an
-        exception is raised by the next call of `send` or `flush`. Raises TopicNotFound, TopicNotLive,
-        StoreUnavailable (not retried); InvalidInput for an invalid name, delay or source.
+        With `key_counts_seconds` the producer counts the hashes of its keys, and sends the counts at this interval,
+        so that segments are split where the load is; `source` must then be an HttpSource. `on_stored` is called with
+        the messages that the data plane has acknowledged, in the order of each key. The calls come one after the
+        other from the producer's threads, and must not wait for this producer. The next call of `send` or `flush`
+        raises an exception of `on_stored`.
+
+        Raises TopicNotFound, TopicNotLive and StoreUnavailable, all without a retry, and InvalidInput for an invalid
+        name, delay or source.
         """
         self._batch_messages, self._batch_bytes = batch_messages, batch_bytes
         self._max_pending = max_pending_messages
@@ -179,15 +182,17 @@ class Producer(OneProcess, StoresOnExit):
         return self._pending
 
     def send(self, payload: bytes, key: str | bytes | None = None, metadata: Metadata | None = None) -> None:
-        """Queue a message, and begin to send full batches. Blocks while too many messages are pending, and
-        while a changed layout is read.
+        """Queue a message, and begin to send full batches in the background. The call blocks while
+        `max_pending_messages` or more are pending, and while a changed layout is read. Messages without a key go to
+        the active segments in rotation.
 
-        Messages without a key go to the active segments in rotation. Raises, like `flush`, the error that has
-        blocked earlier messages for longer than the timeout, and at once an error that is not retried. After
-        these errors every message stays queued, including this one. Raises InvalidInput, and does not queue
-        the message, for an argument of a wrong type, a key without a UTF-8 form, or a payload of more than
-        MAX_MESSAGE_BYTES. Raises Terminal, and does not queue the message, after `close`; if another thread
-        closes the producer during the call, Terminal gives the number of dropped messages.
+        Raises the errors of `flush`, for earlier messages too: an error that is retried, once it has lasted for
+        `send_timeout_seconds`, and any other error at once. After these errors all messages stay queued, including
+        this message, so do not send it again.
+
+        Raises InvalidInput, and does not queue the message, for an argument of a wrong type, a key without a UTF-8
+        form, or a payload of more than MAX_MESSAGE_BYTES. Raises Terminal, and does not queue the message, after
+        `close`. If another thread closes the producer during the call, Terminal gives the number of dropped messages.
         """
         is_bytes, is_right = isinstance(payload, bytes), isinstance(metadata, _METADATA)
         if not is_bytes or len(payload) > MAX_MESSAGE_BYTES or not is_right or not isinstance(key, _KEYS):
@@ -226,27 +231,30 @@ class Producer(OneProcess, StoresOnExit):
             self._work_until(lambda: self._pending < self._max_pending, sends_all=False)
 
     def flush(self) -> None:
-        """Return when all messages are stored.
+        """Send all messages, and return when the data plane has stored them; return at once if no message is pending.
 
-        Raises the error that persists after `send_timeout_seconds`: SegmentTerminated if no successor of a
-        fenced segment was published, or a missing log was not created again; DataPlaneUnavailable;
-        StoreUnavailable. Raises at once an error that is not retried: TopicNotFound if the topic was deleted,
-        Terminal for another refusal, or an exception of `on_stored`. Call it again to continue. Raises
-        Terminal if the producer is closed with pending messages, and gives their number.
+        Raises an error that has lasted for `send_timeout_seconds`: SegmentTerminated if no successor of a fenced
+        segment was published or a missing log was not created again; DataPlaneUnavailable; StoreUnavailable. Raises
+        any other error at once: TopicNotFound if the topic was deleted, Terminal for an error by which the data plane
+        or a worker refuses the messages, or an exception of `on_stored`. After these errors the messages stay queued,
+        and another call of `flush` continues with the full time. If the producer is closed while messages are
+        pending, raises Terminal with their number.
         """
         self._store_until(lambda: self._pending == 0)
 
     def close(self, *, flush: bool = True) -> None:
-        """Store pending messages, as `flush` does, and end. With `flush=False` pending messages are dropped.
+        """Store the pending messages, as `flush` does, and end the producer's threads. If `flush` is False, or if
+        storing fails, the messages that are still pending are dropped. The call waits for the responses of batches in
+        flight, each for as long as a call may take. For any thread; a call after the end does nothing.
 
-        Waits for the responses of batches in flight, each for as long as a call may take. For any thread; a
-        call after the end does nothing. Raises Terminal if messages could not be stored, with their number
-        and the reason, and an exception of `on_stored` that no call has raised yet if all were stored. If
-        another thread is in `flush`, in a `close` that stores messages, or in a `send` that waits for room,
-        this call stores no pending messages and raises nothing: that call is ended, and raises Terminal with
-        the number of dropped messages, if any. The same applies to a call that a signal handler interrupts
-        with this method; the interrupted call then ends the producer, because batches in flight may wait for
-        it.
+        Raises Terminal if messages could not be stored, with their number and the reason. If all messages are stored,
+        raises an exception of `on_stored` that no call has raised yet. With `flush=False` nothing is raised.
+
+        If another thread is in `flush`, in a `close` that stores messages, or in a `send` that waits for room, this
+        call stores nothing and raises nothing. The call of the other thread is ended, and raises Terminal with the
+        number of dropped messages, if there are any. The same applies if a signal handler calls `close` during
+        another call of the producer in the same thread. The interrupted call then ends the threads, because batches
+        in flight may wait for the interrupted call.
         """
         stores = (
             flush and not self._takes_nothing and not self._storing_threads and not self._is_interrupted()
@@ -311,8 +319,9 @@ class Producer(OneProcess, StoresOnExit):
 
     @contextmanager
     def _busy(self) -> Iterator[None]:
-        """Mark the calling thread as being in a call until the end of the block. A call of a signal handler
-        leaves the mark of the interrupted call.
+        """Mark the calling thread as being in a call of the producer (`_busy_threads`) until the end of the block. If
+        the thread is marked already, because a signal handler interrupted another call, the mark stays until that
+        call ends.
         """
         thread = threading.get_ident()
         is_nested = thread in self._busy_threads
@@ -338,10 +347,10 @@ class Producer(OneProcess, StoresOnExit):
             self._routing.watch.close()
 
     def _refuse_to_send(self) -> None:
-        """Raise Terminal, because `close` was called, or because the producer belongs to another process. If
-        `close` no longer stores messages, first end the producer's threads, which waits for the batches in
-        flight. A signal handler that interrupts a call of the producer does neither; the interrupted call does
-        both.
+        """Raise Terminal for a `send` after `close`, or in a process that did not create the producer. If no further
+        batch may begin (`_is_closing`), first end the producer's threads, which waits for the batches in flight.
+        Inside a signal handler that interrupts a call of the producer, the threads are not ended here: the
+        interrupted call ends them.
         """
         self._demand_maker()
         if self._is_closing:
@@ -349,8 +358,9 @@ class Producer(OneProcess, StoresOnExit):
         raise self._closed()
 
     def _closed(self, error: Exception | None = None) -> Terminal:
-        """Return the error of a call during or after `close`. Once `close` no longer stores messages, the
-        error gives the number of dropped messages, if there are any, and their cause `error`.
+        """Return, without raising it, the Terminal of a call during or after `close`. If no further batch may begin
+        (`_is_closing`), the message gives the number of dropped messages, if there are any, and `error`, the reason
+        why they were not stored.
         """
         name = f"the producer of {self._lanes.snapshot.name}"
         if not self._is_closing:
@@ -366,11 +376,11 @@ class Producer(OneProcess, StoresOnExit):
             raise self._closed()
 
     def _work_until(self, is_done: Callable[[], bool], *, sends_all: bool) -> None:
-        """Route and send until `is_done` returns True. A batch that is not full is sent only if `sends_all`
-        is True, or while no batch is in flight.
+        """Route and send messages until `is_done` returns True, which is called with the lock held. If `sends_all` is
+        False, a batch that is not full is sent only while no batch is in flight.
 
-        If the producer is closed meanwhile, end its threads, and raise Terminal if messages were dropped.
-        Raises the errors of `_send_until`.
+        If the producer is closed by then, end its threads, which waits for the batches in flight, and raise Terminal
+        if messages were dropped. Raises the errors of `_send_until`.
         """
         thread = threading.get_ident()
         self._storing_threads.add(thread)
@@ -485,12 +495,13 @@ class Producer(OneProcess, StoresOnExit):
         return len(lane.waiting) >= self._batch_messages or lane.waiting_bytes >= self._batch_bytes
 
     def _start(self, lane: SendLane) -> None:
-        """Begin to send the next batch, and await the response in a background thread: the batch in doubt, or
-        otherwise a waiting batch, which is then in doubt, if its segment is not fenced. Without an eager log
-        client, the background thread sends too. The caller holds the producer's lock.
+        """Begin to send the lane's batch in doubt again; if there is no batch in doubt, take the next batch from the
+        waiting messages, which is then in doubt. A thread of the producer waits for the response (`_send_batch`). If
+        the log client can send at once (`_begin_append`), the batch is sent in the calling thread; otherwise that
+        thread of the producer sends the batch too. The caller holds the producer's lock.
 
-        Does nothing while the lane is sending, waits for its next try or has no message, or the producer
-        closes.
+        Does nothing while the lane is sending or waits for its next try, if the lane has no message, if there is no
+        batch in doubt and the segment is fenced, and once the producer is closing.
         """
         if lane.is_sending or lane.next_try_at > time.monotonic() or self._is_closing:
             return
@@ -514,9 +525,9 @@ class Producer(OneProcess, StoresOnExit):
             lane.is_sending = False
 
     def _begin_append(self, lane: SendLane) -> Callable[[], int] | None:
-        """Send the batch in this thread, and return the function that waits for the response. None if the log
-        client is not eager, cannot send the batch at once, or refuses the batch; `append` then sends the
-        batch, or raises the error.
+        """Send the lane's batch in doubt in this thread, and return the function that waits for the response and
+        returns the number of stored messages. Return None if the log client is not eager, cannot send the batch at
+        once, or raises a CleaveError; the caller then calls `append`, which sends the batch or raises the error.
 
         Sending in this thread is cheaper, because threads would compete for the interpreter.
         """
@@ -531,12 +542,14 @@ class Producer(OneProcess, StoresOnExit):
             return None
 
     def _send_batch(self, lane: SendLane, batch: list[OutgoingMessage], append: Callable[[], int]) -> None:
-        """Send a batch or await its response, record the result, and start the next batch if it is full.
+        """Call `append`, which sends the batch or only waits for its response and returns the number of stored
+        messages; record the result in the lane; wake the waiting calls; and begin the lane's next batch if a full
+        batch waits. Runs in a background thread. Raises nothing.
 
-        Runs in a background thread. A log that is terminated, or missing for an inactive segment, has stored
-        nothing (`_settle`); a missing log of an active segment is awaited. Other errors, InvalidInput as
-        Terminal, are recorded by `SendLane.fail`, for the application's next call, and the batch stays in
-        doubt.
+        A terminated log, and a missing log of a segment that is not active, has stored nothing of the batch
+        (`_settle`). If the log of an active segment is missing, the batch stays in doubt until the log is created
+        again (`SuccessorRouting.await_log`). After any other error the batch stays in doubt too, and `SendLane.fail`
+        records the error, InvalidInput as Terminal, for the application's next call.
         """
         stored, is_missing = 0, False
         failure: Exception | None = None
@@ -567,14 +580,17 @@ class Producer(OneProcess, StoresOnExit):
             self._delayed.notify()
 
     def _settle(self, lane: SendLane, batch: list[OutgoingMessage], stored: int) -> None:
-        """Record that the first `stored` messages of the batch are stored, and call `on_stored` with them,
-        unless there are none. Clear the failures of the lane.
+        """Record that the log has stored the first `stored` messages of the batch, and call `on_stored` with these
+        messages, unless there are none. The batch is no longer in doubt, and the failures of the lane are cleared.
+        The caller holds the producer's lock.
 
-        The log stores no other message of the batch: the others wait again, before all others of the lane,
-        and the segment counts as fenced. The layout is read again, unless a layout without the segment is
-        known. If all messages are stored, the segment is no longer fenced for a missing log. An exception of
-        `on_stored` becomes the error of the lane, which the next call of the application raises; the messages
-        count as stored. The caller holds the producer's lock.
+        If messages of the batch were not stored, the log refuses messages: the rest of the batch returns to the front
+        of the lane, and the segment counts as fenced. The layout is then read again, unless a layout without the
+        segment is known. If all messages are stored, a segment that was fenced because of a missing log is no longer
+        fenced.
+
+        An exception of `on_stored` becomes the error of the lane, which the application's next call raises; the
+        messages count as stored.
         """
         lane.in_doubt = None
         lane.forget_failures()

@@ -93,11 +93,11 @@ class _SegmentBuffer:
             return may_be_drained and not self._waiting and not self._in_hand and self._reader.is_drained()
 
     def next(self) -> LogMessage | None:
-        """Return the next message, or None if there is none at present. The message then counts as delivered
-        (`in_hand`).
+        """Return the next message, which then counts as delivered (`in_hand`), or None if there is none at present.
+        If no message is buffered, the call reads from the log, at most `limit` messages, and may block (`may_wait`).
 
-        Reads more messages if none are buffered. Raises the errors of `QueueReader.read`, and LostRace if
-        buffered messages may belong to another consumer.
+        Raises the errors of `QueueReader.read`, and LostRace if buffered messages may belong to another consumer; the
+        attachment must then be closed.
         """
         with self._lock:
             if self._waiting and not self._reader.is_current:
@@ -214,13 +214,16 @@ class QueueConsumer(OneProcess, ClosesOnExit):
         queue_messages: int = 100,
         patience_seconds: float = 30.0,
     ) -> None:
-        """Request the segments that the subscription reads, and follow them; `receive` opens the logs. `name`
-        is for people who inspect the data plane; several consumers may have the same name.
+        """Request the segments that the subscription reads, and start to follow them; `receive` opens the logs.
+        `name` is for people who inspect the data plane, and several consumers may have the same name.
 
-        `queue_messages` is the largest number of buffered messages of each segment; a small number divides
-        long work more evenly. `patience_seconds` bounds how long the constructor waits for a worker, and how
-        long a later call is retried while the data plane is out of reach. Raises NotFound, TopicNotLive,
-        StoreUnavailable; Conflict if the subscription is not a queue; InvalidInput for an invalid name.
+        `queue_messages` is the largest number of messages of each segment that are buffered here; a small number
+        divides long work more evenly among the consumers. `patience_seconds` bounds how long the constructor waits
+        for a worker, and how long a later call is retried while the data plane is out of reach.
+
+        Raises NotFound for a missing topic or subscription; TopicNotLive; StoreUnavailable; Conflict if the
+        subscription is not a queue; InvalidInput for an invalid name; or another error by which a worker refuses the
+        request.
         """
         self._logs, self._subscription, self.name = logs, subscription, demand_name("consumer", name)
         self._servers, self._lag_path = servers, lag_path(topic, subscription)
@@ -269,10 +272,11 @@ class QueueConsumer(OneProcess, ClosesOnExit):
         )
 
     def receive_many(self, most: int, timeout_seconds: float) -> Sequence[QueuedMessage]:
-        """Return up to `most` messages: wait for the first message as `receive` does, and add the messages
-        that are available at once. Empty if there are none. Raises the errors of `receive` while it waits for
-        the first message; after an error behind the first, the received messages are returned, and a later
-        call raises the error if it persists.
+        """Return up to `most` messages: wait for the first message, up to `timeout_seconds`, and add the messages
+        that are available at once. The result is empty if no message arrives in that time.
+
+        Raises the errors of `receive` while the call waits for the first message. After an error behind the first
+        message, the messages before the error are returned, and a later call raises the error if it persists.
         """
         messages: list[QueuedMessage] = []
         while len(messages) < most:
@@ -288,11 +292,14 @@ class QueueConsumer(OneProcess, ClosesOnExit):
         return messages
 
     def acknowledge(self, *messages: QueuedMessage) -> bool:
-        """Acknowledge these messages. Return False if one of them may be delivered again, here or to another
-        consumer: the reader lost its messages because it was disconnected, or a seek moved the subscription.
+        """Acknowledge these messages, which may come from several segments. Return True if all of them are
+        acknowledged; without messages the result is True. Return False if at least one message may be delivered
+        again, here or to another consumer: the reader lost its messages because it was disconnected, or a seek moved
+        the subscription. The other messages are acknowledged.
 
-        Raises DataPlaneUnavailable if the result is unknown after `patience_seconds`; call it again. Raises
-        InvalidInput for a message of a consumer of another kind.
+        Raises DataPlaneUnavailable if the result is unknown after `patience_seconds`. Some of the messages may then
+        be acknowledged; call the method again with all of them. Raises InvalidInput, and acknowledges nothing, for a
+        message of a consumer of another kind.
         """
         by_buffer: dict[_SegmentBuffer, list[Position]] = {}
         for message in messages:
@@ -345,15 +352,19 @@ class QueueConsumer(OneProcess, ClosesOnExit):
         self._wakeup.set()
 
     def close(self, timeout_seconds: float | None = None, *, leave: bool = True) -> None:  # noqa: ARG002
-        """Leave the queue, within `timeout_seconds` (default: 30). A limit below 10 seconds may be exceeded
-        by a second, and the call may always take 3 seconds. Readers that are not closed by then are closed in
-        the background, which is logged. Raises InvalidInput for a time below 0 or above a day.
+        """Leave the queue. Buffered messages are returned for other consumers, and messages that are not settled
+        (acknowledged or returned) are delivered again. Afterwards `receive` raises InvalidInput.
 
-        Other threads have four fifths of `timeout_seconds`, and at least a second, to settle received
-        messages, or no time if it is not given; unsettled messages are then delivered again. The rest, at
-        least a second, is for returning buffered messages, which also happens after an interruption. A
-        consumer that comes back keeps nothing: `leave` has no effect, and exists so that consumers of all
-        kinds are closed in the same way.
+        If `timeout_seconds` is given, the call first waits until other threads have settled the received messages, at
+        most for four fifths of the time, and at least a second; if it is None, the call does not wait for other
+        threads. The rest of the time, at least a second, is for returning buffered messages, which also happens after
+        an interruption (KeyboardInterrupt). The default of the whole time is 30 seconds. A limit below 10 seconds may
+        be exceeded by a second, and the call may always take 3 seconds. Readers that are not closed by then are
+        closed in the background, which is logged.
+
+        `leave` has no effect, because a consumer that comes back keeps nothing; the parameter exists so that
+        consumers of all kinds are closed in the same way. Raises InvalidInput, and closes nothing, for a time below 0
+        or above a day.
         """
         timing = self._begin_close(timeout_seconds)
         self._is_paused = True
@@ -427,9 +438,11 @@ class QueueConsumer(OneProcess, ClosesOnExit):
             )
 
     def _poll_or_raise(self) -> QueuedMessage | None:
-        """Return the next message, None if there is none at present or the consumer is paused. If there is none,
-        raise the error of a log that was out of reach at the last attempt, or that can never be read, but not
-        while paused.
+        """Return the next message (`_poll`), or None if no segment has a message at present. While the consumer is
+        paused, nothing is read, and the result is None.
+
+        If there is no message, raise the error of a log that was out of reach at the last attempt or that can never
+        be read (`SegmentReaders.demand_reached`). Raises the errors of `_poll`.
         """
         if self._is_paused:
             return None  # no attempt is made, so an earlier error says nothing about the present
@@ -439,9 +452,9 @@ class QueueConsumer(OneProcess, ClosesOnExit):
         return message
 
     def _poll(self) -> QueuedMessage | None:
-        """Run one poll: begin to open the readers that are due, and return a message of the next segment, in
-        rotation, that has a message. Return None if no segment has one at present. Every LOOK_SECONDS all
-        logs are checked, even without a notification. Raises the errors of `_take`.
+        """Begin to open the readers that are due, and return a message of the next segment, in rotation, that has a
+        message. Return None if no segment has a message at present. Every LOOK_SECONDS all logs are read, even
+        without a notification. Raises the errors of `_take`.
         """
         self._readers.signal_all_if_due()
         self._readers.open_due()
@@ -454,13 +467,13 @@ class QueueConsumer(OneProcess, ClosesOnExit):
     def _take(
         self, segment_reader: SegmentReader[_SegmentBuffer], segment_buffer: _SegmentBuffer
     ) -> LogMessage | None:
-        """Return the next message of the segment; None if there is none at present. If no message is buffered
-        or can be read without blocking, begin a query in a background thread (`_ask`); a later call returns
-        its result.
+        """Return the next message of the segment, or None if there is none at present. If no message is buffered or
+        can be read without blocking, begin a query in a background thread (`_ask`) and return None; a later call uses
+        its result. If the result is that the segment is drained, report that to a worker.
 
-        If the segment is drained, report that to a worker. A lost attachment (LostRace, NotFound, FencedOut)
-        is opened again, and DataPlaneUnavailable is recorded for a later retry; other errors of the log are
-        raised.
+        After LostRace, NotFound or FencedOut the attachment is lost: its reader is closed and opened again after a
+        delay. DataPlaneUnavailable is recorded, and the segment is read again later. None is returned in these cases.
+        Other errors of the log are raised.
         """
         try:
             if segment_buffer.is_lost:
@@ -492,11 +505,12 @@ class QueueConsumer(OneProcess, ClosesOnExit):
         return None
 
     def _ask(self, segment_reader: SegmentReader[_SegmentBuffer], segment_buffer: _SegmentBuffer) -> None:
-        """Query the log in a background thread: for messages if none are buffered and the read may block, and
-        whether a sealed segment is drained, unless that was reported in the last `REPEAT_REPORT_SECONDS`.
-        Note the `as_of` of the present segment list, with which `_report_drained` reports.
+        """Begin a query of the log in a background thread. The query reads messages into the buffer if none are
+        buffered and the read may block. The query also finds out whether the segment is drained, if the segment is
+        sealed and was not reported as drained in the last `REPEAT_REPORT_SECONDS`. The `as_of` of the present segment
+        list is stored for `_report_drained`.
 
-        With nothing to query, begin no query, and record that the log was reached, which clears its error and
+        If neither is needed, no query begins; instead the log counts as reached, which clears its error and its
         delay.
         """
         listed = self._watch.current.segments.get(segment_reader.segment_id)
@@ -509,9 +523,10 @@ class QueueConsumer(OneProcess, ClosesOnExit):
             segment_reader.succeed()
 
     def _report_drained(self, segment_id: int, segment_buffer: _SegmentBuffer) -> None:
-        """Report that the segment is drained, in a background thread, as of the list that was known when the
-        log was queried. That list is older than the query. Then request the list again. Errors are ignored,
-        because the report is repeated.
+        """Report to a worker, in a background thread, that the segment is drained, and then request the segment list
+        again. The report names the `as_of` of the list that was known before the log was queried, so that a worker
+        can refuse the report if the queue was moved since. A CleaveError of the report is ignored, because later
+        polls repeat the report every `REPEAT_REPORT_SECONDS` while the segment is listed.
         """
         as_of = segment_buffer.queried_as_of
         segment_buffer.reported_drained_at = time.monotonic()

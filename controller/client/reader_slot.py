@@ -37,11 +37,11 @@ class ReaderSlot(Generic[Reader]):
         after: threading.Event | None = None,
         on_missing: Callable[[], None] = lambda: None,
     ) -> None:
-        """Create the slot without opening the log. `wakeup` wakes the consumer when there is something to do.
+        """Create the slot without opening the log. `wakeup` is set when there is work for the consumer's thread.
+        `delay_seconds` is the delay before the first opening, for a log that was lost before.
 
-        `delay_seconds` is the delay before the first opening, for a log that was lost before. The log is not
-        opened before `after` is set, if it is given: the preceding reader is closed then. `on_missing` is
-        called, in any thread, each time the log is found missing.
+        The log is not opened before the event `after` is set, which shows that the preceding reader is closed; None:
+        there is no preceding reader. `on_missing` is called, in any thread, each time the log is found missing.
         """
         self._on_missing = on_missing
         self.backing_topic, self._wakeup, self._after = backing_topic, wakeup, after
@@ -100,11 +100,11 @@ class ReaderSlot(Generic[Reader]):
             return is_due
 
     def open(self, open_reader: Callable[[], Reader]) -> None:
-        """Open the log with `open_reader`, and wake the consumer with `signal` set.
+        """Open the log with `open_reader`, store the reader, set `signal`, and wake the consumer. Runs in a
+        background thread, after `begin_opening` returned True. Raises nothing.
 
-        Runs in a background thread, after `begin_opening`. An error of `open_reader` is recorded (`fail`). If
-        the slot was closed before, the log is not opened; if it was closed meanwhile, the opened reader is
-        closed.
+        An error of `open_reader` is recorded (`fail`), and the consumer is woken too. If the slot was closed before,
+        the log is not opened. If the slot was closed during the opening, the opened reader is closed.
         """
         if not self.is_closed:  # the slot may be closed while it waits for a thread
             self._open(open_reader)
@@ -131,9 +131,8 @@ class ReaderSlot(Generic[Reader]):
                 reader.close()
 
     def fail(self, error: CleaveError) -> None:
-        """Record the error of an opening or a reading.
-
-        `next_try_at` is then after a delay that doubles until `succeed`. Calls `on_missing` if the error is a
+        """Record `error`, the error of an opening or a read, and set `next_try_at` to the time of the next attempt.
+        The delay until then doubles with each error until `succeed` is called. Call `on_missing` if the error is a
         SegmentNotFound.
         """
         if isinstance(error, SegmentNotFound):
@@ -163,15 +162,18 @@ class ReaderSlot(Generic[Reader]):
         self._wakeup.set()
 
     def reserve_query(self) -> Future[Any]:
-        """Reserve the reader for a query in a background thread, and return the future of the result."""
+        """Reserve the reader for one query in a background thread, and return the future that `ask` gives the result.
+        Until the query has ended, `is_unused` is False and `is_queried` is True. An earlier result that was not taken
+        is lost.
+        """
         self._unused.clear()
         self._query = Future()
         return self._query
 
     def take_result(self) -> Any:
-        """Return the result of the last query, or None if there was no query since the last call. Waits for a
-        query in progress (`is_queried`). Raises the error of the query, once. The next call returns None
-        until another query is reserved.
+        """Return the result of the last query, and remove it, so that the next call returns None until another query
+        is reserved. Return None if there was no query since the last call. If the query failed, raise its error,
+        once. If the query is in progress (`is_queried`), wait, without a limit, for its end.
 
         Wakes the consumer if `signal` is set, so that messages that arrived during the query are read.
         """

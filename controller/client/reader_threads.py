@@ -33,12 +33,12 @@ class _Threads:
         self._is_closed = False
 
     def run(self, function: Callable[[], None]) -> bool:
-        """Queue `function`, which a background thread runs, behind functions that wait already, once fewer
-        than `MOST_AT_ONCE` functions run. Return True without waiting for it. Return False, and run nothing,
-        after `close`. `function` must not raise.
+        """Queue `function` behind the functions that wait already, and return True; the call does not wait for the
+        end of `function`. A background thread runs `function` as soon as fewer than `MOST_AT_ONCE` functions run.
+        `function` must not raise. After `close`, return False, and run nothing.
 
-        If the process cannot start another thread, a thread that runs continues with `function`; if none
-        runs, this call runs it.
+        If the process cannot start another thread, a running thread runs `function` later. If no thread runs either,
+        this call runs `function` itself before it returns.
         """
         with self._lock:
             if self._is_closed:
@@ -113,10 +113,12 @@ class ReaderThreads:
             slot.mark_unused()
 
     def stop(self, place: Hashable, slot: ReaderSlot[Reader]) -> None:
-        """Stop reading the slot of `place`, a segment or a bucket, at once, and close its reader in a
-        background thread; `leaving` says when that is complete, and `on_closed` is called then. If no reader
-        is open and no opening or query is in progress, `on_closed` is called in this thread instead. After
-        `close`, the reader is closed in this thread.
+        """Close the slot at once, so that nothing more is read from it, and close its reader in a background thread.
+        `place` is the key of the segment or bucket. Until the reader is closed and no opening or query of the slot is
+        in progress, `leaving` returns an event for the place. Then the event is set, and `on_closed` is called.
+
+        If no reader is open and no opening or query is in progress, `on_closed` is called in this thread, and nothing
+        else happens. After `close` of this object, the reader is closed in this thread.
         """
         closed = threading.Event()
         with self._lock:

@@ -47,8 +47,8 @@ class Backoff:
         self._delay_seconds = first_seconds
 
     def next_seconds(self) -> float:
-        """Return the seconds to wait before the next attempt, and double the delay for the attempt
-        after it.
+        """Return the seconds to wait before the next attempt: a random part, between half and all, of the present
+        delay. Then double the delay, up to `longest_seconds`, for the next call. The method does not wait.
         """
         delay_seconds = self._delay_seconds
         self._delay_seconds = min(2 * delay_seconds, self._longest_seconds)

@@ -57,12 +57,14 @@ class SegmentWatch:
     def __init__(
         self, servers: Servers, topic: str, *, queue: str | None = None, on_change: Callable[[], None]
     ) -> None:
-        """Request the list at once, and start to follow it. The list has all segments of the topic, or only
-        the segments that the subscription of the name `queue` reads.
+        """Request the list at once, store it as `current`, and start to follow the list in a background thread. The
+        list has all segments of the topic, or, if `queue` names a queue subscription, only the segments that this
+        subscription reads.
 
-        `on_change` is called in another thread after each later request, also a failed request, and must not
-        block. Raises NotFound for a missing topic or subscription, TopicNotLive, StoreUnavailable, or another
-        refusal of the worker; Conflict if the subscription is not a queue; InvalidInput for an invalid name.
+        `on_change` is called in the background thread after each later request, also after a failed request, and must
+        not block. Raises NotFound for a missing topic or subscription; TopicNotLive; StoreUnavailable; Conflict if
+        the subscription is not a queue; InvalidInput for an invalid name; or another error by which a worker refuses
+        the request.
         """
         self._servers, self._on_change = servers, on_change
         self._path = f"{topic_path(topic)}/segments"
@@ -84,9 +86,8 @@ class SegmentWatch:
         self._thread.start()
 
     def ask(self) -> SegmentList:
-        """Request and return the list, without storing it.
-
-        Raises the errors of the constructor; TopicNotFound also if another topic has the name.
+        """Request the list from a worker, and return it. `current` and the result of `take` do not change. Raises the
+        errors of the constructor, and TopicNotFound if the topic was deleted and another topic has its name.
         """
         segment_list = _segment_list(self._servers.ask("GET", self._path))
         if self._topic_id is not None and segment_list.topic_id != self._topic_id:
@@ -94,11 +95,12 @@ class SegmentWatch:
         return segment_list
 
     def take(self) -> bool:
-        """Set `current` to the newest list.
+        """Set `current` to the newest list. Return True if a list was received since the last call, even if its
+        segments are the same; otherwise False. After a Retryable error of the last request, the newest list is the
+        list that was received before.
 
-        Return True if a list was received since the last call, even if its segments are the same. If the last
-        request failed with an error that is not Retryable, raise this error instead, and leave `current`
-        unchanged. The thread repeats the request in either case.
+        If the last request failed with an error that is not Retryable, raise this error, and leave `current`
+        unchanged. The background thread repeats the request in either case.
         """
         if self._failure is not None:
             raise self._failure
@@ -121,7 +123,10 @@ class SegmentWatch:
         self._servers.ask("POST", f"{self._path}/drained", document=document)
 
     def close(self) -> None:
-        """Stop following the list. Waits up to `LEAVES_WITHIN_SECONDS` each for the stream and the thread."""
+        """Stop following the list. Waits for the end of the change stream and of the background thread, at most
+        `LEAVES_WITHIN_SECONDS` for each. A request or a call of `on_change` that is in progress may end later.
+        Idempotent.
+        """
         self._closed.set()
         self._changed.set()
         self._watch.close()

@@ -50,9 +50,9 @@ class SegmentReaders(Generic[Reader]):
         wakeup: threading.Event,
         suspects: SuspectReports,
     ) -> None:
-        """Create the set without readers. `open_one` is called in a background thread with a reading, and
-        returns its reader. `wakeup` is set when there may be work for the consumer's thread. `suspects`
-        receives reports of missing logs, and is closed together with this object.
+        """Create the set without readers. `open_one` is called in a background thread with a SegmentReader, opens the
+        log of its segment, and returns the reader. `wakeup` is set when there may be work for the consumer's thread.
+        `suspects` receives reports of missing logs, and is closed together with this object.
         """
         self._open_one, self._wakeup, self._suspects = open_one, wakeup, suspects
         self._by_segment: dict[int, SegmentReader[Reader]] = {}
@@ -94,9 +94,10 @@ class SegmentReaders(Generic[Reader]):
         self._threads.ask(segment_reader, question)
 
     def with_new_messages(self) -> Iterator[tuple[SegmentReader[Reader], Reader]]:
-        """Yield the readings that may have new messages, or a result of a query, with their readers, each at
-        most once, in ascending order of segments from the segment behind the last one. Readings that are not
-        open or wait for a retry are left out. The caller stops iterating when it has a message.
+        """Yield each segment's SegmentReader, with the open reader, that may have new messages or has the result of a
+        query, at most once for each segment. The order is ascending by segment id, and begins behind the segment that
+        was reached last, so that all segments get their turn. Segments without an open reader, and segments that wait
+        for a retry, are left out. The caller stops iterating when it has a message.
         """
         segment_ids = sorted(self._by_segment)
         following = bisect_right(segment_ids, self._last)
@@ -113,8 +114,8 @@ class SegmentReaders(Generic[Reader]):
                 yield segment_reader, reader
 
     def signal_all_if_due(self) -> bool:
-        """Make each reader read, even without a notification of its log, if that was not done in the last
-        LOOK_SECONDS. Return True if it was done by this call.
+        """Make every reader read once, even without a notification of its log, unless a call did so in the last
+        LOOK_SECONDS. Return True if this call did so, otherwise False.
         """
         if time.monotonic() < self._poll_at:
             return False
@@ -131,11 +132,13 @@ class SegmentReaders(Generic[Reader]):
         )
 
     def reopen(self, segment_reader: SegmentReader[Reader], error: CleaveError | None = None) -> None:
-        """End this reading and begin another, after a delay that doubles until `settled` or `drop` is called
-        for the segment. If the reading was replaced or dropped already, only end it.
+        """Close the reader in a background thread, and have `open_due` open the segment again, after a delay and once
+        the old reader is closed. The delay doubles with each call until `settled` or `drop` is called for the
+        segment. If `segment_reader` is no longer in the set, because the segment was reopened or dropped before, its
+        reader is only closed.
 
-        `error` is the reason why the segment cannot be read until then (None: `reason` gives the opening).
-        The setback is kept.
+        `error` is the reason why the segment cannot be read until it is open again, for `reason` and
+        `demand_reached`; None: `reason` says that the segment is being opened. The setback is kept.
         """
         is_present = self.holds(segment_reader)
         self._threads.stop(segment_reader.segment_id, segment_reader)
@@ -153,8 +156,8 @@ class SegmentReaders(Generic[Reader]):
         self._backoff(segment_id).reset()
 
     def drop(self, segment_id: int) -> None:
-        """Stop reading this segment, reset the delay of `reopen`, and close the reader in a background
-        thread. Stops nothing for a segment that is not read.
+        """Stop reading this segment, and close its reader in a background thread. The delay of `reopen` for the
+        segment is reset. A segment that is not read is ignored.
         """
         self._backoffs.pop(segment_id, None)
         segment_reader = self._by_segment.pop(segment_id, None)
@@ -187,8 +190,9 @@ class SegmentReaders(Generic[Reader]):
                 raise segment_reader.error.with_traceback(None)
 
     def close(self) -> None:
-        """End all readings. Waits, without a limit, for openings, queries and closes in progress, because
-        threads must end before the process does.
+        """Stop reading all segments, close their readers, and close the object that reports missing logs. Waits,
+        without a limit, for openings, queries and closes in progress, because threads must end before the process
+        does. Nothing is opened afterwards.
         """
         for segment_id in [*self._by_segment]:
             self.drop(segment_id)

@@ -83,9 +83,9 @@ class SendLane:
         self.waiting_bytes += sum(_size(message.payload, message.metadata) for message in messages)
 
     def take(self, max_messages: int, max_bytes: int) -> list[OutgoingMessage]:
-        """Remove and return the next batch, the oldest messages first: at most `max_messages`, and no further
-        message once the batch has `max_bytes`. So the last message may exceed `max_bytes`. Empty if no
-        message waits. Does not set `in_doubt`.
+        """Remove the next batch from the waiting messages, and return it, oldest message first. The batch has at most
+        `max_messages` messages, and ends with the message with which it reaches `max_bytes`; it may therefore exceed
+        `max_bytes` by a part of one message. The result is empty if no message waits. The caller sets `in_doubt`.
         """
         batch, size = self.waiting, self.waiting_bytes
         if len(batch) <= max_messages and size <= max_bytes:
@@ -99,10 +99,12 @@ class SendLane:
         return [_new(OutgoingMessage, message) for message in batch]
 
     def fail(self, error: Exception, patience_seconds: float) -> None:
-        """Record that the batch could not be sent, which may be retried from `next_try_at` on, after a delay
-        that doubles. Set `error`, which the application gets, if failures have lasted for `patience_seconds`
-        since the first after `forget_failures`, or at once if the error is neither DataPlaneUnavailable nor
-        StoreUnavailable.
+        """Record that the batch in doubt could not be sent, or that its result is unknown. `next_try_at` becomes the
+        time of the next attempt, after a delay that doubles with each failure.
+
+        Also set `error`, which the application's next call raises, if failures have lasted for `patience_seconds`,
+        counted from the first failure after `forget_failures`. An error that is neither DataPlaneUnavailable nor
+        StoreUnavailable is set at once. The batch stays in doubt.
         """
         now = time.monotonic()
         self.next_try_at = now + self._backoff.next_seconds()
@@ -113,8 +115,8 @@ class SendLane:
             self.error = error
 
     def forget_failures(self) -> None:
-        """Clear the error and the delay, so that the lane is tried at once and the next failure is retried
-        for the full `patience_seconds`.
+        """Clear the error, the time since which the lane fails, and the delay. The lane may then be tried at once,
+        and later failures are retried for the full `patience_seconds` of `fail`.
         """
         self.error = self._failing_since = None
         self.next_try_at = 0.0

@@ -54,8 +54,9 @@ class EventFeed(OneProcess):
         self._answer, self._through = answer, through
 
     def __iter__(self) -> Iterator[httpx_sse.ServerSentEvent]:
-        """Yield the events as they arrive, heartbeats too. Raises StoreUnavailable when the stream breaks or
-        ends, or is silent for too long (`Servers.events`); never ends without an error.
+        """Yield the events as they arrive, including heartbeats. The iteration never ends without an error. Raises
+        StoreUnavailable when the stream breaks or ends, after `hang_up`, and when no event arrives within the
+        `silent_seconds` of `Servers.events`.
         """
         origin = f"{_origin(self._answer.url)}{self._through}"
         try:
@@ -88,13 +89,13 @@ class Servers(Renewed):
         call_timeout_seconds: float = 5.0,
         proxy: str | None = None,
     ) -> None:
-        """Use the workers at `urls`, in any order. A function `token` is called before each request, also
-        when a request is repeated at another worker. `call_timeout_seconds` limits each step of an attempt
-        (`ask`).
+        """Use the workers at `urls`, which are tried in this order until one responds. No connection is opened yet.
+        `token` is sent with each request. A function `token` is called before each request, also when a request is
+        repeated at another worker, but not by the constructor. `call_timeout_seconds` limits each step of an attempt,
+        such as connecting and waiting for data (`ask`).
 
-        Requests go through `proxy`, or directly if it is None, whatever proxies the environment names. Raises
-        InvalidInput without an address, and for an invalid address, token or proxy; a function `token` is not
-        called yet.
+        Requests go through `proxy`, or directly if `proxy` is None; proxies that the environment names are ignored.
+        Raises InvalidInput if `urls` is empty, and for an invalid address, token or proxy.
         """
         if not urls:
             raise InvalidInput("no address of a worker; give one or more, such as http://cleave:8470")
@@ -184,8 +185,9 @@ class Servers(Renewed):
                     self._feeds.discard(feed)
 
     def close(self) -> None:
-        """Close the connections, which breaks open streams. Later calls raise Terminal, and so does a call in
-        progress that has no response yet, at its next attempt.
+        """Close the connections, and end the open streams: their readers get StoreUnavailable. Later calls raise
+        Terminal. A call in progress that has no response yet raises Terminal at its next attempt. Idempotent; for any
+        thread.
         """
         self._http.close()
         with self._lock:
@@ -216,12 +218,14 @@ class Servers(Renewed):
         timeout: httpx.Timeout,
         headers: Mapping[str, str] | None = None,
     ) -> Iterator[httpx.Response]:
-        """Yield the first response of a worker below status 500, before its body is read, and close it
-        afterwards. The worker that responded is tried first the next time.
+        """Send the request to each worker in turn until one responds with a status below 500, and yield the response,
+        whose body is not read yet. The end of the block closes the response. The next request is first sent to the
+        worker that responded.
 
-        Raises the worker's error from status 300 on; if no worker responds below 500, the error of the last
-        response, or StoreUnavailable without a response; InvalidInput and the errors of the token function,
-        as `_sent` does; Terminal after `close`.
+        A status from 300 to 499 raises the error that the worker's response describes. If no worker responds below
+        500, raises the error of the last response from 500 on, or StoreUnavailable if there was no response. Raises
+        the errors of `_sent` that are not connection errors: InvalidInput, the errors of the token function, and
+        Terminal after `close`.
         """
         connection_error: Exception | None = None
         refusal: CleaveError | None = None
@@ -354,11 +358,13 @@ def _where(answer: httpx.Response, proxy: Proxy | None) -> str:
 
 
 def _error(answer: httpx.Response, proxy: Proxy | None) -> CleaveError:
-    """Return the error that a worker's response describes, of the kind that its field `kind` names and with
-    the text of its field `reason`; a Retryable error has a delay of 0.2 s. Reads the response.
+    """Return the error that a worker's response describes, to be raised by the caller. The JSON field `kind` names
+    the class of the error, and the field `reason` is the text. A Retryable error has a delay of 0.2 s. The function
+    reads the body of the response.
 
-    A response without a known kind, or that cannot be read, may come from another server on the way:
-    StoreUnavailable from status 500 on, otherwise Terminal.
+    A response that cannot be read, is not such JSON or has no known `kind` may come from another server between the
+    client and the workers. The result is then StoreUnavailable for a status from 500 on, otherwise Terminal. `proxy`
+    is named in that text.
     """
     try:
         document = json.loads(answer.read())

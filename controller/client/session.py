@@ -121,18 +121,19 @@ class Session:
         lasting_reasons: Callable[[], Sequence[BucketReason]] = tuple,
         patience_seconds: float = 0.0,
     ) -> None:
-        """Register, retrying for `patience_seconds`, because a topic may be between two leaders, and start
-        the session's thread. `patience_seconds` is also the time after which tokens outside their validity
-        end the session.
+        """Register the consumer, and start the session's thread. The registration is retried for `patience_seconds`,
+        because a topic may be between two leaders. `patience_seconds` is also the time for which tokens outside their
+        validity are tolerated before they end the session.
 
-        `reads` is the kind that the subscription must have: STREAM or CHECKPOINT. `on_change` is called in
-        the session's thread after each assignment, when the session starts over without buckets, and when it
-        has failed permanently (`demand_alive`); it must not block. `on_lost` is called in the same thread,
-        after each failed attempt to connect, while all assigned buckets may permanently belong to other
-        consumers. `lasting_reasons` is called after each accepted heartbeat, in a background thread, and a
-        changed result is reported to the leader. Raises NotFound, TopicNotLive, StoreUnavailable; Conflict
-        for a subscription of another kind; InvalidInput for an invalid name; or another refusal of the
-        worker, such as AccessForbidden.
+        `reads` is the kind that the subscription must have: STREAM or CHECKPOINT. `on_change` is called in the
+        session's thread after each assignment, when the session starts over without buckets, and when the session has
+        failed permanently (`demand_alive`); `on_change` must not block. `on_lost` is called in the same thread after
+        each failed attempt to connect while `is_lost` is True. `lasting_reasons` returns the reasons why owned
+        buckets deliver no messages. `lasting_reasons` is called in a background thread after each accepted heartbeat,
+        and a changed result is reported to the leader.
+
+        Raises NotFound; TopicNotLive; StoreUnavailable; Conflict for a subscription of another kind; InvalidInput for
+        an invalid name; or another error by which a worker refuses the registration, such as AccessForbidden.
         """
         self._servers, self._on_change, self._on_lost = servers, on_change, on_lost
         self._reads, self._lasting_reasons = reads, lasting_reasons
@@ -251,13 +252,14 @@ class Session:
         )
 
     def close(self, timeout_seconds: float = _DEREGISTER_SECONDS, *, leave: bool = True) -> None:
-        """End the session, and wait for its thread until `timeout_seconds` are over. If `leave` is True, the
-        consumer's buckets are assigned to others at once; if False, they are kept for the grace period. A
-        session that the leader or an error has ended is not deregistered. Idempotent: a later call has no
-        effect, whatever its `leave`.
+        """End the session, and wait for the end of its thread, until about `timeout_seconds` are over. Afterwards
+        `is_current` is False and `is_lost` is True. If `leave` is True, the consumer is deregistered, and its buckets
+        are assigned to other consumers at once. If `leave` is False, the consumer keeps its buckets for the grace
+        period. A session that the leader or an error has ended is not deregistered.
 
-        The deregistration is retried until a worker has received it, or `timeout_seconds` are over, which is
-        logged. Queued reports are dropped.
+        The deregistration is retried until a worker has received it. If no worker has received it within
+        `timeout_seconds`, a warning is logged. Queued reports are dropped. Raises only an error of the token function
+        that is no CleaveError. Idempotent: a later call has no effect, whatever its `leave`.
         """
         if self._is_closed:
             return
@@ -273,11 +275,13 @@ class Session:
         self._thread.join(max(0.0, until - time.monotonic()))
 
     def _deregister(self, until: float) -> None:
-        """Deregister at any worker. Retry Retryable errors until `until` (`time.monotonic` seconds), and then
-        log a warning; any other refusal means that the session has ended already.
+        """Deregister the consumer at any worker. Retryable errors are retried until `until` (`time.monotonic`
+        seconds); then a warning is logged, because other consumers must wait for the grace period. Any other
+        CleaveError ends the attempts silently, because the session has ended already. Raises only an error of the
+        token function that is no CleaveError.
 
-        Each attempt gets a share of the time, because a stopped worker must not use up the time of workers
-        that would respond. Raises nothing.
+        Each attempt gets a share of the time, at most `_DEREGISTER_SECONDS`, so that a stopped worker does not use up
+        the time of workers that would respond.
         """
         try_seconds = (until - time.monotonic()) / (1 + self._servers.count)
         backoff = Backoff(_FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS)
@@ -306,11 +310,14 @@ class Session:
         self._servers.ask("POST", f"{self._path}/{kind.name}", document=request)
 
     def _run(self) -> None:
-        """Keep connected until the session is closed or permanently refused: follow a stream, and reconnect
-        when it ends, after an error with a delay. After SessionExpired, start over at once. A permanent
-        refusal (a CleaveError that is not Retryable, or `_is_permanently_refused`) is kept for
-        `demand_alive`; an exception that is no CleaveError is logged. Calls `on_lost` after each Retryable
-        error while all buckets may belong to others.
+        """Follow one assignment stream after another until the session is closed or has failed permanently. After a
+        stream that the leader ended, the next stream follows at once. After SessionExpired, the session starts over
+        at once (`_start_over`). After another Retryable error, or an exception that is no CleaveError, which is
+        logged, the next stream follows after a delay.
+
+        A CleaveError that is not Retryable, or a Retryable error for which `_is_permanently_refused` returns True,
+        ends the loop (`_fail`). After each Retryable error that does not end the loop, `on_lost` is called if
+        `is_lost` is True and the session is not being closed.
         """
         backoff = Backoff(_FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS)
         while not self._closing.is_set():
@@ -335,9 +342,10 @@ class Session:
                 self._closing.wait(_LONGEST_RETRY_SECONDS)
 
     def _is_permanently_refused(self, error: Retryable) -> bool:
-        """Return True if tokens were outside their validity (TokenOutOfTime) at every error for longer than
-        this consumer tolerates an outage, counted from the first of these errors. A stream that opens, or an
-        error of another kind, ends that time.
+        """Return True if every error for longer than the `patience_seconds` of the session was a TokenOutOfTime: the
+        tokens were outside their validity all that time. The time counts from the first of these errors. An error of
+        another kind, or a stream that a worker opens, ends the count; the next TokenOutOfTime begins it again. Each
+        call adds `error` to the count.
         """
         if not isinstance(error, TokenOutOfTime):
             self._token_outage.end()
@@ -349,17 +357,21 @@ class Session:
         return False
 
     def _fail(self, error: CleaveError) -> None:
-        """End the session permanently: keep the error for `demand_alive`, and notify the consumer."""
+        """End the session permanently: store the error, which `demand_alive` raises from now on, make `is_current`
+        False, and call `on_change`.
+        """
         self._failure = error
         self._current_until = 0.0
         self._on_change()
 
     def _follow(self) -> None:
-        """Register, unless that was done since the last stream, and hold one stream open until the leader
-        ends the stream (`_handle_end`) or the session is closed. Adopt each assignment, and call `on_change`.
-        Send a heartbeat after each heartbeat of the leader, and after an assignment if a heartbeat is due.
-        Raises the errors of `_register` and `_adopt`, the leader's refusal of the stream, and
-        StoreUnavailable if the stream breaks.
+        """Hold one assignment stream open until the leader ends the stream (`_handle_end`) or the session is closed.
+        Before every stream except the session's first, register the consumer again.
+
+        For each assignment, adopt the assignment, and call `on_change`. Send a heartbeat after each heartbeat of the
+        leader, and after an assignment if a heartbeat is due. Raises the errors of `_register`, `Servers.events` and
+        `_adopt`: among them StoreUnavailable if the stream breaks or falls silent, SessionExpired, and the error by
+        which the leader refuses the stream.
         """
         if not self._is_registered:
             self._register()
@@ -390,9 +402,10 @@ class Session:
                     self._on_change()
 
     def _handle_end(self, end: ServerSentEvent) -> None:
-        """Handle the event with which the leader ended the stream, by its reason. If the token expired, the
-        consumer continues to read. Otherwise messages are not delivered until the session is registered
-        again, and after the reason `left` the session is closed.
+        """Handle the last event of a stream, with which the leader ended the stream. If the token expired, nothing
+        changes: the consumer keeps its buckets and continues to read. After any other reason `is_current` is False,
+        so no messages are delivered, until the session is registered again. After the reason `left` the session is
+        closed and not registered again.
         """
         if is_for_the_token(end):
             # this consumer keeps its buckets, so it continues to read while it registers with a fresh token
@@ -457,11 +470,12 @@ class Session:
             self._is_heartbeat_pending = False
 
     def _report_reasons(self, incarnation: str) -> None:
-        """Report why owned buckets deliver no messages, if the result of `lasting_reasons` differs from the
-        last report. `incarnation` is that of the heartbeat.
+        """Report to the leader why owned buckets deliver no messages, if the result of `lasting_reasons` differs from
+        the last report; otherwise do nothing. `incarnation` is the incarnation that sent the heartbeat before this
+        call.
 
-        After a Retryable error the report is repeated at the next heartbeat; a refusal of a worker is
-        ignored, and the report counts as sent.
+        A Retryable error is ignored, and the next accepted heartbeat repeats the report. Another CleaveError is
+        logged at level debug, and the report counts as sent, because an older worker does not know the request.
         """
         reasons = tuple(self._lasting_reasons())
         if reasons == self._reported:
@@ -486,8 +500,9 @@ class Session:
         self._reported = reasons
 
     def _start_over(self) -> None:
-        """Forget the assignment and take another incarnation, because other consumers own the earlier
-        buckets. Notifies the consumer with `on_change`; the caller registers next.
+        """Prepare a new registration after the session has expired, because other consumers own the earlier buckets:
+        drop the assignment and the last reported reasons, create another incarnation, make `is_current` False, and
+        call `on_change`. The caller registers next.
         """
         self._incarnation = uuid.uuid4().hex
         with self._lock:
@@ -497,11 +512,11 @@ class Session:
         self._on_change()
 
     def _adopt(self, assignment: Assignment) -> None:
-        """Adopt the assignment, also if its version is that of the known assignment.
+        """Make this assignment the known assignment, also if the known assignment has the same version.
 
-        Raises StoreUnavailable if it is older than the known assignment, because a replaced leader may still
-        send assignments; once older assignments were the only ones for longer than the grace period,
-        SessionExpired, because the leader's counter was reset.
+        If the assignment has an earlier version, the known assignment stays, and StoreUnavailable is raised, because
+        a replaced leader may still send assignments. If only earlier versions have arrived for longer than the grace
+        period, SessionExpired is raised instead, because the leader's version counter was reset.
         """
         with self._lock:
             if self._assignment is not None and assignment.version < self._assignment.version:

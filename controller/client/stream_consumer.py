@@ -119,17 +119,19 @@ class StreamConsumer(OneProcess, ClosesOnExit):
         on_release: Callable[[int, HashRange], None] | None = None,
         positions: PositionTable | None = None,
     ) -> None:
-        """Register under `name`. A second consumer with the same name replaces this one.
+        """Register the consumer under `name`. A second consumer with the same name replaces this consumer. A batch
+        has at most `batch_messages` messages. `patience_seconds` bounds how long a call is retried while the data
+        plane is out of reach, and how long the constructor is retried while no worker leads the topic.
 
-        A batch has at most `batch_messages`. `patience_seconds` bounds how long a call is retried while the
-        data plane is out of reach, and the constructor while no worker leads the topic. `on_release` is
-        called with the segment id and the range of a bucket, in the thread that calls this consumer, before
-        the bucket is released to another consumer. All delivered messages of the bucket are then
-        acknowledged, or dropped by `let_go`, and the other consumer waits for the call. `on_release` is not
-        called for a bucket that is lost or returned (`give_back`), and not by `close`. Without `on_release`
-        idle buckets are released while the application is busy. With `positions` messages that `commit` has
-        stored are not delivered again. Raises NotFound, TopicNotLive, StoreUnavailable; Conflict for a
-        subscription of another kind; InvalidInput for an invalid name.
+        `on_release` is called with the segment id and the range of a bucket before the bucket is released to another
+        consumer, in the thread that calls this consumer. All delivered messages of the bucket are then acknowledged,
+        or dropped by `let_go`. The other consumer waits for the end of the call. `on_release` is not called for a
+        bucket that is lost or returned (`give_back`), and not by `close`. Without `on_release`, buckets without
+        unacknowledged messages are released while the application is busy.
+
+        `positions` is the table in which `commit` stores positions; messages that `commit` has stored are not
+        delivered again. Raises NotFound, TopicNotLive, StoreUnavailable; Conflict for a subscription of another kind;
+        InvalidInput for an invalid name; or another error by which a worker refuses the registration.
         """
         self.topic, self.subscription, self.name = topic, subscription, name
         self._batch_messages, self._patience_seconds = batch_messages, patience_seconds
@@ -195,11 +197,11 @@ class StreamConsumer(OneProcess, ClosesOnExit):
         return self._batch_messages
 
     def why(self) -> tuple[BucketStatus, ...]:
-        """Return for each bucket that the subscription reads why this consumer receives no message of it.
+        """Return, for each bucket that the subscription reads, the reason why this consumer receives no message of
+        the bucket at present. This consumer gives the reason of a bucket that it owns, and the leader gives the
+        reason of any other bucket. The leader is queried at each call.
 
-        This consumer gives the reason of a bucket that it owns, and the leader the reason of any other
-        bucket; the leader is queried at each call. Raises StoreUnavailable while no worker responds, or the
-        worker's refusal.
+        Raises StoreUnavailable while no worker responds, and the error by which a worker refuses the request.
         """
         own: dict[int, list[Attachment]] = {}
         for attachment in self._attachments.all:
@@ -280,15 +282,18 @@ class StreamConsumer(OneProcess, ClosesOnExit):
     def acknowledge(
         self, batch: Batch, upto: Position | None = None, *, patience_seconds: float | None = None
     ) -> bool:
-        """Acknowledge the batch and all messages before it in its bucket; with `upto`, only that message and
-        those before it.
+        """Acknowledge the batch and all messages before the batch in its bucket, and return True. With `upto`, a
+        position, acknowledge only the message at `upto` and all messages before it. `patience_seconds` replaces the
+        consumer's value for this call. If the bucket is to be released and no message is unacknowledged any more, the
+        bucket is released.
 
-        `patience_seconds` replaces the consumer's value for this call. Return False if the bucket no longer
-        belongs to this consumer, was moved by a seek, or the assignment expired because the leader was out of
-        reach. Unacknowledged messages are then delivered again, here or to another consumer. If the bucket is
-        to be released and nothing is unacknowledged, it is released. Raises DataPlaneUnavailable if the
-        result is unknown after `patience_seconds`; call it again. Raises InvalidInput for an `upto` that was
-        not read. Raises the errors of `on_release`; the messages are then acknowledged.
+        Return False if the bucket no longer belongs to this consumer or was moved by a seek, or if the assignment
+        expired because the leader was out of reach. Unacknowledged messages are then delivered again, here or to
+        another consumer.
+
+        Raises DataPlaneUnavailable if the result is unknown after `patience_seconds`; call the method again. Raises
+        InvalidInput for an `upto` that was not read. Raises the errors of `on_release`; the messages are then
+        acknowledged.
         """
         with self._maintenance.turn:
             return self._acknowledge(
@@ -296,14 +301,15 @@ class StreamConsumer(OneProcess, ClosesOnExit):
             )
 
     def commit(self, batch: Batch, connection: Any) -> None:
-        """Record in the transaction of `connection` that the transaction contains the results of this batch.
-        For a consumer with `positions`. Acknowledge the batch after the commit.
+        """Store the position of the batch with `connection`, in the transaction that contains the results of the
+        batch. The caller commits the transaction, and acknowledges the batch afterwards. The results then contain
+        each message exactly once. The consumer must have been created with `positions`.
 
-        Each message is then in the results exactly once. Raises FencedOut if the ownership of the batch has
-        ended; AlreadyStored if an earlier transaction with these results did commit; Conflict if messages
-        that were delivered before these are neither in the results nor acknowledged: process those first, or
-        return them; InvalidInput for a consumer without `positions`; the errors of the database driver. After
-        an error, roll back the transaction.
+        Raises FencedOut if the ownership of the batch has ended. Raises AlreadyStored if an earlier transaction with
+        these results was committed. Raises Conflict if earlier delivered messages of the bucket are neither in the
+        results nor acknowledged: process the earlier messages first, or return them (`give_back`). Raises
+        InvalidInput for a consumer without `positions`, and the errors of the database driver. After an error, roll
+        back the transaction.
         """
         if self._positions is None:
             raise InvalidInput(
@@ -368,16 +374,18 @@ class StreamConsumer(OneProcess, ClosesOnExit):
         self._still_working.append(is_working)
 
     def close(self, timeout_seconds: float | None = None, *, leave: bool = True) -> None:
-        """Stop reading. Unacknowledged messages are delivered again, to another consumer or to the next
-        consumer of this name.
+        """Stop reading, and deregister the consumer. Unacknowledged messages are delivered again, to another consumer
+        or to the next consumer of this name. Afterwards `receive` raises InvalidInput. `on_release` is not called.
 
-        If `leave` is True, the session ends and other consumers take over at once. If False, a process that
-        restarts under this name within the grace period keeps its buckets, and no other consumer is affected.
-        The consumer also stays, and logs that, while messages are being processed that `KeyedWork.close` did
-        not wait for: otherwise a key would have two owners. The call takes at most `timeout_seconds`
-        (default: 30), but up to two seconds if that is shorter; readers that are not closed by then are
-        closed in the background. A fifth of the time, and at least a second, is reserved for deregistration,
-        which also happens after an interruption. Raises InvalidInput for a time below 0 or above a day.
+        If `leave` is True, other consumers take over at once. If `leave` is False, the consumer is not deregistered:
+        a process that restarts under this name within the grace period keeps its buckets. While messages are being
+        processed that `KeyedWork.close` did not wait for, the consumer is not deregistered either, which is logged:
+        otherwise a key would have two owners.
+
+        The call takes at most `timeout_seconds` (default: 30), but may take two seconds if the limit is shorter.
+        Readers that are not closed by then are closed in the background. A fifth of the time, and at least a second,
+        is reserved for the deregistration, which also happens after an interruption (KeyboardInterrupt). Raises
+        InvalidInput, and closes nothing, for a time below 0 or above a day.
         """
         timing = self._begin_close(timeout_seconds)
         self._wakeup.set()  # ends a `receive` that waits
@@ -411,15 +419,16 @@ class StreamConsumer(OneProcess, ClosesOnExit):
         self._attachments.close()
 
     def _acknowledge(self, batch: Batch, upto: Position | None, patience_seconds: float) -> bool:
-        """Acknowledge the messages of the batch, and all before them in the bucket, up to `upto` (None: the
-        whole batch), and release the bucket if it is to be released and no message is unacknowledged. Return
-        False if the ownership has ended, the leader is out of reach, or the log refuses this reader; True
-        after an acknowledgement. After False in the last two cases the bucket is closed, and opened again if
-        this consumer still owns it.
+        """Acknowledge all messages of the batch's bucket up to `upto` (None: up to the end of the batch), and return
+        True. If the bucket is to be released and no message is unacknowledged any more, release the bucket. The
+        caller holds the turn of the maintenance thread.
 
-        The caller holds the turn of the maintenance thread. Raises DataPlaneUnavailable after
-        `patience_seconds`, InvalidInput for an `upto` that was not read, and the errors of `on_release`,
-        after which the messages are acknowledged.
+        Return False, and acknowledge nothing, if the ownership has ended, the leader is out of reach, or the log
+        refuses this reader (LostRace, NotFound, FencedOut). In the case of the leader and of the log, the reader is
+        closed, and reopened if the bucket is still assigned to this consumer.
+
+        Raises DataPlaneUnavailable if the log is out of reach for `patience_seconds`; InvalidInput for an `upto` that
+        was not read; and the errors of `on_release`, after which the messages are acknowledged.
         """
         attachment = batch.origin
         if (
@@ -458,16 +467,17 @@ class StreamConsumer(OneProcess, ClosesOnExit):
         return "paused" if self._is_paused and not attachment.owned.release else attachment.reason
 
     def _here(self, attachment: Attachment, bucket: str) -> BucketStatus:
-        """Return the status of a bucket that this consumer owns, alone or in a run."""
+        """Return the status of the bucket with the range `bucket`, which `attachment` contains alone or in a run of
+        buckets. The time of the status is the time since which the reason has held (`Attachment.since`).
+        """
         reason = self._reason(attachment)
         began_at = datetime.now(UTC) - timedelta(seconds=boot_seconds() - attachment.since(reason))
         return BucketStatus(attachment.owned.segment_id, bucket, reason, (), began_at.isoformat())
 
     def _lasting_reasons(self) -> list[BucketReason]:
-        """Return the reasons for which owned buckets have delivered no messages for `LASTING_SECONDS`.
-        Buckets that only wait for the application's next `receive` are left out.
-
-        For any thread.
+        """Return the reasons, one for each bucket, why owned buckets deliver no messages, for the buckets whose
+        reason has held for at least `LASTING_SECONDS`. The reason that a bucket waits for the application's next
+        `receive` is left out. The result is empty if there is no such bucket. For any thread.
         """
         now, reasons = boot_seconds(), []
         for attachment in self._attachments.all:
@@ -493,12 +503,13 @@ class StreamConsumer(OneProcess, ClosesOnExit):
         self._maintenance.notify()
 
     def _maintain(self) -> float:
-        """Do the work between two calls of the application: follow the assignment, open assigned buckets, and
-        release idle buckets that are to be released, unless `on_release` must be called in the application's
-        thread.
+        """Do the work between two calls of the application: follow the assignment if it may have changed, begin to
+        open assigned buckets, and release the buckets that other consumers wait for and that have no unacknowledged
+        messages. With `on_release` no bucket is released here, because the function must be called in the
+        application's thread; the next `receive` releases the buckets.
 
-        Return the seconds until the next log is to be opened, 0 or less if it is due; infinity if no log
-        waits. Does nothing, and returns infinity, while the leader is out of reach.
+        Return the seconds until the next log is to be opened, 0 or less if an opening is due, and infinity if no log
+        waits. While the leader is out of reach, do nothing, and return infinity.
         """
         if not self._session.is_current:
             return math.inf
@@ -519,9 +530,9 @@ class StreamConsumer(OneProcess, ClosesOnExit):
         return min(self._poll_at, self._attachments.next_try_at) if self._session.is_current else math.inf
 
     def _poll_or_raise(self) -> Batch | None:
-        """Return the next batch, None if there is none at present. If there is none, also while paused, raise
-        the error of a log that was out of reach at the last attempt, or that can never be read
-        (`Attachments.demand_reached`).
+        """Return the next batch (`_poll`), or None if no bucket has messages at present or the consumer is paused. If
+        there is no batch, also while paused, raise the error of a log that was out of reach at the last attempt or
+        that can never be read (`Attachments.demand_reached`). Raises the errors of `_poll`.
         """
         batch = self._poll()
         if batch is None:
@@ -529,12 +540,13 @@ class StreamConsumer(OneProcess, ClosesOnExit):
         return batch
 
     def _poll(self) -> Batch | None:
-        """Run one poll: follow the assignment, open owned buckets, and read from the next bucket, in
-        rotation, that has messages. Return its batch; None if no bucket has messages, and while paused.
-        Messages of a bucket that this consumer lost during the read are dropped, and the bucket is closed.
+        """Run one poll: follow the assignment if it may have changed, begin to open owned buckets, and return the
+        batch of the next bucket, in rotation, that has messages. Return None if no bucket has messages, and while the
+        consumer is paused. If a bucket no longer belongs to this consumer after the read, the messages are dropped,
+        and the bucket is closed.
 
-        While the leader is out of reach no message is delivered; once the buckets may belong to others, all
-        are closed. Raises the errors of `on_release`.
+        While the leader is out of reach, return None, because the buckets may belong to other consumers. If
+        `Session.is_lost` is True by then, all buckets are closed. Raises the errors of `on_release`.
         """
         if time.monotonic() >= self._poll_at:
             self._poll_at = time.monotonic() + LOOK_SECONDS
@@ -624,10 +636,13 @@ class StreamConsumer(OneProcess, ClosesOnExit):
         return None
 
     def _read_or_query(self, attachment: Attachment, reader: LogReader) -> _ReadResult | None:
-        """Return the next messages of a bucket. A result without messages says whether the log is drained,
-        which is queried only for a sealed segment without unacknowledged messages. Return None if the call
-        began a slow query of the log in a background thread; the next call returns its result. Raises the
-        errors of `LogReader.read` and of the query.
+        """Return the result of a finished query of the bucket's log; otherwise read the next messages, at most
+        `batch_messages`. Begin instead a query in a background thread, and return None, in two cases: the read may
+        block; or there is no message, the segment is sealed, and the bucket has no unacknowledged messages, so that
+        the log may be drained. A later call returns the result of the query.
+
+        A result without messages says whether the log is drained. Raises the errors of `LogReader.read` and of the
+        query.
         """
         result: _ReadResult | None = attachment.take_result()
         if result is not None:
@@ -651,12 +666,12 @@ class StreamConsumer(OneProcess, ClosesOnExit):
     def _batch(
         self, attachment: Attachment, reader: LogReader, unfiltered: Sequence[LogMessage]
     ) -> Batch | None:
-        """Return the batch of the messages of `unfiltered`, at least one and in order, that the stored
-        results do not contain, and record these messages as delivered: the bucket is idle only after their
-        acknowledgement, and the next batch comes after them.
+        """Return the batch of the messages in `unfiltered` that are not in the application's stored results, and
+        record these messages as delivered: the bucket is idle only after they are acknowledged, and the next batch
+        has the last of them as its `after`. `unfiltered` contains at least one message, in order.
 
-        Return None if the results contain all messages; these are then acknowledged. Raises the errors of
-        `LogReader.acknowledge`.
+        If the stored results contain all messages, acknowledge the messages to the log, and return None. Raises the
+        errors of `LogReader.acknowledge`. The setback of the bucket is cleared.
         """
         attachment.note_flow()
         attachment.signal.set()
@@ -720,8 +735,9 @@ def _one_line(reason: str) -> str:
 
 
 def _settled(batch: Batch, before: Position | None, upto: Position) -> int:
-    """Return the number of messages of the batch that an acknowledgement up to `upto` settles, after an
-    acknowledgement up to `before` (None: the first acknowledgement).
+    """Return the number of messages of the batch that an acknowledgement of all messages up to `upto` settles,
+    without the messages that an earlier acknowledgement, up to `before`, has settled. `before` is None if there was
+    no earlier acknowledgement. The result is 0 if `upto` is before the batch.
     """
     if upto < batch.messages[-1].position:
         settled = bisect_right(batch.messages, upto, key=_position)

@@ -50,12 +50,13 @@ class SuccessorRouting:
         send_again: Callable[[Sequence[SendLane]], None],
         on_change: Callable[[], None],
     ) -> None:
-        """Read the topic, and start to follow its layout. `fenced` are the fenced segments of the producer,
-        to which segments are added and from which segments of old layouts are removed. `timeout_seconds`
-        bounds how long a failed read of the layout is retried. `send_again` sends the batches in doubt of
-        lanes again. `on_change` runs in the source's thread after each notification, and in the calling
-        thread of `look_again`, and must not block. `logs` is the producer's log client, whose kind decides if
-        each entry bucket has a lane. `key_counts` counts the messages by hash; None: they are not counted.
+        """Read the topic, and start to follow its layout. `logs` is the producer's log client, whose kind decides if
+        each entry bucket has a lane. `fenced` is the producer's set of fenced segments; this object adds segments,
+        and removes segments that are no longer active. `key_counts` counts the messages by hash; None: messages are
+        not counted. `timeout_seconds` bounds how long a failed read of the layout is retried.
+
+        `send_again` is called with the lanes whose batches in doubt are to be sent again. `on_change` is called in
+        the source's thread after each notification, and in the thread that calls `look_again`, and must not block.
         Raises the errors of `LayoutSource.topic`, without a retry.
         """
         self._producer_id, self._fenced = producer_id, fenced
@@ -76,10 +77,13 @@ class SuccessorRouting:
         self._opened_ahead = self.watch.snapshot
 
     def route_all(self) -> bool:
-        """Move unrouted messages into their lanes, in order, under the newest layout, which is read first if
-        it may have changed, and return True. Return False, and move nothing, if that must wait for batches in
-        doubt. Raises the errors of `LayoutWatch.refresh_if_changed`; StoreUnavailable is retried for
-        `timeout_seconds`. After an error, the messages that are not moved stay unrouted.
+        """Read the layout if it may have changed, move the unrouted messages into their lanes under the newest
+        layout, in order, and return True. Return True also if there is no unrouted message. Return False, and move
+        nothing, while a batch for a removed segment is in doubt; the batch is sent again.
+
+        Raises the errors of `LayoutWatch.refresh_if_changed`; StoreUnavailable only after retries for
+        `timeout_seconds`. Raises InvalidInput for a message whose key cannot be routed (`LaneTable.put`). After an
+        error, the messages that were not moved stay unrouted, and another call continues.
         """
         if not self._follow_layout():
             return False
@@ -90,8 +94,10 @@ class SuccessorRouting:
         return True
 
     def requeue(self, lane: SendLane, messages: Sequence[OutgoingMessage]) -> None:
-        """Return messages that the log did not store to the front of their lane, count the segment as fenced, and
-        make `route_all` read the layout again, unless the layout with the successors is known.
+        """Return `messages`, which the log did not store because it is terminated or was deleted, to the front of the
+        lane, and count the segment as fenced, so that none of its lanes begins another batch. If the segment is still
+        active in the newest known layout, make the next `route_all` read the layout, to find the successors, and call
+        `on_change`.
         """
         # The segment counts as fenced for all its buckets, because a fenced log is not called again.
         self._fenced.add(lane.segment_id, is_missing=False)
@@ -100,9 +106,10 @@ class SuccessorRouting:
             self.look_again()
 
     def await_log(self, lane: SendLane) -> None:
-        """Count the segment of the lane as fenced, because its log is missing, and have the batch in doubt
-        repeated under its number, not before LOOK_SECONDS from now. The batch can be stored once a worker has
-        created the log again, which makes no new layout.
+        """Count the segment of the lane as fenced because its log is missing. The lane keeps its batch in doubt,
+        which is sent again under the same number, not before LOOK_SECONDS from now; the batch can be stored once a
+        worker has created the log again. The next `route_all` reads the layout, although a log that is created again
+        makes no new layout. Calls `on_change`.
         """
         self._fenced.add(lane.segment_id, is_missing=True)
         lane.next_try_at = time.monotonic() + LOOK_SECONDS
@@ -133,11 +140,11 @@ class SuccessorRouting:
         self._on_change()
 
     def _follow_layout(self) -> bool:
-        """Adopt the newest layout if it may have changed. Return True if routing may go on.
+        """Use the newest layout for routing if a newer layout may exist (`is_outdated`), and return True. Return True
+        at once if none may exist. The messages that wait for removed segments become unrouted, before newer messages.
 
-        Messages for removed segments are routed again, before newer messages. Return False while the result
-        of a batch for a removed segment is unknown. Raises the errors of `_adopt_newest`; the next call tries
-        again.
+        Return False, and keep the present layout, while a batch for a removed segment is in doubt. Raises the errors
+        of `_adopt_newest`. After False or an error, the next call tries again.
         """
         if not self.is_outdated:
             return True
@@ -151,11 +158,12 @@ class SuccessorRouting:
         return is_adopted
 
     def _adopt_newest(self) -> bool:
-        """Read the layout if it has changed, adopt it, and return True. Messages that wait for removed
-        segments become unrouted.
+        """Read the layout if a change was notified, use the newest layout for routing, and return True. The lanes of
+        removed segments are removed, and their waiting messages are put in front of the other unrouted messages.
+        Removed segments no longer count as fenced.
 
-        Return False, and adopt nothing, if a batch for a removed segment is in doubt; the batch is sent
-        again. Raises the errors of `LayoutWatch.refresh_if_changed`; StoreUnavailable is retried for
+        If a batch for a removed segment is in doubt, send the batch again, keep the present layout for routing, and
+        return False. Raises the errors of `LayoutWatch.refresh_if_changed`; StoreUnavailable only after retries for
         `timeout_seconds`.
         """
         if self.watch.changed:
@@ -172,11 +180,12 @@ class SuccessorRouting:
         return True
 
     def _open_ahead(self, lanes: Sequence[SendLane]) -> None:
-        """Begin to open, once for each layout after the first, the logs that messages in doubt go to if they
-        are not stored. `lanes` have a batch in doubt. Does nothing if the log client is not eager. Only the
-        keys of the first MOST_OPENED_AHEAD messages decide; messages without a key do not count.
+        """Begin to open, in the newest layout, the logs to which the messages of batches in doubt go if they turn out
+        not to be stored. Each of `lanes` has a batch in doubt. The opening takes as long as the response to the
+        batches, so both run at the same time.
 
-        The opening takes as long as the response to the batches, so both run at the same time.
+        Does nothing if the log client is not eager, for the first layout, and for a layout whose logs were opened
+        ahead before. Only the keys of the first MOST_OPENED_AHEAD messages count; messages without a key are ignored.
         """
         snapshot = self.watch.snapshot
         if self._eager is None or self._opened_ahead is snapshot:

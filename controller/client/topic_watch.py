@@ -49,14 +49,15 @@ class TopicWatch(OneProcess):
         properties: Mapping[str, str] | None = None,
         on_change: Change = lambda _removed, _added: None,
     ) -> None:
-        """Follow the topics of `namespace` (`tenant/namespace`) that have all these properties and that the
-        token may see.
+        """Follow the topics of `namespace` (`tenant/namespace`) that have all of `properties` (None: any) and that
+        the token may see. `topics` is complete when the constructor returns.
 
-        `on_change` is called with the removed and the added topics in the watch's thread, and must not block.
-        The first call adds the topics that exist already, unless there are none. `topics` is complete when
-        the constructor returns. After an error of `on_change`, which is logged, the change is reported again.
-        Raises InvalidInput for a namespace that is not `tenant/namespace`, StoreUnavailable, or the worker's
-        refusal, such as AccessDenied.
+        `on_change` is called in the watch's thread with the names of the removed and of the added topics, and must
+        not block. The first call reports the topics that exist already as added, unless there are none. An error of
+        `on_change` is logged, and the change is reported again.
+
+        Raises InvalidInput for a namespace that does not have the form `tenant/namespace`; StoreUnavailable if no
+        worker responds; or the error by which a worker refuses the request, such as AccessDenied.
         """
         tenant, _, name = namespace.partition("/")
         if not tenant or not name or "/" in name:
