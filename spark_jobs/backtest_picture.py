@@ -27,12 +27,15 @@ SPANS = 400
 
 
 def picture(run: Simulation, capacity: LoadStats) -> dict[str, Any]:
-    """Return the data of one simulation's chart: the lines `load` (of the topic), `segments` and `max_load` (of a segment), each with up
-    to POINTS points every `step_ms` from `start_ms` on, the largest value of each interval; `acts`, the first ACTS actions as `_act`
-    describes them, and `more_acts`, the number of actions left out; `refusals` (see `_refusals`), and `ring` (see `ring`).
+    """Return the data of the chart of one simulation, as JSON values by name.
 
-    `capacity`: the rates that one segment can carry, in which `load` is counted. `max_load` is counted as in `run`, which must have the
-    same capacity.
+    `load` (of the topic), `segments` (their number) and `max_load` (of a segment) are lines of up to POINTS points,
+    one for each `step_ms` milliseconds from `start_ms` (milliseconds since the Unix epoch) on. A point is the largest
+    value of its interval. `acts` has the first ACTS actions as `_act` describes them, and `more_acts` is the number
+    of actions that are left out. `refusals` is the result of `_refusals`, and `ring` that of `ring`.
+
+    `capacity`: the rates that one segment can carry; `load` is counted in this capacity. `max_load` is taken from
+    `run`, which must have the same capacity.
     """
     step_ms = run.series.step_seconds * 1000
     every = -(-run.series.steps // POINTS)

@@ -156,15 +156,19 @@ def build_judged(
     stored_brokers: DataFrame,
     window: ReportWindow,
 ) -> DataFrame:
-    """Return every bundle, present or stored, of the clusters in `reports`, as it is after the run: the columns of the store's
-    BUNDLE_CHANGE_SCHEMA, and is_changed, true if the row is to be written because it differs from the stored row.
+    """Return every bundle, present or stored, of the clusters in `reports`, as the bundle is after the run. The
+    columns are those of the store's BUNDLE_CHANGE_SCHEMA, and is_changed: true if the row differs from the stored row
+    and is to be written. A bundle is identified by its cluster, namespace and lower_bound.
 
-    `reports` has the counted reports (cluster, broker, instant_ms), `figures` is the result of `bundle_load.build`, and `namespaces` that
-    of `build_namespaces`. A bundle is identified by its cluster, namespace and lower_bound: `gone` is true for a stored bundle if no bundle
-    in force begins at its lower_bound. A bundle with an unchanged upper_bound that no broker reported, and whose stored owner is not in
-    `reports`, has its stored figures, until the owner counts as gone. modified_at_ms is the instant of the report of the
-    figures, or the window's end without a report; for kept figures and a gone bundle the stored value. seen_row_version is the version of
-    the stored row (0: never stored); seen_namespace_version that of the stored boundaries, or 0 if the boundaries are to be written.
+    `reports` has the counted reports (cluster, broker, instant_ms), `figures` is the result of `bundle_load.build`,
+    and `namespaces` is the result of `build_namespaces`.
+
+    gone is true for a stored bundle if no bundle in force begins at its lower_bound. A bundle keeps its stored
+    figures, and is_changed is false, if no broker reported the bundle, its upper_bound is unchanged, and its stored
+    owner has no report in `reports` but does not count as gone yet. modified_at_ms is the instant of the report from
+    which the figures come, or the window's end without a report; for kept figures and a gone bundle it is the stored
+    value. seen_row_version is the version of the stored row (0: never stored). seen_namespace_version is the version
+    of the stored boundaries, or 0 if the boundaries are to be written.
     """
     tables = {"figures": figures, "reports": reports, "namespaces": namespaces}
     bounds = {"gone_ms": window.gone_ms, "end_ms": window.end_ms}

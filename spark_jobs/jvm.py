@@ -59,11 +59,12 @@ class JavaOutput:
 
 
 def start_jvm(settings: SparkConf) -> None:
-    """Start this process's JVM with these settings; does nothing if the process has one. The JVM's output goes to standard
-    error.
+    """Start this process's JVM with these settings. Does nothing, and ignores the settings, if the process has a JVM
+    already. The JVM's output goes to standard error.
 
-    Raises Terminal if there is no suitable Java, Retryable, with Java's last lines, if Java started and ended, and
-    PySpark's other errors unchanged. Holds PySpark's lock, so concurrent calls wait.
+    Raises Terminal if there is no Java or Java is too old; Retryable, with Java's last lines, if Java started and
+    ended; and PySpark's other errors unchanged. After an error the call may be repeated. The function holds PySpark's
+    lock, so concurrent calls wait.
     """
     with SparkContext._lock:
         if SparkContext._gateway is not None:

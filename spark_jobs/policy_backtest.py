@@ -86,11 +86,13 @@ class Candidate:
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
     def as_rule(self, base: AutoScalePolicy, series: LoadSeries) -> Rule:
-        """Return the rule to simulate on `series`, under the candidate's name. Its policy is `base` with the candidate's
-        parameters, then with what the rule itself sets, such as its profile; approvals are not demanded. The rule
-        `in-force` decides by the policy's own profile. `series` matters only to `static peak`.
+        """Return the rule to simulate on `series`, with the candidate's name as its name. The policy of the rule is
+        `base` with the parameters of the candidate, then with the parameters that the rule itself sets, such as the
+        profile. The rule requires no approvals. The rule `in-force` decides by the profile of the policy. `series`
+        matters only to the rule `static peak`.
 
-        Raises InvalidPolicy for invalid parameters, InvalidInput for an unknown rule.
+        Raises InvalidPolicy for parameters that do not exist or that are invalid together with `base`, and
+        InvalidInput for an unknown rule.
         """
         policy = AutoScalePolicy.from_document({**base.to_document(), **self.parameters})
         validate(policy)
@@ -159,11 +161,12 @@ class Load(NamedTuple):
 def answers(
     loads: Iterable[Load], question: Question, done: Done = lambda _count: None
 ) -> Iterator[pa.RecordBatch]:
-    """Yield batches of result rows (`RESULTS`), TOGETHER loads at a time and in the order of the loads: one row for each case of a load's
-    part of the question. A load of which a case cannot be simulated has a single row with the error; nothing is raised for it. Without a
-    load, nothing is yielded.
+    """Yield batches of result rows (`RESULTS`) in the order of the loads. A batch has the rows of up to TOGETHER
+    loads: one row for each case of the load's part of the question. If a case of a load cannot be simulated, the load
+    has instead a single row with the error, and nothing is raised. Without a load, nothing is yielded.
 
-    `done` is a progress callback: it is called with 1 after each simulation.
+    Errors in computing the least costs, and errors of the iterable `loads`, are raised during the iteration. `done`
+    is a progress callback: it is called with 1 after each simulation.
     """
     waiting: list[Load] = []
     for load in loads:
@@ -176,9 +179,13 @@ def answers(
 
 
 def _answer_batch(loads: Sequence[Load], question: Question, done: Done) -> pa.RecordBatch:
-    """Return the result rows (`RESULTS`) of the loads, in the order of the loads: one row for each case of a load's part of the question.
-    If a case raises an error, the load has instead a single row with this error. The least costs of cases with the same steps and limits
-    are computed together; their errors are raised. `done` is called with 1 after each simulation.
+    """Return the result rows (`RESULTS`) of the loads, in the order of the loads: one row for each case of the load's
+    part of the question. If simulating a case raises an error, the load has instead a single row with the error, and
+    the other loads have their results. `done` is called with 1 after each simulation.
+
+    After the simulations, the least costs are computed, together for all cases with the same steps and limits. If the
+    question requests pictures, the least costs for several prices are added to them (`_add_fronts`). Errors of these
+    computations are raised.
     """
     rows: list[dict[str, Any]] = []
     groups: dict[tuple[int, ...], list[tuple[int, Floats]]] = defaultdict(list)
@@ -267,13 +274,16 @@ def _add_fronts(
 def _simulate_case(
     recording: Recording, series: LoadSeries, candidate: Candidate, seed: int, question: Question
 ) -> dict[str, Any]:
-    """Simulate a candidate on a load, with the messages that the seed draws. Return the row of `RESULTS`, in which the least cost is 0. Its
-    figures are the fields of `Score` except the cost, `days`, `measured` (the part of the steps with a measurement), `refusals` (their
-    number by reason), and `is_ideal` for an ideal rule.
+    """Simulate one candidate on one load, with the messages that the seed draws (`drawn`). Return the row of
+    `RESULTS`, in which the least cost is 0 and the error is None. `picture` is None unless the question requests
+    pictures.
 
-    Load and cost are in capacities of the recording's policy in force, not of the candidate; only the figure `silent_seconds` is not.
-    `picture` is None unless the question requests pictures. Raises InvalidInput if a figure is not finite, and the errors of
-    `Candidate.as_rule` and `simulate`.
+    The figures of the row are the fields of `Score` except the cost; `days`; `measured`, the share of the steps with
+    a measurement; `refusals`, the number of refusals by reason; and, for an ideal rule only, `is_ideal`. Load and
+    cost are counted in capacities of the recording's policy in force, not of the candidate. Only the figure
+    `silent_seconds` follows the candidate's own thresholds.
+
+    Raises InvalidInput if a figure is not finite, and the errors of `Candidate.as_rule` and `simulate`.
     """
     base = recording.base_policy
     conditions = Conditions(
@@ -324,9 +334,12 @@ def drawn(series: LoadSeries, seed: int) -> LoadSeries:
 
 
 def in_capacities_of(run: Simulation, capacity: LoadStats) -> Simulation:
-    """Return a simulation with `max_load`, `excess` and `overloaded` counted in segments of this capacity, and with the capacity as split
-    thresholds of its policy: a candidate's own thresholds do not change the load that a segment can serve. Loads of actions and of ticks
-    stay in the former capacities. Returns `run` itself if its policy has these split thresholds.
+    """Return the simulation with `max_load`, `excess` and `overloaded` counted in segments of the given capacity, and
+    with this capacity as the split thresholds of its policy. `run` is unchanged. The conversion makes candidates
+    comparable: the thresholds of a candidate do not change the load that a segment can serve.
+
+    The loads of actions and of ticks are not converted. If the policy of `run` has these split thresholds already,
+    the result is `run` itself.
     """
     if run.rule.policy.thresholds.split == capacity:
         return run
@@ -383,13 +396,14 @@ def compute_here(
 def compute(
     spark: SparkSession, rates: DataFrame, recordings: Sequence[Recording], question: Question, parallel: int
 ) -> pa.Table:
-    """Compute the results (`RESULTS`) on Spark, and return them sorted by load, key, policy and seed. `rates` has the columns of
-    `RATE_COLUMNS`. `parallel` is the number of tasks that the session runs at a time; it decides how the work is divided, into at most
-    `WAVES` times as many tasks.
+    """Compute the results (`RESULTS`) on Spark, and return them sorted by load, key, policy and seed. `rates` has the
+    columns of `RATE_COLUMNS`. Rates without a recording are ignored, and a recording without rates has no result.
 
-    With fewer loads than `parallel` the cases of a load are divided among tasks. `rates` without a recording are ignored. A recording
-    without rates has no result. If a case cannot be simulated, the task's part of the load has a single row with the error; other parts of
-    the load may have results.
+    `parallel` is the number of tasks that the session runs at a time. The work is divided into at most `WAVES` times
+    as many tasks. With fewer loads than `parallel`, the cases of a load are divided among tasks.
+
+    If a case cannot be simulated, the results of its task for this load are a single row with the error. Other tasks
+    may still have results for the load. Spark's errors are raised unchanged.
     """
     from pyspark.sql import functions as f
 
@@ -410,9 +424,13 @@ def compute(
 def rates_of_history(
     spark: SparkSession, history_url: str, day_urls: Sequence[str], since_ms: int, until_ms: int
 ) -> DataFrame:
-    """Return, with the columns of `RATE_COLUMNS`, the rates that the aggregation stored: of the windows that ended from `since_ms` to
-    `until_ms`, both included (milliseconds since the Unix epoch), and that have a rate; the key is the topic's id. `day_urls` are the
-    directories of the days to read, which must not be empty, and `history_url` is their root.
+    """Return, with the columns of `RATE_COLUMNS`, the rates that the aggregation stored; the key is the topic's id. A
+    row is included if its window ended from `since_ms` to `until_ms`, both included (milliseconds since the Unix
+    epoch), and the rates cover a part of the window.
+
+    `day_urls` are the directories of the days to read, and `history_url` is the root of these directories. `day_urls`
+    must not be empty, and each directory must exist; otherwise Spark raises its own errors. The rows are read when
+    the result is used.
     """
     from pyspark.sql import functions as f
 

@@ -83,14 +83,17 @@ class Recording:
 
 
 def series_of(recording: Recording, rows: pa.Table) -> LoadSeries:
-    """Return the load series of a recording from its rows of `RATE_COLUMNS`, in any order: in each step the sums over the segments. Rates
-    that are negative or not finite count as 0. A step has the rates of the last window that ended by the end of the step; it is NaN if that
-    window is not recent (`load_series.last_windows`).
+    """Return the load series of a recording from its rows of `RATE_COLUMNS`, which may be in any order. A step has
+    the rates of the last window that ended by the end of the step, added over the segments. Rates that are negative
+    or not finite count as 0. A step is NaN if there is no such window or the window is not recent
+    (`load_series.last_windows`).
 
-    The series has the distribution of the load over the ring (one row per step, see `_shares`), which is even in steps without a recent
-    window. It has none if all rates are of the whole ring, or if there are no rows. Raises InvalidInput if the recording has no whole
-    step or a sum is infinite, InvalidRange for a range that is not valid, and, if the series has a distribution, the errors of
-    `base_policy`.
+    The series also has the distribution of the load over the ring, with one row per step (`_shares`); the row of a
+    step without a recent window is even. The series has no distribution if all rates are of the whole ring, or if
+    there are no rows.
+
+    Raises InvalidInput if the recording has no whole step or a sum is infinite; InvalidRange for a range that is not
+    valid; and, if the series has a distribution, the errors of `base_policy`.
     """
     ends = rows.column("window_end_ms").to_numpy()
     windows, window_of_row = np.unique(ends, return_inverse=True)
@@ -114,12 +117,14 @@ def series_of(recording: Recording, rows: pa.Table) -> LoadSeries:
 def _shares(
     recording: Recording, rows: pa.Table, rates: Floats, window_of_row: Wholes, windows: int
 ) -> Floats | None:
-    """Return the share of the load in each of several equal parts of the ring (`[window, bin]`, each row adds up to 1); None if all rates
-    are of the whole ring.
+    """Return the distribution of the load over equal parts of the ring, as an array `[window, part]` whose rows add
+    up to 1. The number of parts is the smallest that separates all segments, at most MOST_BINS. The result is None if
+    one part suffices: all rates are of the whole ring, or there are no rows.
 
-    `rates` has the valid rates of each row of `rows`, `window_of_row` the index of its window, and `windows` is the number of windows. The
-    load of a row is the largest of rate ÷ split threshold of the policy in force. A window without load is even. The number of parts is the
-    smallest that separates the segments, at most MOST_BINS.
+    `rates` has the valid rates of each row of `rows`, `window_of_row` has the index of the row's window, and
+    `windows` is the number of windows. The load of a row is the largest of its four rates, each divided by its split
+    threshold in the recording's policy. The load of a segment is even over the segment's range, and a window without
+    load has an even distribution. Raises InvalidRange for a range that is not valid, and the errors of `base_policy`.
     """
     segments, segment_of_row = np.unique(rows.column("segment_id").to_numpy(), return_inverse=True)
     ranges = [HashRange.parse(recording.ranges.get(int(i), "0000-ffff")) for i in segments]

@@ -75,13 +75,18 @@ _JUDGED = (
 def compute(
     spark: SparkSession, report_urls: Mapping[str, Sequence[str]], scratch_url: str, window: ReportWindow
 ) -> dict[str, pa.Table]:
-    """Return the rows to write, by name. `boundaries`, `bundles` and `namespaces` have only rows that differ from the stored rows, `brokers`
-    those with a report later than the stored report and those that are gone; `clusters` has every cluster, and `hot_topics` the topics of
-    bundles above a limit. Only clusters with a complete, sound report of a broker in the window have such rows. `silent` (`build_reports`)
-    has a row for each broker with a report in the window, and `uncut` (`build_unsound_boundaries`) the namespaces with excluded boundaries.
+    """Compute bundle load for one window. Return the rows to write, as tables by name; nothing is written to the
+    database.
 
-    `report_urls` are the files of each kind of `REPORTS`; every kind must be a key, but may have no files. Reads the tables of `BASELINE`
-    below the scratch URL, where each must exist, and writes the figures of every bundle there as `judged`, which replaces an earlier result.
+    `boundaries`, `bundles` and `namespaces` have the rows that differ from the stored rows. `brokers` has the brokers
+    whose report is later than the stored report, and the brokers that are gone. `clusters` has every cluster.
+    `hot_topics` has the topics of bundles above a limit. These six tables contain only clusters of which a broker has
+    a complete, sound report in the window. `silent` (`build_reports`) has a row for each broker with a report in the
+    window, and `uncut` (`build_unsound_boundaries`) has the namespaces with excluded boundaries.
+
+    `report_urls`: the files of each kind of `REPORTS`; every kind must be a key, and may have no files. The tables of
+    `BASELINE` are read below `scratch_url`, where each must exist. The figures of every bundle are written there as
+    `judged`, which replaces an earlier result. Spark's errors are raised unchanged.
     """
     landed = {kind: _read(spark, schema, report_urls[kind]) for kind, schema in REPORTS.items()}
     stored = {name: spark.read.schema(s).parquet(f"{scratch_url}/{name}") for name, s in BASELINE.items()}

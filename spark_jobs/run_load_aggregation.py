@@ -29,11 +29,12 @@ KEY_COUNTS = "topic_id BIGINT, segment_id BIGINT, source STRING, instant TIMESTA
 def compute(
     spark: SparkSession, sample_urls: Sequence[str], scratch_url: str, window: LoadWindow
 ) -> pa.Table:
-    """Write the rates of the window as `rates` below the scratch URL, and replace what is there. Return the sources that
-    reported in the window, with the columns of `build_heard`. `sample_urls` are the sample files; there must be at least one.
+    """Write the rates of the window as `rates` below the scratch URL, and replace earlier rates there. Return the
+    sources that reported in the window, with the columns of `build_heard`. `sample_urls` are the sample files; there
+    must be at least one.
 
-    A row of the files with a missing value is ignored. A row that is not SOUND (an impossible counter, or a name that cannot be stored)
-    adds to no rate and is counted for its source.
+    A row of the files with a missing value is ignored. A row that is not SOUND, because of an impossible counter or a
+    name that cannot be stored, adds to no rate and is counted for its source. Spark's errors are raised unchanged.
     """
     samples = spark.read.schema(SAMPLES).parquet(*sample_urls).na.drop()
     build_rates(samples.where(SOUND), window).write.mode("overwrite").parquet(f"{scratch_url}/rates")

@@ -67,15 +67,20 @@ def session_id(master: str, number: int = 0) -> UUID:
 
 
 def get_session(master: str, conf: Mapping[str, str] | None = None) -> SparkSession:
-    """Return the session for `master`, which is created on first use. `conf` adds to or overrides the built-in settings of a new session.
-    A process has one classic session, which later calls return even for another master, with the settings that can still be changed.
+    """Return the Spark session for `master`, which is created on first use. `conf` adds to the built-in settings of a
+    new session, or overrides them.
 
-    A classic session sets PYSPARK_PYTHON for a local master, unless it is set, and starts a JVM in this process. Over Connect only settings
-    of the session can be given, not settings of the server, and `conf` has no effect on a session that this process has already.
+    A process has one classic session. Later calls return this session even for another master, and apply the settings
+    that can still be changed. For a local master the environment variable PYSPARK_PYTHON is set, unless it is set
+    already. A classic session starts a JVM in this process.
 
-    Raises InvalidInput for a wrong master, and for a setting or value that an existing classic session or a Connect server does not allow
-    (a new classic session checks a value when the value is used); Retryable if no server answers, or Java or a classic session does not
-    start, also because of a wrong option of Java; Terminal if there is no Java for Spark, or the Connect server has ended too many sessions.
+    Over Connect (`sc://`), `conf` can have settings of the session, but not settings of the server. `conf` has no
+    effect on a Connect session that this process has already.
+
+    Raises InvalidInput for a master of a wrong form, and for a setting or a value that an existing classic session or
+    a Connect server does not allow; a new classic session checks a value only when the value is used. Raises
+    Retryable if no server answers, or if Java or a classic session does not start, also because of a wrong option of
+    Java. Raises Terminal if there is no Java for Spark, or if the Connect server has ended too many sessions.
     """
     if master.startswith("sc://"):
         return _connect(master, dict(conf or {}))
@@ -101,9 +106,13 @@ def get_session(master: str, conf: Mapping[str, str] | None = None) -> SparkSess
 
 
 def _check(master: str) -> None:
-    """Raise, within seconds and in one line, the errors that Spark raises after a minute: InvalidInput for a master of another form, or
-    yarn without its configuration; Retryable if no address of a `spark://` master accepts connections. The addresses are tried in order up
-    to the first that does, so a later one may be invalid.
+    """Raise in one line, within seconds for each address, the errors that Spark itself raises after a minute.
+    `master` is the master of a classic session.
+
+    Raises InvalidInput for a master of another form, for `yarn` without the directory of its configuration in the
+    environment, and for a `spark://` address that is not `host:port`. Raises Retryable if no address of a `spark://`
+    master accepts connections. The addresses are tried in their order until one accepts; the addresses after it are
+    not checked.
     """
     if not master.startswith(_MASTERS):
         raise InvalidInput(
@@ -141,8 +150,9 @@ def _accepts_connections(address: str) -> bool:
 def with_session(
     master: str, act: Callable[[SparkSession], Answer], conf: Mapping[str, str] | None = None
 ) -> Answer:
-    """Call `act` with the session for `master`, and return its result. If `act` fails because a Connect server has ended the session, `act`
-    is called once more with the next session, so it must be repeatable.
+    """Call `act` with the session for `master`, and return the result of `act`. If `act` raises an error because a
+    Connect server has ended the session, `act` is called once more from the beginning, with a new session. `act` must
+    therefore be safe to repeat. The session is not closed.
 
     Raises the errors of `get_session` and of `act`.
     """
@@ -156,11 +166,15 @@ def with_session(
 
 
 def _connect(master: str, conf: dict[str, str]) -> SparkSession:
-    """Return the session of this process for the Connect server, or else a new client of the session with the fixed id, or with the next
-    id that the server has not ended. A new client applies the settings `conf` and is kept for later calls; a session that the process has
-    already is returned without applying them.
+    """Return a session of the Connect server at `master`. If this process has a session for the master that is not
+    stopped, this session is returned, and `conf` is not applied.
 
-    Raises InvalidInput for an invalid address and a refused setting, Retryable if the server does not answer, Terminal after 20 ended sessions.
+    Otherwise a client is created for the session with the first fixed id (`session_id`). If the server has ended the
+    session with this id, the next id is tried. The settings `conf` are applied, and the session is kept for later
+    calls. The environment variable GRPC_ENABLE_FORK_SUPPORT is set to 0, unless it is set already.
+
+    Raises InvalidInput for an invalid address and for a setting that the server refuses; Retryable if the server does
+    not answer; and Terminal if the server has ended the sessions of all 20 ids.
     """
     # gRPC would restart its threads in every forked child. PySpark forks to start the JVM of a classic session, and
     # these threads can crash the child before it becomes the JVM.

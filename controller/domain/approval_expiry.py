@@ -30,11 +30,11 @@ def end_of_wait(
     subject: Subject, state: ApprovalState, default_answer: str, *, has_subject: bool
 ) -> tuple[ApprovalState, str]:
     """Return the next state of an approval whose time is over or whose subject has ended, and the reason as text.
-    `state` is pending or, for an operation only, approved.
+    Nothing is stored. `state` is the present state: pending or, for an operation only, approved.
 
-    An approved approval expires, whatever its subject has become, and so does a pending approval whose subject has
-    ended (`has_subject` False). Any other pending approval gets the `default_answer`: `approve` approves, every other
-    value rejects.
+    An approval in the state approved expires, whether or not it still has its subject. A pending approval expires if
+    its subject has ended (`has_subject` False). Any other pending approval gets the answer `default_answer`: the
+    value `approve` approves, and every other value rejects.
     """
     if state is ApprovalState.APPROVED:
         return (

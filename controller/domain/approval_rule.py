@@ -51,10 +51,13 @@ class Approval:
     answered_at: int | None = None
 
     def covers(self, action: Decision) -> bool:
-        """Return True if this approval applies to `action`: it has the same kind and seals the same segments, and it
-        changes the number of segments in the approved direction, by at most the approved number, or not at all. A
-        rebucket must have exactly the approved number of buckets instead. The state and the age of the approval have no
-        effect.
+        """Return True if this approval applies to `action`. The action must have the approval's kind and seal the
+        approval's segments.
+
+        A rebucket must also have exactly the approved number of entry buckets. Any other action may change the
+        topic's number of segments in the direction that was approved (more or fewer), by at most the approved
+        difference; an action that leaves the number unchanged is covered too. The state and the age of the approval
+        have no effect.
         """
         if (self.kind, self.segment_ids) != action_key(action):
             return False
@@ -84,11 +87,12 @@ def without_approvals(policy: AutoScalePolicy) -> AutoScalePolicy:
 
 
 def is_marked(policy: AutoScalePolicy, action: Decision) -> bool:
-    """Return True if the policy requires an approval for this action: the action leaves fewer segments and
-    `approval_merges` is set, or its size (`size_of`) is at least `approval_min_segments` (0: the size has no effect).
+    """Return True if the policy requires an approval for this action. One of two conditions suffices:
+    `approval_merges` is set and the action creates fewer segments than it seals; or `approval_min_segments` is above
+    0 and the size of the action (`size_of`) is at least `approval_min_segments`.
 
-    An action of the consumer lane is never marked: a consumer that joins would have nothing to read until a person has
-    answered.
+    An action of the consumer lane never requires an approval: a consumer that joins would have nothing to read until
+    a person has answered.
     """
     if lane_of(action) is Lane.CONSUMER:
         return False
@@ -109,9 +113,12 @@ class HeldAction:
     until: int | None = None
 
     def refusal(self, lane: Lane, segment_id: int, other_id: int | None) -> Refusal:
-        """Return the refusal of a segment that this action would seal: APPROVAL_REFUSED if a person or the default
-        answer rejected the action, with the end of the rejection as `not_before`; AWAITING_APPROVAL otherwise. `lane`,
-        `segment_id` and `other_id` are fields of the refusal.
+        """Return the refusal of a segment that this action would seal; the refusal is not added to a context. If a
+        person or the default answer rejected the action, the reason is APPROVAL_REFUSED, and `not_before` is the end
+        of the rejection. Otherwise the reason is AWAITING_APPROVAL, with the size of the action as value and without
+        an end.
+
+        `lane`, `segment_id` and `other_id` (the neighbour of a pair, or None) become fields of the refusal.
         """
         if self.until is None:
             return Refusal(
@@ -174,13 +181,14 @@ class ApprovalGate:
         return tuple(held.own_refusal for held in self._held if held.own_refusal not in reported)
 
     def hold_unless_approved(self, action: Decision) -> bool:
-        """Return False if the action may be performed: the action needs no approval, or an approval that was granted
-        less than `VALID_MS` ago covers it. The end of this approval then limits `until`.
+        """Return False if the action may be performed: the policy requires no approval for the action (`is_marked`),
+        or an approval that covers the action was granted less than `VALID_MS` ago. In the second case `until` becomes
+        the end of this approval, unless `until` is earlier already.
 
-        Otherwise add the action to the held actions and return True. If no approval has the action's kind and segments,
-        or if this approval is neither pending nor was rejected within the last `approval_hold_seconds` (it is expired,
-        done, older than `VALID_MS`, or does not cover the action), the action is also added to `proposals`, unless
-        `MAX_PENDING` is reached.
+        Otherwise add the action to `held` and return True. The action is also added to `proposals`, unless the
+        topic's approval for the action's kind and segments is pending, or was rejected less than
+        `approval_hold_seconds` ago, or `MAX_PENDING` is reached. An approval that is expired or done, that is older
+        than `VALID_MS`, or that does not cover the action therefore leads to another proposal.
         """
         if not is_marked(self._policy, action):
             return False

@@ -70,20 +70,22 @@ def assign(
     drain_consumers: int = 1,
     strict_pulsar: bool = False,
 ) -> Assignment:
-    """Return the buckets of each consumer, by the consumer's name. Each bucket of each readable segment (a segment
-    that is not drained and whose ancestors are all drained) has one consumer; an idle consumer has an empty entry. The
-    result is empty if there is no consumer.
+    """Return the buckets of each consumer, by the consumer's name. Each bucket of each readable segment has one
+    consumer. A segment is readable if it is not drained and all its ancestors are drained. An idle consumer has an
+    empty entry. The result is empty if there is no consumer.
 
-    `drained` contains ids of drained segments. `share_buckets`: True if several consumers may read one segment, which
-    they do while there are more consumers than readable segments. `parents_block`: False if a segment need not wait for
-    its ancestors. `drain_consumers` (1 or more): if consumers read whole segments, at most this many consumers share
-    the buckets of a sealed segment until it is drained, in addition to their other segments.
+    `drained` contains ids of drained segments. `share_buckets`: True if several consumers may read one segment; they
+    do so only while there are more consumers than readable segments. `parents_block`: False if a segment need not
+    wait for its ancestors. `drain_consumers` (1 or more): while consumers do not share segments, at most this many
+    consumers share the buckets of a sealed segment, in addition to the segments that they read alone.
 
-    `owners` gives the current owner of each bucket, and the owners of the buckets of the parents of new segments. As
-    far as equal numbers allow, a bucket stays with its owner, and a new bucket goes to the consumer that owned most of
-    its hashes in the parents, or to any of several consumers that owned equally many. Owners that are not among
-    `consumers` do not count. With `strict_pulsar` owners and `drain_consumers` are ignored: segments and buckets are
-    assigned as Pulsar 5 assigns them, except that children still wait for their ancestors if `parents_block`.
+    `owners` gives the current owner of each bucket, and the owners of the buckets of the parents of new segments.
+    Owners that are not among `consumers` do not count. As far as equal numbers allow, a bucket stays with its owner.
+    A new bucket goes to the consumer that owned most of the bucket's hashes in the parents; if several consumers
+    owned equally many, to one of these consumers.
+
+    With `strict_pulsar`, `owners` and `drain_consumers` have no effect: segments and buckets are assigned as Pulsar 5
+    assigns them, except that children still wait for their ancestors if `parents_block`.
     """
     names = sorted(set(consumers))
     ready = candidates(layout, drained, parents_block=parents_block)
@@ -121,12 +123,14 @@ _MAX_ROUNDS = 16
 def _stabilize(
     distribute: Callable[[Mapping[SegmentBucket, str]], Assignment], owners: Mapping[SegmentBucket, str]
 ) -> Assignment:
-    """Return the assignment that distributing again does not change. `distribute` returns the assignment for given
-    owners; the first round gives it `owners`, each further round the assignment of the round before, because a consumer
-    that helps to drain a segment then owns a part of the segment, which may change the choice for other consumers.
+    """Distribute repeatedly, until the assignment does not change, and return this assignment. `distribute` returns
+    the assignment for given owners. The first round gives `owners` to `distribute`; each further round gives it the
+    owners of the assignment of the round before. Rounds are needed because a consumer that helps to drain a segment
+    then owns a part of the segment, which may change the choice for other consumers.
 
-    If the assignments repeat in a cycle, return the least assignment of the cycle, so that the result does not
-    depend on the starting point. After `_MAX_ROUNDS` rounds, return the last assignment.
+    If the assignments repeat in a cycle of several, return the least assignment of the cycle (compared by consumer
+    name and buckets), so that the result does not depend on the starting point. After `_MAX_ROUNDS` rounds, return
+    the last assignment.
     """
     assignments = [distribute(owners)]
     while len(assignments) < _MAX_ROUNDS:
@@ -148,13 +152,15 @@ def _homes(
     names: Sequence[str],
     owners: Mapping[SegmentBucket, str],
 ) -> list[_Homes]:
-    """Return, for each segment of `ready`, the homes of its buckets: the consumers, as indexes into the sorted `names`,
-    that may get the bucket without a move. `units` returns the buckets for the boundaries of a segment.
+    """Return, for each segment of `ready`, the homes of each bucket: the consumers, as indexes into the sorted
+    `names`, that may get the bucket without a move. `units` returns the buckets for the boundaries of a segment.
+    `owners` has owners of buckets of the segments and of their parents.
 
-    The home of a bucket that has an owner is this owner alone; if the owner is not among `names`, the bucket has no
-    home. The homes of a bucket without an owner are the consumers that own most of its hashes in other pieces of the
-    segment; if no consumer of `names` owns a part, those that owned most of its hashes in the segment's parents, and
-    without these none. Consumers with equally many hashes are all homes.
+    A bucket that has an owner has this owner as its only home, or no home if the owner is not among `names`. For a
+    bucket without an owner, the homes are the consumers that own most of the bucket's hashes in other pieces of the
+    same segment. If no consumer of `names` owns such a piece, the homes are the consumers that owned most of the
+    bucket's hashes in the segment's parents. If no consumer did, the bucket has no home. Consumers with equally many
+    hashes are all homes.
     """
     indexes = {name: index for index, name in enumerate(names)}
     owners_by_segment: dict[int, dict[HashRange, int | None]] = {}
@@ -287,11 +293,15 @@ def _fan_out(
     consumers: int,
     limit: int,
 ) -> list[Sequence[int]]:
-    """Return `reader_lists` with the buckets of each sealed segment divided equally among `limit` readers, or fewer if
-    there are fewer buckets or consumers: the reader of the whole segment, then the consumers with which most of its
-    buckets may stay (`homes`), among equals those that help with the fewest segments before it in `ready`. Active
-    segments keep their readers. `reader_lists` has the reader of each bucket of each segment; one reader reads all
-    buckets of a segment. `consumers` is the number of consumers.
+    """Return a copy of `reader_lists` in which the buckets of each sealed segment are divided equally among several
+    readers. Active segments keep their readers. `reader_lists` has the reader of each bucket of each segment, where
+    one consumer reads all buckets of a segment. Consumers are indexes into the sorted names, and `consumers` is their
+    number.
+
+    A sealed segment gets `limit` readers, but not more than it has buckets, nor more than there are consumers. The
+    readers are the present reader of the segment and the consumers with which most of the segment's buckets may stay
+    (`homes`). Among consumers with equally many, the consumers that were added to the fewest earlier segments of
+    `ready` are chosen.
     """
     helped_segments: Counter[int] = Counter()
     result = list(reader_lists)
@@ -327,13 +337,16 @@ _Claims = Sequence[Mapping[int, _Claim]]
 
 
 def _share_segments(homes: Sequence[_Homes], consumers: int) -> list[Sequence[int]]:
-    """Return the reader of each bucket of each segment, if every consumer reads at most one segment. Consumers for which
-    no bucket is left read nothing. Needs at least as many consumers as segments.
+    """Return the reader of each bucket of each segment, as an index into the sorted names, where every consumer reads
+    at most one segment. Consumers for which no bucket is left read nothing. `consumers` is the number of consumers;
+    it must not be less than the number of segments.
 
-    The segments that get one more reader are those in which one more reader keeps the most buckets where they are.
+    The numbers of readers of the segments are as equal as the numbers of buckets allow. A segment gets one reader
+    more than others if the additional reader keeps the most buckets with their consumers.
+
     The readers are placed twice. The first placement finds the segment whose buckets each consumer keeps, because a
-    consumer that owns buckets of several segments keeps one segment. The second placement uses the chosen numbers
-    of readers.
+    consumer that owns buckets of several segments keeps one segment. The second placement uses the chosen numbers of
+    readers.
     """
     sizes = [len(segment) for segment in homes]
     claims = _claims(homes)
@@ -376,10 +389,12 @@ def _keep_claims(claims: _Claims, readers_by_segment: Sequence[Sequence[int]]) -
 
 
 def _equal_readers(sizes: Sequence[int], consumers: int) -> tuple[list[int], list[int], int]:
-    """Return how many readers each segment gets if the numbers are as equal as the bucket counts (`sizes`) allow, in
-    three parts: the number that each segment gets at least, the indexes of the segments that may get one reader more,
-    and the number of these segments that get it (fewer than these segments). Needs at least as many consumers as
-    segments.
+    """Return how many readers each segment gets if the numbers of readers are as equal as the numbers of buckets
+    (`sizes`) allow. The result has three parts: the number of readers that each segment gets at least; the indexes of
+    the segments that have a bucket for one more reader; and the number of readers that are left over for these
+    segments, which is less than the number of these segments, or 0 if there are no such segments.
+
+    `consumers` is the number of consumers; it must not be less than the number of segments.
     """
     least = [1] * len(sizes)
     surplus = consumers - len(sizes)
@@ -434,14 +449,14 @@ def _bucket_shares(buckets: int, readers: int) -> list[tuple[int, int]]:
 def _place_readers(
     claims: _Claims, shares: Sequence[Sequence[tuple[int, int]]], consumers: int, *, pool: int = 0
 ) -> list[list[int]]:
-    """Return the readers of each segment, ascending, placed so that the sum of their weights is the greatest. The
-    weight of a reader is the number of buckets `at_home` that the reader keeps; between readers that keep equally many,
-    the number of `settled` buckets decides.
+    """Return the readers of each segment, as ascending indexes into the sorted names, so that the sum of the readers'
+    weights is the greatest. The weight of a reader is the number of buckets that the reader keeps (`at_home` of the
+    claim). Between readers that keep equally many buckets, the number of `settled` buckets decides.
 
-    `shares` has, for each segment, pairs of a number of buckets and the number of readers that keep at most this many.
-    A segment gets at most as many readers as its pairs state; up to `pool` pairs get one reader more. A consumer reads
-    at most one segment; a consumer without a claim is not placed, so a segment may lack readers. `consumers` is the
-    number of consumers.
+    `shares` has pairs for each segment: a number of buckets, and how many readers may keep at most this number. A
+    segment gets at most as many readers as the pairs allow together. In addition, up to `pool` of all the pairs may
+    each have one reader more. A consumer reads at most one segment. A consumer without a claim is not placed, so a
+    segment may get fewer readers than the pairs allow. `consumers` is the number of consumers.
     """
     scale = 1 + max((claim.at_home for own in claims for claim in own.values()), default=0)
     weights: list[dict[int, int]] = [{} for _ in range(consumers)]

@@ -10,11 +10,12 @@ _TOKEN = re.compile(r"[\x21-\x7e]+")
 
 
 def bearer_token(text: object, name: str) -> str:
-    """Return the token without surrounding white space. Raises InvalidInput if `text` is not a str, or if what remains
-    is empty or contains other characters than printable ASCII without spaces. The message names the setting (`name`)
-    and never contains the token.
+    """Return the token without the white space around it. `name` is the setting that the error message names; the
+    message never contains the token.
 
-    The check exists because an HTTP library would quote a token with a line break in the error about its header.
+    Raises InvalidInput if `text` is not a str; if `text` contains nothing but white space; or if the token contains
+    white space or characters that are not printable ASCII. The check exists because an HTTP library would quote a
+    token with a line break in the error about its header.
     """
     if not isinstance(text, str):
         raise InvalidInput(

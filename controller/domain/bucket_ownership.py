@@ -81,15 +81,17 @@ def owner_changes(
 ) -> OwnershipChanges:
     """Return the steps towards `target` that are possible at this time. Nothing is stored or sent.
 
-    An owner that `target` does not name for its bucket loses the bucket if it has released the bucket or has no
-    session, or if the segment is finished; otherwise a request to release the bucket is returned, unless the same
-    request stands already. A bucket of `target` is granted to its consumer if no other owner then holds a piece of it.
-    An owner that `target` names again keeps the bucket, and a standing request is withdrawn; if it has released the
-    bucket, the bucket is granted to it again, at a new generation.
+    If `target` names another consumer, or no consumer, for a bucket, the owner loses the bucket if the owner has
+    released the bucket, if the owner has no session, or if the segment is finished. Otherwise the result has a
+    request to the owner to release the bucket, unless a request with the same successor stands already.
 
-    `consumers`: names of the consumers that have a session, connected or within its grace period. `released`: the
-    buckets that their owners have released. `finished`: ids of the segments that have nothing left to read (drained or
-    pruned); their buckets need no release.
+    A bucket of `target` is granted to its consumer if no other owner then holds the bucket or a piece of the bucket.
+    If `target` names the present owner, the owner keeps the bucket and a standing request is withdrawn. If this owner
+    has released the bucket, the bucket is granted to the owner again, at a new generation.
+
+    `consumers`: names of the consumers that have a session, connected or within the grace period. `released`: the
+    buckets that their owners have released. `finished`: ids of the segments that have nothing left to read (drained
+    or pruned); buckets of these segments need no release.
     """
     targets = {bucket: name for name, share in target.items() for bucket in share}
     granted: dict[SegmentBucket, str] = {}

@@ -15,12 +15,13 @@ from controller.domain.segment_graph import SegmentGraph
 def candidates(
     layout: SegmentGraph, drained: Collection[int], *, parents_block: bool = True
 ) -> tuple[Segment, ...]:
-    """Return the segments that may be read, sorted by range and id: the undrained segments whose ancestors are all
-    drained.
+    """Return the segments that may be read, sorted by range and id: the segments that are not drained and whose
+    ancestors are all drained. The result is empty if there are none.
 
-    `drained` contains ids of sealed segments; an ACTIVE segment is never drained. A pruned ancestor counts as drained,
-    together with the ancestors that only it leads to. Without `parents_block` a segment does not wait for its
-    ancestors; this serves readers that prefer a short delay to the order of a key.
+    `drained` contains ids of drained segments of one subscription; the id of an ACTIVE segment has no effect there. A
+    pruned ancestor counts as drained. The ancestors of a pruned segment count as drained too, unless another path of
+    the layout leads to them. Without `parents_block` a segment does not wait for its ancestors; this serves readers
+    that prefer a short delay to the order of a key.
     """
     drained_ids = frozenset(drained)
     free_ids = clear(layout, drained_ids) if parents_block else layout.segments
@@ -29,8 +30,9 @@ def candidates(
 
 
 def clear(layout: SegmentGraph, drained: Collection[int]) -> frozenset[int]:
-    """Return the ids of the segments whose ancestors are all drained or pruned. The segments themselves may be drained
-    or not. A pruned ancestor hides the ancestors that only it leads to. `drained` contains the ids of drained segments.
+    """Return the ids of the segments whose ancestors are all drained or pruned, whether or not the segment itself is
+    drained. `drained` contains the ids of drained segments; other ids in `drained` have no effect. The ancestors of a
+    pruned segment count as drained too, unless another path of the layout leads to them.
     """
     clear_ids: set[int] = set()
     # One pass in ascending order suffices, because the id of a parent is lower than the ids of its children.

@@ -27,8 +27,8 @@ def is_duration(text: str) -> bool:
 
 
 def parse_duration(text: str) -> timedelta:
-    """Return the duration that the text names: up to six digits, perhaps only zeros, and a unit (min, h, d, w). Raises
-    InvalidInput for other texts.
+    """Return the duration that the text names: one to six digits, followed without a space by a unit (min, h, d or
+    w), such as `90min`. The result may be 0. Raises InvalidInput for any other text.
     """
     match = _DURATION.fullmatch(text)
     if match is None:

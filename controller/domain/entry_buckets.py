@@ -80,10 +80,13 @@ def bucket_ranges(splits: Sequence[int]) -> tuple[HashRange, ...]:
 
 
 def ownership_units(splits: Sequence[int]) -> tuple[HashRange, ...]:
-    """Return the units of a segment that consumers own: single buckets, or, for a segment with more than `MOST_UNITS`
-    buckets, `MOST_UNITS` runs of adjacent buckets whose sizes differ by at most one. The units tile 0..65535 and never
-    change during a segment's life, because its boundaries never change. `splits`: the boundaries of the buckets, for
-    which `are_splits` is True.
+    """Return the units of a segment that consumers own, as inclusive hash ranges in ascending order. The units are
+    the segment's buckets. For a segment with more than `MOST_UNITS` buckets, the units are `MOST_UNITS` runs of
+    adjacent buckets, whose numbers of buckets differ by at most one.
+
+    The units tile 0..65535 and never change during a segment's life, because the boundaries of a segment never
+    change. `splits`: the boundaries of the buckets. Raises InvalidRange for boundaries for which `are_splits` is
+    False; of more than `MOST_UNITS` buckets only some boundaries are checked.
     """
     buckets = len(splits) + 1
     if buckets <= MOST_UNITS:
@@ -92,11 +95,12 @@ def ownership_units(splits: Sequence[int]) -> tuple[HashRange, ...]:
 
 
 def owners(bucket_count: int, consumers: Collection[str]) -> dict[str, range]:
-    """Return the bucket indexes of each consumer, as Pulsar's dispatcher assigns them: by name, in equal runs.
-    Empty without a consumer.
+    """Return the bucket indexes of each consumer, by the consumer's name, as Pulsar's dispatcher assigns them: the
+    consumers in the order of their names get equal runs of buckets. The order in which the consumers arrived has no
+    effect, and a repeated name counts once. The result is empty without a consumer.
 
-    Consumer j of k owns `floor(j*N/k) .. floor((j+1)*N/k)-1`; with k > N some consumers own no bucket. The order in
-    which the consumers arrived has no effect.
+    Consumer j of k consumers owns the buckets `floor(j*N/k)` to `floor((j+1)*N/k)-1` of N buckets. If there are more
+    consumers than buckets, some consumers have an empty range.
     """
     names = sorted(set(consumers))
     consumer_count = len(names)

@@ -119,13 +119,14 @@ class EvaluationInput:
         return self.clients + self.producers
 
     def to_json(self) -> str:
-        """Return the canonical text: sorted keys, no spaces, integral numbers as integers.
+        """Return the input as canonical text: JSON with sorted keys, without spaces, with integral numbers as
+        integers.
 
-        The text contains only what a decision reads. Of the layout the keys are `epoch`, `next_segment_id`, `segments`
-        (the active segments with the ids of their parents; creation times under the profile `adaptive` only) and
-        `ancestors` (empty unless the policy sets `strict_pulsar`, because Pulsar counts their merges). Loads of other
-        segments are left out. Every other key is the name of a field; the keys of `_optional_fields` are absent if they
-        have their defaults.
+        The text contains only the data that a decision reads. The layout is written under four keys: `epoch`,
+        `next_segment_id`, `segments` (the active segments with the ids of their parents; with creation times only
+        under the profile `adaptive`) and `ancestors` (sealed ancestors; empty unless the policy sets `strict_pulsar`,
+        because Pulsar counts their merges). Loads of segments that are not active are left out. Every other key is
+        the name of a field. The keys of `_optional_fields` are absent if their fields have the defaults.
         """
         active = self.layout.active
         loads = {s.segment_id: self.loads[s.segment_id] for s in active if s.segment_id in self.loads}
@@ -187,13 +188,16 @@ class EvaluationInput:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Return the input that `to_json` wrote; decisions on it are identical.
+        """Return the input in a text of `to_json`. A decision on the result is identical to a decision on the
+        original input.
 
-        Bucket boundaries are restored with equal widths (only their number affects decisions), and data that no
-        decision reads are missing: sealed segments with their load, and creation times unless the profile is
-        `adaptive`. Under `strict_pulsar` sealed ancestors have the range 0000-0000, which no decision reads. Raises
-        InvalidInput or ValueError for a value of a wrong kind, InvalidPolicy for a policy with an unknown parameter,
-        and Python's errors for a text of another structure (`decision_replay.UNREADABLE`).
+        The result lacks data that no decision reads: sealed segments with their loads, and creation times unless the
+        profile is `adaptive`. Entry buckets have equal widths, because only their number affects decisions. Under
+        `strict_pulsar`, sealed ancestors are present with the range 0000-0000, which no decision reads.
+
+        Raises InvalidInput or ValueError for a value of a wrong kind, InvalidPolicy for a policy with an unknown
+        parameter, and Python's errors for a text of another structure (`decision_replay.UNREADABLE` has all of these
+        errors).
         """
         document = json.loads(text)
         return cls(

@@ -50,15 +50,17 @@ ALL_LANES = frozenset(Lane)
 
 
 def decide(situation: EvaluationInput, lanes: Collection[Lane] = ALL_LANES) -> Evaluation:
-    """Return the evaluation of one topic: actions and refusals. `lanes`: the lanes to evaluate.
+    """Return the evaluation of one topic: actions and refusals. Nothing is performed or stored. `lanes`: the lanes to
+    evaluate. A lane that is not evaluated contributes no action and no refusal, and has no effect on `valid_until`.
 
-    A topic whose policy is disabled, for which another controller decides, that is held, or whose policy is invalid
-    (checked in this order) has no action. Its refusals name no segment and no lane and say why: one refusal, or for an
-    invalid policy one for each broken rule. Otherwise the policy's profile chooses the actions, and refuses the
-    segments above their capacity and the neighbours with spare capacity that it leaves unchanged. An action that needs
-    an approval and has none that is valid is refused instead of chosen; it is also returned in `proposals` if its
-    approval is to be requested. A lane that is not evaluated contributes nothing, and `valid_until` refers to the
-    evaluated lanes.
+    The result has no action in four cases, which are checked in this order: the policy is disabled, another
+    controller decides for the topic, the topic is held, or the policy is invalid. The refusals then name no segment
+    and no lane and say why: one refusal, or for an invalid policy one refusal for each broken rule.
+
+    Otherwise the policy's profile chooses the actions. The profile also returns refusals for the segments above their
+    capacity, and for the neighbours with spare capacity, that it leaves unchanged. An action for which the policy
+    requires an approval, but for which no valid approval exists, is refused instead of chosen. Such an action is also
+    in `proposals` if its approval is to be requested.
     """
     policy = situation.policy
     if not policy.enabled:
@@ -84,12 +86,15 @@ excluded. If actions of the last time are held again, other segments wait for th
 
 
 def _with_approvals(situation: EvaluationInput, lanes: Collection[Lane]) -> Evaluation:
-    """Return the evaluation under a policy that requires approvals. If actions are held, the profile decides again
-    without their segments, until it chooses no action that must be held, in at most `MOST_ROUNDS` rounds in all.
+    """Return the evaluation under a policy that requires approvals. The policy's profile decides. If an action must
+    be held, because the policy requires an approval for the action and no valid approval exists, the profile decides
+    again without the segments of the held actions. This is repeated until no action must be held, in at most
+    `MOST_ROUNDS` rounds.
 
-    The decisions and the profile's refusals are those of the last round, without the held actions. Each held action of
-    any round has a refusal, and is in `proposals` if its approval is to be requested. The evaluation is valid until
-    the earliest end of validity of any round, of an approval that was used, or of a rejection.
+    The decisions are those of the last round, without held actions. The refusals are the profile's refusals of the
+    last round, and one refusal of each action that was held in any round. `proposals` has the held actions whose
+    approval is to be requested. The evaluation is valid until the earliest of these times: the end of validity of any
+    round, of an approval that was used, or of a rejection.
     """
     profile = PROFILES_BY_NAME[situation.policy.profile]
     approvals = ApprovalGate(situation.policy, situation.approvals, situation.now)

@@ -28,12 +28,12 @@ class GatePlan:
 
 
 def plan(layout: SegmentGraph, drained: Collection[int], shut: Collection[int]) -> GatePlan:
-    """Return which of the `shut` gates may be opened, and which sealed segments consumers have to drain next before
-    the other gates can be opened.
+    """Return which of the `shut` gates of one subscription may be opened, and which sealed segments consumers have to
+    drain next before the other gates can be opened. Nothing is opened.
 
     `layout` has every segment that the subscription has not drained, and the descendants of these segments. A segment
-    that is absent counts as drained or pruned, together with its ancestors, and its gate may be opened. `drained`:
-    ids of the sealed segments that the subscription has drained. `shut`: ids of the segments whose gate is shut.
+    that is absent from `layout` counts as drained, and so do its ancestors; its gate may be opened. `drained`: ids of
+    the sealed segments that the subscription has drained. `shut`: ids of the segments whose gate is shut.
     """
     drained_ids, closed_ids = frozenset(drained), frozenset(shut)
     unblocked = drain_barrier.clear(layout, drained_ids)

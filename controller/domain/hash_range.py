@@ -31,9 +31,9 @@ _POINT = re.compile(r"-?(0[xX][0-9a-fA-F]+|0|[1-9][0-9]{0,18})")
 
 
 def parse_hash(text: str) -> int:
-    """Return a point of the ring, 0 to 65535, written in hexadecimal with the prefix (0x8000), or in decimal without
-    leading zeros. Raises InvalidInput for another text, for a number outside the ring, and for any number with a minus
-    sign, also -0.
+    """Return the point of the ring, 0 to 65535, that the text names: in hexadecimal with the prefix 0x (`0x8000`), or
+    in decimal without leading zeros (`32768`). Raises InvalidInput for a text of any other form, for a number outside
+    the ring, and for a number with a minus sign, also `-0`.
     """
     if _POINT.fullmatch(text) is None:
         raise InvalidInput(f"{shown(text)} is not a hash: write decimal (32768) or hexadecimal (0x8000)")

@@ -33,12 +33,13 @@ once for messages without a key.
 
 
 def demand_possible(topic: str, producer: str, counts: Sequence[KeyCount], counted: Mapping[str, int]) -> int:
-    """Return the number of messages in a request whose key counts are `counts`. `counted`: the messages counted since
-    the last landing, for each producer of the topic; not changed. `topic` appears in error messages only.
+    """Return the number of messages in `counts`, the key counts of one request of `producer`; 0 without counts.
+    `counted`: for each producer of the topic, the number of messages counted since the last landing. The function
+    reads `counted` and does not change it. `topic` appears in error messages only.
 
-    Raises InvalidInput for counts that a producer cannot have (more than `REQUEST_HASHES` hashes, or more than
-    `PRODUCER_MESSAGES` together with those that `counted` has for the producer), and for a producer that is not in
-    `counted` if `counted` has `PRODUCERS` producers already.
+    Raises InvalidInput in three cases: the counts cover more than `REQUEST_HASHES` hashes; the messages of the
+    request and the producer's messages in `counted` are together more than `PRODUCER_MESSAGES`; or the producer is
+    not in `counted` and `counted` has `PRODUCERS` producers already.
     """
     hashes = sum(count[1] for count in counts)
     if hashes > REQUEST_HASHES:

@@ -46,8 +46,11 @@ def count_hashes(hash_range: HashRange, hashes: Iterable[int]) -> list[int]:
 
 
 def add_counts(bins: list[float], hash_range: HashRange, counts: Iterable[tuple[int, int, float]]) -> None:
-    """Add counts (first hash, number of hashes, messages) to `bins`, the histogram of the range, in place. The
-    messages of a count are spread evenly over its hashes; the part outside the range is ignored.
+    """Add key counts to `bins`, the histogram of `hash_range`, in place. A count consists of the first hash, the
+    number of hashes (at least 1) and the number of messages.
+
+    The messages of a count are spread evenly over its hashes. Messages that fall on hashes outside `hash_range` are
+    ignored. Raises InvalidRange if `bins` is empty or has more bins than the range has hashes.
     """
     width = hash_range.width
     starts = [*bin_starts(hash_range, len(bins)), hash_range.end + 1]
@@ -75,11 +78,12 @@ def as_bins(hash_range: HashRange, sketch: Sequence[float], load: float) -> list
 
 
 def share_within(hash_range: HashRange, sketch: Sequence[float], part: HashRange) -> float | None:
-    """Return the share (0..1) of the load of `hash_range` that lies within `part`, according to the histogram `sketch`
-    of `hash_range`. The two ranges must overlap, and the histogram must contain messages. The load of a bin is taken as
-    evenly spread over its hashes.
+    """Return the share (0..1) of the load of `hash_range` that lies within `part`, according to `sketch`, the
+    histogram of `hash_range`. The two ranges must overlap, and the histogram must contain messages. The load of a bin
+    counts as evenly spread over the hashes of the bin.
 
-    None if the histogram is too coarse to tell: the overlap lies within one bin of several hashes, or is this bin.
+    The result is None if the histogram is too coarse: the hashes common to both ranges lie in a single bin, and this
+    bin has more than one hash.
     """
     starts = [*bin_starts(hash_range, len(sketch)), hash_range.end + 1]
     low, high = max(part.start, hash_range.start), min(part.end, hash_range.end)

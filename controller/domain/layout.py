@@ -58,12 +58,14 @@ class SegmentLayout(SegmentGraph):
         max_buckets: int = DEFAULT_MAX_BUCKETS,
         now: int,
     ) -> Self:
-        """Return the first layout, of epoch 0: 1..65536 segments of equal width, of which the last takes the remainder,
-        with ids from 0 up in the order of their ranges.
+        """Return the first layout of a topic, of epoch 0. The layout has `segments` ACTIVE segments (1..65536) of
+        equal width, of which the last takes the remainder. Their ids ascend from 0 in the order of the ranges.
 
-        All segments share `bucket_budget`, with at least one and at most `max_buckets` buckets each. The policy's
-        limit of segments is not checked: it limits automatic splits, not the operator who creates a topic. Raises
-        InvalidLayoutChange for another number of segments.
+        `bucket_budget` is the number of entry buckets of the topic. Each segment gets an equal part of the budget,
+        rounded down, but at least one bucket and at most `max_buckets`. `now`: creation time of the segments.
+
+        The policy's limit of segments is not checked, because the limit applies to automatic splits and not to the
+        operator who creates a topic. Raises InvalidLayoutChange for a number of segments outside 1..65536.
         """
         demand_initial_count(segments)
         buckets = entry_buckets.buckets_for_budget(bucket_budget, segments, max_buckets)
@@ -82,9 +84,10 @@ class SegmentLayout(SegmentGraph):
 
     @classmethod
     def from_selection(cls, epoch: int, next_segment_id: int, segments: Iterable[Segment]) -> Self:
-        """Return a layout of some of a topic's segments, each with its parents' ids. Links to segments that are not in
-        `segments` are left out. The `child_ids` of the given segments are ignored: the children of a segment are
-        derived from the `parent_ids` of the other segments. Nothing is checked.
+        """Return a layout that consists of `segments`, some of the segments of a topic. `parent_ids` of each segment
+        keeps only the ids of segments in `segments`. `child_ids` is derived from the `parent_ids` of the other
+        segments; the given `child_ids` are ignored. Nothing is checked, so the ACTIVE ranges of the result need not
+        tile the ring.
         """
         selected = {segment.segment_id: segment for segment in segments}
         children: dict[int, list[int]] = {}
@@ -135,12 +138,14 @@ class SegmentLayout(SegmentGraph):
         return self.reshape(plan.parent_ids, plan.children, now)
 
     def reshape(self, parent_ids: Sequence[int], children: Sequence[ChildPlan], now: int) -> Self:
-        """Return the layout of the next epoch, in which the parents are sealed and the children take over their range.
+        """Return the layout of the next epoch, in which the parents are sealed and the children are ACTIVE; the
+        original layout is unchanged. The parents of a child are the segments of `parent_ids` that the child overlaps,
+        in the order of `parent_ids`. Parents and children may be in any order. `now`: time of the seals and of the
+        creation of the children, in milliseconds since the Unix epoch.
 
-        A child's parents are exactly the sealed segments that the child overlaps, in the order of `parent_ids`. Parents
-        and children may be in any order. Raises SegmentNotFound for an unknown parent. Raises InvalidLayoutChange
-        unless the parents are active and adjacent and the children, with different unused ids and valid bucket
-        boundaries, tile the range of the parents (`validate` in `reshape`).
+        Raises SegmentNotFound for an unknown parent. Raises InvalidLayoutChange unless the parents are ACTIVE and
+        adjacent, the children tile the range of the parents, the children's ids are different and unused, and the
+        children's bucket boundaries are valid (`validate` in `reshape`).
         """
         validate(self, parent_ids, children)
         epoch = self.epoch + 1
@@ -175,11 +180,12 @@ class SegmentLayout(SegmentGraph):
         return type(self)(epoch, next_segment_id, segments)
 
     def prune(self, segment_id: int) -> Self:
-        """Return the layout without a sealed segment and the links to it; epoch + 1. Segments may be pruned in any
-        order, as in Pulsar.
+        """Return the layout of the next epoch, without one sealed segment. The parents and the children of the
+        segment no longer list the segment, and are not linked to each other instead. Stored merge depths stay as they
+        are.
 
-        Stored merge depths remain. Relatives on either side of a pruned segment no longer reach each other. Raises
-        SegmentNotFound for an unknown segment, InvalidLayoutChange for an active one.
+        Segments may be pruned in any order, as in Pulsar; whether the segment is drained is not checked. Raises
+        SegmentNotFound for an unknown segment, and InvalidLayoutChange for an active segment.
         """
         pruned = self.segment(segment_id)
         if pruned.is_active:

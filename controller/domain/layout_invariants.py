@@ -18,9 +18,12 @@ from controller.domain.segment_graph import COUNTED_MERGES, SegmentGraph
 
 
 def check_invariants(layout: SegmentGraph) -> None:
-    """Raise InvariantViolated, which names the first violated invariant and its values, unless the ACTIVE
-    ranges tile the ring, parents and children that are both present list each other and overlap, and ids, epochs,
-    bucket boundaries and merge depths are consistent. A layout without segments, that of a deleted topic, passes.
+    """Raise InvariantViolated unless the layout is valid. The message names the first violated invariant and its
+    values. A layout without segments, as a deleted topic has, is valid.
+
+    In a valid layout, the ranges of the ACTIVE segments tile the ring. A parent and a child that are both present
+    list each other and overlap. Ids, epochs, bucket boundaries and merge depths are consistent (`_check_state`,
+    `_check_link`).
     """
     _check_tiling(layout)
     children = {key: frozenset(segment.child_ids) for key, segment in layout.segments.items()}
@@ -54,10 +57,12 @@ def _check_tiling(layout: SegmentGraph) -> None:
 
 
 def _check_state(layout: SegmentGraph, segment: Segment) -> None:
-    """Raise InvariantViolated unless an active segment has no seal and no children and a sealed segment a complete
-    seal (epoch and time), the epochs satisfy 0 <= created <= sealed <= the layout's, the bucket boundaries ascend
-    within the ring, and the merge depth is not below the number of merges among the segment and its present
-    ancestors, of which at most `COUNTED_MERGES` count.
+    """Raise InvariantViolated unless the segment's own fields are consistent:
+
+    An active segment has no sealing epoch, no sealing time and no children. A sealed segment has a sealing epoch and
+    a sealing time. The epochs satisfy 0 <= created <= sealed <= the layout's epoch. The bucket boundaries ascend
+    within the ring. The merge depth is not below the number of merges among the segment and its present ancestors, of
+    which at most `COUNTED_MERGES` count.
     """
     sealed = (segment.sealed_epoch, segment.sealed_at_ms)
     if segment.is_active:
@@ -84,9 +89,12 @@ def _check_state(layout: SegmentGraph, segment: Segment) -> None:
 def _check_link(
     layout: SegmentGraph, parent_id: int, child: Segment, children: Mapping[int, Collection[int]]
 ) -> None:
-    """Raise InvariantViolated unless the parent has a lower id than the child and, if the parent is present, lists
-    the child, overlaps it and has no greater merge depth. `children`: the ids of the children that each segment
-    lists, by the segment's id.
+    """Raise InvariantViolated unless the parent with the id `parent_id` and the child fit together. The id of the
+    parent must be lower than the id of the child. If the layout contains the parent, three more conditions must be
+    met: the parent lists the child, the two ranges overlap, and the merge depth of the parent is not greater than
+    that of the child.
+
+    `children`: the ids of the children that each segment lists, by the id of the segment.
     """
     _demand(parent_id < child.segment_id, f"parent {shown(parent_id)} is younger than its child {child}")
     parent = layout.segments.get(parent_id)

@@ -41,9 +41,11 @@ def write(layout: SegmentGraph, extra: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read(document: Mapping[str, Any]) -> SegmentGraph:
-    """Return the layout in a record. Unknown fields are ignored, the merge depth of a segment without `mergeDepth` is
-    computed, and invariants of the layout are not checked. Raises InvalidInput for a field that is missing or cannot be
-    read, and for a segment that is stored under the key of another.
+    """Return the layout in a record of `write` or of Pulsar. Unknown fields are ignored. The merge depth of a segment
+    without `mergeDepth` is computed from its ancestors. The invariants of the layout are not checked.
+
+    Raises InvalidInput for a field that is missing or cannot be read, and for a segment that is stored under a key
+    other than its own id.
     """
     try:
         epoch, next_segment_id = (whole(document[name], name) for name in ("epoch", "nextSegmentId"))
@@ -88,9 +90,10 @@ def _write_segment(segment: Segment) -> dict[str, Any]:
 
 
 def _read_segment(record: Mapping[str, Any]) -> Segment:
-    """Return the segment in a record. The state decides whether there is a seal, because PIP-468's text has epoch 0
-    for an active segment and Pulsar's code -1. The merge depth is 0 if the record has none. Raises InvalidInput for a
-    record that cannot be read.
+    """Return the segment in a record. A sealed segment has the epoch and the time of its seal from the record. An
+    active segment has None for both, whatever the record contains, because PIP-468's text writes epoch 0 there and
+    Pulsar's code -1. The merge depth is 0 if the record has none. Raises InvalidInput for a record with a missing
+    field or a value that cannot be read.
     """
     try:
         state = SegmentState(record["state"])

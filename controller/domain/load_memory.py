@@ -51,9 +51,12 @@ class Origin:
 
 
 def origins_of(segment_ids: Collection[int], segments: Mapping[int, Descendant]) -> dict[int, Origin]:
-    """Return the origin of each of these segments, by id. A segment without parents, or whose parents are not all among
-    `segments`, is left out. `segments` must contain all of `segment_ids`; a child of the same parents that `segments`
-    lacks does not count as a sibling.
+    """Return the origin of each segment of `segment_ids`, by the segment's id. A segment is left out if it has no
+    parents, or if `segments` lacks one of its parents.
+
+    `segments` must contain every segment of `segment_ids`; otherwise KeyError is raised. The siblings in an origin
+    are the children of the split that `segments` contains; the origin of a segment that no split created has no
+    siblings.
     """
     children: dict[int, list[int]] = {}
     for segment_id, segment in segments.items():
@@ -132,16 +135,18 @@ class LoadMemory:
         memory_seconds: float,
         origins: Mapping[int, Origin],
     ) -> None:
-        """Add the rates `measured`, by segment id, of the window that ended at `end_ms` (milliseconds since the Unix
-        epoch).
+        """Add one window of measured rates to the memories of the segments. `measured` has the rates by segment id;
+        `end_ms` is the end of the window in milliseconds since the Unix epoch. Segments that are not in `measured`
+        keep their memories unchanged. A second call for the same tick replaces the rates of the first call.
 
-        A measured segment without a memory first takes over those of its parents, if they are recent. A gap of up to
-        five minutes or five ticks, whichever is longer, is filled with the last rates. After a longer gap, for an
-        earlier tick, or after a change of the tick length, the memory starts again with these rates and keeps its
-        strikes. Segments that are not in `measured` keep their memories. A second observation in one tick replaces the
-        first. `memory_seconds`: time that `TICKS_OF_MEMORY` ticks span according to the policy; a tick lasts at least
-        1 second. `origins`: the origins of the segments that may take over memories; at least those of the active
-        segments that have no memory.
+        A measured segment without a memory first takes over the memories of its parents, if `origins` has its origin
+        and the parents' memories are recent. A gap of up to five minutes or five ticks, whichever is longer, is
+        filled with the last rates. After a longer gap, for a tick before the last one, or after a change of the tick
+        length, the memory starts again with these rates and keeps its strikes.
+
+        `memory_seconds`: time that `TICKS_OF_MEMORY` ticks span according to the policy; a tick lasts at least 1
+        second. `origins`: the origins of segments, by segment id; it must contain the active segments that have
+        parents and no memory.
         """
         tick_seconds = max(memory_seconds, TICKS_OF_MEMORY) / TICKS_OF_MEMORY
         tick = math.floor(end_ms / 1000 / tick_seconds)
@@ -171,14 +176,18 @@ class LoadMemory:
         tick: int,
         tick_seconds: float,
     ) -> _Memory | None:
-        """Return the memory that the segment takes over from its parents, up to the tick before `tick`: the sum of
-        their loads, each multiplied by the part of the parent that the segment covers, as far back as all parents
-        remember. After a split whose parts are all measured, the segment's share of their load replaces the part by
-        width, in each metric that has load.
+        """Return the memory that the segment takes over from its parents, up to the tick before `tick`. Nothing is
+        stored. The result goes back as far as all parents remember, but at most `most_ticks` ticks.
 
-        None unless every parent has a memory with this tick length that is recent enough (`_Memory.reaches`) and
-        begins before `tick`. The strikes are those of the parent plus one if the segment measures nearly all of the
-        load of a split, in each metric that has load; otherwise they are 0.
+        The load of each tick is the sum of the parents' loads, each multiplied by the part of the parent's range that
+        the segment covers. After a split whose parts are all in `measured`, the segment's share of the load measured
+        for all parts replaces the part of the range, in each metric that has load.
+
+        The strikes are 0, with one exception. If the segment's share after a split is nearly all of the load, in each
+        metric that has load, the strikes are those of the parent plus one.
+
+        The result is None if a parent has no memory, has a memory with another tick length, or has a memory that is
+        not recent enough (`_Memory.reaches`), and if the parents remember no common tick before `tick`.
         """
         memories = [self.known[parent] for parent in origin.parent_ids if parent in self.known]
         if len(memories) < len(origin.parent_ids):

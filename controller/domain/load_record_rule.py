@@ -49,21 +49,24 @@ def next_record(
     *,
     strict_pulsar: bool = False,
 ) -> LoadUpdate:
-    """Return the record to keep after observing `stats` at `observed_at`, milliseconds since the Unix epoch. `previous`:
-    the record so far; None if there is none. `must_write` of the result is True if the rates are written or `cold_since`
-    changed. `change_threshold`: relative change of a rate above which the change is material.
+    """Return the record to keep after observing `stats` at `observed_at`, milliseconds since the Unix epoch. Nothing
+    is stored. `previous`: the record so far; None if there is none. `must_write` of the result is True if the rates
+    are replaced or `cold_since` changes. An observation with a time before `previous.observed_at` returns `previous`,
+    with `must_write` False.
 
-    Rates are written if there is no record, if a rate changed materially (by Pulsar's relative rule, and by more than
-    `FLOOR_FRACTION` of its merge threshold, so that 1 → 2 messages/s is no change), or if a rate crossed a split or
-    merge threshold in force, by however little. `modified_at` changes with the rates only. `cold_since` starts at the
-    first cold observation and survives any change that stays cold, so a nearly idle segment with jitter becomes
-    mergeable; changed thresholds restart it unless the record is cold under them as well. Missing observations do not
-    end `cold_since`: the evaluator treats a segment without observations as stale. An observation older than the
-    record's changes nothing.
+    The rates are replaced, and `modified_at` becomes `observed_at`, in three cases. First, there is no record, or the
+    record contains rates that are negative or not finite. Second, a rate changed by more than `FLOOR_FRACTION` of its
+    merge threshold, so that a change from 1 to 2 messages/s is ignored, and by more than `change_threshold` times the
+    recorded rate; this second condition does not apply to a recorded rate of 0. Third, a rate crossed a split or
+    merge threshold of `thresholds`, by however little. With `strict_pulsar`, only `is_material_change` decides about
+    the rates of a valid record. Otherwise the record keeps its rates.
 
-    With `strict_pulsar` only Pulsar's relative rule decides whether the rates of an existing record are written.
+    If `stats` is not cold, `cold_since` is None. If `stats` is cold, `cold_since` keeps its value, provided that it
+    is set and the recorded rates are cold under `thresholds` as well; otherwise `cold_since` becomes `observed_at`. A
+    nearly idle segment with jitter thus becomes mergeable. Missing observations do not end `cold_since`: the
+    evaluator treats a segment without observations as stale.
 
-    Raises InvalidInput for rates that are negative or not finite; a record that contains such rates is rewritten.
+    Raises InvalidInput for `stats` that are negative or not finite.
     """
     if not stats.are_rates:
         rates = ", ".join(map(shown, stats.rates))

@@ -31,11 +31,12 @@ class LayoutStep:
 
 
 def steps_between(before: SegmentGraph, after: SegmentGraph) -> tuple[LayoutStep, ...]:
-    """Return the changes that led from the layout `before` to the layout `after` of the same topic, in the order of their
-    epochs. An epoch that sealed or created no segment which is still present has no step. Empty if both layouts have the
-    same epoch.
+    """Return the changes that led from the layout `before` to the layout `after` of the same topic, in the order of
+    their epochs. The changes are derived from the segments of `after`. An epoch therefore has no step if every
+    segment that was sealed or created in the epoch has been pruned. The result is empty if both layouts have the same
+    epoch.
 
-    Raises Conflict if `after` is older than `before`: the topic was deleted on the broker and created again.
+    Raises Conflict if the epoch of `after` is lower: the topic was deleted on the broker and created again.
     """
     if after.epoch < before.epoch:
         raise Conflict(
@@ -61,9 +62,10 @@ def steps_between(before: SegmentGraph, after: SegmentGraph) -> tuple[LayoutStep
 
 
 def kind_of(sealed: Sequence[Segment], created: Sequence[Segment]) -> ReshapeKind | None:
-    """Return the kind of reshape that turned `sealed` into `created`, by their numbers: 1 → 1 REBUCKET (also for a
-    repair), 1 → n SPLIT, n → 1 MERGE, otherwise RECUT. None if either is empty or if the two cover different numbers of
-    hashes.
+    """Return the kind of the reshape that sealed the segments `sealed` and created the segments `created`. One into
+    one is REBUCKET (a repair cannot be distinguished from a rebucket), one into several is SPLIT, several into one is
+    MERGE, and several into several is RECUT. The result is None if one of the two sequences is empty, or if they
+    cover different numbers of hashes.
     """
     if not sealed or not created or _widths(sealed) != _widths(created):
         return None
@@ -75,15 +77,17 @@ def kind_of(sealed: Sequence[Segment], created: Sequence[Segment]) -> ReshapeKin
 def last_reshape_times(
     layout: SegmentGraph, since: SegmentGraph | None = None, besides: Collection[int] = ()
 ) -> dict[ReshapeKind, int]:
-    """Return the time of the last reshape of each kind, in milliseconds since the Unix epoch; a kind without a reshape
-    is left out. There is no entry for RECUT or HEAL: each child counts by its own parents (`_kind_of_origin`), so a
-    recut may count as MERGE and as SPLIT, and a repair counts as REBUCKET.
+    """Return the time of the last reshape of each kind, in milliseconds since the Unix epoch; a kind without a
+    reshape is left out. The time of a reshape is the creation time of a child, as a new leader in Pulsar derives its
+    cooldowns.
 
-    The times are derived from the creation times of segments, as a new leader in Pulsar derives its cooldowns: from
-    segments created after the epoch of the layout `since` (None: from all segments), without those whose ids are in
-    `besides`. Pulsar forgets a reshape whose parents were pruned. Here the reshape is derived from the layout `since`,
-    or from several children of one epoch, which count as a split. A segment whose creation time is unknown (0) does not
-    count.
+    Only segments that were created after the epoch of the layout `since` count (None: all segments). Segments whose
+    ids are in `besides`, and segments whose creation time is unknown (0), do not count.
+
+    Each child is judged by its own parents (`_kind_of_origin`), so a recut may count as MERGE and as SPLIT, and a
+    repair counts as REBUCKET; the result never has RECUT or HEAL. If the child names no parent, because the parents
+    were pruned, the kind is derived from the segments of `since`. If that is not possible either, several children of
+    one epoch count as a SPLIT, and a single child does not count. Pulsar forgets a reshape whose parents were pruned.
     """
     created_per_epoch = Counter(segment.created_epoch for segment in layout.segments.values())
     last_times: dict[ReshapeKind, int] = {}
@@ -134,12 +138,12 @@ def _kind_from_ranges(parent: HashRange, child: HashRange) -> ReshapeKind:
 def have_children_taken_over(
     layout: SegmentGraph, parent_ids: Sequence[int], ranges: Sequence[HashRange]
 ) -> bool:
-    """Return True if the layout that the broker keeps shows that the reshape of `parent_ids` into children with
-    `ranges` is done: the parents were sealed in one epoch, and the children of this epoch have exactly these ranges.
-    Return False if all parents are active, so that the reshape may still be done.
+    """Return True if the layout that the broker keeps shows that the reshape is done: all segments `parent_ids` were
+    sealed in one epoch, and the children created in this epoch have exactly the ranges `ranges`, in any order. Return
+    False if all parents are ACTIVE, so that the reshape may still be done.
 
-    Raises Conflict otherwise: another reshape sealed a parent, only some parents are sealed, or a parent or a child is
-    gone. The reshape can then no longer be done.
+    Raises Conflict in every other case, in which the reshape can no longer be done: another reshape sealed a parent,
+    only some parents are sealed, or a parent or a child is no longer in the layout.
     """
     parents = [layout.segments.get(i) for i in parent_ids]
     if all(parent is not None and parent.is_active for parent in parents):

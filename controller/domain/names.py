@@ -80,9 +80,10 @@ _IN_NO_PATH = frozenset({"producer", "worker"})
 
 
 def demand_name(kind: str, name: str) -> str:
-    """Return the name unchanged. Raises InvalidInput, which names the `kind` and the defect: an empty name, more than
-    `LONGEST_NAME` characters or `MAX_NAME_BYTES` bytes, a slash (allowed if the kind is `producer` or `worker`), a part
-    `.` or `..` between slashes, or a character that is a space or not visible. The bytes are those of UTF-8.
+    """Return the name unchanged. Raises InvalidInput, with a message that names the `kind` and the defect, for an
+    empty name; for more than `LONGEST_NAME` characters, or more than `MAX_NAME_BYTES` bytes in UTF-8; for a slash,
+    unless the kind is `producer` or `worker`; for a name that is, or has between slashes, a part `.` or `..`; and for
+    a character that is a space or not visible.
     """
     if not name:
         raise InvalidInput(f"the {kind} is empty; give it a name")
@@ -97,8 +98,8 @@ def demand_name(kind: str, name: str) -> str:
 
 
 def demand_namespace(text: str) -> str:
-    """Return `tenant/namespace` unchanged. Raises InvalidInput for another form, more than `MOST_TOPIC_BYTES` bytes
-    of UTF-8, or a part that is not a name as in `demand_name`.
+    """Return the namespace `text` unchanged. Raises InvalidInput unless the text has the form `tenant/namespace`, has
+    at most `MOST_TOPIC_BYTES` bytes in UTF-8, and has two parts that `demand_name` accepts.
     """
     parts = text.split("/")
     if len(parts) != 2:
@@ -145,9 +146,10 @@ def _demand_bytes(kind: str, text: str, limit: int) -> None:
 
 
 def demand_reason(kind: str, text: str, longest: int = LONGEST_REASON) -> str:
-    """Return the text unchanged, of one or several lines. Raises InvalidInput for a text that is blank, longer than
-    `longest` characters, or contains characters that are not visible, except spaces, tabs, ends of lines, and the
-    joiners of scripts and emoji. `kind` names the text in the message.
+    """Return the text unchanged; it may have several lines. Raises InvalidInput for a text that is empty or contains
+    only white space, for a text of more than `longest` characters, and for a text with a character that is not
+    visible. Spaces, tabs, ends of lines, and the joiners that scripts and emoji need are allowed. `kind` says in the
+    message what the text is, such as `reason`.
     """
     if not text.strip():
         raise InvalidInput(f"the {kind} is empty; give a reason, or leave it out")
@@ -175,9 +177,12 @@ def quoted(text: str) -> str:
 
 
 def policy_level(text: str) -> str:
-    """Return the level of policy that the text names: `cluster`, `tenant/namespace`, or a topic's full name. A topic
-    may be given in a form of Pulsar's tools with three parts (`t/n/x` or `persistent://t/n/x`), and its name is not
-    checked. Raises InvalidInput for another form or domain, and for a namespace that `demand_namespace` refuses.
+    """Return the level of policy that the text names: `cluster`, `tenant/namespace` or
+    `topic://tenant/namespace/name`. `cluster` and a namespace are returned unchanged. A topic may also be given as
+    `t/n/x` or `persistent://t/n/x`; the result then has the domain `topic`. The name of a topic is not checked.
+
+    Raises InvalidInput for a text of another form, for another domain, and for a namespace that `demand_namespace`
+    refuses.
     """
     if text == CLUSTER:
         return text

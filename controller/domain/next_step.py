@@ -60,14 +60,22 @@ class Observed:
 
 def next_step(operation: Operation, observed: Observed) -> tuple[Step, OperationState]:
     """Return the step to perform, and the state to record when the step has succeeded. Step.WAIT and
-    Step.SYNC_SUBSCRIPTIONS keep the state.
+    Step.SYNC_SUBSCRIPTIONS keep the state. Nothing is performed or stored.
 
-    An abort comes first: the data plane refuses the next step permanently (if `can_give_up`), or an abort is requested
-    or the deadline is over (if `is_abortable`; a seek has no deadline). Then the kinds of `WAITS_BEFORE` wait, in the
-    state given there, for older operations, and an operation in the state INTENDED waits for readers. A commit with
-    children is preceded by Step.SYNC_SUBSCRIPTIONS unless the children have the topic's present subscriptions. Raises
-    KeyError for a final state (pass live operations only) and, like `moves_of`, for a kind that operations on the topic
-    cannot have.
+    The first rule that applies decides:
+
+    Step.ABORT, if the data plane refuses the next step permanently and the operation can be given up (`can_give_up`);
+    also if an abort is requested or the deadline is over, and the operation may be aborted (`is_abortable`). The
+    deadline of a seek has no effect.
+
+    Step.WAIT, if the operation has a kind and a state of `WAITS_BEFORE` and older operations are live, or if the
+    operation is in the state INTENDED and buckets still have readers.
+
+    Step.SYNC_SUBSCRIPTIONS, if the next step is a commit with children and the topic's subscriptions have changed
+    since the children got theirs.
+
+    Otherwise the next step of `moves_of` for the operation's state. Raises KeyError for a final state (pass live
+    operations only) and, like `moves_of`, for a kind that operations on the topic cannot have.
     """
     may_end = observed.is_refused and can_give_up(operation)
     if may_end or (is_abortable(operation) and _must_abort(operation, observed)):
@@ -84,9 +92,11 @@ def next_step(operation: Operation, observed: Observed) -> tuple[Step, Operation
 
 
 def why_aborted(observed: Observed) -> str:
-    """Return as text why an operation is aborted that the data plane has not refused. If an abort was requested, the
-    reason is that of the request, or the deletion of the topic if the request has none; otherwise the deadline has
-    passed.
+    """Return as text why an operation is aborted. Call the function only for an operation that is aborted on request
+    or at its deadline, not because the data plane refused a step.
+
+    If an abort was requested, the text is the reason of the request; if the request has no reason, the text says that
+    the topic is being deleted. Otherwise the text says that the deadline has passed.
     """
     if observed.abort_requested:
         return observed.abort_reason or "its topic is being deleted"

@@ -59,10 +59,11 @@ def subscription_uses(logs: Mapping[str, Iterable[ObservedConsumer]]) -> dict[st
 
 
 def _use(pairs: list[tuple[str, ObservedConsumer]]) -> SubscriptionUse:
-    """Return the use of one subscription. `pairs`: name of a log, and a consumer of the subscription on this log. If
-    the consumers have several types, the first in the alphabet that is not `Shared` counts. A name counts as one
-    consumer, unless the name is empty, or looks generated and occurs on one log only; consumers with such names are
-    counted by `_minimum`.
+    """Return the use of one subscription. `pairs`: the name of a log, and a consumer of the subscription on this log.
+
+    If the consumers have several types, the alphabetically first type other than `Shared` counts. Each name counts as
+    one consumer, with two exceptions: the empty name, and a name that looks generated and occurs on one log only. For
+    the consumers with such names, the smallest possible number is added (`_minimum`).
     """
     # Logs may differ for a moment while an application changes the type, so ordered reading takes precedence.
     kinds = {consumer.subscription_type for _, consumer in pairs}
@@ -82,9 +83,12 @@ def _use(pairs: list[tuple[str, ObservedConsumer]]) -> SubscriptionUse:
 
 
 def _minimum(unnamed: Iterable[tuple[str, ObservedConsumer]]) -> int:
-    """Return the smallest possible number of consumers. `unnamed`: name of a log, and a consumer on it whose name does
-    not identify it. A connection has at least as many consumers as it has on one log. A broker has the sum over its
-    connections; consumers of several brokers may be the same, so only the largest sum counts.
+    """Return the smallest possible number of consumers to which the pairs can belong; 0 without pairs. Each pair has
+    the name of a log and a consumer on this log whose name does not identify the consumer.
+
+    A connection has at least as many consumers as the connection has on any single log. The number of a broker is the
+    sum over the connections of the broker. Consumers of several brokers may be the same, so the result is the largest
+    number of a broker.
     """
     on_log = Counter((consumer.broker, consumer.connection, log) for log, consumer in unnamed)
     of_connection: Counter[tuple[str, str]] = Counter()

@@ -140,10 +140,14 @@ class Operation:
         return tuple(map(str, adopted)) if isinstance(adopted, list | tuple) else self.parent_topics
 
     def origin_of(self, child: ReservedChild, topic_epoch: int) -> LogOrigin | None:
-        """Return the creation record to store with the log of `child`; None for an operation without a token. The
-        record has the operation's token, the epoch `topic_epoch` + 1 and the child's bucket boundaries. As parents it
-        has, in the order of `parent_ids`, the parents that the child overlaps, and the parents whose logs' names do not
-        end in a segment descriptor. Raises InvalidRange for a descriptor whose range is not valid.
+        """Return the creation record to store with the log of `child`. The result is None for an operation without a
+        token. `topic_epoch` is the layout epoch of the topic before the operation commits.
+
+        The record has the operation's token, the epoch `topic_epoch` + 1, the child's bucket boundaries, and the ids
+        of the child's parents in the order of `parent_ids`. A parent of the operation counts as a parent of the child
+        if its range overlaps the child's range. The range is taken from the name of the parent's log; a parent whose
+        log has a name without a range (no segment descriptor) always counts. Raises InvalidRange for a descriptor
+        whose range is not valid.
         """
         if self.token is None:
             return None

@@ -27,9 +27,11 @@ deletion of a topic that is not mirrored has no abort at all.
 
 
 def abortable_states(kind: OperationKind) -> frozenset[OperationState]:
-    """Return the states in which a request may end an operation of this kind, and so may the deadline (a seek has
-    none); empty for the kinds of `NOT_ABORTABLE`. Whether the kind has an abort at all is not considered:
-    `is_abortable` checks that as well.
+    """Return the states in which a request may abort an operation of this kind. In the same states the deadline
+    aborts an operation, except a seek, which has no deadline. The result is empty for the kinds of `NOT_ABORTABLE`.
+
+    The function does not consider whether operations of the kind have an abort step at all. `is_abortable` considers
+    both.
     """
     if kind in NOT_ABORTABLE:
         return frozenset()
@@ -37,8 +39,12 @@ def abortable_states(kind: OperationKind) -> frozenset[OperationState]:
 
 
 def is_abortable(operation: Operation) -> bool:
-    """Return True if a request or the deadline (a seek has none) may still abort the operation: its kind can be aborted
-    on request, the fence has not been announced, and the readers of a seek have not been stopped.
+    """Return True if a request may still abort the operation, or the deadline may, except for a seek, which has no
+    deadline. Three conditions must be met: the kind is not in `NOT_ABORTABLE`, operations of the kind have an abort
+    step, and the state is early enough. For a seek this means that the readers have not been stopped; for other
+    kinds, that the fence has not been announced.
+
+    Raises KeyError, like `moves_of`, for a kind that operations on the topic cannot have.
     """
     return operation.state in abortable_states(operation.kind) and OperationState.ABORTING in moves_of(
         operation
@@ -46,12 +52,16 @@ def is_abortable(operation: Operation) -> bool:
 
 
 def can_give_up(operation: Operation) -> bool:
-    """Return True if the operation ends when the data plane refuses its next step permanently.
+    """Return True if the operation is aborted when the data plane refuses its next step permanently. The last state
+    in which this is allowed depends on the kind:
 
-    Return False for a kind that has no abort, and after the fence is announced or the operation is committed. A seek
-    may end like this even if it has moved some cursors; the kinds of `NOT_ABORTABLE` may before their first step is
-    done. A reshape of a mirrored topic may until it is committed, because the mirror finds the changes that a broker
-    has made to its layout.
+    A kind of `NOT_ABORTABLE` can be given up before its first step is done. A seek can be given up in the states
+    INTENDED and PREPARED, even if the seek has moved some cursors. Every other operation can be given up as long as
+    `is_abortable` is True. A reshape of a mirrored topic can also be given up in the state FENCED, before the commit,
+    because the mirror finds the changes that a broker has made to the layout.
+
+    The result is False for an operation that has no abort step. Raises KeyError, like `moves_of`, for a kind that
+    operations on the topic cannot have.
     """
     if OperationState.ABORTING not in moves_of(operation):
         return False

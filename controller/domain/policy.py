@@ -200,9 +200,11 @@ class PolicyOverride:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> PolicyOverride:
-        """Return the override in a document of `to_document`; a parameter that is null counts as absent. Bounds are not
-        checked. Raises InvalidPolicy, which names the parameter, for a parameter that does not exist or may not be
-        overridden, and for a value of a wrong type.
+        """Return the override in a document of `to_document`. A parameter that is null counts as absent, and an empty
+        document overrides nothing. Bounds are not checked.
+
+        Raises InvalidPolicy for a document that is not an object, for a parameter that does not exist or may not be
+        overridden, and for a value of a wrong type. The message names the parameter.
         """
         override = cls()
         override._set_parameters(document)
@@ -220,7 +222,11 @@ class PolicyLevel(StrEnum):
 def resolve(
     cluster: AutoScalePolicy, namespace: PolicyOverride | None = None, topic: PolicyOverride | None = None
 ) -> AutoScalePolicy:
-    """Return the policy in force, field by field: topic, else namespace, else cluster. The policy is not validated."""
+    """Return the policy in force. Each parameter has the value of the topic's override; if the topic does not set the
+    parameter, the value of the namespace's override; otherwise the value of the cluster's policy. An override that is
+    None sets nothing. If no parameter is overridden, the result is the object `cluster`. The policy is not validated;
+    call `violations` or `validate`.
+    """
     merged: dict[str, Any] = {}
     for override in (namespace, topic):
         if override is not None:

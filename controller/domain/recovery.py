@@ -70,14 +70,17 @@ def plan_recovery(
     *,
     highest_id: int = -1,
 ) -> RecoveryPlan:
-    """Return the layout that the logs show, and what has to change for it. Its next segment id is above every id of
-    the logs and above `highest_id`, its epoch above every epoch that the topic can have had.
+    """Return the layout that the logs of a topic show, and the changes that lead from the journal's layout to it.
+    Nothing is changed. Contradictions between the logs, and invariants that the layout would violate, are returned as
+    `problems`; nothing is raised for them.
 
-    `journal` holds the segments that are not pruned, `logs` their logs by segment id. `unrecorded` are logs that no
-    segment of the journal has: created by operations that the journal lost, or by live operations that the journal has
-    in an earlier state. `highest_id` is the highest segment id in the names of the listed logs; -1 if there is none.
-    `now` is in milliseconds since the Unix epoch. Contradictions and violated invariants are returned as `problems`. If
-    nothing has to change (`RecoveryPlan.is_needed` is False), the layout of the plan still has the higher epoch.
+    `journal` has the segments that are not pruned, and `logs` has the logs of these segments by segment id.
+    `unrecorded` are logs that no segment of the journal has: operations that the journal lost created them, or live
+    operations that the journal has in an earlier state. `highest_id` is the highest segment id in the names of the
+    listed logs; -1 if there is none. `now` is in milliseconds since the Unix epoch.
+
+    The next segment id of the returned layout is above every id of the logs and above `highest_id`. Its epoch is
+    above every epoch that the topic can have had, even if nothing has to change (`RecoveryPlan.is_needed` is False).
     """
     effective, to_terminate, problems = _effective_logs(journal, logs, unrecorded)
     epoch = _unused_epoch(journal, [*logs.values(), *unrecorded])
@@ -107,13 +110,13 @@ def plan_recovery(
 def _effective_logs(
     journal: SegmentLayout, logs: Mapping[int, SegmentLog], unrecorded: Sequence[SegmentLog]
 ) -> tuple[list[SegmentLog], set[str], list[str]]:
-    """Return three results: the unrecorded logs that belong to the layout, the names of their parents' logs that are
-    still to be terminated, and the contradictions as texts.
+    """Return three results: the unrecorded logs that belong to the layout; the names of the logs of their parents
+    that are not closed and must be terminated; and the contradictions as texts.
 
-    The logs of one operation belong to the layout together or not at all: they do if the operation took effect
-    (`_took_effect`), and neither the journal nor another operation, of a higher `_precedence`, has replaced one of
-    their parents. Contradictions are a log that contains messages but does not belong to the layout, and two logs with
-    one segment id.
+    The logs of one operation belong to the layout together or not at all. They belong to the layout if the operation
+    took effect (`_took_effect`) and none of their parents has been replaced, neither in the journal nor by an
+    operation of a higher `_precedence`. A contradiction is a log that contains messages but does not belong to the
+    layout, or two logs with the same segment id.
     """
     by_id = {**logs, **{log.segment_id: log for log in unrecorded}}
     groups: defaultdict[str, list[SegmentLog]] = defaultdict(list)
@@ -148,12 +151,13 @@ def _took_effect(
     children: Sequence[SegmentLog],
     parents: Sequence[SegmentLog],
 ) -> bool:
-    """Return True if the operation that created the `children` took effect: a parent is closed, or the children cover
-    their parents and a child has carried messages. `parents`: the logs of the children's parents that are still known;
-    `logs`: the logs of the journal's segments, by segment id.
+    """Return True if the operation that created the logs `children` took effect. `parents`: the logs of the
+    children's parents that are still known. `logs`: the logs of the journal's segments, by segment id; the log of
+    every active segment must be present.
 
-    If no parent is known, return True unless the log of an active segment that the journal has in the children's ranges
-    is open.
+    If a parent is known, the operation took effect if a known parent is closed, or if a child has carried messages
+    and the children have exactly the range of the known parents. If no parent is known, the operation took effect
+    unless the journal has an active segment that overlaps the children and whose log is open.
     """
     if parents:
         was_committed = any(child.has_carried_messages for child in children) and _cover(children, parents)
@@ -220,8 +224,11 @@ def _replaced_by_descendants(
     effective: Sequence[SegmentLog],
     sealed: Collection[int],
 ) -> tuple[int, ...]:
-    """Return the ids of ACTIVE segments that are not in `sealed`, whose log is closed and whose range overlaps an
-    effective log of a later segment id than the journal has: the segments that replaced them were pruned as well.
+    """Return the ids of ACTIVE segments of the journal that descendants have replaced although no log names these
+    segments as parents, because the segments in between were pruned.
+
+    Such a segment is not in `sealed`, its log is closed, and its range overlaps the range of a log of `effective`
+    whose segment id the journal has not reserved yet.
     """
     covering = [log for log in effective if log.segment_id >= journal.next_segment_id]
     return tuple(

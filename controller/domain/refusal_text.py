@@ -36,14 +36,14 @@ _RELATIONS: Mapping[str, str] = {
 
 
 def how_far(refusal: Mapping[str, Any], now: int | None = None) -> str:
-    """Return the figures of a refusal in words: the metric, the value, the value needed, the distance between the two,
-    and the remaining time, each if the refusal has it; empty if it has none of them. A refusal because of a running
-    operation or an awaited approval says only this, and a metric that is an instant (`INSTANTS`) without a value is
-    called unknown.
+    """Return the figures of a refusal in words: the metric, the value, the value needed, the distance between the two
+    values, and the remaining time. A figure that the refusal does not have is left out; without any figure the text
+    is empty. For a refusal because of a running operation or an awaited approval, the text names only the operation
+    or the approval. If the metric is an instant (`INSTANTS`) and has no value, the text calls the metric unknown.
 
-    `refusal` has the fields of `Refusal.to_document`: `reason`, `metric`, `value`, `needed`, `not_before`; all but the
-    first may be absent or None. `now` (milliseconds since the Unix epoch) is the time from which the remaining time is
-    counted; without `now` the sentence names no remaining time.
+    `refusal` has the fields of `Refusal.to_document`. `reason` is required; `metric`, `value`, `needed` and
+    `not_before` may be absent or None. `now` (milliseconds since the Unix epoch) is the time from which the remaining
+    time is counted; without `now` the text has no remaining time.
     """
     metric, value, needed = (refusal.get(name) for name in ("metric", "value", "needed"))
     reason = str(refusal["reason"])
@@ -89,10 +89,12 @@ def _relation(reason: str, metric: str | None) -> str:
 
 
 def _instant_sentence(reason: str, metric: str, began: Any, ends: Any, now: int | None) -> str:
-    """Return the sentence of a refusal that lasts from `began` to `ends`; `now` and both are in milliseconds since the
-    Unix epoch. The sentence says how much time remains, or, for a stale load record, how long the record has been too
-    old; without `now` it says neither. If `began` is not a number, `metric` is called unknown; if `ends` is not a
-    number, the sentence names `began` only.
+    """Return the sentence of a refusal whose `metric` is an instant. The refusal lasts from `began` to `ends`; these
+    two and `now` are in milliseconds since the Unix epoch.
+
+    The sentence says how much of the period remains; for a stale load record (`reason` STALE_LOAD) it says for how
+    long the record has been too old. Without `now` the sentence has neither. If `began` is not a number, the sentence
+    only says that the metric is unknown. If `ends` is not a number, the sentence names `began` only.
     """
     if not _is_figure(began):
         return f"{metric} is unknown"

@@ -57,14 +57,16 @@ class Reshape:
 
 
 def validate(layout: SegmentGraph, parent_ids: Sequence[int], children: Sequence[ChildPlan]) -> None:
-    """Raise SegmentNotFound for a parent that is not in the layout. Raise InvalidLayoutChange unless the parents are
-    active and adjacent, the children tile exactly the range of the parents, and the children's ids are different,
-    unused and at most `MOST` and their bucket boundaries ascend within 1..65535. The same error is raised for no
-    parents, a repeated parent, and no children.
+    """Check that a reshape of the segments `parent_ids` into `children` fits the layout. Returns nothing.
 
-    An id counts as unused if no present segment has it and it is higher than every parent's id. Ids below
-    `next_segment_id` are allowed, since another operation may have reserved and committed later ids in the meantime;
-    only the journal knows whether a reserved id was used and pruned.
+    Raises SegmentNotFound for a parent that is not in the layout. Raises InvalidLayoutChange if there are no parents
+    or no children, if a parent is repeated or sealed, if the parents are not adjacent, if the children do not tile
+    exactly the range of the parents, if the children's ids are not different, unused and at most `MOST`, or if their
+    bucket boundaries do not ascend strictly within 1..65535. Parents and children may be in any order.
+
+    An id counts as unused if no segment of the layout has the id and the id is higher than every parent's id. Ids
+    below `next_segment_id` are allowed, since another operation may have reserved and committed later ids in the
+    meantime. Only the journal knows whether a reserved id was used and pruned.
     """
     union = _union(_active_parents(layout, parent_ids))
     if not children:
@@ -83,9 +85,10 @@ def validate(layout: SegmentGraph, parent_ids: Sequence[int], children: Sequence
 
 
 def _check_children(layout: SegmentGraph, parent_ids: Sequence[int], children: Sequence[ChildPlan]) -> None:
-    """Raise InvalidLayoutChange unless the ids of the children are different, unused and at most `MOST`, and their bucket
-    boundaries ascend within 1..65535. An id is unused if no present segment has it and it is higher than every parent's
-    id.
+    """Raise InvalidLayoutChange unless the ids of the children are different, unused and at most `MOST`, and the
+    bucket boundaries of each child ascend strictly within 1..65535. An id is unused if no segment of the layout has
+    the id and the id is higher than every parent's id. The ranges of the children are not checked here. There must be
+    at least one parent and one child.
     """
     child_ids = [plan.segment_id for plan in children]
     if max(child_ids) > MOST:
@@ -114,12 +117,14 @@ def plan_split(
     *,
     buckets: int | None = None,
 ) -> Reshape:
-    """Return the plan of a split 1 → 2 at the midpoint (None) or at one cut point, or 1 → k at several cut points.
+    """Return the plan of a split of one segment; the layout is unchanged. `at` is the first hash of the second child,
+    or the first hashes of all children except the first, ascending; None cuts at the midpoint.
 
-    A cut point is the first hash of a child; several must ascend. Each child gets `buckets` entry buckets of equal
-    width, which do not follow the parent's boundaries; None: `max(1, N // k)` for a parent with N buckets, as in Pulsar
-    for k = 2. Raises SegmentNotFound, or InvalidLayoutChange for a sealed segment, a range of one hash, an empty list
-    of cut points, and cut points that do not ascend within the range.
+    Each child gets `buckets` entry buckets of equal width, which do not follow the parent's boundaries. With None,
+    each of k children of a parent with N buckets gets N // k buckets, but at least 1, as in Pulsar for k = 2.
+
+    Raises SegmentNotFound for an unknown segment. Raises InvalidLayoutChange for a sealed segment, a range of one
+    hash, an empty list of cut points, and cut points that do not ascend within the range.
     """
     parent = _active(layout, segment_id)
     _demand_divisible(parent, 2)

@@ -81,8 +81,9 @@ class SegmentGraph:
         return self.ancestors_of(self.segment(segment_id).parent_ids)
 
     def ancestors_of(self, parent_ids: Iterable[int]) -> frozenset[int]:
-        """Return the ids of the segments `parent_ids` and of all their ancestors. Segments that are not present are left
-        out, with the ancestors that only they lead to.
+        """Return the ids of the segments `parent_ids` and of all their ancestors. A segment that the graph does not
+        contain is left out. Ancestors of such a segment are left out too, unless another path leads to them. The
+        result is empty for no ids.
         """
         ancestors: set[int] = set()
         pending = [i for i in parent_ids if i in self.segments]
@@ -113,11 +114,10 @@ class SegmentGraph:
         return tuple(sorted(self.ancestors(segment_id) | {segment_id} | self.descendants(segment_id)))
 
     def merge_depths_by_ancestry(self) -> dict[int, int]:
-        """Return Pulsar's merge depth of every segment, by id, without a limit: the number of distinct segments
-        with two or more parents, among the segment itself and its present ancestors. Takes one pass over the links.
-
-        Segments are processed in the order of their ids, because a parent's id is lower than its children's. A set
-        of merges is an integer with one bit per merge, kept until the last child has used it.
+        """Return the merge depth of every segment as Pulsar computes it, by segment id. The depth is the number of
+        distinct merges among the segment itself and its present ancestors, without a limit. A merge is a segment with
+        two or more parents. The stored merge depths have no effect. A parent's id must be lower than the ids of its
+        children.
         """
         unvisited_children = Counter(
             parent_id for segment in self.segments.values() for parent_id in segment.parent_ids
@@ -142,12 +142,13 @@ class SegmentGraph:
         return depths
 
     def child_merge_depth(self, parent_ids: tuple[int, ...]) -> int:
-        """Return the merge depth to store for a new segment with these parents: the larger of the highest stored depth of a
-        parent and the number of different merges among the parents and their ancestors (at most `COUNTED_MERGES`), plus 1
-        if there are several parents.
+        """Return the merge depth to store for a new segment with the parents `parent_ids`. This is the larger of two
+        numbers: the highest stored depth of a parent, and the number of different merges among the parents and their
+        ancestors, of which at most `COUNTED_MERGES` count. If there are several parents, 1 is added.
 
-        A parent that is not present has no depth and no ancestors, but counts as one of several parents. The stored depth
-        takes part because pruning removes merges that the number would count.
+        A parent that the graph does not contain has no depth and no ancestors, but counts as one of several parents.
+        The stored depth is compared too, because pruning removes merges that the number would count. Without parents
+        the result is 0.
         """
         is_merge = int(len(parent_ids) >= 2)
         stored = max((self.segments[i].merge_depth for i in parent_ids if i in self.segments), default=0)

@@ -18,13 +18,15 @@ _SOURCE, _SINK, _POOL, _FIRST = 0, 1, 2, 3
 def heaviest(
     supplies: Sequence[int], capacities: Sequence[int], weights: Sequence[Mapping[int, int]], *, pool: int = 0
 ) -> list[dict[int, int]]:
-    """Return, for each good, the number of units that go to each place, by the place's index; places that get no unit
-    of the good are absent. The sum of the weights of these units is the greatest possible. Units may also go to no
-    place.
+    """Return how many units of each good go to each place, so that the sum of the weights of these units is the
+    greatest possible. The result has for each good a dict from the index of a place to the number of units; places
+    that get no unit of the good are absent. Units may also go to no place.
 
-    `supplies` are the units of each good. `weights[i]` is the weight of one unit of good i at each place that accepts
-    it: at least 1, other places are absent. Place j takes `capacities[j]` units, and one more while fewer than `pool`
-    places have done so. The running time is about the number of weights for every distinct weight.
+    `supplies`: the number of units of each good. `weights[i]`: the weight of one unit of good i, by the index of each
+    place that accepts the good; a weight is at least 1. Place j takes at most `capacities[j]` units. In addition, up
+    to `pool` places take one unit more each.
+
+    The running time is about the number of weights for every distinct weight.
     """
     max_weight = max((weight for by_place in weights for weight in by_place.values()), default=0)
     network = _Network(_FIRST + len(supplies) + len(capacities))

@@ -70,9 +70,11 @@ _METRIC_NAMES = ("msgRateIn", "byteRateIn", "msgRateOut", "byteRateOut")
 
 
 def answer(context: EvaluationContext, lanes: Collection[Lane]) -> tuple[Decision, ...]:
-    """Return the actions of the evaluated `lanes` on disjoint segments, the actions for consumers first. Entry buckets
-    that no consumer needs are given up only if there is no other action, and only if the consumer lane is evaluated.
-    Refusals are added to the context, and the validity of the evaluation is limited there.
+    """Return the actions of the evaluated `lanes` on disjoint segments: the actions for consumers first, then the
+    actions of the load plan. If there is no action and the consumer lane is evaluated, return the rebuckets that give
+    up entry buckets which no consumer needs.
+
+    Refusals are added to `context`, and the validity of the evaluation (`valid_until`) is limited there.
     """
     for_consumers = consumer_plan.answer(context) if Lane.CONSUMER in lanes else ()
     planned: tuple[Decision, ...] = ()
@@ -114,10 +116,12 @@ class _Planner:
     def __init__(
         self, context: EvaluationContext, lanes: Collection[Lane], served: Sequence[Decision]
     ) -> None:
-        """Compute the inputs of the plan. Refuse each segment without a fresh load record, each busy segment above its
-        capacity, and each other segment above the target load whose load no cut can divide. `served`: the actions that
-        this evaluation takes for consumers; the plan leaves their segments unchanged, and refuses them only without a
-        load record.
+        """Compute the inputs of the plan from `context`. `lanes`: the evaluated lanes. `served`: the actions that
+        this evaluation takes for consumers; the plan leaves the segments of these actions unchanged.
+
+        Add a refusal to the context for each segment without a load record. For segments that are in none of the
+        `served` actions, also add a refusal for each stale load record, for each busy segment above its capacity, and
+        for each segment above the target load whose load no cut can divide.
         """
         self._context = context
         self._lanes = lanes
@@ -146,9 +150,13 @@ class _Planner:
         self._members = [self._member(i, excluded) for i in range(len(context.active))]
 
     def answer(self) -> tuple[Decision, ...]:
-        """Return the actions of the evaluated lanes, scale-outs first, each group by descending urgency. Refuse every
-        other segment that is above its capacity or could be spared. If the plan exceeds the maximum number of segments,
-        it is computed again with a higher target load for each segment (`TARGET_AT_THE_CAP`).
+        """Return the actions of the evaluated lanes on disjoint segments: scale-outs first, then scale-ins, each
+        group by descending urgency. Add to the context a refusal of every other segment that is above its capacity or
+        could be spared, and limit the validity of the evaluation.
+
+        If the plan exceeds the maximum number of segments, the plan is computed again with a target load of at least
+        `TARGET_AT_THE_CAP` for each segment. The limits of segments, the places of consumers and the budget of
+        reconnections then exclude or change actions, in this order.
         """
         plan = self._plan(self._prices)
         capacity = self._context.policy.max_segments - self._segments_high
@@ -169,15 +177,20 @@ class _Planner:
     # The inputs of the plan
 
     def _member(self, i: int, excluded: frozenset[int]) -> Member:
-        """Return the segment at index `i` as an input of the plan. The segment is excluded from all runs if it is in
-        `excluded` (segment ids), busy, above the target load and unsplittable, or has no fresh load record. For the
-        last two reasons it is refused; a busy segment is refused if its load exceeds the capacity. A segment in
-        `excluded` is refused only without a load record; a record in which no rate was measured counts as missing.
+        """Return the segment at index `i` as an input of the plan.
 
-        The present load is the newest remembered load, or that of the load record if nothing is remembered or the
-        segment is in `excluded`; 0 without a load record. Unless the segment is in `excluded`, the evaluation is valid
-        at most until its fresh load record becomes stale; if the segment may be in a run, also until a person no
-        longer keeps it apart.
+        The segment is excluded from all runs in five cases, which are checked in this order. First, the segment has
+        no load record, or the record has no rate that was measured; then the segment is refused. Second, its id is in
+        `excluded`. Third, the load record is stale; then the segment is refused. Fourth, the segment is busy; then
+        the segment is refused if its load exceeds the capacity. Fifth, the load is above the target load and no cut
+        can divide the load; then the segment is refused.
+
+        The present load is the newest remembered load. If nothing is remembered, or the segment is in `excluded`, the
+        present load is that of the load record; without a load record the present load is 0.
+
+        Unless the segment is in `excluded`, the evaluation is valid at most until the fresh load record becomes
+        stale. If the segment may be in a run but a person keeps the segment apart, the evaluation is also valid at
+        most until that time ends.
         """
         context = self._context
         segment, record = context.active[i], context.records[i]
@@ -250,8 +263,10 @@ class _Planner:
         return ticks
 
     def _is_unsplittable(self, i: int, load: float) -> bool:
-        """Refuse the segment and return True if no cut can divide its load (`unsplittable`). The refusal ends when a cut
-        is tried again.
+        """Return True if no cut can divide the segment's load: the load is on one hash, or consecutive cuts left
+        nearly all of the load in one part and the next attempt is not due. In both cases add a refusal of the segment
+        to the context. In the second case the refusal, and the validity of the evaluation, end when the next attempt
+        is due. `load` is the segment's load as a share of the capacity.
         """
         context = self._context
         segment = context.active[i]
@@ -264,11 +279,13 @@ class _Planner:
         return next_cut_at is not None
 
     def _is_hot(self, i: int, load: float, width: float, ticks: Sequence[float]) -> bool:
-        """Return True if the load exceeds the capacity by more than `overload_tolerance`, if the segment is a child
-        created within `SETTLE_TICKS` ticks, or if the overload has already cost as much as a reshape that adds a
-        segment. For such a child whose overload is within the tolerance, the evaluation is valid at most until these
-        ticks are over. The caller has checked that the load exceeds the capacity. `width` is the segment's share of the
-        ring; `ticks` has its remembered loads, newest first.
+        """Return True if the segment must be scaled out at once. One of three conditions suffices: the load exceeds
+        the capacity by more than `overload_tolerance`; the segment has parents and was created at most `SETTLE_TICKS`
+        ticks ago; or the overload has already cost as much as a reshape that adds a segment. If the second condition
+        decides, the evaluation is valid at most until these ticks are over.
+
+        The caller has checked that `load`, the segment's load as a share of the capacity, is above 1. `width` is the
+        segment's share of the ring. `ticks` has the remembered loads, newest first.
         """
         context = self._context
         created_at = context.active[i].created_at_ms
@@ -298,8 +315,9 @@ class _Planner:
     # The actions of the plan that may be performed
 
     def _planned_actions(self, plan: RingPlan) -> list[_PlannedAction]:
-        """Return the actions of the evaluated lanes, scale-outs first, then by descending urgency. A run whose cuts
-        would have no effect, or would be split again, is refused instead.
+        """Return the actions for those runs of the plan whose lane is evaluated: scale-outs first, then scale-ins,
+        each group by descending urgency. A run is refused instead if its cuts would have no effect (`_cuts`), or if a
+        child would be split again (`_would_split_again`).
         """
         actions = []
         for run in plan.runs:
@@ -311,13 +329,16 @@ class _Planner:
         return sorted(actions, key=lambda action: (not action.run.is_scale_out, -self._urgency(action)))
 
     def _cuts(self, run: Run, most_parts: int | None = None) -> tuple[int, ...] | None:
-        """Return the cuts of the run, the first hash of each child except the first. If a member has no key histogram,
-        the cuts make the planned number of parts of equal width, at most one for each hash. If all members have one,
-        the cuts make the fewest parts that carry the load at the target, which may be more or fewer. `most_parts`:
-        maximum number of parts; None: the planned number, with histograms the data plane's maximum.
+        """Return the cuts of the run: the first hash of each child except the first. An empty result joins the run
+        into one segment.
 
-        If the key histograms show that a cut would not relieve a segment, or that a scale-in would not make fewer
-        parts, refuse the run and return None.
+        If a member has no key histogram, the cuts make the planned number of parts of equal width, but not more than
+        there are hashes or than `most_parts`. If all members have a key histogram, the cuts make the fewest parts
+        that carry the load at the target load, at most `most_parts`; this number may differ from the planned number.
+        `most_parts` None means the planned number without histograms, and the data plane's maximum with histograms.
+
+        If the key histograms show that the cuts of a scale-out would not relieve any segment, or that a scale-in
+        would not make fewer parts, refuse the run (`_refuse_ineffective`) and return None.
         """
         union = self._union(run)
         parts = min(run.parts, union.width, most_parts or run.parts)
@@ -349,9 +370,10 @@ class _Planner:
         return cuts
 
     def _would_split_again(self, run: Run, cuts: tuple[int, ...]) -> bool:
-        """Refuse the run and return True if its scale-in into several segments would create a segment above its
-        capacity. The load of each member is assumed to be even over its range. Return False for a scale-out, and for a
-        scale-in into one segment.
+        """Return True, and refuse the run, if its scale-in into several segments would create a segment whose load
+        exceeds the capacity. The load of each member is assumed to be even over the member's range. Return False for
+        a scale-out, for a scale-in into one segment, and if no child exceeds the capacity. `cuts`: the first hash of
+        each child except the first.
         """
         if run.is_scale_out or not cuts:
             return False
@@ -382,8 +404,9 @@ class _Planner:
             self._refuse_run(run, RefusalReason.WOULD_SPLIT_AGAIN, "segments", run.length, run.parts)
 
     def _urgency(self, action: _PlannedAction) -> float:
-        """Return the urgency of the action: for a scale-out the sum of its segments' loads beyond their capacity, for a
-        scale-in the saving in segment-seconds, divided by 1 plus the number of clients that have to reconnect.
+        """Return the gain of the action divided by 1 plus the number of clients that have to reconnect. The gain of a
+        scale-in is its saving in segment-seconds. The gain of a scale-out is the sum of the loads beyond the capacity
+        of each of its segments.
         """
         run = action.run
         gain = run.saved or sum(
@@ -399,9 +422,12 @@ class _Planner:
         )
 
     def _within_segment_limits(self, actions: Sequence[_PlannedAction]) -> list[_PlannedAction]:
-        """Return the actions that respect the minimum and maximum number of segments, even if some of the running
-        reshapes or of these actions fail. A scale-out that exceeds the maximum gets fewer cuts if that is possible;
-        every other action that violates a limit is refused. The cuts are changed in place.
+        """Return the actions, in their order, that respect the minimum and maximum number of segments even if some
+        running reshapes, or some of these actions, fail. Each action that adds segments reduces the number that later
+        actions may add, and each action that removes segments reduces the number that later actions may remove.
+
+        A scale-out that would exceed the maximum gets fewer cuts; its cuts are changed in place. The scale-out is
+        refused if no segment may be added. Every other action that violates a limit is refused.
         """
         context = self._context
         capacity = context.policy.max_segments - self._segments_high
@@ -429,11 +455,14 @@ class _Planner:
         return accepted
 
     def _with_places_kept(self, actions: Sequence[_PlannedAction]) -> list[_PlannedAction]:
-        """Return the actions after which every consumer that has a place still has one. Children get more entry buckets
-        if necessary. If buckets do not suffice, a scale-out gets more children, at cuts of equal width; it is refused
-        if it would exceed the maximum number of segments or of children, or the number of hashes. A scale-in is
-        refused. Without shared buckets or consumers all actions are returned. The cuts and buckets of the actions are
-        changed in place.
+        """Return the actions after which every consumer that has a place still has a place. Without shared buckets,
+        or without consumers, all actions are returned unchanged. The cuts and the buckets of actions are changed in
+        place.
+
+        If an action would leave too few places, its children get more entry buckets. If the maximum number of entry
+        buckets does not suffice either, a scale-out gets more children, at cuts of equal width. The scale-out is
+        refused if the number of children exceeds the maximum of the data plane, the number of hashes, or the segments
+        that the policy's maximum leaves. A scale-in for which entry buckets do not suffice is refused.
         """
         context = self._context
         if not context.shared_buckets or not context.consumers:
@@ -484,10 +513,13 @@ class _Planner:
         )
 
     def _within_reconnection_budget(self, actions: Sequence[_PlannedAction]) -> list[_PlannedAction]:
-        """Return the actions within the budget of reconnections, in their order, and refuse the others until the budget
-        allows them. An action that needs more than the smaller of the topic's and the cluster's whole budget
-        (`reconnections_per_minute`, `cluster_reconnections_per_minute`) may be taken when that many are left.
-        Without a budget all actions are returned.
+        """Return the actions, in their order, for which the budget of reconnections suffices. Refuse every other
+        action until the budget will suffice. Without a budget all actions are returned.
+
+        Each accepted action reduces the budget by its number of reconnecting clients. An action may need more clients
+        than the whole budget of one minute, which is `reconnections_per_minute` or
+        `cluster_reconnections_per_minute`, whichever is smaller. Such an action is accepted as soon as a whole budget
+        is left.
         """
         budget_left = self._context.situation.reconnections_left
         if budget_left is None:
@@ -542,11 +574,14 @@ class _Planner:
         return _METRIC_NAMES[max(range(len(METRICS)), key=shares.__getitem__)]
 
     def _explain(self, plan: RingPlan, actions: Sequence[_PlannedAction]) -> None:
-        """Refuse each segment above its capacity, and each segment that could be spared, that is in no action and has
-        no refusal yet (a scale-in has one refusal for all its segments); members that are excluded from all runs are
-        left out. Refuse the topic if it has the minimum number of segments but needs fewer. Limit the validity of the
-        evaluation to one tick if there is an action or a refusal, other than of an excluded member; otherwise, for a
-        topic with several segments, to `TICKS_BETWEEN_LOOKS` ticks.
+        """Add a refusal to the context for each segment that is above its capacity or could be spared, unless the
+        segment is in one of `actions`, has a refusal already, or is excluded from all runs. A scale-in gets one
+        refusal for all its segments. If the topic needs fewer segments but has the minimum number, refuse a scale-in
+        for the whole topic.
+
+        Limit the validity of the evaluation to one tick if there is an action, or a refusal that does not concern an
+        excluded segment. Otherwise limit the validity to `TICKS_BETWEEN_LOOKS` ticks if the topic has several
+        segments.
         """
         changed = {
             i for action in actions for i in range(action.run.first, action.run.first + action.run.length)
@@ -579,8 +614,12 @@ class _Planner:
         return math.ceil(ticks * self._tick_seconds * 1000)
 
     def _refuse_saving(self, candidate: Candidate) -> None:
-        """Refuse the scale-in in the merge lane: its saving does not exceed its cost yet; otherwise a person keeps its
-        segments apart; otherwise another action was worth more. Does nothing if the merge lane is not evaluated.
+        """Add a refusal of the scale-in `candidate` in the merge lane. Does nothing if the merge lane is not
+        evaluated.
+
+        The reason is SAVING_BELOW_PRICE if the saving does not exceed the cost. If the saving exceeds the cost, the
+        reason is KEPT_APART if a person keeps a segment of the candidate apart, and otherwise OTHER_ACT, because
+        another action was worth more.
         """
         if Lane.MERGE not in self._lanes:
             return
@@ -616,9 +655,9 @@ class _Planner:
             self._context.refuse_during(self._context.kept[kept_id], Lane.MERGE, kept_id, other_id)
 
     def _refuses_fewer(self) -> bool:
-        """Refuse a scale-in for the whole topic, and return True, if fewer segments would suffice for the load but the
-        topic has no more segments than the policy or its consumers need (`_fewest`). Return False otherwise, and if the
-        merge lane is not evaluated.
+        """Return True, and add a refusal of a scale-in for the whole topic, if fewer segments would suffice for the
+        load but no segment may be removed, because the policy or the consumers need all of them (`_fewest`). Return
+        False, and add nothing, if this is not the case or if the merge lane is not evaluated.
         """
         context = self._context
         sufficient = math.ceil(sum(member.load for member in self._members) / self._prices.target)

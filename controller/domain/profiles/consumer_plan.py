@@ -47,10 +47,13 @@ LONGEST_COLLECTING_MS = 10_000
 
 
 def segments_wanted(context: EvaluationContext) -> int:
-    """Return the number of segments that the topic should have: one for each consumer, without a limit. If consumers
-    can share segments, at most as many as the incoming rate of the topic justifies, perhaps 0, and at most
-    `max_segments`; a segment without a fresh load record adds nothing to this rate. If
-    `split_vs_rebucket_min_msg_rate_in` is 0, any rate justifies any number.
+    """Return the number of segments that the topic should have for its consumers. If consumers cannot share segments,
+    this is the number of consumers, without a limit.
+
+    If consumers can share segments, the result is the smallest of three numbers, and may be 0: the number of
+    consumers, `max_segments`, and the number of segments that the topic's incoming rate justifies. The rate justifies
+    one segment for each `split_vs_rebucket_min_msg_rate_in` messages per second, and any number of segments if this
+    parameter is 0. A segment without a fresh load record adds nothing to the rate.
     """
     if not context.shared_buckets:
         return context.consumers
@@ -61,13 +64,14 @@ def segments_wanted(context: EvaluationContext) -> int:
 
 
 def answer(context: EvaluationContext) -> tuple[Decision, ...]:
-    """Return the actions that give every consumer a place, or as many consumers as the limits allow. Empty,
-    without a refusal, if no consumer lacks a place or a segment that the rate justifies.
+    """Return the actions that give a place to every consumer, or to as many consumers as the limits allow. The result
+    is empty, and no refusal is added, if every consumer has a place and the topic has the segments that it should
+    have (`segments_wanted`).
 
-    While consumers are joining after an earlier action, the result is empty and the topic is refused in `context`.
-    Otherwise each busy segment is refused. If consumers remain without a place, the topic is refused for the limit, in
-    addition to the actions; if consumers cannot share segments, only if the topic reaches `max_segments`
-    (`_refuse_limits`).
+    Otherwise refusals are added to the context. While consumers are still joining after an earlier action, the topic
+    is refused and the result is empty. After that, each busy segment is refused. If the actions leave consumers
+    without a place, the topic is refused too, because of the limit. If consumers cannot share segments, this last
+    refusal is added only if the topic reaches `max_segments` (`_refuse_limits`).
     """
     places = context.count_places()
     if context.consumers <= places and context.segments_net >= segments_wanted(context):
@@ -104,10 +108,12 @@ class _Share:
     per_part: int
 
     def decision(self, context: EvaluationContext) -> Decision | None:
-        """Return the action: a rebucket for one child, otherwise a split. None if the only child would have no more
-        buckets than the segment has. Each child gets `per_part` buckets, rounded up to a power of two, at most
-        `most_places`; a split leaves the number open (None) if the children inherit as many buckets, or if consumers
-        cannot share segments.
+        """Return the action that makes the children: a rebucket for one child, a split for several. The result is
+        None if the only child would have no more entry buckets than the segment has.
+
+        A child needs `per_part` entry buckets, rounded up to a power of two, at most `most_places`. A split states
+        this number only if consumers can share segments and the children would inherit fewer; otherwise `buckets` of
+        the split is None. Several children have equal widths.
         """
         segment, buckets = self.segment, entry_buckets.rounded_up(self.per_part)
         buckets = min(buckets, context.most_places)
@@ -122,12 +128,15 @@ class _Share:
 
 
 def _shares(context: EvaluationContext, places: int) -> list[_Share]:
-    """Return the shares of the fewest segments, those with the highest incoming rate first, whose children serve all
-    consumers and, as far as the limits allow, give the topic the segments that it should have (`segments_wanted`). If
-    all segments together cannot serve all consumers, return the shares of every segment that no action seals. Children
-    that the rate does not justify are planned only if the justified children do not suffice, even beyond the limit of
-    consumers of each segment (`most_consumers`). `places`: number of consumers that the present segments can serve.
-    Busy segments are refused.
+    """Return the children that segments get, for the fewest segments that suffice, those with the highest incoming
+    rate first. The children of the segments together serve all consumers and, as far as the limits allow, give the
+    topic the segments that it should have (`segments_wanted`). Each busy segment is refused and gets no children.
+
+    Four attempts are made in this order: only children that the incoming rate justifies, within the limit of
+    consumers of each segment (`most_consumers`); the same beyond this limit; also children that the rate does not
+    justify, within the limit; and beyond the limit. If no attempt serves all consumers, every segment that is not
+    busy gets children. The result is empty if all segments are busy. `places`: number of consumers that the present
+    segments can serve.
     """
     candidates = _candidates(context)
     if not candidates:
@@ -155,8 +164,10 @@ def _fewest(
     *,
     is_justified: bool,
 ) -> int | None:
-    """Return the smallest number of candidates, the first ones, whose children add that many segments and places; None
-    if all candidates together do not suffice. With `is_justified`, count only children that the rate justifies.
+    """Return the smallest number n for which the children of the first n candidates add `segments_to_add` segments
+    and `places_to_add` places (consumers that can be served) to the topic. At least one candidate is always counted.
+    The result is None if all candidates together do not suffice. With `is_justified`, only the children that the
+    incoming rate of a candidate justifies count.
     """
     most_parts = _most_parts(context, candidates, is_justified=is_justified)
     for count, (candidate, parts) in enumerate(zip(candidates, most_parts, strict=True), start=1):
@@ -170,13 +181,16 @@ def _fewest(
 def _divide_consumers(
     context: EvaluationContext, chosen: Sequence[_Candidate], places: int, segments_to_add: int
 ) -> list[_Share]:
-    """Return a share for each of the `chosen` segments: first those that already serve more than an equal part of the
-    consumers, then the others, ordered by the number of consumers that their children can serve, the lowest first.
+    """Return the children (a share) of each of the `chosen` segments, which must not be empty. The consumers that the
+    other segments cannot serve are divided equally among the chosen segments. `places`: number of consumers that all
+    present segments can serve.
 
-    `segments_to_add` additional children go to the segments in the order of `chosen`, to each as many as its rate
-    justifies. The consumers for which the other segments have no place (all segments together have `places`) are divided
-    equally among the chosen segments. A segment whose children would have too few places for its consumers gets
-    further children, which the rate does not justify, as far as the policy's maximum number of segments allows.
+    `segments_to_add` additional children go to the segments in the order of `chosen`, to each as many as its incoming
+    rate justifies. A segment whose children would have too few places for its consumers gets further children, which
+    the rate does not justify, as far as the policy's maximum number of segments allows.
+
+    In the result, segments that already serve more than an equal part of the consumers come first. The others follow,
+    ordered by the number of consumers that their children can serve, the lowest first.
     """
     justified = []
     for parts in _most_parts(context, chosen, is_justified=True):
@@ -212,9 +226,11 @@ def _fewest_parts(
 
 
 def _capacity(context: EvaluationContext, candidate: _Candidate, parts: int) -> int:
-    """Return the number of consumers that `parts` children of the segment can serve; for one part, the segment itself
-    counts if it serves more than a child: at most `most_consumers`, and at most as many as the policy allows buckets. A
-    child serves at least as many as it inherits buckets: the limits may have been lowered after the segment was created.
+    """Return the number of consumers that `parts` children of the segment can serve. The number is limited by
+    `most_places` for each child and by `most_consumers` for all children together. Each child serves at least as many
+    consumers as it inherits buckets, even beyond these limits, because the limits may have been lowered after the
+    segment was created. With `parts` 1, this is the number of consumers that a rebucket, or the unchanged segment,
+    can serve, whichever is larger.
     """
     inherited = entry_buckets.inherited_on_split(candidate.segment.bucket_count, parts)
     allowed = min(parts * context.most_places, candidate.most_consumers)
@@ -291,9 +307,12 @@ def _is_midpoint(context: EvaluationContext) -> bool:
 
 
 def _collecting(context: EvaluationContext) -> Pause | None:
-    """Return the period after an action in which joining consumers are collected: `COLLECTING_MS` after the last
-    change of consumers, at most `LONGEST_COLLECTING_MS` after the action. The period may be over. None if there was no
-    action for consumers, or no change of consumers since.
+    """Return the period in which the consumers that join after an action for consumers are collected. The period
+    begins at the last change of consumers. The period ends `COLLECTING_MS` later, but at most `LONGEST_COLLECTING_MS`
+    after the last action for consumers began. The period may be over already.
+
+    The result is None if there was no action for consumers, if consumers have not changed since the action began, or
+    if the time of the last change is unknown. Running reshapes count as actions.
     """
     acted_at = context.situation.history.last_consumer_act_at
     started = [reshape.started_at for reshape in context.in_flight if reshape.for_consumers]
@@ -306,12 +325,13 @@ def _collecting(context: EvaluationContext) -> Pause | None:
 
 
 def _refuse_limits(context: EvaluationContext, served: int, segments: int) -> None:
-    """Add a refusal of the topic to the context because consumers are left without a place: with AT_MAX_BUCKETS if
-    consumers can share segments, otherwise with AT_MAX_SEGMENTS. `served` is the number of consumers with a place, and
-    `segments` the number of segments, both after the planned actions.
+    """Add a refusal of the topic to the context, because the planned actions leave consumers without a place.
+    `served` is the number of consumers with a place, and `segments` the number of segments, both after the planned
+    actions.
 
-    If consumers cannot share segments, does nothing while `segments` is below `max_segments`: either a busy segment is
-    the reason, and has a refusal, or the data plane cannot make enough children in one action, and the next plan
+    If consumers can share segments, the reason is AT_MAX_BUCKETS. If consumers cannot share segments and `segments`
+    has reached `max_segments`, the reason is AT_MAX_SEGMENTS. Otherwise nothing is added: either a busy segment is
+    the cause and has a refusal, or the data plane cannot make enough children in one action and the next plan
     continues.
     """
     most_segments = context.policy.max_segments

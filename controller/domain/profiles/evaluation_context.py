@@ -174,10 +174,12 @@ class EvaluationContext:
         )
 
     def refuse_busy(self, lane: Lane, segment_id: int, other_id: int | None = None) -> bool:
-        """Add a refusal of the segment and return True if a held action (one that awaits approval or was rejected)
-        would seal the segment, or otherwise if a live operation seals it. A rejection also limits `valid_until` to
-        its end. Return False if neither applies. `other_id`, the neighbour of a pair, is only named in the refusal
-        and not checked.
+        """Return True, and add a refusal of the segment, if a held action would seal the segment or a live operation
+        seals the segment. A held action awaits approval or was rejected. If both apply, the refusal names the held
+        action. The end of a rejection also limits `valid_until`.
+
+        Return False, and add nothing, if neither applies. `other_id` is the neighbour of a pair; the refusal names
+        the neighbour, which is not checked.
         """
         if segment_id not in self.busy:
             return False
@@ -205,9 +207,10 @@ class EvaluationContext:
     def refuse_during(
         self, pause: Pause | None, lane: Lane, segment_id: int | None, other_id: int | None = None
     ) -> bool:
-        """While the pause lasts, refuse the segment, or the whole topic if `segment_id` is None, limit the validity
-        of the evaluation to the end of the pause, and return True. Without a pause, or after its end, do nothing and
-        return False. `other_id`, the neighbour of a pair, is only named in the refusal.
+        """Return True, and add the refusal of `pause`, if the pause has not ended. The refusal concerns the segment,
+        or the whole topic if `segment_id` is None; its end limits the validity of the evaluation. Return False, and
+        add nothing, if `pause` is None or has ended. `other_id` is the neighbour of a pair and is only named in the
+        refusal.
         """
         if pause is None or self.now >= pause.ends_at:
             return False

@@ -11,15 +11,19 @@ from controller.domain.profiles.evaluation_context import EvaluationContext
 
 
 def answer(context: EvaluationContext) -> tuple[Decision, ...]:
-    """Return the rebuckets that give up entry buckets which no consumer needs; the caller evaluates this lane only if
-    there is no other action. Empty under `strict_pulsar`, if consumers cannot share a segment, or if it is unknown
-    since when consumers have not changed. If a segment could give up buckets, the topic is refused once during a
-    cooldown for splits, merges or rebuckets, and for `bucket_idle_seconds` after the last change of consumers or
-    rebucket. After that, each busy segment that could give up buckets is refused.
+    """Return the rebuckets that give up entry buckets which no consumer needs. The caller evaluates this question
+    only if there is no other action. The result is empty under `strict_pulsar`, if consumers cannot share a segment,
+    if the time of the last change of consumers is unknown, and if no segment could give up at least half of its
+    buckets.
+
+    If a segment could give up buckets, the result is also empty, and the topic is refused once, in two cases: a
+    cooldown for rebuckets, splits or merges lasts; or consumers changed, or a rebucket began, less than
+    `bucket_idle_seconds` ago. Otherwise each busy segment that could give up buckets is refused, and the other
+    segments are rebucketed.
 
     A segment keeps its share of the topic's `entry_bucket_budget`, rounded up, but no more than
-    `entry_bucket_max_per_segment`. The topic keeps as many places as the number of its consumers, rounded up to a power
-    of two.
+    `entry_bucket_max_per_segment`. The topic keeps as many places as the number of its consumers, rounded up to a
+    power of two.
     """
     changed_at = context.situation.consumers_changed_at
     if context.strict or not context.shared_buckets or changed_at is None:
@@ -33,9 +37,12 @@ def answer(context: EvaluationContext) -> tuple[Decision, ...]:
 
 
 def _rebuckets(context: EvaluationContext) -> list[Rebucket]:
-    """Return a rebucket for each segment that can give up at least half of its buckets while the topic keeps the places
-    and each segment the buckets that `answer` names; segments with the most buckets first, among equals the lowest id.
-    Busy segments are included, so that they are refused; their buckets do not count as given up.
+    """Return a rebucket for each segment that can give up at least half of its entry buckets: segments with the most
+    buckets first, among equals the lowest id. A segment keeps its share of the topic's budget, and the topic keeps
+    the places for its consumers, as `answer` describes.
+
+    The result also has busy segments, so that the caller can refuse them. The buckets of busy segments do not count
+    as given up.
     """
     policy, segments = context.policy, max(1, context.segments_net)
     minimum = min(-(-policy.entry_bucket_budget // segments), policy.entry_bucket_max_per_segment)

@@ -63,11 +63,13 @@ class RingPlan(NamedTuple):
 def plan_ring(
     members: Sequence[Member], prices: Prices, is_adjacent_to_next: Callable[[int], bool]
 ) -> RingPlan:
-    """Return the plan whose runs and other members cost the least in total. `members` are in the order of their ranges.
-    `is_adjacent_to_next(i)`: True if no gap separates members i and i + 1.
+    """Return the plan with the lowest total cost. The plan consists of disjoint runs of members; a member in no run
+    is left unchanged. `members` are in the order of their ranges. `is_adjacent_to_next(i)`: True if no gap separates
+    the members i and i + 1.
 
-    A hot member that is in no run costs `_HOT_SEGMENT_COST` for each capacity of load above its own. Any other member
-    without a run, an excluded one too, costs nothing.
+    A hot member that is in no run costs `_HOT_SEGMENT_COST` for each capacity of load above its own, unless the
+    member is excluded. Any other member without a run costs nothing. Without members, and if no run lowers the cost,
+    the plan has no runs.
     """
     best_scale_ins: dict[int, Candidate] = {}
     runs = _priced_runs(members, prices, is_adjacent_to_next, best_scale_ins)
@@ -183,14 +185,17 @@ def _scale_ins(
     is_kept_apart: bool,
     best_scale_ins: dict[int, Candidate],
 ) -> list[Run]:
-    """Return a run for each smaller number of parts that carries the present load of the members from index `first` to
-    before `end`, and whose saving exceeds its cost; empty if there is none. At most `most_spared` segments are removed.
-    Store in `best_scale_ins`, for each member, the priced scale-in whose saving exceeds its cost by the most, or falls
-    short of it by the least, unless a better one is stored already.
+    """Return the worthwhile scale-ins of the members from index `first` to before `end`: a run for each smaller
+    number of parts that carries the present load and whose saving exceeds its cost. The result is empty if there is
+    no such number, or with `is_kept_apart`. At most `most_spared` segments are removed.
 
-    `is_even`: False if the members may be joined into one part only. `is_kept_apart`: True to return no run; the
-    scale-ins are stored nevertheless. `width` is the share of the ring that the members have together; `ticks` has the
-    sum of their loads at each remembered tick, the present tick first.
+    Each scale-in is also compared with the stored scale-in of each of its members. The scale-in replaces the stored
+    one in `best_scale_ins` if its saving minus its cost is greater. This is done whether or not the scale-in is
+    worthwhile, and with `is_kept_apart` too.
+
+    `is_even`: False if the members may be joined into one part only, as is also the case if `prices.recut` is False.
+    `width` is the share of the ring that the members have together. `ticks` has the sum of the members' loads at each
+    remembered tick, the present tick first.
     """
     count = end - first
     fewest = max(1, _parts_needed(ticks[0], prices), count - prices.most_spared)

@@ -108,11 +108,13 @@ class Candidate(NamedTuple):
 def forgone_saving(
     ticks: Sequence[float], count: int, parts: int, price: float, tick_seconds: float
 ) -> float:
-    """Return the largest saving that `parts` instead of `count` segments would have brought over any span that ends
-    at the present tick; at least 0. `ticks` are the sums of the members' loads, newest first.
+    """Return the largest saving, in segment-seconds, that `parts` instead of `count` segments would have brought over
+    any span of ticks that ends at the present tick. The result is at least 0.
 
-    The cost of the overload that fewer segments would have had is subtracted. The search ends when the loss exceeds
-    the price.
+    The saving of a tick is the cost of the removed segments for `tick_seconds`. If the load of the tick exceeds
+    `parts`, the cost of this overload is subtracted (`OVERLOAD_WEIGHT`). `ticks` has the sum of the members' loads at
+    each tick, newest first, and must not be empty. The search in older ticks ends as soon as the loss exceeds
+    `price`, the cost of the scale-in.
     """
     spared = tick_seconds * (count - parts)
     if max(ticks) <= parts:

@@ -19,9 +19,12 @@ CODE_VERSION = "pip483-6"
 
 
 def answer(context: EvaluationContext, lanes: Collection[Lane]) -> tuple[Decision, ...]:
-    """Return the actions of the first of `lanes`, in the order of `Lane`, that has any; empty if none has. The later
-    lanes are evaluated for their refusals, which are added to the context. Entry buckets that no consumer needs are
-    given up only if there is no other action, and only if the consumer lane is evaluated.
+    """Return the actions of one lane: the first evaluated lane, in the order consumer, load, merge, that has an
+    action. The result is empty if no lane has an action. `lanes`: the lanes to evaluate. The lanes after the chosen
+    lane are evaluated as well, but only for their refusals, which are added to the context.
+
+    If no lane has an action and the consumer lane is evaluated, the result is the rebuckets that give up entry
+    buckets which no consumer needs.
     """
     decisions: tuple[Decision, ...] = ()
     if Lane.CONSUMER in lanes:

@@ -18,16 +18,18 @@ from controller.domain.profiles.load_freshness import is_stale, wake_when_stale
 
 
 def answer(context: EvaluationContext) -> tuple[Decision, ...]:
-    """Return a split of the busiest segment that can be split, a batch of rebuckets, or nothing. If there are no more
-    consumers than segments, nothing is returned and nothing refused; the segments are counted as they will be after the
-    running reshapes (`segments_net`).
+    """Return one split, a batch of rebuckets, or no action. If there are no more consumers than segments
+    (`segments_net`, which counts running reshapes as committed), there is no action and no refusal.
 
-    If consumers can share segments, segments are rebucketed when the topic has its maximum number of segments
-    (`segments_high`), or when this busiest segment has an incoming rate below `split_vs_rebucket_min_msg_rate_in` and
-    all segments together can have enough buckets. Otherwise the busiest segment is split, unless the topic has its
-    maximum number of segments or the split cooldown lasts. If no action is taken, a refusal of the topic or of the
-    segment is added to the context. Each busier segment that cannot be split is refused. A segment without a fresh load
-    record, or whose rate was never measured, counts with a rate of 0.
+    If the topic has its maximum number of segments (`segments_high`), segments are rebucketed (`_rebucket`); if
+    consumers cannot share segments, the topic is refused instead.
+
+    Otherwise the segment with the highest incoming rate that can be split decides. Each segment with a higher rate
+    that cannot be split is refused. A segment without a fresh load record, or whose rate was never measured, counts
+    with a rate of 0. If no segment can be split, there is no action. Segments are rebucketed (`_rebucket`) if
+    consumers can share segments, the deciding segment has a rate below `split_vs_rebucket_min_msg_rate_in`, and all
+    segments together can have enough buckets. In all other cases the deciding segment is split at its midpoint or,
+    during the split cooldown, refused.
     """
     if context.consumers <= context.segments_net:
         return ()
@@ -88,14 +90,16 @@ def _busiest(context: EvaluationContext, rates: list[float]) -> int | None:
 
 
 def _rebucket(context: EvaluationContext, reason: str) -> tuple[Decision, ...]:
-    """Return rebuckets to the share, in one batch with ascending ids, of all segments with fewer buckets than the
-    share; `reason` is the reason of these actions. The share is the number of consumers per segment (of
-    `segments_net`), rounded up to a power of two, at most `most_places`. A busy segment is refused instead, unless it
-    is already.
+    """Return, in one batch with ascending ids, a rebucket of each segment that has fewer buckets than the share. The
+    rebucket gives the segment as many buckets as the share and has the reason `reason`. The share is the number of
+    consumers divided by `segments_net`, rounded up to a power of two, at most `most_places`. A busy segment is not
+    rebucketed; a refusal of the segment is added to the context, unless the context has a refusal of the segment
+    already.
 
-    Return nothing and refuse the topic if the buckets suffice for the consumers, then if no segment has fewer buckets
-    than the share, then during the rebucket cooldown. As in Pulsar, the buckets of all segments together decide whether
-    they suffice, so in an uneven layout only some segments may get more buckets.
+    The result is empty, and the topic is refused, in three cases, which are checked in this order: the segments
+    together have at least as many buckets as there are consumers; no segment has fewer buckets than the share; or the
+    rebucket cooldown lasts. The first case is decided by the sum of all segments, as in Pulsar, so in an uneven
+    layout a consumer may remain without a bucket.
     """
     consumers = context.consumers
     buckets = sum(min(segment.bucket_count, context.most_readers) for segment in context.active)

@@ -26,12 +26,14 @@ class _Hot(NamedTuple):
 
 
 def answer(context: EvaluationContext, earlier_actions: tuple[Decision, ...]) -> tuple[Decision, ...]:
-    """Return a split, at the midpoint, of the hot segment with the highest score (`_hot`) that can be split, of equal
-    scores the lowest range, or nothing, and add a refusal of every other hot segment to the context. If segments have
-    no load record, refuse the topic with their number, but split nevertheless.
+    """Return one split at the midpoint, or no action. The split is of the hot segment (`_hot`) with the highest score
+    among the hot segments that can be split; of equal scores, the lowest range. Every other hot segment gets a
+    refusal in the context. If segments have no load record, the topic gets a refusal with the number of these
+    segments, and a hot segment is split nevertheless.
 
-    If an earlier lane has chosen actions (`earlier_actions`), nothing is split: each hot segment that could be split is
-    refused for this reason. A segment that these actions split has no refusal.
+    `earlier_actions` are the actions of earlier lanes in this evaluation. If there are any, nothing is split. Each
+    hot segment that could be split then gets the refusal OTHER_ACT, except the segments that the earlier actions
+    split.
     """
     split_already = {action.segment_id for action in earlier_actions if isinstance(action, Split)}
     ids = [segment.segment_id for segment in context.active]
@@ -101,11 +103,14 @@ def _hot(context: EvaluationContext) -> list[_Hot]:
 
 
 def _is_refused(context: EvaluationContext, index: int) -> bool:
-    """If the segment at `index` cannot be split, add its refusal to the context and return True: it is busy, the topic
-    has its maximum number of segments, the range has one hash, the load record is stale, or the split cooldown lasts.
-    Return False otherwise. Under `strict_pulsar` a range of one hash and a stale load record are no reason. A fresh
-    load record limits the validity of the evaluation to the time at which the record becomes stale. Reasons that do not
-    end by waiting are checked first, so that the reported reason does not change by itself.
+    """Return True, and add a refusal of the segment at `index` to the context, if the segment cannot be split. The
+    reasons are checked in this order: the segment is busy; the topic has its maximum number of segments; the range
+    has one hash; the load record is stale; the split cooldown lasts. Reasons that do not end by waiting are checked
+    first, so that the reported reason does not change by itself. Under `strict_pulsar`, the third and the fourth
+    reason have no effect.
+
+    Return False otherwise. A fresh load record that was checked limits the validity of the evaluation to the time at
+    which the record becomes stale.
     """
     segment = context.active[index]
     segment_id = segment.segment_id

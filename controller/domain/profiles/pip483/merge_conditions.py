@@ -25,9 +25,11 @@ class MergeConditions:
     __slots__ = ("_all_places", "_buckets", "_busiest", "_context", "_depths", "_gates", "_ids", "_window_ms")
 
     def __init__(self, context: EvaluationContext) -> None:
-        """Read what the gates compare, and keep only the gates that can refuse a pair of this topic. Under
-        `strict_pulsar` the merge depths are counted from the ancestry, otherwise they are the stored ones. No pair is
-        refused yet, but the validity of the evaluation may be limited (`_busiest_that_splits`).
+        """Read the values of the context that the gates compare. Keep only the gates that can refuse a pair of this
+        topic. Under `strict_pulsar` the merge depths are counted from the ancestry; otherwise the stored merge depths
+        are used.
+
+        No pair is refused here, but the validity of the evaluation may be limited (`_busiest_that_splits`).
         """
         self._context = context
         self._ids = [segment.segment_id for segment in context.active]
@@ -54,8 +56,11 @@ class MergeConditions:
         self._gates = [gate for gate, can_refuse in gates if can_refuse]
 
     def passing(self, pairs: list[int]) -> list[int]:
-        """Return those of `pairs` (indexes of left sides) that may merge. Every other pair gets one refusal, of the first
-        gate that refuses it; whether the load records are stale, and whether the merge window or the cooldown lasts, is
+        """Return the pairs that may merge, in the order of `pairs`. A pair is given by the index of its left segment.
+        Both segments of each pair must be cold.
+
+        Add one refusal of every other pair to the context: the refusal of the first gate that the pair does not pass.
+        The age of the load records is checked after the gates, and the merge window and the merge cooldown are
         checked last.
         """
         for gate in self._gates:
@@ -141,9 +146,10 @@ class MergeConditions:
         return busiest
 
     def _would_split_for_consumers(self, i: int) -> bool:
-        """Refuse the pair and return True if the consumer lane would split a segment after the merge: consumers cannot
-        share segments, need more places than the remaining segments can have, or the incoming rate of the busiest
-        segment, which may be the merged one, is at least `split_vs_rebucket_min_msg_rate_in`. Called only if
+        """Return True, and add a refusal of the pair, if the consumer lane would split a segment after the merge. One
+        of three conditions suffices: consumers cannot share segments; there are more consumers than the remaining
+        segments can serve; or the incoming rate of the busiest segment after the merge is at least
+        `split_vs_rebucket_min_msg_rate_in`. The busiest segment may be the merged one. Called only if
         `_consumers_may_want_split`.
         """
         context = self._context
@@ -164,11 +170,11 @@ class MergeConditions:
         return 0.0 if record is None else record.stats.msg_rate_in
 
     def _sums_can_be_hot(self) -> bool:
-        """Return True if, for any metric, the sum of two rates below the merge threshold can exceed the split threshold,
-        because the split threshold is less than twice the merge threshold.
+        """Return True if the load lane could split the segment that results from the merge of two cold segments. This
+        is possible if, for at least one metric, the split threshold is less than twice the merge threshold.
 
-        Return False if the topic stays at its limit of segments even after the merge, because the load lane would not
-        split it.
+        Return False also if the topic still has the maximum number of segments, or more, after a merge, because the
+        load lane then splits no segment.
         """
         if self._context.segments_high > self._context.policy.max_segments:
             return False
@@ -217,9 +223,11 @@ class MergeConditions:
         return self._context.shared_buckets or self._context.strict
 
     def _would_idle_consumer(self, i: int) -> bool:
-        """Refuse the pair and return True if the merge would leave fewer places than consumers that have a place;
-        consumers that are already idle do not count. The merged segment has the buckets of both sides, up to the
-        policy's limit. If places are not counted by buckets (`_counts_buckets`), every segment has one place.
+        """Return True, and add a refusal of the pair, if a consumer that has a place would have no place after the
+        merge. Consumers that have no place before the merge do not count.
+
+        If places are counted by entry buckets (`_counts_buckets`), the merged segment has the buckets of both sides,
+        at most the policy's limit. Otherwise every segment has one place.
         """
         context = self._context
         if self._counts_buckets:
@@ -244,8 +252,10 @@ class MergeConditions:
         return self._context.refuse_during(self._context.kept[kept_id], _LANE, kept_id, other_id)
 
     def _fresh(self, pairs: list[int]) -> list[int]:
-        """Return the pairs whose two load records are fresh, and refuse the others. Limit the validity of the
-        evaluation to the time at which a load record becomes stale. Under `strict_pulsar` every pair is returned.
+        """Return the pairs of which no side has a stale load record, in the order of `pairs`, and add a refusal of
+        every other pair. Limit the validity of the evaluation to the time at which the first of the fresh load
+        records that were checked becomes stale. Under `strict_pulsar` all pairs are returned, and the validity is not
+        limited.
         """
         context = self._context
         if context.strict or not pairs:
@@ -265,9 +275,12 @@ class MergeConditions:
         return refuse_stale(self._context, _LANE, i, right) or refuse_stale(self._context, _LANE, i + 1, left)
 
     def _is_too_soon(self, i: int, since: list[int | None]) -> bool:
-        """Refuse the pair and return True during the merge window of either side, during the merge cooldown, and if
-        a side has not been cold since a known time. The reason is the period that ends last. `since`: the time, in
-        milliseconds since the Unix epoch, since which each segment is cold, by index; None if it is unknown.
+        """Return True, and add a refusal of the pair, if the pair must wait: the merge window of a side or the merge
+        cooldown of the topic lasts. If both last, the refusal names the one that ends later. A pair of which a side
+        has no known time since which it is cold is refused as well, with the reason COLD_WINDOW and without an end.
+
+        `since`: for each active segment, the time since which the segment is cold, in milliseconds since the Unix
+        epoch; None if the time is unknown. The merge window of a side is `merge_window_seconds` from this time.
         """
         context, ids = self._context, self._ids
         left, right = since[i], since[i + 1]

@@ -18,13 +18,16 @@ _LANE = Lane.MERGE
 
 
 def answer(context: EvaluationContext, earlier_actions: tuple[Decision, ...]) -> tuple[Decision, ...]:
-    """Return the merge of the coldest pair that may merge (lowest sum of `_warmth`, of equal sums the lowest range), or
-    nothing, and add a refusal of every other pair of cold neighbours to the context. A segment is cold if all four
-    rates of its load record are below their merge thresholds. Unless the topic has its minimum number of segments,
-    refuse each cold segment without a cold neighbour as well (`_refuse_lone`).
+    """Return the merge of one pair of neighbours, or no action. A segment is cold if all four rates of its load
+    record are below their merge thresholds. A pair may merge if both sides are cold and the pair meets the conditions
+    of `MergeConditions`. Of these pairs, the pair with the lowest sum of warmth (`_warmth`) merges; of equal sums,
+    the lowest range.
 
-    If an earlier lane has chosen actions (`earlier_actions`), nothing is merged, and each pair that may merge is
-    refused for this reason.
+    Every other pair of cold neighbours gets a refusal in the context. If the topic has more than its minimum number
+    of segments, each cold segment without a cold neighbour gets a refusal as well (`_refuse_lone`).
+
+    `earlier_actions` are the actions of earlier lanes in this evaluation. If there are any, nothing is merged, and
+    each pair that may merge gets the refusal OTHER_ACT.
     """
     cold = _cold(context)
     touching = [
@@ -78,11 +81,14 @@ def _cold(context: EvaluationContext) -> list[LoadRecord | None]:
 
 
 def _refuse_lone(context: EvaluationContext, cold: list[LoadRecord | None], touching: list[bool]) -> None:
-    """Add to the context a refusal of each cold segment without a cold neighbour. The refusal names the neighbour that
-    is closest to cold as `segment_id` and the cold segment as `other_id`, with the neighbour's worst metric, its rate
-    (None if never measured) and the threshold; NO_LOAD_RECORD if this neighbour has no record. A segment without a
-    neighbour has no refusal. `cold` is the result of `_cold`; `touching[i]`: True if no gap separates segment i from the next
-    one.
+    """Add to the context a refusal of each cold segment that has neighbours, none of which is cold. The refusal names
+    the neighbour that is closest to cold as `segment_id`, and the cold segment as `other_id`.
+
+    The reason is NOT_COLD, with the metric of the neighbour that exceeds its merge threshold by the largest factor,
+    the neighbour's rate in this metric (None if the rate was never measured) and the threshold. If the neighbour has
+    no load record, the reason is NO_LOAD_RECORD.
+
+    `cold` is the result of `_cold`. `touching[i]`: True if no gap separates the segments i and i + 1.
     """
     limits = context.thresholds.merge.rates
     touches_left = [False, *touching, False]
