@@ -11,14 +11,14 @@ FOREIGN = "another journal, or another program, created this log"
 
 
 def reason_to_keep(report: LogReport, ownership: Ownership) -> str | None:
-    """Return the reason for which the log must not be deleted, a clause for messages; None if the deletion
-    loses nothing. `ownership` is the journal's record of the log's name.
+    """Return the reason why the log must not be deleted, as a clause for messages; None if the log may be deleted
+    without the loss of an unread message. `ownership` is the journal's record of logs with this name.
 
-    The first reason that applies is returned: this journal neither created nor adopted the log; a
-    subscription has unread messages (the first such subscription by name is named); the log is open; the log
-    has no subscription, and its segment was never part of a layout. For an unused log (`LogReport.is_unused`)
-    only the first reason is checked. A MISSING log has no origin, so it usually counts as created by another
-    program.
+    The first reason that applies is returned. The log must be kept if this journal neither created nor adopted it. An
+    unused log (`LogReport.is_unused`) may otherwise be deleted. Any other log must be kept if a subscription has
+    unread messages (the reason names the first such subscription by name), if the log is open, or if the log has no
+    subscription and its segment was never part of a layout. A MISSING log has no origin, so it usually counts as
+    created by another program.
     """
     if not ownership.created(report.origin):
         return FOREIGN

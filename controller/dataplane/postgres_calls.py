@@ -82,14 +82,15 @@ class PostgresCalls(Renewed):
 
     @contextmanager
     def statement(self, purpose: str) -> Iterator[psycopg2.extensions.cursor]:
-        """Yield a cursor each of whose `execute` calls commits on its own, and return its connection to the
-        pool. `purpose` begins the messages of errors.
+        """Yield a cursor in autocommit mode, on which each `execute` call commits by itself. After the block the
+        connection returns to the pool. `purpose` begins the messages of errors. All statements of the block and the
+        wait for a connection share the limit `call_timeout_seconds`.
 
-        Raises `unavailable_error` and `timeout_error` as the class describes, InvalidInput for a value that
-        PostgreSQL refuses and for any ValueError in the block, and Terminal for any other refusal; other
-        exceptions of the block pass unchanged. If no connection is free within half of
-        `call_timeout_seconds`, raises `timeout_error`. An error that makes the connection unusable replaces
-        the pool.
+        Raises `unavailable_error` and `timeout_error` as the class describes; `timeout_error` also if no connection
+        is free within half of `call_timeout_seconds`, in which case nothing was done; InvalidInput for a value that
+        PostgreSQL refuses, and for any ValueError in the block; and Terminal for any other refusal by PostgreSQL.
+        Other exceptions of the block pass unchanged. An error that makes the connection unusable also replaces the
+        pool.
         """
         due_at = time.monotonic() + self.call_timeout_seconds
         pool = self._pool
@@ -115,9 +116,10 @@ class PostgresCalls(Renewed):
 
     @contextmanager
     def transaction(self, purpose: str) -> Iterator[psycopg2.extensions.cursor]:
-        """Yield a cursor whose statements form one transaction, committed at the end of the block and rolled
-        back on any exception. `purpose`, the time limit and the errors are those of `statement`; the limit is
-        for the whole transaction.
+        """Yield a cursor whose statements form one transaction. The transaction is committed at the end of the block,
+        and rolled back if the block raises any exception, which then passes as in `statement`. `purpose`, the time
+        limit and the errors are those of `statement`. The time limit holds for the whole transaction. After
+        `unavailable_error` or `timeout_error` the transaction may be committed.
         """
         with self.statement(purpose) as cursor:
             cursor.execute("BEGIN")
@@ -151,11 +153,11 @@ class PostgresCalls(Renewed):
         return connection
 
     def _check_out(self, pool: QueuePool) -> PoolProxiedConnection:
-        """Return a connection of `pool`. Connections that the server has closed while they were idle, and
-        connections to a server that another one has replaced, are dropped.
+        """Take a connection from `pool`, or open one, and return it. Connections that the server has closed while
+        they were idle, and connections to a server that another server has replaced, are dropped.
 
-        Raises PoolTimeout if no connection is free within half of `call_timeout_seconds`, and psycopg2.Error
-        if none can be opened.
+        Raises PoolTimeout if no connection is free within half of `call_timeout_seconds`, and psycopg2.Error if a
+        connection cannot be opened.
         """
         connection = pool.connect()
         for _ in range(pool.size()):
@@ -169,8 +171,9 @@ class PostgresCalls(Renewed):
         return connection
 
     def _replace_pool(self, pool: QueuePool, connection: PoolProxiedConnection) -> None:
-        """Invalidate a dead connection, and close the idle connections of its `pool`, which lead to the same
-        server. Replace the pool, unless another thread has replaced it.
+        """Invalidate a dead connection, and close the idle connections of `pool`, from which the connection came,
+        because they lead to the same server. Replace the pool of this object with an empty one, unless another thread
+        has already replaced `pool`. Calls that are in progress on connections of the old pool are not interrupted.
         """
         connection.invalidate()
         with self._pool_lock:
@@ -179,9 +182,12 @@ class PostgresCalls(Renewed):
         pool.dispose()
 
     def _translate(self, error: psycopg2.Error, purpose: str, cause: Condition | None) -> CleaveError:
-        """Return the error that `statement` raises for an error of PostgreSQL. `cause` is the condition that
-        the error shows. None, for an error without a known condition, gives Terminal, unless the server did
-        not respond (NoAnswer).
+        """Return, without raising it, the error that `statement` raises for an error of PostgreSQL. `purpose` begins
+        the message. `cause` is the condition that the error shows; None for an error without a known condition.
+
+        The result is `timeout_error` if the server did not respond in time or a lock was held too long;
+        `unavailable_error` for a condition that may pass; InvalidInput for a value that PostgreSQL refuses; and
+        Terminal otherwise, also if the database lacks a table.
         """
         reason = str(error).strip() or type(error).__name__
         if isinstance(error, NoAnswer) or cause in (Condition.TOO_LATE, Condition.LOCKED):

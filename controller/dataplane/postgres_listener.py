@@ -49,14 +49,15 @@ class PostgresListener(OneProcess):
         self._thread = threading.Thread(target=self._run, name="postgres-listener", daemon=True)
 
     def start(self) -> None:
-        """Start the thread, without waiting for a connection; may be called once. Notifications before the
-        first `on_gap` may be missed, as in any gap.
+        """Start the thread, and return without waiting for a connection. Must be called at most once. The first call
+        of `on_gap` shows that the listener is connected; notifications before it may be missed.
         """
         self._thread.start()
 
     def close(self) -> None:
-        """Stop listening, wait for the thread, and close the connection. Idempotent. Must not be called from
-        a callback, because the callbacks run in that thread.
+        """Stop listening, wait for the thread, and close the connection. Further calls do nothing, and a listener
+        that was never started may be closed. Must not be called from a callback, because the callbacks run in the
+        thread that `close` waits for.
         """
         self._closing.set()
         self._listener.interrupt()
@@ -80,10 +81,10 @@ class PostgresListener(OneProcess):
         ).run()
 
     def _listen(self) -> float:
-        """Wait once for notifications, for at most an hour, and call back for each that contains an id.
-        Without a connection, or if the connection is lost, connect and call `on_gap` instead. Return 0, the
-        seconds until the next wait. Raises StoreUnavailable if PostgreSQL is unreachable, and the errors of
-        the callbacks.
+        """Wait once for notifications, for at most an hour. Call `on_notification` for each notification that
+        contains an id. If there is no connection, or the connection is lost, connect and call `on_gap` instead.
+        Return 0, the number of seconds until the next wait. Raises StoreUnavailable if PostgreSQL is unreachable, and
+        the errors of the callbacks.
         """
         for notification in self._listener.wait(_WAIT_SECONDS):
             if notification.is_resync:

@@ -56,8 +56,9 @@ def configured(planes: Mapping[str, DataPlane], name: str, topic: str) -> DataPl
 
 
 def _embedded(settings: PlaneSettings) -> DataPlane | None:
-    """Return the data plane of the embedded logs. None without `embedded_url`. Raises InvalidInput for an
-    invalid `embedded_url`.
+    """Create and return the data plane of the embedded logs, which connects at its first call. None without
+    `embedded_url`. If `journal_url` is the same text as `embedded_url`, the plane's calls on many logs do not wait
+    for the disk. Raises InvalidInput for an invalid `embedded_url`.
     """
     if settings.embedded_url is None:
         return None
@@ -132,10 +133,12 @@ def _pulsar_logs(settings: PlaneSettings) -> LogClient | None:
 
 
 def demand_subscription(data_plane: str, name: str) -> None:
-    """Raise InvalidInput if the data plane named `data_plane` refuses the subscription name `name`: an empty
-    or too long name, or a name with characters that the data plane cannot store. The limits count bytes of
-    UTF-8. Any data plane whose name begins with `pulsar` has Pulsar's limits; for another unknown data plane
-    any name is valid.
+    """Raise InvalidInput if the data plane named `data_plane` refuses the subscription name `name`: an empty or too
+    long name, or a name with characters that the data plane cannot store. The limits count bytes of UTF-8. The data
+    plane need not be configured, and no call is made.
+
+    Any data plane whose name begins with `pulsar` has Pulsar's limits. For any other unknown data plane, every name
+    is valid.
     """
     if data_plane == "embedded":
         from controller.dataplane.embedded.names import checked
@@ -148,8 +151,9 @@ def demand_subscription(data_plane: str, name: str) -> None:
 
 
 def demand_dead_letters(data_plane: str, topic: str, subscription: str) -> None:
-    """Raise InvalidInput if the name of the subscription's dead-letter log would exceed the limit of a log's name, so
-    that no dead letter could be stored. Does nothing for a data plane on which Cleave creates no dead-letter logs.
+    """Raise InvalidInput if the name of the dead-letter log of this subscription of `topic` (`topic://...`) would be
+    longer than a log's name may be, so that no dead letter could be stored. Does nothing for a data plane on which
+    Cleave creates no dead-letter logs. Makes no call.
     """
     try:
         log = dead_letter_topic(data_plane, topic, subscription)
@@ -200,9 +204,12 @@ def build_planes(settings: PlaneSettings) -> dict[str, DataPlane]:
 
 
 def build_log_client(name: str, settings: PlaneSettings) -> LogClient:
-    """Return the client with which applications use the data plane of this name. Raises Unsupported if the
-    data plane is unknown or not configured, has no such client (as `pulsar_scalable`), or lacks its libraries
-    or the binary address of the brokers; InvalidInput for an invalid `embedded_url`.
+    """Create and return the client with which applications use the data plane of this name. The client connects at
+    its first call, and the caller closes it.
+
+    Raises Unsupported if the data plane is unknown, is not configured in `settings`, has no such client
+    (`pulsar_scalable`), or lacks its libraries or the binary address of the brokers; and InvalidInput for an invalid
+    `embedded_url`.
     """
     client = _LOG_CLIENTS[name](settings) if name in _LOG_CLIENTS else None
     if client is None:

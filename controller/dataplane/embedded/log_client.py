@@ -97,15 +97,19 @@ class EmbeddedLogClient(OneProcess):
         sequence: int,
         bucket: HashRange | None = None,
     ) -> int:
-        """Store a batch whole, notify the log's readers, and return the number of messages. For an empty
+        """Store a batch whole, notify the log's readers, and return the number of messages in the batch. For an empty
         batch, only check the producer name, and return 0.
 
-        `sequence` (0 or more) rises with each batch of the producer in this log; a batch whose number is not
-        above the last stored one counts as stored, also by a terminated log, and is not stored again. Raises
-        InvalidInput for a message outside the bucket (None: outside the hash ring), a batch above
-        `MAX_BATCH_BYTES` (of keys and payloads, or of metadata) or 100,000 messages, metadata with NUL or half
-        of a surrogate pair, a negative `sequence`, or an invalid producer name; Terminal for a producer name
-        that another login used in this log; SegmentTerminated; SegmentNotFound.
+        `sequence` (0 or more) rises with each batch of the producer in this log. A batch whose `sequence` is not
+        above the last one that the log has stored of the producer counts as stored, even if the log is terminated:
+        the batch is not stored again, and the number of its messages is returned. An error of the notification is
+        ignored.
+
+        Raises InvalidInput for a message whose bucket hash is outside `bucket` (None: outside the hash ring), for a
+        batch above `MAX_BATCH_BYTES` (of keys and payloads, or of metadata) or above 100,000 messages, for metadata
+        with NUL or half of a surrogate pair, for a negative `sequence`, and for an invalid producer name; Terminal
+        for a producer name that another login used in this log; SegmentTerminated; SegmentNotFound. After
+        DataPlaneUnavailable or DataPlaneTimeout the batch may be stored: repeat the batch with the same `sequence`.
         """
         checked("producer", producer)
         if not messages:
@@ -146,19 +150,21 @@ class EmbeddedLogClient(OneProcess):
         bucket: HashRange | None = None,
         ownership: Ownership | None = None,
     ) -> EmbeddedReader:
-        """Take the cursor, or the part of it in the range `bucket`, and return a reader from its position on.
-        The first reader starts the thread that listens for notifications, which calls `on_arrival`.
+        """Take the subscription's cursor, or the part of the cursor in the range `bucket` (None: the whole cursor),
+        and return a reader that begins at the cursor's position. The first reader of the client starts the thread
+        that listens for notifications. This thread calls `on_arrival` when the log may have messages to read.
 
-        The range is taken whole or not at all. A reader that has a part of the range, and whose owner is not
-        among `live_owners` or is `owner`, loses all its parts. A queue of the subscription ends: messages
-        from its first unacknowledged message on are delivered again, acknowledged or not.
+        The range is taken whole or not at all. A reader of another process or of this one that has a part of the
+        range loses all its parts if its owner is not among `live_owners`, or is `owner`. If the subscription is read
+        as a queue, the queue ends: messages from the first unacknowledged message on are delivered again, even if
+        they were acknowledged.
 
-        Raises LostRace while another of `live_owners` has a part of the range; FencedOut if a part was taken
-        under a later `ownership` (None: not compared), or no leader has assigned `ownership` yet;
-        SegmentNotFound; SubscriptionNotFound; and InvalidInput for a bucket that is not made of the log's
-        entry buckets, or an owner's name that is empty, too long or cannot be stored. For a log that does not
-        store its entry buckets any range is valid, but DataPlaneUnavailable is raised if the cursor would have
-        more than 1024 parts.
+        Raises LostRace while another owner among `live_owners` has a part of the range; FencedOut if a part was taken
+        under a later `ownership` (None: ownerships are not compared), or if no leader has assigned `ownership` yet;
+        SegmentNotFound; SubscriptionNotFound; InvalidInput for a bucket that does not consist of entry buckets of the
+        log, and for an owner's name that is empty, too long or cannot be stored; and the errors of the class. For a
+        log that does not store its entry buckets any range is valid, but DataPlaneUnavailable is raised if the cursor
+        would have more than 1024 parts.
         """
         self._listen()
         bucket = FULL_RANGE if bucket is None else bucket
@@ -184,10 +190,12 @@ class EmbeddedLogClient(OneProcess):
         return reader
 
     def locate(self, backing_topic: str, instant_ms: int | None) -> Position:
-        """Return the position after which `open_reader_at` begins with the first stored message published at
-        or after the instant (milliseconds since the Unix epoch); the position of the last message if there is
-        no such message, or `instant_ms` is None. (0, -1) is the position before the first message of a log.
-        Raises SegmentNotFound.
+        """Return the position before the first stored message that was published at or after the instant `instant_ms`
+        (milliseconds since the Unix epoch). A reader that `open_reader_at` opens after this position begins with that
+        message.
+
+        If no message is that late, or `instant_ms` is None, return the position of the last message. (0, -1) is the
+        position before the first message of a log. Raises SegmentNotFound, and the errors of the class.
         """
         position: Position = self._row(_LOCATE, backing_topic, instant_ms)
         return position
@@ -195,14 +203,15 @@ class EmbeddedLogClient(OneProcess):
     def open_reader_at(
         self, backing_topic: str, after: Position | None, *, on_arrival: Callable[[], None]
     ) -> EmbeddedPositionReader:
-        """Return a reader of the messages that follow the position `after`; None: from the first message that
-        the log ever had. The first reader starts the thread that listens for notifications, which calls
-        `on_arrival`.
+        """Return a reader of the messages that follow the position `after`; None: from the first message that the log
+        ever had. The reader stores nothing in the server. The first reader of the client starts the thread that
+        listens for notifications. This thread calls `on_arrival` when the log may have messages to read.
 
-        Raises SegmentNotFound; LogShortened, also logged and counted, with the position to continue after in
-        `resume`, if the log ends before the position or has a message of a later timeline up to it; and DataGone
-        if the next message was trimmed. A position without a timeline, from before logs had timelines, is
-        trusted; if the log ends before such a position, DataGone is raised.
+        Raises SegmentNotFound; DataGone if the first message to read was trimmed; LogShortened if the log ends before
+        the position, or has a message of a later timeline up to the position; and the errors of the class. A
+        LogShortened is also logged and counted, and its `resume` is the position to continue after. A position
+        without a timeline was stored before logs had timelines. The timelines of such a position are not compared,
+        and DataGone is raised instead of LogShortened if the log ends before the position.
         """
         self._listen()
         timeline, offset = (0, -1) if after is None else timeline_and_offset(after)
@@ -227,15 +236,18 @@ class EmbeddedLogClient(OneProcess):
     def open_queue_reader(
         self, backing_topic: str, subscription: str, *, owner: str, on_arrival: Callable[[], None]
     ) -> EmbeddedQueueReader:
-        """Return a reader that shares the subscription's messages with the subscription's other queue
-        readers. The first reader starts the thread that listens for notifications, which calls `on_arrival`.
+        """Return a reader that shares the messages of the subscription with the subscription's other queue readers.
+        The first reader of the client starts the thread that listens for notifications. This thread calls
+        `on_arrival` when the log may have messages to read. Another thread keeps the queue reader alive until
+        `close`.
 
-        Disconnects readers that read the subscription in order; LostRace is not raised. If they had divided
-        the cursor, messages behind its lowest position are delivered again, although they may be
-        acknowledged. A thread keeps the queue reader alive until `close`. Raises SegmentNotFound,
-        SubscriptionNotFound, InvalidInput for an owner's name that is empty, too long or cannot be stored, or
-        for `queue_life_seconds` out of range, and DataPlaneUnavailable if this login has 10,000 readers of
-        the subscription on the log.
+        Readers that read the subscription in order lose the cursor; LostRace is not raised. If several such readers
+        had divided the cursor, all messages from the lowest position of a part on are delivered again, even if they
+        were acknowledged.
+
+        Raises SegmentNotFound; SubscriptionNotFound; InvalidInput for an owner's name that is empty, too long or
+        cannot be stored, and for a `queue_life_seconds` of the client outside 0 to 3600; DataPlaneUnavailable if this
+        login has 10,000 readers of the subscription on the log; and the errors of the class.
         """
         self._listen()
         mark, began_at = uuid.uuid4().hex, boot_seconds()
@@ -265,8 +277,9 @@ class EmbeddedLogClient(OneProcess):
         return reader
 
     def close(self) -> None:
-        """Close the readers and the connections, end the threads that listen and keep queue readers alive,
-        and wait for them. So `on_arrival` must not call this. The client must not be used afterwards.
+        """Close all open readers and the connections, end the threads that listen and that keep queue readers alive,
+        and wait for these threads. `on_arrival` runs in the listening thread, so `on_arrival` must not call this
+        method. The client must not be used afterwards.
         """
         self._keeper.close()
         for reader in list(self._callbacks):
@@ -276,8 +289,9 @@ class EmbeddedLogClient(OneProcess):
         self._calls.close()
 
     def _row(self, statement: str, backing_topic: str, *values: int | None) -> tuple[int, ...]:
-        """Return the first row of a statement about the log, whose name is its first parameter. Raises
-        SegmentNotFound if there is none.
+        """Execute a statement about the log, and return the first row of the result. The name of the log is the
+        statement's first parameter, and `values` are the others. Raises SegmentNotFound if the result has no row, and
+        the errors of the class.
         """
         with self._calls.statement(f"check {backing_topic}") as cursor:
             cursor.execute(statement, (backing_topic, *values))
@@ -311,7 +325,9 @@ class EmbeddedLogClient(OneProcess):
                 self._listener.start()
 
     def _call_back(self, log_id: int | None) -> None:
-        """Call `on_arrival` of each open reader of the log with this id; None: of all open readers."""
+        """Call `on_arrival` of each open reader of the log with this id; None: of all open readers. An exception of a
+        callback is raised, and the callbacks after it are not called.
+        """
         with self._lock:
             callbacks = [
                 callback
@@ -337,9 +353,9 @@ def _array(values: Iterable[bytes | None]) -> str:
 
 
 def _bucket_hashes(messages: Sequence[OutgoingMessage], bucket: HashRange) -> str:
-    """Return an integer[] literal with the bucket hash of each message (`_bucket_hash`), in their order.
-    There must be at least one message. Raises InvalidInput, which names the first such message, for a hash
-    outside the bucket.
+    """Return an integer[] literal of PostgreSQL with the bucket hash of each message (`_bucket_hash`), in the order
+    of the messages. There must be at least one message. Raises InvalidInput if a hash is outside the bucket; the
+    error names the first such message by its index.
     """
     hashes = [_bucket_hash(message) for message in messages]
     if not (bucket.start <= min(hashes) and max(hashes) <= bucket.end):
@@ -361,9 +377,9 @@ def _bucket_hash(message: OutgoingMessage) -> int:
 
 
 def _refusal(backing_topic: str, subscription: str, outcome: str, holder: str | None) -> CleaveError:
-    """Return the error for an outcome of opening a reader: SegmentNotFound for `missing`,
-    SubscriptionNotFound for `unsubscribed`, FencedOut for `stale`, LostRace for any other. `holder` is the
-    owner that has the cursor, if known.
+    """Return, without raising it, the error for the `outcome` of a request to open a reader: SegmentNotFound for
+    `missing`, SubscriptionNotFound for `unsubscribed`, FencedOut for `stale`, LostRace for any other outcome.
+    `holder` is the owner that has the cursor, for the message; None if the owner is unknown.
     """
     if outcome == "missing":
         return no_log(backing_topic)

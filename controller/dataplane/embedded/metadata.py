@@ -26,9 +26,12 @@ def written(metadata: Metadata | None) -> str | None:
 
 
 def read(document: object) -> Metadata | None:
-    """Return the metadata of a stored object with the keys of `written`, decoded from JSON. None if
-    `document` is not an object. A missing key has its default, as have an event time that is not an integer
-    and an `is_binary_key` that is not true. A property whose value is not a text is left out.
+    """Return the metadata that a stored JSON object describes. `document` is the decoded JSON, with the keys that
+    `written` writes. None if `document` is not an object. Raises nothing.
+
+    A property whose value is not a text is left out. The metadata has no properties if `properties` is missing or not
+    an object, no event time if `event_time_ms` is missing or not an integer, and no binary key if `is_binary_key` is
+    missing or anything but true.
     """
     if not isinstance(document, dict):
         return None

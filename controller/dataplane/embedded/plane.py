@@ -110,11 +110,12 @@ class EmbeddedDataPlane:
     def create_segment(
         self, backing_topic: str, subscriptions: Sequence[str], origin: LogOrigin | None = None
     ) -> None:
-        """Create the log with each subscription at the earliest position, and notify its readers. Add missing
-        subscriptions to an existing log, which keeps its origin.
+        """Create the log with each subscription at the earliest position, store `origin` with the log (None: no
+        origin), and notify the log's readers. If the log exists, the log keeps its origin, its subscriptions keep
+        their positions, and missing subscriptions are added at the first stored message.
 
-        One transaction. Raises SegmentNotFound if another call deletes the log meanwhile, and InvalidInput
-        for an invalid name of a log or subscription.
+        The call is one transaction. Raises SegmentNotFound if another call deletes the log meanwhile; InvalidInput
+        for an invalid name of a log or subscription; and the errors of the class.
         """
         names = [checked("subscription", name) for name in subscriptions]
         with self._calls.statement(f"create {backing_topic}") as cursor:
@@ -130,11 +131,12 @@ class EmbeddedDataPlane:
                 raise no_log(backing_topic)
 
     def terminate_segment(self, backing_topic: str) -> str:
-        """Terminate the log, notify its readers, and return the offset of its last message as text; `-1` if
-        it never had a message.
+        """Make the log refuse appends permanently, notify the log's readers, and return the offset of the last
+        message as text. The text is `-1` if the log never had a message.
 
-        Waits for an append in progress; later appends are refused. A terminated log is success. Raises
-        SegmentNotFound.
+        The call waits for an append in progress. If the log is already terminated, the call succeeds with the same
+        result. Raises SegmentNotFound; DataPlaneTimeout if another session keeps the log locked; and the other errors
+        of the class.
         """
         row = self._row(
             f"terminate {backing_topic}",
@@ -149,11 +151,12 @@ class EmbeddedDataPlane:
         return str(row[0])
 
     def delete_segment(self, backing_topic: str) -> None:
-        """Delete the log and its cursors, and notify its readers. Then delete the messages of deleted logs in
-        chunks, beginning with the log that was created first, for at most half of a call's time.
+        """Delete the log and its cursors, and notify the log's readers. Then delete messages of deleted logs, of this
+        log and of logs that earlier calls left, beginning with the log that was created first. This takes at most
+        half of a call's time, in chunks, each a transaction.
 
-        A later delete, of any log, removes messages that are left. A missing log is success. After an error
-        the log may be deleted, because its messages are deleted afterwards.
+        Messages that are left are removed by a later `delete_segment` of any log. A missing log is success. Raises
+        the errors of the class. After an error the log may be deleted, because its messages are deleted afterwards.
         """
         purpose = f"delete {backing_topic}"
         deadline = time.monotonic() + self.call_timeout_seconds * _SWEEP_SHARE
@@ -168,7 +171,7 @@ class EmbeddedDataPlane:
                     return
 
     def segment_state(self, backing_topic: str) -> LogState:
-        """Return the present state of the log; MISSING if there is no such log."""
+        """Return the present state of the log; MISSING if there is no such log. Raises the errors of the class."""
         row = self._row(
             f"check {backing_topic}",
             "SELECT terminated_at IS NOT NULL FROM embedded.log WHERE name = %s",
@@ -179,9 +182,9 @@ class EmbeddedDataPlane:
         return LogState.TERMINATED if row[0] else LogState.OPEN
 
     def create_subscription(self, backing_topic: str, subscription: str) -> None:
-        """Create the cursor at the first stored message; an existing cursor keeps its position.
-
-        Notifies the log's readers. Raises SegmentNotFound, and InvalidInput for an invalid name.
+        """Create the subscription's cursor at the first stored message, and notify the log's readers. An existing
+        cursor keeps its position. A terminated log also gets the cursor. Raises SegmentNotFound; InvalidInput for an
+        invalid name of the subscription; and the errors of the class.
         """
         with self._calls.statement(f"subscribe {subscription!r} to {backing_topic}") as cursor:
             names = [checked("subscription", subscription)]
@@ -190,10 +193,11 @@ class EmbeddedDataPlane:
                 raise no_log(backing_topic)
 
     def delete_subscription(self, backing_topic: str, subscription: str) -> None:
-        """Delete the cursor, and notify the log's readers.
+        """Delete the subscription's cursor, even if the subscription has readers, and notify the log's readers. The
+        calls of the subscription's readers then raise errors.
 
-        The log keeps the cursor's counters, so that the log's counters never fall. A missing log or cursor is
-        success.
+        The counts of delivered messages and bytes stay in the log's counters, so that the log's counters never fall.
+        A missing log or cursor is success. Raises the errors of the class.
         """
         with self._calls.transaction(f"unsubscribe {subscription!r} from {backing_topic}") as cursor:
             cursor.execute(
@@ -219,7 +223,9 @@ class EmbeddedDataPlane:
         return self.list_segments_of([topic])[topic]
 
     def list_subscriptions(self, backing_topic: str) -> Sequence[str]:
-        """Return the subscriptions on the log, sorted. Empty if the log is missing."""
+        """Return the names of the subscriptions on the log, sorted. Empty if the log is missing. Raises the errors of
+        the class.
+        """
         with self._calls.statement(f"list subscriptions of {backing_topic}") as cursor:
             cursor.execute(
                 "SELECT c.subscription FROM embedded.cursor c JOIN embedded.log l USING (log_id)"
@@ -229,9 +235,9 @@ class EmbeddedDataPlane:
             return [name for (name,) in cursor.fetchall()]
 
     def backlog(self, backing_topic: str, subscription: str) -> int | None:
-        """Return the exact number of unacknowledged messages. None if the log or the subscription is missing.
-
-        The cost rises with the distance between the parts of the cursor.
+        """Return the exact number of messages that the subscription has not acknowledged. None if the log or the
+        subscription is missing. The call takes longer, the further apart the positions of the cursor's parts are.
+        Raises the errors of the class.
         """
         with self._calls.statement(f"backlog of {backing_topic}") as cursor:
             cursor.execute("SELECT embedded.backlog(%s, %s)", (backing_topic, subscription))
@@ -241,10 +247,13 @@ class EmbeddedDataPlane:
     def backlog_of_buckets(
         self, backing_topic: str, subscription: str, bucket_starts: Sequence[int]
     ) -> Sequence[int] | None:
-        """Return the number of unacknowledged messages of each bucket, in the order of `bucket_starts`, by
-        counting messages. `bucket_starts` are the first hashes of the buckets, rising from 0. None if the log
-        or the subscription is missing. Not for a subscription that is read as a queue, whose acknowledged
-        messages may be counted.
+        """Return the number of unacknowledged messages of each bucket, in the order of `bucket_starts`.
+        `bucket_starts` are the first hashes of the buckets, rising from 0. None if the log or the subscription is
+        missing.
+
+        Messages are counted one by one, from the lowest position of the cursor on. The method is not for a
+        subscription that is read as a queue: acknowledged messages of a queue may be counted. Raises the errors of
+        the class.
         """
         with self._calls.statement(f"backlog of {backing_topic}") as cursor:
             cursor.execute(
@@ -255,25 +264,28 @@ class EmbeddedDataPlane:
             return None if row is None else row[0]
 
     def seek(self, backing_topic: str, subscription: str, instant_ms: int) -> None:
-        """Move the cursor to the first message published at or after the instant (milliseconds since the Unix
-        epoch), and disconnect its readers.
+        """Move the subscription's cursor to the first message published at or after the instant (milliseconds since
+        the Unix epoch), backwards or forwards, and disconnect the subscription's readers.
 
-        If that message is trimmed, move the cursor to the first stored message; if no message is that late,
-        to the end. Raises SubscriptionNotFound, also for a missing log.
+        If that message was trimmed, the cursor moves to the first stored message. If no message is that late, the
+        cursor moves to the end of the log. Messages behind the new position are delivered again, even if they were
+        acknowledged. Raises SubscriptionNotFound, also for a missing log, and the errors of the class.
         """
         self._move(backing_topic, subscription, "to_timestamp(%s / 1000.0)", instant_ms)
 
     def skip_all(self, backing_topic: str, subscription: str) -> None:
-        """Acknowledge all messages that are stored at the time of the call, and disconnect all readers.
-
-        Raises SubscriptionNotFound, also for a missing log.
+        """Acknowledge for the subscription all messages that are stored at the time of the call, and disconnect the
+        subscription's readers. Raises SubscriptionNotFound, also for a missing log, and the errors of the class.
         """
         self._move(backing_topic, subscription, "NULL")
 
     def sample(self, backing_topics: Sequence[str]) -> Mapping[str, Counters]:
-        """Return the counters of the logs that exist, by name, all read at one instant. Their `source` is
-        `embedded-` with the id of the database's logs, which a copy of the database keeps. `producers` is
-        None. A message that is read in order counts as *out* when its reader next acknowledges.
+        """Return the counters of the given logs, by name, all read at one instant. A missing log is absent from the
+        result.
+
+        `source` of the counters is `embedded-` with the id of the database's logs. A copy of the database keeps this
+        id. `producers` is None. A message of a subscription that is read in order counts as *out* only when its
+        reader next acknowledges. Raises the errors of the class.
         """
         with self._calls.statement(f"sample {len(backing_topics)} logs") as cursor:
             instant = STEADY_CLOCK.now_ms()
@@ -292,10 +304,12 @@ class EmbeddedDataPlane:
             }
 
     def sample_keys(self, backing_topic: str, *, most: int) -> KeySample:
-        """Return the segment hashes of the keys of the latest `most` (at least 1) messages that are stored,
-        in no order. A message without a key, or with a key longer than `LONGEST_KEY_BYTES`, only counts in
-        `keyless`. The sample of a log without messages is empty. Raises SegmentNotFound; SegmentTerminated
-        for a terminated log, whose keys belong to its successors.
+        """Return the segment hashes of the keys of the latest `most` (at least 1) messages, as far as the messages
+        are still stored, in no order. A message without a key, or with a key longer than `LONGEST_KEY_BYTES`, only
+        counts in `keyless`. The sample of a log without stored messages is empty.
+
+        Raises SegmentNotFound; SegmentTerminated for a terminated log, whose keys belong to its successors; and the
+        errors of the class.
         """
         with self._calls.statement(f"sample keys of {backing_topic}") as cursor:
             cursor.execute(
@@ -315,23 +329,27 @@ class EmbeddedDataPlane:
         return KeySample(hashes, len(keys) - len(hashes))
 
     def create_successors(self, successors: Sequence[Successor]) -> Mapping[str, CreatedLog]:
-        """Create each log with its own subscriptions and those of its predecessors, at the earliest position.
-        Add missing subscriptions to existing logs.
+        """Create each log with its own subscriptions and those of its predecessors, except the subscriptions in
+        `excepted`, at the earliest position. An existing log keeps its origin and its positions, and gets the
+        subscriptions that it lacks. A missing predecessor contributes no subscription. Readers of logs that existed
+        are notified.
 
-        All or nothing. Return the state, all subscriptions (sorted) and the origin of each log after the
-        call, by name. Raises InvalidInput for an invalid name of a log or subscription.
+        All logs are changed, or none. Return the state, all subscriptions (sorted) and the origin of each log after
+        the call, by name. Raises InvalidInput for an invalid name of a log or subscription, and the errors of the
+        class.
         """
         with self._calls.statement(f"create {len(successors)} logs") as cursor:
             return set_wise.create(cursor, successors, waits_for_disk=not self._shares_journal_server)
 
     def terminate_segments(self, backing_topics: Sequence[str]) -> Mapping[str, str]:
-        """Terminate the logs, notify their readers, and return the last offset of each as text, by name; `-1`
-        for a log that never had a message. Later appends are refused, and a terminated log is success. A
-        missing log is absent from the result. If another session keeps a log locked for 100 ms, all logs that
-        are then locked are absent too, and not terminated.
+        """Make the logs refuse appends permanently, notify their readers, and return the offset of the last message
+        of each log as text, by name. The text is `-1` for a log that never had a message. For a log that is already
+        terminated, the result is the same.
 
-        If a log is absent from the result, also ends the long transactions of applications, which may have
-        locked the log (`end_long_transactions`, whose errors are ignored).
+        A missing log is absent from the result. If another session keeps a log locked for 100 ms, all logs that are
+        then locked are absent too, and are not terminated. If any log is absent, the call also ends long transactions
+        of applications, which may have locked the log (`end_long_transactions`, whose errors are ignored). Raises the
+        errors of the class.
         """
         with self._calls.statement(f"terminate {len(backing_topics)} logs") as cursor:
             closed = set_wise.terminate(
@@ -343,14 +361,16 @@ class EmbeddedDataPlane:
         return closed
 
     def end_long_transactions(self) -> int:
-        """End sessions of applications that hold locks of logs or cursors in a transaction that is older than
-        `call_timeout_seconds` (three times as old if the session waits for a lock), and log each. If more
-        than a quarter of the server's queue of notifications is in use, also end sessions of applications and
-        inspectors, in any database of the server, whose transaction is older than a minute. Applications and
-        inspectors are logins with the role `cleave_client` or `cleave_inspector`, except superusers and
-        members of `cleave_owner` or `cleave_controller`.
+        """End sessions of applications that hold locks of logs or cursors in a transaction older than
+        `call_timeout_seconds`, and log a warning for each session. For a session that itself waits for a lock, the
+        limit is three times as long. Return the number of sessions that were ended.
 
-        Return the number of sessions that were ended. Raises Terminal if the role may not end sessions.
+        If more than a quarter of the server's queue of notifications is in use, sessions of applications and
+        inspectors whose transaction is older than a minute are ended too, in any database of the server. Applications
+        and inspectors are logins with the role `cleave_client` or `cleave_inspector`, except superusers and members
+        of `cleave_owner` or `cleave_controller`.
+
+        Raises Terminal if the role of this process may not end sessions, and the errors of the class.
         """
         with self._calls.statement("end long transactions") as cursor:
             cursor.execute(
@@ -365,8 +385,8 @@ class EmbeddedDataPlane:
         return len(sessions)
 
     def subscriptions_of(self, backing_topics: Sequence[str]) -> Mapping[str, Sequence[str]]:
-        """Return the subscriptions on each log, sorted, by the log's name. A log that is missing or has none
-        is absent.
+        """Return the names of the subscriptions on each log, sorted, by the log's name. A log that is missing or has
+        no subscription is absent from the result. Raises the errors of the class.
         """
         with self._calls.statement(f"list subscriptions of {len(backing_topics)} logs") as cursor:
             return set_wise.subscriptions(cursor, backing_topics)
@@ -381,20 +401,22 @@ class EmbeddedDataPlane:
             return set_wise.segments(cursor, paths)
 
     def describe_logs(self, backing_topics: Sequence[str]) -> Mapping[str, LogReport]:
-        """Return a report on each log, by name, MISSING logs included. The call takes longer for a
-        subscription with unread messages, like `backlog`.
+        """Return a report on each log, by name. A missing log has the report `MISSING_LOG`. The call takes longer for
+        a subscription with unread messages, like `backlog`. Raises the errors of the class.
         """
         with self._calls.statement(f"describe {len(backing_topics)} logs") as cursor:
             return set_wise.describe(cursor, backing_topics)
 
     def trim(self, retention_seconds: float) -> Trimmed:
-        """Delete messages that are older than `retention_seconds` and that every subscription of the log, if
-        there are any, has acknowledged: in chunks, each a transaction, for half of a call's time. A log that
-        another session has locked is skipped. Also deletes the records of long silent producers of the logs
-        that are trimmed.
+        """Delete from the front of each log messages that are older than `retention_seconds` and that every
+        subscription of the log has acknowledged. In a log without subscriptions, all older messages are deleted. A
+        log that another session has locked is skipped. In the trimmed logs, records of producers that have sent
+        nothing for long are deleted too (`_trim_chunk`).
 
-        Return the number of deleted messages, and `is_complete`. If the time ran out (`is_complete` is
-        False), the next call continues where this call stopped, and does not check the earlier logs again.
+        Messages are deleted in chunks, each a transaction, for about half of a call's time. `messages` of the result
+        is the number of deleted messages. If the time ran out, `is_complete` is False, and the next call of this
+        object continues where this call stopped, without another check of the earlier logs. Raises the errors of the
+        class; chunks that were deleted before the error stay deleted.
         """
         purpose, deadline = "trim logs", time.monotonic() + self.call_timeout_seconds * _SWEEP_SHARE
         messages = 0
@@ -416,16 +438,21 @@ class EmbeddedDataPlane:
         self._calls.close()
 
     def _row(self, purpose: str, statement: str, *values: object) -> tuple[Any, ...] | None:
-        """Return the first row of the statement's result; None if there is none."""
+        """Execute the statement, and return the first row of its result; None if the result has no row. `purpose`
+        begins the messages of errors, and `values` are the parameters. Raises the errors of the class.
+        """
         with self._calls.statement(purpose) as cursor:
             cursor.execute(statement, values)
             row: tuple[Any, ...] | None = cursor.fetchone()
             return row
 
     def _trimmable(self, purpose: str, retention_seconds: float) -> tuple[int | None, Sequence[int]]:
-        """Check the next `_LOGS_PER_CHECK` logs after `_trimmed_to`, in the order of their ids. Return the id
-        of the last of these logs, None if no log is left, and the ids, ascending, of the logs among them
-        whose first message is old enough and acknowledged.
+        """Check the next `_LOGS_PER_CHECK` logs after the log with the id `_trimmed_to`, in the order of their ids.
+        Deletes nothing.
+
+        Return two values: the id of the last log that was checked, None if no log is left; and the ids, ascending, of
+        the checked logs whose first message is older than `retention_seconds` and is acknowledged by every
+        subscription. `purpose` begins the messages of errors. Raises the errors of the class.
         """
         with self._calls.statement(purpose) as cursor:
             cursor.execute(
@@ -436,12 +463,13 @@ class EmbeddedDataPlane:
             return last, log_ids or ()
 
     def _trim_chunk(self, purpose: str, log_id: int, retention_seconds: float) -> int:
-        """Delete up to `TRIM_CHUNK` old and acknowledged messages from the front of the log, and return their
-        number. 0 also for a log that another session has locked.
+        """Delete up to `TRIM_CHUNK` messages from the front of the log that are older than `retention_seconds` and
+        acknowledged by every subscription, and return their number. 0 also for a log that another session has locked.
+        `purpose` begins the messages of errors.
 
-        If fewer are deleted, but at least one, also delete the records of the log's producers that have sent
-        nothing for the longer of `retention_seconds` and a day; a batch that such a producer repeats is
-        stored again.
+        If the number is between 1 and `TRIM_CHUNK` - 1, the log has no more such messages, and records of producers
+        of the log are deleted too: of those that have sent nothing for the longer of `retention_seconds` and a day. A
+        batch that such a producer repeats is stored again. Raises the errors of the class.
         """
         with self._calls.statement(purpose) as cursor:
             cursor.execute(
@@ -452,9 +480,10 @@ class EmbeddedDataPlane:
             return int(trimmed)
 
     def _move(self, backing_topic: str, subscription: str, instant: str, *values: object) -> None:
-        """Move the cursor to the first stored message at or after the time that the SQL expression `instant`
-        yields, or to the end if there is none, or for `NULL`, and disconnect its readers. `values` are the
-        parameters of the expression. Raises SubscriptionNotFound if there is no log or cursor.
+        """Move the cursor to the first stored message at or after a time, and disconnect the subscription's readers.
+        `instant` is an SQL expression that yields the time, and `values` are the parameters of the expression. If the
+        time is `NULL`, or no message is that late, the cursor moves to the end of the log. Raises
+        SubscriptionNotFound if there is no log or no cursor, and the errors of the class.
         """
         row = self._row(
             f"move {subscription!r} on {backing_topic}",
@@ -468,11 +497,12 @@ class EmbeddedDataPlane:
 
 
 def _sweep_chunk(cursor: psycopg2.extensions.cursor) -> bool:
-    """Delete up to `DELETE_CHUNK` messages of the deleted log with the lowest id that no other session works
-    on; if the log has none, its row in `embedded.dropped_log`.
+    """Delete up to `DELETE_CHUNK` messages of one deleted log: the one with the lowest id that no other session works
+    on. If this log has no messages left, delete the log's row in `embedded.dropped_log` instead.
 
-    Return True if there is such a log; False if no deleted log is left, or other sessions are deleting the
-    rest.
+    Return True if such a log was found, so that another call may find more to delete. Return False, and delete
+    nothing, if no deleted log is left, or if other sessions are working on the rest. Must be called in a transaction.
+    Raises psycopg2.Error.
     """
     cursor.execute("SELECT log_id FROM embedded.dropped_log ORDER BY log_id LIMIT 1 FOR UPDATE SKIP LOCKED")
     row = cursor.fetchone()

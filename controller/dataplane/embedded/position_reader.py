@@ -47,12 +47,14 @@ class EmbeddedPositionReader(OneProcess):
         return False
 
     def read(self, limit: int) -> Sequence[LogMessage]:
-        """Return the next messages in order, at most `limit`, 10,000 and some 8 MiB (but at least one), and
-        advance the reader. Empty if there are none at present, or the log is read to its end.
+        """Return the next messages in order, and advance the reader behind them. The result has at most `limit`
+        messages, at most 10,000, and about 8 MiB, but at least one message if there is one. The result is empty if no
+        message follows at present, or if the log is terminated and read to its end (`is_at_end`).
 
-        Raises InvalidInput for a limit below 1, DataGone if the log was deleted or the next messages were
-        trimmed, and DataPlaneUnavailable if the log lacks the last message that was read (only another reader
-        helps) or PostgreSQL cannot serve the call. An error does not advance the reader.
+        Raises InvalidInput for a limit below 1; DataGone if the log was deleted, or the next messages were trimmed;
+        DataPlaneUnavailable if the log lacks the last message that was read, in which case the reader is useless and
+        another one must be opened; DataPlaneUnavailable also if PostgreSQL cannot serve the call; and
+        DataPlaneTimeout. An error does not advance the reader.
         """
         if limit < 1:
             raise InvalidInput(f"read limit {limit}: ask for 1 message or more")
@@ -74,9 +76,9 @@ class EmbeddedPositionReader(OneProcess):
         self._on_close()
 
     def _read_at(self, limit: int) -> tuple[list[LogMessage], bool]:
-        """Return the next messages, within the limits of `read` (`limit` 0: none), and True if the log is
-        terminated and no message can follow them. Does not advance the reader. Raises DataGone and
-        DataPlaneUnavailable as `read` does.
+        """Return two values: the next messages, within the limits of `read`; and True if the log is terminated and no
+        message follows these messages. With a `limit` of 0, no messages are returned. Does not advance the reader.
+        Raises DataGone, DataPlaneUnavailable and DataPlaneTimeout as `read` does.
         """
         with self._calls.statement(f"read {self._backing_topic}") as cursor:
             place = (self._place.offset, limit, MAX_READ_BYTES, self._place.timeline)

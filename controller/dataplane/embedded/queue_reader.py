@@ -64,9 +64,12 @@ class EmbeddedQueueReader(OneProcess):
         contact_at: float,
         on_close: Callable[[], None],
     ) -> None:
-        """Read as the reader that the server knows by `mark`; makes no call. Each read extends the reader's life on the server to
-        `life_seconds`, the value with which the reader was opened. `contact_at` is the time (`boot_seconds`) at which the call that
-        opened the reader began; `note_contact` records later extensions and makes none. `on_close` is called once, by `close`.
+        """Create the object for a reader that `embedded.queue_open` registered in the server under `mark`; makes no
+        call. `log_id` and `backing_topic` are the id and the name of one log.
+
+        Each `read` extends the reader's life on the server to `life_seconds`, the value with which the reader was
+        registered. `contact_at` is the time (`boot_seconds`) at which the registering call began. `close` calls
+        `on_close`, once.
         """
         self._calls, self._backing_topic, self.mark = calls, backing_topic, mark
         self._queue = (log_id, subscription)
@@ -81,9 +84,9 @@ class EmbeddedQueueReader(OneProcess):
 
     @property
     def is_current(self) -> bool:
-        """True if the server extended the reader's life within the last `life_seconds`, so that no other reader has
-        its messages unless the cursor was moved, which only a later call detects. False if the reader is closed or
-        known to be lost.
+        """True if the server extended the reader's life within the last `life_seconds`, and the reader is neither
+        closed nor known to be lost. Other readers then do not get this reader's messages, unless the cursor was
+        moved, which only the next call to the server detects. Makes no call.
         """
         return not self._is_lost and boot_seconds() < self._contact_at + self._life_seconds
 
@@ -106,15 +109,17 @@ class EmbeddedQueueReader(OneProcess):
         return False
 
     def read(self, limit: int) -> Sequence[LogMessage]:
-        """Take at most `limit` messages, 10,000 and some 8 MiB (but at least one message), first those that
-        are delivered again, and return them in the order of their offsets. Empty if no message can be
-        delivered at present. While `MAX_UNSETTLED` delivered messages of the subscription are unacknowledged,
-        no message is delivered for the first time. Extends the reader's life.
+        """Take messages for this reader, and return them in the order of their offsets. The result has at most
+        `limit` messages, at most 10,000, and about 8 MiB, but at least one message if one can be delivered; otherwise
+        the result is empty. Messages that are delivered again come before messages that were never delivered. While
+        the subscription has `MAX_UNSETTLED` delivered messages that are not acknowledged, no message is delivered for
+        the first time. The call extends the reader's life on the server.
 
-        A repeated call after a lost response returns the same messages, whatever its `limit`. Raises
-        InvalidInput for a limit below 1; LostRace if this reader is closed, or the server does not know it
-        (also if the log or cursor was deleted or moved); and LogShortened if the log lacks the highest
-        message that this reader received. After LostRace or LogShortened the reader is lost.
+        After an error of the connection, a repeated call returns the batch of the lost response, whatever its
+        `limit`. Raises InvalidInput for a limit below 1; LostRace if this reader is closed or the server does not
+        know the reader, for instance because the log or the cursor was deleted or moved; LogShortened if the log
+        lacks the highest message that this reader received; DataPlaneUnavailable; and DataPlaneTimeout. After
+        LostRace or LogShortened the reader is lost: open another one.
         """
         if limit < 1:
             raise InvalidInput(f"read limit {limit}: ask for 1 message or more")
@@ -140,12 +145,15 @@ class EmbeddedQueueReader(OneProcess):
         return messages
 
     def acknowledge(self, positions: Sequence[Position]) -> Sequence[Position]:
-        """Acknowledge the messages at these positions, at most 10,000.
+        """Acknowledge the messages at these positions, at most 10,000, each by itself.
 
-        Return the positions, in the given order, that stay unacknowledged because the messages are not this
-        reader's: other readers have them or will get them. A message that is already acknowledged is not
-        among them. Raises LostRace if the reader is closed or known to be lost, SubscriptionNotFound if there
-        is no cursor, and InvalidInput for more positions.
+        Return those of the positions, in the given order, whose messages stay unacknowledged because this reader does
+        not have them: another reader has the message or will get it. The position of a message that is already
+        acknowledged is not returned.
+
+        Raises LostRace if the reader is closed or known to be lost; SubscriptionNotFound if there is no cursor;
+        InvalidInput for more positions; DataPlaneUnavailable; and DataPlaneTimeout. After an error the call may be
+        repeated.
         """
         self._demand_known()
         offsets, batches = self._offsets_and_batches(positions)
@@ -160,11 +168,13 @@ class EmbeddedQueueReader(OneProcess):
     def give_back(
         self, positions: Sequence[Position], *, delay_seconds: float = 0.0, unseen: bool = False
     ) -> None:
-        """Return the messages, at most 10,000, to the queue, to be delivered again, to any reader, after
-        `delay_seconds` (0 to a week). `unseen`: this delivery does not count.
+        """Return the messages at these positions, at most 10,000, to the queue without acknowledging them. Any reader
+        of the queue may receive them again after `delay_seconds` (0 to 604,800, a week). With `unseen`, the delivery
+        to this reader does not count in the messages' numbers of deliveries.
 
-        Messages that this reader does not have are ignored, as all are if there is no cursor. Raises LostRace
-        if the reader is closed or known to be lost, and InvalidInput for more messages or another delay.
+        A message that this reader does not have is ignored; if there is no cursor, all messages are ignored. Raises
+        LostRace if the reader is closed or known to be lost; InvalidInput for more messages or another delay;
+        DataPlaneUnavailable; and DataPlaneTimeout.
         """
         self._demand_known()
         offsets, batches = self._offsets_and_batches(positions)
@@ -173,11 +183,11 @@ class EmbeddedQueueReader(OneProcess):
         self._forget(positions)
 
     def is_drained(self) -> bool:
-        """Return True if the log is terminated and all its messages are acknowledged, by any reader. Also
-        answers for a reader that is lost or closed.
+        """Return True if the log is terminated and all its messages are acknowledged, by any reader of the
+        subscription. The method also works on a reader that is lost or closed.
 
-        Raises SubscriptionNotFound if there is no log or cursor, or if readers in order have divided the
-        cursor.
+        Raises SubscriptionNotFound if there is no log or no cursor, or if readers that read in order have divided the
+        cursor; DataPlaneUnavailable; and DataPlaneTimeout.
         """
         with self._calls.statement(f"check {self._backing_topic}") as cursor:
             cursor.execute(_IS_DRAINED, self._queue)
@@ -187,8 +197,9 @@ class EmbeddedQueueReader(OneProcess):
         return row[0]
 
     def close(self) -> None:
-        """Leave the queue; unacknowledged messages are delivered to other readers. Idempotent. If the call
-        fails, the server considers the reader dead after `life_seconds`.
+        """Leave the queue. Messages that this reader has not acknowledged are delivered to other readers. Further
+        calls do nothing. Raises nothing: if the call to the server fails, the server considers the reader dead after
+        `life_seconds`, and the messages are delivered then.
         """
         if self._is_closed:
             return
@@ -234,8 +245,8 @@ class QueueKeeper:
         self._thread: threading.Thread | None = None
 
     def add(self, reader: EmbeddedQueueReader) -> None:
-        """Keep this reader alive until it is removed or the keeper is closed. The first call starts the
-        thread.
+        """Keep this reader alive until `remove` or `close` of the keeper is called. The first call starts the
+        keeper's thread. After `close` of the keeper, the reader is not kept alive.
         """
         with self._lock:
             self._readers[reader.mark] = reader
@@ -260,8 +271,9 @@ class QueueKeeper:
         )
 
     def _keep_all(self) -> None:
-        """Extend the lives of all added readers, and mark as lost those that the server does not know.
-        Without readers, make no call. Raises the errors of the call.
+        """Extend the lives of all added readers on the server, and mark the readers that the server does not know as
+        lost. Without readers, make no call. Raises DataPlaneUnavailable and DataPlaneTimeout; after an error no
+        reader is marked.
         """
         with self._lock:
             readers = dict(self._readers)
@@ -269,8 +281,9 @@ class QueueKeeper:
             self._keep(readers)
 
     def _keep(self, readers: dict[str, EmbeddedQueueReader]) -> None:
-        """Extend the lives of these readers, given by their marks, in one call. Mark the readers that the
-        server does not know as lost. Raises the errors of the call, and then marks none.
+        """Extend the lives of `readers`, given by their marks, on the server, in one call. Note the contact in each
+        reader that the server knows, and mark the other readers as lost. Raises DataPlaneUnavailable and
+        DataPlaneTimeout; after an error no reader is marked.
         """
         began_at = boot_seconds()
         with self._calls.statement("keep queue readers alive") as cursor:

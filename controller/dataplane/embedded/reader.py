@@ -102,14 +102,18 @@ class EmbeddedReader(OneProcess):
         return False
 
     def read(self, limit: int) -> Sequence[LogMessage]:
-        """Return the next messages in order, at most `limit`, 10,000 and some 8 MiB (but at least one). Empty
-        if there are none at present.
+        """Return the next messages of this reader in order. The result has at most `limit` messages, at most 10,000,
+        and about 8 MiB, but at least one message if one is found. The next call continues behind these messages. The
+        result is empty if there are no messages at present.
 
-        The result is also empty if none of the next `MAX_SCANNED` messages (`limit`, if that is more, up to
-        100,000) is for this reader: of this bucket, and not acknowledged by an earlier reader. Then this
-        method calls `on_arrival`, and the next read continues behind those messages. If all delivered
-        messages are acknowledged, an empty read acknowledges the skipped messages once they are more than
-        `IDLE_LAG`. Raises InvalidInput for a limit below 1, and the errors of the class.
+        One call checks the next `MAX_SCANNED` messages of the log, or the next `limit` messages (up to 100,000) if
+        `limit` is higher. The result is also empty if none of them is for this reader, because they belong to other
+        buckets or an earlier reader acknowledged them. In this case `on_arrival` is called if at least `MAX_SCANNED`
+        were checked, and the next call continues behind the checked messages.
+
+        If the result is empty, all delivered messages are acknowledged, and more than `IDLE_LAG` messages were
+        skipped, the skipped messages are acknowledged. Raises InvalidInput for a limit below 1, and the errors of the
+        class.
         """
         if limit < 1:
             raise InvalidInput(f"read limit {limit}: ask for 1 message or more")
@@ -124,13 +128,13 @@ class EmbeddedReader(OneProcess):
         return messages
 
     def acknowledge(self, position: Position) -> None:
-        """Acknowledge all messages up to and including `position`. A position below an acknowledged one moves
-        nothing. Also adds the messages and bytes delivered since the last successful call to the cursor's
-        counters.
+        """Acknowledge all messages of this reader up to and including `position`. For a position below an
+        acknowledged one, nothing is acknowledged. Once all delivered messages are acknowledged, the messages of other
+        buckets that the reader skipped behind them count as acknowledged too.
 
-        Once all delivered messages are acknowledged, so are the skipped messages behind them, which belong to
-        other buckets. Raises InvalidInput for a position beyond the messages that were read or skipped, and
-        the errors of the class.
+        The call also adds the messages and bytes that were delivered since the last successful call to the cursor's
+        counters. Raises InvalidInput for a position beyond the messages that were read or skipped; the errors of the
+        class; DataPlaneUnavailable; and DataPlaneTimeout.
         """
         timeline, offset = position
         if position > self._place.last:
@@ -149,13 +153,14 @@ class EmbeddedReader(OneProcess):
         self._unreported = [0, 0]
 
     def is_drained(self) -> bool:
-        """Return True if the log is terminated and acknowledged to its end, in every part of the cursor.
+        """Return True if the log is terminated and every part of the cursor, also the parts of other readers, is
+        acknowledged to the end of the log.
 
-        The rest of the log may contain only messages of other buckets. So if the log is terminated and this
-        reader has acknowledged all that it delivered, the call scans the next `MAX_SCANNED` offsets of the
-        rest. Scanned offsets without a message of this reader count as acknowledged, and the next call
-        continues behind them; a message of this reader is left for the next `read`. Raises the errors of the
-        class.
+        The rest of the log may contain only messages of other buckets. So if the log is terminated and this reader
+        has acknowledged all messages that it delivered, the call scans the next `MAX_SCANNED` offsets. Scanned
+        offsets without a message of this reader count as acknowledged, and the next call continues behind them. A
+        message of this reader that the scan finds makes the result False, and the next `read` returns the message.
+        Raises the errors of the class, DataPlaneUnavailable and DataPlaneTimeout.
         """
         is_terminated, all_settled = self._read_state()
         if not is_terminated or all_settled or not self._is_settled:
@@ -168,8 +173,9 @@ class EmbeddedReader(OneProcess):
         return all_settled
 
     def close(self) -> None:
-        """Release the cursor. Idempotent; raises nothing. If the call to the server fails, the server shows
-        this reader as the owner until another reader takes the cursor, or the cursor is moved.
+        """Release the cursor, or the parts of the cursor that this reader has. Unacknowledged messages are delivered
+        to the next reader. Further calls do nothing. Raises nothing: if the call to the server fails, the server
+        shows this reader as the owner until another reader takes the cursor, or the cursor is moved.
         """
         if self._closed:
             return
@@ -234,9 +240,10 @@ class EmbeddedReader(OneProcess):
         demand_present(self._calls, self._backing_topic, log_id, subscription, place, self._bucket)
 
     def _lost(self) -> CleaveError:
-        """Return the error that says why this reader has lost the cursor: SubscriptionNotFound if there is no
-        log or cursor, FencedOut if a reader of the same owner has a part of the bucket, otherwise LostRace
-        that names the owners of the bucket's parts (None: no owner).
+        """Return, without raising it, the error that says why this reader has lost the cursor: SubscriptionNotFound
+        if there is no log or no cursor; FencedOut if a reader of the same owner name has a part of the bucket;
+        otherwise LostRace, whose message names the owners of the bucket's parts (None: a part without an owner). Asks
+        the server; raises DataPlaneUnavailable and DataPlaneTimeout.
         """
         log_id, subscription, _ = self._held
         with self._calls.statement(f"check {self._backing_topic}") as cursor:

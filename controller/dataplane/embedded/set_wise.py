@@ -85,12 +85,15 @@ _DESCRIBED = """
 def create(
     cursor: psycopg2.extensions.cursor, successors: Sequence[Successor], *, waits_for_disk: bool
 ) -> dict[str, CreatedLog]:
-    """Create the missing logs, and give each log, at the first stored message, those of its own and its
-    predecessors' subscriptions that it lacks, without those in `excepted`. Notify the readers of logs that
-    existed. Return the state, all subscriptions (sorted) and the origin of each log after the call, by name.
-    Raises InvalidInput for an invalid name of a log or subscription. `cursor` is in autocommit mode, and the
-    call commits one transaction. Without `waits_for_disk` the commit does not wait for the disk, so a crash of
-    the server may lose it.
+    """Create the missing logs with their origins. Give each log, new or existing, its own subscriptions and those of
+    its predecessors, without those in `excepted`, at the first stored message. Subscriptions that exist keep their
+    positions, and an existing log keeps its origin. A missing predecessor contributes no subscription. The readers of
+    logs that existed are notified.
+
+    Return the state, all subscriptions (sorted) and the origin of each log after the call, by name. `cursor` must be
+    in autocommit mode; the call commits one transaction. Without `waits_for_disk` the commit does not wait for the
+    disk, so a crash of the server may lose the transaction. Raises InvalidInput for an invalid name of a log or
+    subscription, and psycopg2.Error. All logs are changed, or none.
     """
     documents = [
         {
@@ -118,12 +121,14 @@ def create(
 def terminate(
     cursor: psycopg2.extensions.cursor, backing_topics: Sequence[str], *, waits_for_disk: bool
 ) -> dict[str, str]:
-    """Terminate the logs, notify their readers, and return the last offset of each as text, by name; `-1` for
-    a log that never had a message. `cursor` is in autocommit mode, and the call commits one transaction.
-    Without `waits_for_disk` the commit does not wait for the disk, so a crash of the server may lose it.
+    """Make the logs refuse appends permanently, notify their readers, and return the offset of the last message of
+    each log as text, by name. The text is `-1` for a log that never had a message. For a log that is already
+    terminated, the result is the same.
 
-    A terminated log is success, and a missing log is absent from the result. If another session keeps a log
-    locked for 100 ms, all logs that are then locked are absent too, and not terminated.
+    A missing log is absent from the result. If another session keeps a log locked for 100 ms, all logs that are then
+    locked are absent too, and are not terminated. `cursor` must be in autocommit mode; the call commits one
+    transaction. Without `waits_for_disk` the commit does not wait for the disk, so a crash of the server may lose the
+    transaction. Raises psycopg2.Error.
     """
     no_disk_wait, parameters = ("" if waits_for_disk else _LATE), {"logs": list(backing_topics)}
     try:
@@ -142,9 +147,10 @@ def subscriptions(
 
 
 def segments(cursor: psycopg2.extensions.cursor, paths: Mapping[str, str]) -> dict[str, Sequence[str]]:
-    """Return the names of the logs of each topic's segments, sorted, by topic; an empty list for a topic
-    without logs. `paths` contains for each topic the part of its logs' names before the segment's descriptor,
-    without a slash at the end. A log with such a path whose name does not end in a descriptor is left out.
+    """Return the names of the logs of each topic's segments, sorted, by topic; an empty list for a topic without
+    logs. `paths` contains, by topic, the common beginning of the names of the topic's logs: the name without the
+    segment's descriptor and without the slash before the descriptor. A log with this beginning whose name does not
+    end in a descriptor is left out. Raises psycopg2.Error.
     """
     cursor.execute(_LISTED, {"paths": list(paths.values())})
     logs_of_path: dict[str, list[str]] = {path: [] for path in paths.values()}
@@ -155,7 +161,9 @@ def segments(cursor: psycopg2.extensions.cursor, paths: Mapping[str, str]) -> di
 
 
 def describe(cursor: psycopg2.extensions.cursor, backing_topics: Sequence[str]) -> dict[str, LogReport]:
-    """Return a report on each log, by name; MISSING_LOG for a log that does not exist."""
+    """Return a report on each log, by name; `MISSING_LOG` for a log that does not exist. The statement takes longer
+    for a subscription with unread messages, because the messages are counted. Raises psycopg2.Error.
+    """
     cursor.execute(_DESCRIBED, {"logs": list(backing_topics)})
     reports = {
         name: LogReport(

@@ -53,8 +53,8 @@ class Timelines:
 
 
 def timeline_and_offset(position: Position) -> tuple[int | None, int]:
-    """Return the timeline and the offset of a position. The timeline is None if the position was stored
-    before logs had timelines.
+    """Return the timeline and the offset of a position. The timeline is None if the position consists of the offset
+    alone, because the position was stored before logs had timelines. The position must not be empty.
     """
     *timeline, offset = position
     return (timeline[0] if timeline else None), offset
@@ -68,10 +68,13 @@ def demand_present(
     place: Place,
     bucket: HashRange = FULL_RANGE,
 ) -> None:
-    """Raise, count and log LogShortened if the log lacks the message before the place, for a reader whose
-    statement was refused. Return otherwise, also if there is no log or cursor. `bucket` is the range of
-    bucket hashes that the reader had; the error says that reading continues at the lowest position of a part
-    in it.
+    """Raise LogShortened, which is also counted and logged, if the log lacks the message before `place`. A reader
+    calls this after the server refused its statement. Return if the log has the message, and also if there is no log
+    or no cursor.
+
+    `bucket` is the range of bucket hashes that the reader had. The message of the error says that reading continues
+    at the lowest position of a part of the cursor in this range. Makes one call; raises the errors of
+    `PostgresCalls.statement`.
     """
     with calls.statement(f"check {backing_topic}") as cursor:
         cursor.execute(_MISSED, (log_id, subscription, bucket.start, bucket.end, *place))
@@ -90,12 +93,12 @@ def shortened(
     *,
     resume: Position | None = None,
 ) -> LogShortened:
-    """Count and log that the log lacks the message before offset `place`, at which a reader wanted to
-    continue. Return the error to raise.
+    """Count and log that the log lacks the message before offset `place`, at which a reader wanted to continue.
+    Return the error for the caller to raise.
 
-    `end` is the offset behind the log's last message, and `next_offset` the offset at which reading
-    continues. `resume` is the position that the error carries for the caller to continue after; None if the
-    server keeps the position. `subscription` is None for a reader without a subscription.
+    `end` is the offset behind the log's last message, and `next_offset` the offset at which reading continues; both
+    appear in the message. `resume` is the position that the error carries, after which the application continues;
+    None if the server keeps the position. `subscription` is None for a reader without a subscription.
     """
     client_metrics.SHORTENED_LOGS.inc()
     log.warning(

@@ -119,20 +119,22 @@ class AdminCalls:
         return Deadline(self.call_timeout_seconds if seconds is None else seconds)
 
     def ask(self, ask: Ask, deadline: Deadline) -> Answer:
-        """Send the request in another thread, and return the response.
+        """Send the request in another thread, and return the response. A response whose status is in `ask.accept` is
+        returned like a success. If a connection is refused or closes without a response, the request is sent again,
+        to the cluster's brokers in turn.
 
-        Raises DataPlaneTimeout at the deadline; DataPlaneUnavailable for a failure or refusal that may pass;
-        NotFound, Conflict, Unsupported or another Terminal error for a lasting refusal, unless its status is
-        in `ask.accept`; and InvalidInput for an address or a token that cannot be used.
+        Raises DataPlaneTimeout at the deadline, after which the request may have been performed; DataPlaneUnavailable
+        for a failure or refusal that may pass, for a 404 or 409 that no broker sent, and after `close`; NotFound,
+        Conflict, Unsupported or another Terminal error for a lasting refusal whose status is not in `ask.accept`; and
+        InvalidInput for an address or a token that cannot be used.
         """
         return self._result(self._begin(ask, deadline), ask, deadline)
 
     def ask_all(self, asks: Sequence[Ask], deadline: Deadline) -> list[Answer | CleaveError]:
-        """Send the requests, up to `PARALLEL_REQUESTS` at the same time, and wait for each until it has ended or
-        the deadline has passed.
-
-        Return the responses in the order of the requests; an error that `ask` would raise, DataPlaneTimeout
-        among them, takes the place of its response.
+        """Send the requests, up to `PARALLEL_REQUESTS` at the same time, and wait until all have ended or the
+        deadline has passed. Return one result for each request, in the order of the requests: its response, or the
+        error that `ask` would raise for the request. Such an error, DataPlaneTimeout included, is returned and not
+        raised. For no requests the result is empty.
         """
         running = [self._begin(ask, deadline) for ask in asks]
         results: list[Answer | CleaveError] = []
@@ -145,10 +147,9 @@ class AdminCalls:
 
     def demand_all(self, asks: Sequence[Ask], deadline: Deadline) -> list[Answer]:
         """Send the requests, up to `PARALLEL_REQUESTS` at the same time, and return the responses, in the order of
-        the requests.
-
-        When all requests have ended or their time is over, raises the error of `ask` of the first request, in
-        their order, that failed.
+        the requests. If requests failed, raise the error (as `ask` raises it) of the first failed request in this
+        order, after all requests have ended or the deadline has passed. The other requests may then have been
+        performed.
         """
         answers = []
         for result in self.ask_all(asks, deadline):
@@ -165,7 +166,9 @@ class AdminCalls:
         self._session.close()
 
     def _begin(self, ask: Ask, deadline: Deadline) -> Future[Answer]:
-        """Send the request in another thread, and return its future, which is cancelled after `close`."""
+        """Begin to send the request in another thread, and return the future of the response. After `close`, nothing
+        is sent, and the future is cancelled. Raises nothing.
+        """
         try:
             return self._threads.submit(self._perform, ask, deadline)
         except RuntimeError:  # the threads have ended
@@ -174,9 +177,9 @@ class AdminCalls:
             return never_begun
 
     def _result(self, future: Future[Answer], ask: Ask, deadline: Deadline) -> Answer:
-        """Return the response when it arrives. At the deadline, cancel the request if it has not begun, and
-        raise DataPlaneTimeout. Raises the errors of `_perform`, and DataPlaneUnavailable if the request was not
-        begun before `close`.
+        """Wait for the response, and return it. At the deadline, cancel the request if it has not begun, and raise
+        DataPlaneTimeout; a request that has begun continues. Raises also the errors of `_perform`, and
+        DataPlaneUnavailable if `close` was called before the request was begun.
         """
         try:
             return future.result(timeout=deadline.left_seconds)
@@ -235,13 +238,14 @@ class AdminCalls:
         raise refusal(ask.purpose, 307, f"redirected {MAX_REDIRECTS} times, last to {url}")
 
     def _read(self, ask: Ask, response: requests.Response, deadline: Deadline) -> Answer:
-        """Return the response, whose body has at most `MAX_ANSWER_BYTES`. The `document` of an accepted refusal
-        is the JSON; a value without meaning if the body is no JSON.
+        """Read the body of the response, and return the response. For a refusal with a status in `ask.accept`, the
+        `document` is the JSON, or a value without meaning if the body is not JSON.
 
-        Raises the error of a refusal (status 300 or more) that is not in `ask.accept`; UnknownAddress for a 404
-        without a JSON object that has a reason, even if the status is accepted; DataPlaneTimeout at the
-        deadline; and DataPlaneUnavailable for a body that is too long, or that is no JSON though the request
-        succeeded and is not `is_text`, and for an accepted 409 without such a JSON object.
+        Raises the error of a refusal (status 300 or more) whose status is not in `ask.accept`; UnknownAddress for a
+        404 whose body is not a JSON object with a `reason`, even if the status is accepted; DataPlaneTimeout at the
+        deadline; and DataPlaneUnavailable for a body of more than `MAX_ANSWER_BYTES`, for an accepted 409 whose body
+        is not a JSON object with a `reason`, and for a success whose body is not JSON although the request is not
+        `is_text`. Errors of `requests` are raised unmapped.
         """
         body = bytearray()
         for chunk in response.iter_content(_CHUNK_BYTES):
@@ -281,9 +285,9 @@ class AdminCalls:
         return headers if token is None else {**headers, "Authorization": f"Bearer {token}"}
 
     def _checked_redirect(self, ask: Ask, url: str, location: str) -> str:
-        """Return the URL to which `location` in the response of `url` leads; `location` may be relative. Raises
-        DataPlaneUnavailable for a scheme other than HTTP and HTTPS, and Terminal for a redirect from HTTPS to
-        HTTP while calls carry a token.
+        """Return the complete URL of a redirect. `url` is the URL that was requested, and `location` is the header of
+        the response, which may be relative to `url`. Sends nothing. Raises DataPlaneUnavailable for a scheme other
+        than HTTP and HTTPS, and Terminal for a redirect from HTTPS to HTTP while calls carry a token.
         """
         target = urljoin(url, location)
         if urlsplit(target).scheme not in ("http", "https"):
@@ -310,9 +314,9 @@ def _parse(text: str) -> Any:
 
 
 def _may_not_have_arrived(error: requests.RequestException) -> bool:
-    """Return True if the request may be sent again after the error: the connection was refused, or closed
-    without a response. Every call of this package may be repeated. False for a time-out, an invalid
-    certificate or another error.
+    """Return True if the request may be sent again after the error: the connection was refused, or was closed without
+    a response. In the second case the broker may have performed the request, but every call of this package may be
+    repeated. False for a time-out, an invalid certificate or any other error.
     """
     return isinstance(error, requests.ConnectionError) and not isinstance(
         error, requests.Timeout | requests.exceptions.SSLError
@@ -320,10 +324,12 @@ def _may_not_have_arrived(error: requests.RequestException) -> bool:
 
 
 def may_be_under_way(error: CleaveError) -> bool:
-    """Return True if the request that ended with the error may have reached a broker that still processes it,
-    because the connection broke before the response. False if the broker responded or refused the connection.
-    Meant for a DataPlaneUnavailable: for a DataPlaneTimeout of `AdminCalls`, which says so itself, the result may
-    be False, and for an invalid certificate or address True.
+    """Return True if a broker may still be processing the request that ended with `error`, a DataPlaneUnavailable of
+    `AdminCalls`, because the connection broke before the response. False if the broker responded, or refused the
+    connection.
+
+    For other errors the result means nothing: it may be False for a DataPlaneTimeout, which always means that the
+    request may be in progress, and True for an invalid certificate or address.
     """
     cause = error.__cause__
     if not isinstance(cause, requests.RequestException):
@@ -368,7 +374,9 @@ def bearer_session(access: PulsarAccess) -> requests.Session:
 
 
 def _session(access: PulsarAccess) -> requests.Session:
-    """Return a session with the certificates of `access`, without a token, cookies or proxies."""
+    """Return a session of `requests` with the certificates of `access`. The session sends no token, keeps no cookies,
+    uses no proxy, and ignores `~/.netrc` and the environment. The caller closes the session.
+    """
     session = requests.Session()
     session.trust_env = (
         False  # no passwords of ~/.netrc and no proxy, because brokers respond at their own addresses

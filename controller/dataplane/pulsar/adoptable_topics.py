@@ -23,11 +23,14 @@ _MANY = 10_000
 
 
 def describe_topic(admin: AdminCalls, name: str) -> TopicDescription:
-    """Return the description of the topic (`persistent://t/n/x`, or `x` for public/default), with two
-    requests per partition. Partitions that do not exist as topics are listed as `missing`.
+    """Return the description of a topic that applications created: its partitions, their clients and their
+    subscriptions. `name` is `persistent://t/n/x`, `t/n/x`, or `x` for public/default. Sends two requests per
+    partition, and changes nothing. Partitions that do not exist as topics are listed as `missing`.
 
-    Raises TopicNotFound if the topic has no partitions and does not exist, and InvalidInput for a topic that is
-    not persistent, is a partition of another topic, or has more than `_MANY` partitions.
+    Raises TopicNotFound if the topic has no partitions and does not exist; InvalidInput for an invalid name, and for
+    a topic that is not persistent, is a partition of another topic, or has more than `_MANY` partitions;
+    DataPlaneUnavailable for an incomplete response; DataPlaneTimeout at the deadline; and the other errors of
+    `AdminCalls.ask`.
     """
     name, deadline = full_name(name), admin.deadline()
     count = _demand_adoptable(admin, name, deadline)
@@ -61,11 +64,11 @@ def describe_topic(admin: AdminCalls, name: str) -> TopicDescription:
 
 
 def _demand_adoptable(admin: AdminCalls, name: str, deadline: Deadline) -> int:
-    """Return the number of partitions of the topic; 0 if it is not partitioned, or does not exist. `name` is a
-    complete name.
+    """Return the number of partitions of the topic; 0 if the topic is not partitioned or does not exist. `name` is a
+    complete name, `persistent://t/n/x`.
 
-    Raises InvalidInput for a topic that is not persistent, is a partition of another topic, or has more than
-    `_MANY` partitions.
+    Raises InvalidInput for a topic that is not persistent, is a partition of another topic, or has more than `_MANY`
+    partitions, and the errors of `AdminCalls.ask`.
     """
     if not name.startswith("persistent://"):
         raise InvalidInput(
@@ -114,9 +117,12 @@ def _consumers(log: str, stats: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _subscriptions(statistics: Iterable[Mapping[str, Any]]) -> dict[str, bool]:
-    """Return the durable subscriptions of all logs, by name, except names that begin with `__`: True if any log
-    shows that the subscription is read as a queue. A log without a consumer does not show the type, and a
-    subscription without a type counts as read in order. `statistics` are those of each log.
+    """Return the durable subscriptions of all logs by name, with True if any log shows that the subscription is read
+    as a queue (Shared), otherwise False. Subscriptions whose names begin with `__` are left out. `statistics`
+    contains the statistics of each log.
+
+    A log without a consumer does not show the type of a subscription. A subscription whose type no log shows has the
+    value False.
     """
     subscriptions: dict[str, bool] = {}
     for stats in statistics:

@@ -69,13 +69,13 @@ def is_barrier(message: pulsar.Message) -> bool:
 def barrier_of(
     admin: AdminCalls, backing_topic: str, internal: Mapping[str, Any], deadline: Deadline
 ) -> Barrier | None:
-    """Return the barrier that the topic begins with: the first stored entry and the entries of a barrier that follow it
-    directly, at most `MOST_ENTRIES`. The barrier may be incomplete (fewer than `ENTRIES`). None if no entry is stored, or if the
-    first one is not part of a barrier.
+    """Return the barrier with which the topic begins: the first stored entry and the entries that follow it directly,
+    as far as they belong to a barrier, at most `MOST_ENTRIES`. None if no entry is stored, or if the first stored
+    entry does not belong to a barrier. The barrier may be incomplete (fewer than `ENTRIES` entries).
 
-    `internal` contains the topic's internal statistics. Each response contains a whole entry. The function therefore reads one
-    entry, then the rest of a barrier, then single entries, so that it usually reads at most one message of an application.
-    Raises the errors of `AdminCalls.ask`.
+    `internal` contains the topic's internal statistics. Each response contains a whole entry. The function therefore
+    reads one entry, then the rest of a barrier, then single entries, so that it usually reads at most one message of
+    an application. Raises DataPlaneTimeout at the deadline, and the other errors of `AdminCalls.ask`.
     """
     places = islice(places_forwards(internal), MOST_ENTRIES)
     entries: list[tuple[int, int]] = []
@@ -129,11 +129,12 @@ def unreadably_encrypting() -> Iterator[Mapping[str, Any]]:
 
 
 def append_barrier(connections: Connections, backing_topic: str, deadline: Deadline) -> None:
-    """Append a barrier of `ENTRIES` entries to the topic, and wait until all its entries are stored. A broker that deduplicates
-    stores only the entries that earlier calls did not store.
+    """Append a barrier of `ENTRIES` entries to the topic, behind the topic's present entries, and wait until all
+    entries of the barrier are stored. A broker that deduplicates stores only the entries that earlier calls did not
+    store; any other broker stores them all again.
 
-    Raises SegmentTerminated, SegmentNotFound, DataPlaneUnavailable, DataPlaneTimeout at the deadline, and other errors of the
-    library as Cleave's. After an error, a part of the barrier may be stored.
+    Raises SegmentTerminated; SegmentNotFound; DataPlaneUnavailable; DataPlaneTimeout at the deadline; and other
+    errors of the library as Cleave's. After an error, a part of the barrier may be stored.
     """
     import pulsar
 

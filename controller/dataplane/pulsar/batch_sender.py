@@ -119,13 +119,14 @@ class BatchSender:
     def begin(
         self, messages: Sequence[OutgoingMessage], sequence: int, deadline: Deadline
     ) -> Callable[[], int] | None:
-        """Send the messages, at least one, and return a function that waits for the result, with the result and
-        the errors of `append`. Return None, and send nothing, if another append is in progress, if no connected
-        producer is open, or if `sequence` is not above the last one that is known to be stored.
+        """Send the messages, at least one, and return a function that waits for the result. The function has the
+        result and the errors of `append`. Return None, and send nothing, if another append is in progress, if no
+        producer is open and connected, or if `sequence` is not above the last one that this sender knows to be
+        stored.
 
-        The function must be called, in any thread: other appends wait until it has ended, each at most until its
-        own deadline. Raises InvalidInput for a message outside the bucket, and Unsupported for bucket
-        `0000-0000`.
+        The caller must call the function, in any thread: until the function has ended, other appends of this sender
+        wait, each at most until its own deadline. Raises InvalidInput for a message outside the bucket, and
+        Unsupported for bucket `0000-0000`; nothing is sent then.
         """
         entry_marks = self._entry_marks(messages)
         if not self._lock.acquire(blocking=False):
@@ -151,15 +152,18 @@ class BatchSender:
         return answer
 
     def open(self, deadline: Deadline) -> None:
-        """Open the producer unless it is open, so that the first append need not wait for it. Waits for an append in
-        progress, at most until the deadline. Raises the errors of `_opened`.
+        """Open the producer unless it is open, so that the first append need not wait for the opening. Waits for an
+        append in progress, at most until the deadline. Raises SegmentNotFound; SegmentTerminated; DataPlaneTimeout at
+        the deadline; and other errors of `AdminCalls.ask` and of the library as Cleave's.
         """
         with self._turn(deadline):
             self._opened(deadline)
 
     @contextlib.contextmanager
     def _turn(self, deadline: Deadline) -> Iterator[None]:
-        """Hold the lock of the sender. Raises DataPlaneTimeout if another append has the lock until the deadline."""
+        """Hold the lock of the sender during the block. Waits for the append that has the lock. Raises
+        DataPlaneTimeout, and does not run the block, if that append has not ended at the deadline.
+        """
         if not self._lock.acquire(timeout=deadline.left_seconds):
             raise DataPlaneTimeout(
                 f"{self._purpose}: an earlier append of producer {self._name} did not end within "
@@ -183,15 +187,16 @@ class BatchSender:
         sequence: int,
         deadline: Deadline,
     ) -> int:
-        """Return the result of `outcome`, a function that returns the number of messages, from the front,
-        that are stored. If all are stored, record the batch as stored. `sequence` is the number of the batch as
-        in `append`.
+        """Call `outcome`, a function that returns the number of messages of the batch, from the front, that are
+        stored, and return that number. If all messages are stored, record the batch with the number `sequence` as
+        stored.
 
-        If `outcome` raises SegmentTerminated, close the producer, and return the number of messages that the
-        topic has (`_count_stored`) if the batch is in doubt (sent, by this call or an earlier one, with an
-        unknown result). Raises SegmentTerminated if that number is 0, or if the batch is not in doubt; the
-        errors of `_count_stored`, such as DataPlaneTimeout at the deadline; and other errors of `outcome`
-        unchanged.
+        If `outcome` raises SegmentTerminated, close the producer. If the batch is in doubt (this call or an earlier
+        one sent the batch, and the result is unknown), return the number of messages that the topic has stored
+        (`_count_stored`). SegmentTerminated is raised again if that number is 0, or if the batch is not in doubt.
+
+        Raises the errors of `_count_stored`, such as DataPlaneTimeout at the deadline, and the other errors of
+        `outcome` unchanged.
         """
         try:
             stored = outcome()
@@ -205,8 +210,9 @@ class BatchSender:
         return min(stored, len(messages))
 
     def close(self, deadline: Deadline) -> None:
-        """Close the producer after the append in progress, and wait for both at most until the deadline. A producer
-        whose append is still in progress then is closed with its client.
+        """Wait for the append in progress, then close the producer. Waits for both at most until the deadline, and
+        raises nothing. If the append is still in progress at the deadline, the producer stays open until its client
+        is closed. A later append opens another producer.
         """
         if self._lock.acquire(timeout=deadline.left_seconds):
             try:
@@ -236,15 +242,21 @@ class BatchSender:
                 is_closed.wait(deadline.left_seconds)
 
     def _drop_unconnected_producer(self) -> None:
-        """Close the producer in a background thread, because `close` waits for a connection that the producer cannot get."""
+        """Forget the producer, and close it in a background thread, because `close` waits for a connection that the
+        producer cannot get. Errors are ignored. Does nothing without a producer. The next append opens another
+        producer.
+        """
         producer, self._producer = self._producer, None
         if producer is not None:
             self._connections.run_aside(producer.close)
 
     def _opened(self, deadline: Deadline) -> pulsar.Producer:
-        """Return the open producer; open the producer if there is none. Before the first opening, record the end
-        of the topic, behind which a batch in doubt (sent, with an unknown result) must lie. Raises
-        SegmentNotFound, SegmentTerminated, DataPlaneTimeout at the deadline, and other mapped errors.
+        """Return the open producer. If there is none, read the end of the topic and open a producer. Before the first
+        opening, that end is recorded as the place behind which all entries of a batch in doubt (sent, with an unknown
+        result) must lie.
+
+        Raises SegmentNotFound; SegmentTerminated; DataPlaneTimeout at the deadline; the other errors of
+        `AdminCalls.ask`; and other errors of the library as Cleave's.
         """
         if self._producer is None:
             end = self._end.place(deadline)
@@ -259,8 +271,9 @@ class BatchSender:
         return self._producer
 
     def _build(self, client: pulsar.Client, deadline: Deadline) -> pulsar.Producer:
-        """Create the library's producer, which divides messages into entries by their number and size, never
-        by time.
+        """Open and return a producer of the library on `client`. The producer divides messages into entries by their
+        number and size, never by time. The time limit of a send is a part of the deadline's seconds. Raises the
+        errors of the library unmapped, such as `pulsar.TopicTerminated`.
         """
         return client.create_producer(
             self._backing_topic,
@@ -281,12 +294,14 @@ class BatchSender:
         entry_marks: EntryMarks | None,
         sequence: int,
     ) -> _Results:
-        """Pass the messages to the library, which sends them at once, and return their results, which arrive
-        later. An error of the library is one of the results.
+        """Pass the messages to the library, which sends them at once, and return an object to which the library adds
+        the result of each message when the result arrives. An error of the library is added as a result too, and is
+        not raised.
 
-        The library does not combine the messages with later ones into an entry. An entry's first message
-        carries the marks of the entry. If the library may divide the messages into several entries, each
-        message carries them, because each may be the first.
+        The library does not combine these messages with later ones into an entry. The first message of an entry
+        carries `entry_marks`, the marks of the entry (None: no marks). If the library may divide the messages into
+        several entries, each message carries the marks, because each may be the first. `sequence` is the number of
+        the batch as in `append`.
         """
         is_one = _is_one_entry(messages)
         results = _Results(len(messages), together=is_one)
@@ -307,13 +322,16 @@ class BatchSender:
     def _outcome(
         self, producer: pulsar.Producer, results: _Results, sequence: int, deadline: Deadline
     ) -> int:
-        """Wait for the results, and return the number of messages if all are stored. If the broker does not
-        report where, the end of the topic is read; an error of that request is raised, and the producer stays
-        open.
+        """Wait for `results`, the results of the batch with the number `sequence`, and return the number of messages
+        if all are stored. The place of the last stored message is recorded. If the results contain no place, because
+        the batch was a repeat, the end of the topic is read; an error of that request is raised, and the producer
+        stays open.
 
-        Otherwise raise the error of the first message that is not stored or whose result is unknown:
-        SegmentTerminated, DataPlaneTimeout or another. If the topic is missing meanwhile, or its state is
-        refused, raise SegmentNotFound or that refusal. In these cases the batch is in doubt, and the producer is closed.
+        If a message is not stored, or its result is not known at the deadline, the error of the first such message is
+        raised: SegmentTerminated, DataPlaneTimeout or another. If the producer loses its connection, the topic is
+        checked. SegmentTerminated is raised if the topic is terminated, SegmentNotFound if the topic is missing, and
+        another lasting refusal of the check. In all these cases the batch is in doubt afterwards, and the producer is
+        closed.
         """
         try:
             terminated = self._await(producer, results, deadline)
@@ -338,12 +356,13 @@ class BatchSender:
     def _await(
         self, producer: pulsar.Producer, results: _Results, deadline: Deadline
     ) -> SegmentTerminated | None:
-        """Wait for the results until the deadline. Return SegmentTerminated if the producer has lost its
-        connection and the topic is terminated; otherwise None, also at the deadline. Raises SegmentNotFound and
-        other lasting refusals of the check.
+        """Wait until all results have arrived, at most until the deadline. Return SegmentTerminated, without raising
+        it, if the producer has lost its connection and the topic is terminated. Return None otherwise, also if
+        results are missing at the deadline.
 
-        The library would keep trying to connect to a terminated topic, so this method checks the topic
-        itself.
+        While the producer has no connection, the topic is checked repeatedly, because the library would keep trying
+        to connect to a terminated topic. A check that fails temporarily counts as not terminated. Raises
+        SegmentNotFound and other lasting refusals of the check.
         """
         look_seconds = FIRST_LOOK_SECONDS
         while not results.complete.wait(min(look_seconds, deadline.left_seconds)):
@@ -370,12 +389,13 @@ class BatchSender:
             return False
 
     def _count_stored(self, messages: Sequence[OutgoingMessage], sequence: int, deadline: Deadline) -> int:
-        """Return the number of messages of the batch in doubt, from its front, that are stored in the
-        terminated topic; at least the number that the broker has reported as stored. `sequence` is the number of
-        the batch as in `append`, not Pulsar's sequence id.
+        """Return the number of messages of the batch in doubt, from its front, that the terminated topic has stored.
+        The number is at least the number of messages that the broker has reported as stored. `sequence` is the number
+        of the batch as in `append`, not Pulsar's sequence id.
 
-        Reads again until all messages are stored, the topic's end is final, or `END_KNOWN_SECONDS` have
-        passed. Raises DataPlaneTimeout at the deadline, and SegmentNotFound.
+        Reads from the topic again until all messages are stored, or the topic's end is final, or `END_KNOWN_SECONDS`
+        have passed. Raises DataPlaneTimeout at the deadline; SegmentNotFound; and the other errors of
+        `AdminCalls.ask`.
         """
         batch = SentBatch(self._name, _first_sequence_id(sequence), len(messages))
         until_known = Deadline(END_KNOWN_SECONDS)

@@ -63,21 +63,24 @@ class Connections:
         self._flushing = ThreadPoolExecutor(PARALLEL_FLUSHES, thread_name_prefix="pulsar-flush")
 
     def open(self, purpose: str, deadline: Deadline, build: Callable[[pulsar.Client], Opened]) -> Opened:
-        """Return the object that `build` opens on the shared client. `build` runs in another thread.
+        """Call `build` with the client that producers share, in another thread, and return the object that `build`
+        opens. `purpose` begins the messages of errors.
 
-        Raises DataPlaneTimeout at the deadline, after which an object that opens later is closed. Errors of
-        the library are raised unmapped. Raises DataPlaneUnavailable after `close` and `end`.
+        Raises DataPlaneTimeout at the deadline; an object that opens later is closed. Raises DataPlaneUnavailable
+        after `close` or `end`. Errors of the library and other errors of `build` are raised unmapped.
         """
         return self._bounded(purpose, deadline, lambda: build(self._shared_client()))
 
     def open_alone(
         self, purpose: str, deadline: Deadline, build: Callable[[pulsar.Client], Opened]
     ) -> tuple[pulsar.Client, Opened]:
-        """Return a separate client, and the object that `build` opens on it, in another thread.
+        """Create a client of its own, call `build` with the client in another thread, and return the client and the
+        object that `build` opens. The caller closes the object and the client with `close_aside`. `purpose` begins
+        the messages of errors.
 
-        The caller closes both with `close_aside`. Raises DataPlaneTimeout at the deadline, after which
-        objects that open later are closed. Errors of the library are raised unmapped. Raises
-        DataPlaneUnavailable after `close` and `end`.
+        Raises DataPlaneTimeout at the deadline; what opens later is closed. Raises DataPlaneUnavailable after `close`
+        or `end`. Errors of the library and other errors of `build` are raised unmapped, and the client is then
+        closed.
         """
 
         def connect() -> tuple[pulsar.Client, Opened]:
@@ -91,10 +94,9 @@ class Connections:
         return self._bounded(purpose, deadline, connect)
 
     def close_aside(self, *opened: Closable) -> None:
-        """Close the objects in a background thread, one after the other.
-
-        This also works after `close`, which does not close the clients of `open_alone`. Does nothing while the
-        interpreter ends.
+        """Close the objects in a background thread, one after the other in the given order, without waiting. Errors
+        of the library are ignored. Works also after `close`, which does not close the clients of `open_alone`. Does
+        nothing while the interpreter ends.
         """
         try:
             self._threads.submit(_close, *opened)
@@ -103,7 +105,10 @@ class Connections:
                 threading.Thread(target=_close, args=opened, name="pulsar-close").start()
 
     def run_aside(self, function: Callable[[], object]) -> None:
-        """Run `function` in a background thread, and ignore its errors. Does nothing after `close`."""
+        """Run `function` in a background thread, without waiting. Errors of the library and Cleave's errors are
+        ignored. At most `PARALLEL_FLUSHES` functions run at once; others wait for a thread. Does nothing after
+        `close`.
+        """
 
         def quietly() -> None:
             with contextlib.suppress(pulsar.PulsarException, CleaveError):
@@ -125,10 +130,9 @@ class Connections:
             _close(client)
 
     def end(self) -> None:
-        """Close all clients, each in its own thread, and wait.
-
-        Later calls of `open` and `open_alone` raise DataPlaneUnavailable, because the process is ending.
-        Works in any state of this object.
+        """Close all clients, those of `open_alone` included, each in its own thread, and wait until all are closed.
+        Meant for the end of the process; works in any state of this object. Later calls of `open` and `open_alone`
+        raise DataPlaneUnavailable.
         """
         self._has_ended = True
         closing = [threading.Thread(target=_close, args=(client,)) for client in list(self._clients)]
@@ -202,7 +206,9 @@ def _authentication(access: PulsarAccess) -> pulsar.Authentication | None:
 
 
 def _close_late(future: Future[Any]) -> None:
-    """Close what an opening returned after its deadline, a client last. Do nothing after a failed opening."""
+    """Close the objects that an opening returned after its deadline: first the object, then its client if the opening
+    created one. Do nothing if the opening failed or was cancelled. Errors of the library are ignored.
+    """
     if not future.cancelled() and future.exception() is None:
         opened = future.result()
         _close(*reversed(opened)) if isinstance(opened, tuple) else _close(opened)

@@ -27,9 +27,11 @@ _NUMBERS = re.compile(r"(\d+)\.(\d+)\.(\d+)")
 
 
 def keeps_whole_ranges(version: str) -> bool:
-    """Return True if a broker of this version (`4.2.4`) stores all slots of a consumer's ranges, not only the
-    first and the last slot of each: from 3.0.14, 3.3.9, 4.0.7 and 4.1 on; no other series before 4.1. True for
-    a text that does not begin with three numbers.
+    """Return True if a broker of this version (`4.2.4`) stores all slots of a consumer's ranges. False if the broker
+    stores only the first and the last slot of each range.
+
+    True for 3.0 from 3.0.14 on, for 3.3 from 3.3.9 on, for 4.0 from 4.0.7 on, and for 4.1 and later. False for all
+    other versions. True for a text that does not begin with three numbers.
     """
     match = _NUMBERS.match(version)
     if match is None:

@@ -32,11 +32,13 @@ class BucketFilter:
         self._are_keys_bytes: bool | None = None
 
     def sort(self, run: Run) -> tuple[list[Run], list[Run]]:
-        """Return the parts of the run that belong to the bucket, and its other parts, each in order.
+        """Divide the run, and return two lists: the parts that belong to the bucket, and the other parts, each in the
+        order of the messages.
 
-        A run is not divided if its entry has a mark and the last message has no other mark, so that one mark
-        holds for all, or if all messages belong to the bucket. Any other run is divided into single messages.
-        Call this for all runs of the reader in the order of their arrival.
+        The run stays whole if all its messages belong to the bucket, or if one mark holds for all messages: the entry
+        has a mark, and the last message has none or the same. Any other run is divided into single messages. The
+        filter remembers the mark of an entry for the entry's later runs, so the method must be called for all runs of
+        the reader in the order of their arrival.
         """
         self._read_marks(run)
         if self._marked is not None and _mark(run.messages[-1]) in (None, self._marked):
@@ -51,12 +53,13 @@ class BucketFilter:
         return own_runs, foreign_runs
 
     def _read_marks(self, run: Run) -> None:
-        """Remember the mark of the run's entry: that of the run's first message. If that message has none, None
-        for the first run of an entry; for a later run the mark stays. For the first run of an entry, also
-        remember whether its keys are base64 of bytes; unknown (None) if the run begins inside the entry.
+        """Set the remembered mark to that of the run's entry. The first message of an entry carries the mark for all
+        messages. If a later message has a mark, its producer marks each message.
 
-        The first message of an entry carries the mark for all. If a later message has a mark, its producer
-        marks each message.
+        For the first run of an entry, the mark is that of the run's first message, None if this message has none. For
+        a later run of the same entry, the mark changes only if the run's first message has a mark. For the first run
+        of an entry, also remember whether the entry's keys are bytes in base64; None (unknown) if the run does not
+        begin with the entry's first message.
         """
         first = run.messages[0]
         marked = _mark(first)
@@ -67,10 +70,12 @@ class BucketFilter:
             self._marked = marked
 
     def _is_ours(self, message: Any) -> bool:
-        """Return True if the message, of the entry of the last `_read_marks`, belongs to the bucket: by its own
-        mark, otherwise by the mark of its entry, otherwise by its key, as text or as base64 of bytes (by
-        either if it is unknown which). True for a message without a mark and a key, and for an unreadable
-        mark.
+        """Return True if the message belongs to the bucket. The message must be of the entry of the last
+        `_read_marks`.
+
+        The message's own mark decides; without a mark, the mark of its entry; without either, its key. The key is
+        hashed as text, or as the bytes that the text encodes in base64. If it is unknown which of the two applies,
+        one match suffices. True for a message without a mark and without a key, and for a mark that cannot be read.
         """
         marked = _mark(message)
         if marked is not None:

@@ -52,8 +52,10 @@ class BucketReader(PulsarReader):
         self._filter = BucketFilter(bucket)
 
     def close(self) -> None:
-        """Release the bucket. Returns when the broker's statistics no longer show this consumer, or when the
-        call's time is over, which is logged. A reader that was never attached returns at once.
+        """Release the bucket, and wait until the broker's statistics no longer show this consumer. If they still do
+        when the call's time is over, a warning is logged, and the method returns. A reader that was never attached
+        returns at once. Unacknowledged messages are delivered to the bucket's next reader. Errors of the requests are
+        not raised.
         """
         deadline = self._cursors.deadline()
         super().close()
@@ -99,9 +101,12 @@ class BucketReader(PulsarReader):
             )
 
     def _settle(self, consumer: pulsar.Consumer, settled: Sequence[Run]) -> None:
-        """Acknowledge the runs, at least one and in the order of their positions, at the broker: as a whole a
-        batch that is known to be read to its end, other messages one by one. An entry with a message of
-        another bucket, or that arrived in parts, is never acknowledged as a whole.
+        """Acknowledge the runs at the broker. There must be at least one run, and the runs must be in the order of
+        their positions.
+
+        A batch of which all messages have been read is acknowledged as a whole; other messages are acknowledged one
+        by one. An entry that contains a message of another bucket, or that arrived in parts, is never acknowledged as
+        a whole. Raises the errors of the library.
         """
         last = settled[-1]
         following = self._following()
@@ -127,10 +132,9 @@ class BucketReader(PulsarReader):
         return self._arrived.first if self._arrived else None
 
     def _wait_until_gone(self, deadline: Deadline) -> None:
-        """Wait until the statistics no longer show this consumer, or there is no subscription or topic. Another
-        error of the request counts as still attached.
-
-        At the deadline, log a warning and return.
+        """Request the statistics repeatedly until they no longer show this consumer, or the subscription or the topic
+        is missing. A request that fails otherwise counts as still attached. At the deadline, log a warning and
+        return. Raises nothing.
         """
         pause = threading.Event()
         while True:

@@ -47,10 +47,12 @@ def ordering_key(bucket: HashRange) -> str:
 
 
 def marks(bucket: HashRange, messages: Sequence[OutgoingMessage]) -> EntryMarks:
-    """Return the marks of an entry with these messages, of which there must be at least one: the bucket's
-    ordering key, and the property `HASHES` with the smallest and the largest bucket hash of the messages. A
-    message without a bucket hash has that of its key; without a key, 0. Raises InvalidInput if a message lies
-    outside the bucket, and Unsupported for `0000-0000`, as `ordering_key` does.
+    """Return the marks of an entry with these messages: the ordering key of the bucket, and the property `HASHES`
+    with the smallest and the largest bucket hash of the messages. There must be at least one message. The bucket hash
+    of a message that gives none is the hash of its key; 0 without a key.
+
+    Raises InvalidInput if a message's hash lies outside the bucket, and Unsupported for bucket `0000-0000`
+    (`ordering_key`).
     """
     hashes = _bucket_hashes(messages)
     low, high = min(hashes), max(hashes)
@@ -63,8 +65,8 @@ def marks(bucket: HashRange, messages: Sequence[OutgoingMessage]) -> EntryMarks:
 
 
 def demand_on_ring(messages: Sequence[OutgoingMessage]) -> None:
-    """Raise InvalidInput if a message gives a bucket hash outside 0 to 65535, which matters even if the segment
-    has only one bucket. There must be at least one message.
+    """Raise InvalidInput if a message gives a bucket hash outside 0 to 65535. There must be at least one message.
+    Used for a segment with only one bucket, where `marks` does not check the hashes.
     """
     hashes = _bucket_hashes(messages)
     for bucket_hash in (min(hashes), max(hashes)):

@@ -114,9 +114,9 @@ class PulsarAccess(PulsarAuth):
         return self.token is not None or self.token_file is not None
 
     def current_token(self) -> str | None:
-        """Return the current token: the content of `token_file` if it is set, read at each call, otherwise
-        `token`. None if neither is set. Raises InvalidInput if the file cannot be read, or contains no valid
-        token.
+        """Return the current token: the content of `token_file` if that is set, otherwise `token`. None if neither is
+        set. The file is read at each call, so that a renewed token is used at once. Raises InvalidInput if the file
+        cannot be read or contains no valid token.
         """
         if self.token_file is None:
             return self.token
@@ -130,11 +130,10 @@ class PulsarAccess(PulsarAuth):
 
 
 def _check_url(name: str, url: str, schemes: tuple[str, ...]) -> None:
-    """Raise InvalidInput for a URL without a scheme of `schemes`, without a host, with an invalid port or port 0,
-    or with a user or password. Of several addresses separated by commas, only the first is parsed; a user or
-    password is detected in each. `name` is the setting that the message names.
-
-    The message does not repeat a URL that contains a password.
+    """Raise InvalidInput unless the URL has a scheme of `schemes`, a host, a valid port above 0 or none, and no user
+    or password. Of several addresses separated by commas, only the first is parsed, but a user or password is
+    detected in each. `name` is the setting that the message names. The message does not repeat a URL that contains a
+    password.
     """
     try:
         parts = urlsplit(url.split(",", maxsplit=1)[0])

@@ -56,10 +56,11 @@ class Claim:
         )
 
     def demand_gone(self, holder: Holder) -> None:
-        """Raise an error if the holder may not be disconnected: LostRace if the holder is not a reader of Cleave
-        (`owner` None); otherwise FencedOut if the holder and the claim have ownerships and the holder's is
-        later, even under the claim's own owner name; otherwise LostRace if the holder's owner is among
-        `live_owners` and is not the claim's own. Disconnects nothing.
+        """Raise an error if the claim may not disconnect the holder; return otherwise. Disconnects nothing.
+
+        LostRace is raised if the holder is not a reader of Cleave (`owner` None). FencedOut is raised if the holder
+        and the claim both have an ownership and the holder's is later, even if both have the same owner name.
+        LostRace is also raised if the holder's owner is among `live_owners` and is not the claim's own owner.
         """
         if holder.owner is None:
             raise LostRace(
@@ -79,8 +80,9 @@ class Claim:
             )
 
     def eviction_error(self, holder: Holder) -> CleaveError:
-        """Return the error for a reader of this process whose part goes to this claim: FencedOut if the
-        reader has the claim's own owner, otherwise LostRace.
+        """Return, without raising it, the error that a reader of this process raises after its part went to this
+        claim. `holder` is that reader. The error is FencedOut if the reader has the claim's own owner name, otherwise
+        LostRace.
         """
         if holder.owner == self.owner:
             return FencedOut(
@@ -116,16 +118,18 @@ def evict_holders(
     reader_here: Callable[[str | None], PulsarReader | None],
     deadline: Deadline,
 ) -> Holder | None:
-    """Disconnect the holders (connected consumers) that are in the way of the claim: those that overlap its
-    bucket, and all holders if the subscription is of the other type (shared by key, or not). Nothing is
-    disconnected if `Claim.demand_gone` raises an error for one of them.
+    """Disconnect the holders (connected consumers) that are in the way of the claim. A holder is in the way if it
+    overlaps the claim's bucket, or if the subscription is of the other type (shared by key, or not). Nothing is
+    disconnected if `Claim.demand_gone` raises an error for a holder in the way.
 
-    On a subscription shared by key, readers of this process are evicted directly; `reader_here` returns the open
-    reader of this process with a mark, None if there is none. If holders of other processes are left there, a
-    claim for a bucket returns one of them, which only the broker can disconnect while the claim subscribes. In
-    every other case the holders that are left are disconnected by moving the cursor. Return None if no holder is
-    left. Raises the errors of `Claim.demand_gone`; LostRace also if moving the cursor would lose single
-    acknowledgements; SegmentNotFound, SubscriptionNotFound.
+    Return None if no holder in the way is left. If the claim is for a bucket and the subscription is shared by key,
+    only readers of this process are disconnected, and one of the holders of other processes is returned. Only the
+    broker can disconnect such a holder, while the claim subscribes. In all other cases holders that are left are
+    disconnected by a move of the cursor to its present position, which disconnects all consumers of the subscription.
+
+    `reader_here` returns the open reader of this process with a mark; None if there is none. Raises the errors of
+    `Claim.demand_gone`; LostRace also if a move of the cursor would undo acknowledgements of single messages;
+    SegmentNotFound; SubscriptionNotFound; DataPlaneTimeout at the deadline; and the other errors of `AdminCalls.ask`.
     """
     topic, subscription = claim.backing_topic, claim.subscription
     attached = cursors.attachments(topic, subscription, deadline)
@@ -148,8 +152,9 @@ def evict_holders(
 
 
 def _was_evicted(claim: Claim, holder: Holder, reader: PulsarReader | None) -> bool:
-    """Evict `reader`, the reader of this process that is the holder, with `Claim.eviction_error`, and return
-    True. Return False if the holder is not in this process (`reader` is None).
+    """If `reader`, the reader of this process that is the holder, is not None, evict it with the error of
+    `Claim.eviction_error`, and return True. The reader's later calls raise that error. Return False, and do nothing,
+    if `reader` is None: the holder is in another process.
     """
     if reader is None:
         return False

@@ -83,9 +83,10 @@ class Attachments:
     """True if the consumers are Shared: any of them may receive each message."""
 
     def in_the_way_of(self, bucket: HashRange | None) -> tuple[Holder, ...]:
-        """Return the consumers that hold a part of `bucket`; None: of the whole subscription. Every consumer
-        is in the way of a claim that needs the other type of subscription: shared by key for a bucket,
-        otherwise not shared.
+        """Return the holders that are in the way of a claim for `bucket`; None: for the whole subscription. If the
+        claim needs the other type of subscription, all holders are in the way: a claim for a bucket needs a
+        subscription shared by key, a claim for the whole one that is not. Otherwise those that hold a part of the
+        bucket are in the way. Empty if there are none.
         """
         if self.holders and self.is_shared != (bucket is not None):
             return self.holders
@@ -111,11 +112,10 @@ class Cursors:
         return self._admin.deadline()
 
     def attachments(self, backing_topic: str, subscription: str, deadline: Deadline) -> Attachments:
-        """Return the consumers of the subscription, how they share it, and its backlog. Raises SegmentNotFound,
-        SubscriptionNotFound.
-
-        A consumer counts from its request for a place, even while the broker still checks another consumer's
-        connection.
+        """Return the consumers of the subscription, how they share it, and its backlog in entries. A consumer counts
+        from the time of its request to subscribe, even while the broker still checks another consumer's connection.
+        Raises SegmentNotFound; SubscriptionNotFound; DataPlaneTimeout at the deadline; and the other errors of
+        `AdminCalls.ask`.
         """
         statistics = self._subscription(backing_topic, subscription, deadline)
         is_shared = statistics.get("type") == "Key_Shared"
@@ -130,27 +130,33 @@ class Cursors:
         return str(self._admin.ask(VERSION, deadline).document)
 
     def is_contiguous(self, backing_topic: str, subscription: str, deadline: Deadline) -> bool:
-        """Return True if no entry behind the first unacknowledged entry is acknowledged. Moving the cursor would
-        undo such acknowledgements. Acknowledged messages of a batch that is acknowledged in part do not count.
+        """Return True if no entry behind the first unacknowledged entry is acknowledged. A move of the cursor would
+        undo such acknowledgements. Acknowledged messages of an entry that is acknowledged only in part do not count.
+        Raises SegmentNotFound; SubscriptionNotFound; and the other errors of `AdminCalls.ask`.
         """
         cursor = self._cursor(self.internal(backing_topic, deadline), backing_topic, subscription)
         return int(cursor.get("totalNonContiguousDeletedMessagesRange", 0)) == 0
 
     def cut_off(self, backing_topic: str, subscription: str, deadline: Deadline) -> None:
-        """Disconnect all holders (consumers of the subscription). Moving a cursor, here to its present position,
-        closes its consumers' connections.
+        """Disconnect all consumers of the subscription, by a move of the cursor to its present position. The
+        consumers may reconnect.
 
-        These messages are delivered again: those acknowledged between the query and the move, those of a
-        batch acknowledged in part, and those acknowledged behind the first unacknowledged message.
+        Messages are delivered again although they were acknowledged if they were acknowledged between the query of
+        the position and the move, belong to an entry that is acknowledged only in part, or lie behind the first
+        unacknowledged message. Raises SegmentNotFound; SubscriptionNotFound; DataPlaneTimeout at the deadline; and
+        the other errors of `AdminCalls.ask`.
         """
         internal = self.internal(backing_topic, deadline)
         self._move_to_present(internal, backing_topic, subscription, deadline)
 
     def make_durable(self, backing_topic: str, subscription: str, deadline: Deadline) -> None:
-        """Make the broker write the subscription's present position to disk. A move, even to the present
-        position, is answered when it is on disk, and disconnects all holders.
+        """Make the broker write the subscription's present position to disk, and wait until it is written. The
+        position is written by a move to that position, which disconnects all consumers of the subscription and
+        delivers messages again as `cut_off` does.
 
-        A terminated topic without entries has only one position, so its readers stay connected.
+        A terminated topic without entries has only one position: nothing is done, and its consumers stay connected.
+        Raises SegmentNotFound; SubscriptionNotFound, except for such a topic; DataPlaneTimeout at the deadline; and
+        the other errors of `AdminCalls.ask`.
         """
         internal = self.internal(backing_topic, deadline)
         if not is_closed_and_empty(internal):
@@ -166,13 +172,14 @@ class Cursors:
         self._move_behind(backing_topic, subscription, (place[0], place[1] - 1), purpose, deadline)
 
     def move(self, backing_topic: str, subscription: str, instant_ms: int, deadline: Deadline) -> None:
-        """Move the subscription to the first entry published at the instant (milliseconds since the Unix
-        epoch, at least 0) or later, and disconnect all holders. Raises SegmentNotFound, SubscriptionNotFound.
+        """Move the subscription to the first entry that was published at the instant (milliseconds since the Unix
+        epoch, at least 0) or later, and disconnect all consumers. If no entry is that late, the subscription moves
+        behind the last entry. If the broker cannot locate the instant, this method locates it with further requests.
 
-        A terminated topic without entries is not moved, because it has no position to move to. A broker that
-        has reloaded such a topic (seen with 4.2.4) fails at every instant in it and leaves the subscription
-        fenced, so that it can never be moved again. If the broker cannot locate the instant, this method
-        locates it. Without an entry that late, the subscription is moved behind the last entry.
+        A terminated topic without entries is not changed, because it has no position to move to: a broker that has
+        reloaded such a topic (seen with 4.2.4) would fail and leave the subscription fenced, so that it could never
+        be moved again. Raises SegmentNotFound; SubscriptionNotFound, except for such a topic; DataPlaneTimeout at the
+        deadline; and the other errors of `AdminCalls.ask`.
         """
         if self.is_closed_and_empty(backing_topic, deadline):
             return
@@ -184,12 +191,14 @@ class Cursors:
             self._move_behind(backing_topic, subscription, place, purpose, deadline)
 
     def persist_end(self, backing_topic: str, subscription: str, deadline: Deadline) -> bool:
-        """Make the broker store the cursor of a subscription that has acknowledged all of a terminated topic,
-        disconnect all holders, and return True. Return False, and change nothing, for any other subscription.
+        """If the subscription has acknowledged all of a terminated topic, make the broker store its cursor,
+        disconnect its consumers, and return True. Return False, and change nothing, if the topic is not terminated or
+        has unacknowledged entries. Also return False if the move that stores the cursor made messages unacknowledged
+        again.
 
-        A cursor that is moved is stored at once, and an acknowledgement up to a minute later. Also False if
-        messages were delivered again by the move. A topic without entries needs no move. Raises
-        SegmentNotFound, SubscriptionNotFound.
+        Without this call, the broker may store the last acknowledgement up to a minute late. On a topic without
+        entries nothing is stored or disconnected, and the result is True. Raises SegmentNotFound;
+        SubscriptionNotFound; DataPlaneTimeout at the deadline; and the other errors of `AdminCalls.ask`.
         """
         if self.unread_entries(backing_topic, subscription, deadline) != 0:
             return False
@@ -203,8 +212,9 @@ class Cursors:
     def _move_to_present(
         self, internal: Mapping[str, Any], backing_topic: str, subscription: str, deadline: Deadline
     ) -> None:
-        """Move the subscription to the position that `internal`, the topic's internal statistics, contains,
-        which disconnects all holders. Raises SubscriptionNotFound.
+        """Move the subscription to its own position according to `internal`, the topic's internal statistics. This
+        disconnects all consumers of the subscription. Raises SubscriptionNotFound, DataPlaneTimeout at the deadline,
+        and the other errors of `AdminCalls.ask`.
         """
         cursor = self._cursor(internal, backing_topic, subscription)
         purpose = f"take over {subscription!r} on {backing_topic}"
@@ -215,8 +225,9 @@ class Cursors:
     def _move_behind(
         self, backing_topic: str, subscription: str, place: tuple[int, int], purpose: str, deadline: Deadline
     ) -> None:
-        """Move the subscription to the entry after the place (ledger, entry), which disconnects all holders.
-        `purpose` names the action in errors.
+        """Move the subscription so that the entry after the place (ledger, entry) is its next, and disconnect all its
+        consumers. `purpose` begins the messages of errors. Raises SubscriptionNotFound, SegmentNotFound,
+        DataPlaneTimeout at the deadline, and the other errors of `AdminCalls.ask`.
         """
         path = f"{topic_path(backing_topic)}/subscription/{subscription_path(subscription)}/resetcursor"
         following = {"ledgerId": place[0], "entryId": place[1] + 1, "partitionIndex": -1, "batchIndex": -1}
@@ -232,11 +243,12 @@ class Cursors:
     def unread_entries(
         self, backing_topic: str, subscription: str, deadline: Deadline, *, is_terminated: bool = False
     ) -> int | None:
-        """Return the number of entries of a terminated topic that the subscription has not acknowledged; None
-        while more may be appended.
+        """Return the number of entries of a terminated topic that the subscription has not acknowledged. None if the
+        topic is not terminated, because more may be appended. With `is_terminated` the caller knows that the topic is
+        terminated, which saves a request.
 
-        With `is_terminated` the topic is known to be terminated, which saves a request. Raises
-        SegmentNotFound, SubscriptionNotFound, and DataPlaneUnavailable for an incomplete response.
+        Raises SegmentNotFound; SubscriptionNotFound; DataPlaneUnavailable for an incomplete response;
+        DataPlaneTimeout at the deadline; and the other errors of `AdminCalls.ask`.
         """
         if not is_terminated:
             internal = self.internal(backing_topic, deadline)
@@ -247,10 +259,12 @@ class Cursors:
         return unread_entries(f"backlog of {subscription!r} on {backing_topic}", statistics)
 
     def unread_messages(self, backing_topic: str, subscription: str, entries: int, deadline: Deadline) -> int:
-        """Return the approximate number of messages in the `entries` entries that the subscription has not
-        acknowledged. A batch counts whole, and above `MOST_COUNTED` entries, or without the time to read them,
-        the rest is estimated. For a broker that cannot count messages itself (`stored_entries`). Raises
-        SegmentNotFound, SubscriptionNotFound.
+        """Return the approximate number of messages in the entries that the subscription has not acknowledged.
+        `entries` is the number of these entries. A batch counts whole. If there are more than `MOST_COUNTED` entries,
+        or not enough time to read them, the rest is estimated.
+
+        Meant for a broker that cannot count messages itself (`stored_entries`). Raises SegmentNotFound;
+        SubscriptionNotFound; and the other errors of `AdminCalls.ask`.
         """
         internal = self.internal(backing_topic, deadline)
         cursor = self._cursor(internal, backing_topic, subscription)
@@ -261,13 +275,14 @@ class Cursors:
         return bool(self.internal(backing_topic, deadline).get("state") == "Terminated")
 
     def reload_if_terminated(self, backing_topic: str, deadline: Deadline) -> bool:
-        """Make the broker reload the topic if the topic is terminated. Return True if a reload was requested,
-        False for an open topic. Raises SegmentNotFound.
+        """If the topic is terminated, make the broker reload the topic, and return True. Return False, and change
+        nothing, for an open topic. The topic's consumers and producers are disconnected by a reload; readers
+        reconnect, and no producer appends to a terminated topic. The call needs an administrator's rights.
 
-        A broker (seen with 4.2.4) fences a topic whose termination comes between a message and its storing.
-        The broker should lift the fence when the message has failed, but sometimes never does: then no
-        consumer can subscribe, and only a reload helps. A reload is harmless, because no producer appends to
-        a terminated topic, and its readers reconnect. The call needs an administrator's rights.
+        A broker (seen with 4.2.4) fences a topic whose termination comes between a message and its storing. The
+        broker should lift the fence when the message has failed, but sometimes never does: then no consumer can
+        subscribe, and only a reload helps. Raises SegmentNotFound; DataPlaneTimeout at the deadline; and the other
+        errors of `AdminCalls.ask`. If the topic is deleted meanwhile, the result is True.
         """
         if not self.is_terminated(backing_topic, deadline):
             return False
@@ -283,8 +298,12 @@ class Cursors:
 
     def is_at_end(self, backing_topic: str, read: Position, deadline: Deadline) -> bool:
         """Return True if the topic is terminated and no stored message follows `read`, the position of the last
-        message that was read (empty: none). Requests the last entry only if `read` is in it. Raises
-        SegmentNotFound, and DataGone if that entry, or all entries that may follow `read`, were deleted.
+        message that was read (an empty position: none was read). False for an open topic. The last entry is requested
+        only if `read` is in this entry.
+
+        Raises SegmentNotFound; DataGone if the last entry was deleted after a part of it was read, or if all entries
+        that may follow `read` were deleted; DataPlaneTimeout at the deadline; and the other errors of
+        `AdminCalls.ask`.
         """
         internal = self.internal(backing_topic, deadline)
         if internal.get("state") != "Terminated":
@@ -301,18 +320,22 @@ class Cursors:
         return read[2] + 1 >= messages_in(self._admin, backing_topic, last, deadline)
 
     def has_more(self, backing_topic: str, read: Position, deadline: Deadline) -> bool:
-        """Return True if an entry is stored behind the entry of `read`, the position of the last message that
-        was read (empty: none). Raises SegmentNotFound.
+        """Return True if an entry is stored behind the entry of `read`, the position of the last message that was
+        read (an empty position: none was read). Unread messages of that entry itself do not count. Raises
+        SegmentNotFound; DataPlaneTimeout at the deadline; and the other errors of `AdminCalls.ask`.
         """
         internal = self.internal(backing_topic, deadline)
         last = place_told(internal["lastConfirmedEntry"])
         return last[1] >= 0 and read[:2] < last and int(internal.get("numberOfEntries", 0)) > 0
 
     def demand_kept(self, backing_topic: str, after: Position, deadline: Deadline) -> None:
-        """Raise DataGone unless the broker still has the position's ledger, and so every message that follows
-        the position, or the position is behind the topic's last entry. DataGone is also raised for the position
-        of a message of the last entry if the entry's ledger was deleted, because more messages of the entry may
-        follow. Raises SegmentNotFound.
+        """Raise DataGone if the broker has, or may have, deleted messages that follow the position `after`. Return if
+        the broker still has the ledger of the position, and so every message that follows, or if the position is
+        behind every message of the topic's last entry.
+
+        If the ledger of the last entry was deleted, DataGone is also raised for the position of a message of that
+        entry, because more messages of the entry may follow. Raises SegmentNotFound; DataPlaneTimeout at the
+        deadline; and the other errors of `AdminCalls.ask`.
         """
         internal = self.internal(backing_topic, deadline)
         ledgers = {int(ledger["ledgerId"]) for ledger in internal.get("ledgers") or ()}
@@ -324,9 +347,12 @@ class Cursors:
         )
 
     def place_before(self, backing_topic: str, instant_ms: int | None, deadline: Deadline) -> tuple[int, int]:
-        """Return the place (ledger, entry) before the first stored entry published at or after the instant
-        (milliseconds since the Unix epoch); without such an entry, or with None as `instant_ms`, the place of
-        the last entry. The entry is -1 before a ledger's first entry. Raises SegmentNotFound.
+        """Return the place (ledger, entry) before the first stored entry that was published at or after the instant
+        (milliseconds since the Unix epoch; a negative instant counts as 0). If no entry is that late, or `instant_ms`
+        is None, return the place of the last entry. The entry is -1 before the first entry of a ledger.
+
+        Raises SegmentNotFound; DataPlaneUnavailable for an incomplete response; DataPlaneTimeout at the deadline; and
+        the other errors of `AdminCalls.ask`.
         """
         if instant_ms is None:
             return self.end_of(backing_topic, deadline)
@@ -364,8 +390,9 @@ class Cursors:
     def _subscription(
         self, backing_topic: str, subscription: str, deadline: Deadline, query: str = ""
     ) -> Mapping[str, Any]:
-        """Return the ordinary statistics of the subscription. Raises SegmentNotFound, SubscriptionNotFound.
-        `query` is appended to the address.
+        """Request the topic's ordinary statistics, and return the part about the subscription. `query` is appended to
+        the address, such as `?getPreciseBacklog=true`. Raises SegmentNotFound; SubscriptionNotFound; DataPlaneTimeout
+        at the deadline; and the other errors of `AdminCalls.ask`.
         """
         stats = self._ask(backing_topic, f"stats{query}", deadline)
         return _of(stats.get("subscriptions") or {}, backing_topic, subscription)
@@ -379,8 +406,9 @@ class Cursors:
         return _of(internal["cursors"], backing_topic, subscription, key=cursor_name(subscription))
 
     def _ask(self, backing_topic: str, what: str, deadline: Deadline) -> Mapping[str, Any]:
-        """Return the document about the topic at the address `what` below the topic. Raises SegmentNotFound;
-        DataPlaneUnavailable for a document that is no object.
+        """Request the document at the address `what` below the address of the topic, such as `stats`, and return it.
+        Raises SegmentNotFound for a missing topic; DataPlaneUnavailable for a document that is not an object;
+        DataPlaneTimeout at the deadline; and the other errors of `AdminCalls.ask`.
         """
         purpose = f"check {backing_topic}"
         answer = self._admin.ask(
@@ -437,8 +465,9 @@ def parse_ownership(written: str | None) -> Ownership | None:
 
 
 def _slots(consumer: Mapping[str, Any]) -> tuple[HashRange, ...]:
-    """Return the slots of a consumer. Brokers report ranges as pairs of numbers, before 4.1 as text: `[0,
-    4095]`. Without ranges, all slots count.
+    """Return the ranges of slots of a consumer of a subscription shared by key, from the consumer's statistics.
+    Brokers report a range as a pair of numbers, before 4.1 as text: `[0, 4095]`. A consumer whose statistics contain
+    no range has all slots.
     """
     ranges = consumer.get("keyHashRangeArrays")
     if ranges is None:
@@ -450,8 +479,9 @@ def _slots(consumer: Mapping[str, Any]) -> tuple[HashRange, ...]:
 def _of(
     statistics_by_name: Mapping[str, Any], backing_topic: str, subscription: str, *, key: str | None = None
 ) -> Mapping[str, Any]:
-    """Return the value of the subscription in `statistics_by_name`, which lists the subscription under `key`;
-    None as `key`: under the subscription's own name. Raises SubscriptionNotFound if there is none.
+    """Return the subscription's entry of `statistics_by_name`. `key` is the name under which the entry is stored;
+    None: the subscription's own name. Raises SubscriptionNotFound, which names the subscription and the topic, if
+    there is no such entry.
     """
     key = subscription if key is None else key
     if key not in statistics_by_name:

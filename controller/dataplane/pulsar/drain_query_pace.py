@@ -50,13 +50,17 @@ class DrainCheck:
         return is_due
 
     def is_drained(self, deadline: Deadline, *, is_idle: Callable[[], bool]) -> bool:
-        """Return True if the topic is terminated and acknowledged to its end.
+        """Return True if the topic is terminated and the subscription has acknowledged all its messages.
 
-        Within `ASK_AGAIN_SECONDS` of a query of a terminated topic, returns False without another query unless as
-        many messages were acknowledged here meanwhile as entries were left then; `is_due` shows when to call again.
-        `is_idle` returns True if this reader has no messages to deliver and none that are unacknowledged. Then the call
-        waits for acknowledgements of this reader in flight, if only they may be missing, each for at most
-        `ACKNOWLEDGED_WITHIN_SECONDS`. `deadline` limits the queries. Raises the errors of `Cursors.unread_entries`.
+        After a query of a terminated topic that was not drained, further calls within `ASK_AGAIN_SECONDS` return
+        False without a query, unless this reader has meanwhile acknowledged at least as many messages as entries were
+        left. `is_due` shows when to call again.
+
+        `is_idle` returns True if this reader has no messages to deliver and none that are unacknowledged. If the
+        reader is idle and only acknowledgements in flight of this reader may be missing, the call repeats the query
+        until they have arrived, waiting for each at most `ACKNOWLEDGED_WITHIN_SECONDS`. `deadline` limits the
+        queries. Raises SegmentNotFound, SubscriptionNotFound, DataPlaneTimeout and the other errors of
+        `Cursors.unread_entries`.
         """
         if time.monotonic() < self._query_at and self._acknowledged_since < self._unread:
             self._is_postponed = True
@@ -77,9 +81,9 @@ class DrainCheck:
             pause.wait(_POLL_SECONDS)
 
     def _unconfirmed_messages(self) -> int:
-        """Return the number of messages that `note_acknowledged` counted in the last
-        `ACKNOWLEDGED_WITHIN_SECONDS`. Their acknowledgements may not have arrived; they are in at most as many
-        entries.
+        """Return the number of messages that `note_acknowledged` recorded in the last `ACKNOWLEDGED_WITHIN_SECONDS`,
+        and drop older records. The acknowledgements of these messages may not have arrived at the broker. The
+        messages are in at most as many entries.
         """
         now = time.monotonic()
         while self._unconfirmed and self._unconfirmed[0][0] <= now:

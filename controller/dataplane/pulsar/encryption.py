@@ -34,8 +34,9 @@ def encrypting(access: PulsarAccess) -> Mapping[str, Any]:
 
 
 def decrypting(access: PulsarAccess) -> Mapping[str, Any]:
-    """Return the decryption arguments of a consumer or reader, with or without a private key. The consumer or
-    reader also delivers entries that it cannot decrypt, as they are stored.
+    """Return the arguments that a consumer or reader needs to decrypt messages. The private key of `access` is used
+    if there is one. With or without a key, the consumer or reader also delivers entries that it cannot decrypt, in
+    the form in which they are stored.
     """
     takes_all = {"crypto_failure_action": pulsar.ConsumerCryptoFailureAction.CONSUME}
     if access.encryption_private_key_file is None:

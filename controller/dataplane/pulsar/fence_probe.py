@@ -34,13 +34,15 @@ class FenceProbe:
         self._connections, self._cursors = connections, cursors
 
     def probe(self, backing_topic: str, deadline: Deadline) -> FenceState:
-        """Return whether clients can learn that the topic has ended: TERMINATED if they can, OPEN for a topic that is not terminated
-        or accepts a producer, MISSING for a missing topic. FENCED: the topic is terminated, the broker did not answer a producer
-        within `PROBE_SECONDS`, and the topic was reloaded.
+        """Return whether clients can learn that the topic has ended. A topic that stays fenced is reloaded.
 
-        Needs the right to produce, and an administrator's rights to reload. Raises DataPlaneTimeout at the deadline, and
-        DataPlaneUnavailable if the broker does not answer admin requests either. Other errors of the library are raised as
-        Cleave's.
+        TERMINATED: the topic is terminated, and the broker reports this to a producer. OPEN: the topic is not
+        terminated, or accepts a producer. MISSING: there is no such topic. FENCED: the topic is terminated, the
+        broker did not answer a producer within `PROBE_SECONDS`, and the broker was made to reload the topic.
+
+        Needs the right to produce, and an administrator's rights for a reload. Raises DataPlaneTimeout at the
+        deadline; DataPlaneUnavailable if the broker does not answer admin requests either; the other errors of
+        `AdminCalls.ask`; and other errors of the library as Cleave's.
         """
         try:
             # A request for a producer may create a missing topic, so the topic is checked first.
@@ -53,9 +55,12 @@ class FenceProbe:
             return FenceState.TERMINATED
 
     def _open_producer(self, backing_topic: str, deadline: Deadline) -> FenceState:
-        """Try to open a producer on a terminated topic. Return OPEN if it opens. If the broker does not answer within
-        `PROBE_SECONDS`, reload the topic and return the result of `_reload`. Raises SegmentTerminated if the broker reports the end,
-        DataPlaneTimeout at the deadline, and other errors of the library as Cleave's.
+        """Try to open a producer on a terminated topic. If the producer opens, close it in a background thread and
+        return OPEN. If the broker does not answer within `PROBE_SECONDS`, reload the topic: return FENCED, or OPEN if
+        the topic is no longer terminated.
+
+        Raises SegmentTerminated if the broker reports the end; DataPlaneTimeout at the deadline; the errors of
+        `Cursors.reload_if_terminated`; and other errors of the library as Cleave's.
         """
         act, topic = f"probe {backing_topic}", full_name(backing_topic)
         try:

@@ -70,15 +70,16 @@ class Gates:
         self._opened: tuple[Connections, FenceProbe] | None = None
 
     def close_gate(self, backing_topic: str, subscription: str, deadline: Deadline) -> None:
-        """Close the gate: set the dispatch rate, ensure that the barrier exists, and put the subscription's
-        cursor before the barrier. A missing cursor is created. A topic with consumers that are connected to
-        the subscription is reloaded. An empty terminated topic gets no barrier.
+        """Close the gate of the subscription on the topic: set the dispatch rate, append the barrier unless the topic
+        begins with one, and put the subscription's cursor before the barrier. A missing subscription is created. If
+        consumers of the subscription are connected, the topic is reloaded. A terminated topic gets no barrier. Other
+        subscriptions whose gates are not closed skip the barrier. A repeated call completes the work of an earlier
+        call that failed.
 
-        Other subscriptions without a closed gate skip the barrier. Raises DataGone if the topic begins with a
-        message of an application, and then changes nothing unless the message arrived during the call. Raises
-        SegmentNotFound; DataPlaneTimeout if the broker does not apply the changes before the deadline;
-        Unsupported if the brokers have no topic policies, or if a barrier must be appended and the client library
-        or the binary address is missing.
+        Raises DataGone if the topic begins with a message of an application; nothing is changed then, unless the
+        message arrived during the call. Raises SegmentNotFound; Unsupported if the brokers have no topic policies, or
+        if a barrier must be appended and the client library or the binary address is missing; DataPlaneTimeout if the
+        broker does not apply the changes before the deadline; and the other errors of `AdminCalls.ask`.
         """
         internal = self._cursors.internal(backing_topic, deadline)
         self._demand_barrier_first(backing_topic, internal, deadline)
@@ -98,10 +99,13 @@ class Gates:
             self._reload(backing_topic, deadline)
 
     def open_gate(self, backing_topic: str, subscription: str, deadline: Deadline) -> None:
-        """Open the gate: acknowledge the barrier for the subscription, then remove the subscription's dispatch rate, then reload the topic.
+        """Open the gate of the subscription on the topic: acknowledge the barrier for the subscription, then remove
+        the subscription's dispatch rate, then reload the topic, which disconnects all its clients. An open gate is
+        treated in the same way, because an earlier caller may have ended before the reload.
 
-        A repeated call reloads the topic again, because the first caller may have ended before it did. For a missing subscription only the
-        rate is removed; for a missing topic nothing is done. Raises DataPlaneTimeout.
+        For a missing subscription only the rate is removed. For a missing topic nothing is done. Raises
+        DataPlaneTimeout if the broker does not apply the changes before the deadline, and the other errors of
+        `AdminCalls.ask`. After an error, a repeated call completes the work.
         """
         try:
             internal = self._cursors.internal(backing_topic, deadline)
@@ -123,13 +127,15 @@ class Gates:
             self._reload(backing_topic, deadline)
 
     def state(self, backing_topic: str, subscription: str, deadline: Deadline) -> GateState | None:
-        """Return the state of the gate. None if the topic or the subscription does not exist. OPEN without
-        the gate's dispatch rate, whatever the topic begins with.
+        """Return the state of the gate of the subscription on the topic. None if the topic or the subscription does
+        not exist. Changes nothing.
 
-        With the rate: BREACHED if the topic does not begin with a barrier, or the subscription has
-        acknowledged a part of the barrier; SPENT if a consumer is connected and more than `SPARE_ENTRIES`
-        entries of the barrier were sent since the broker loaded the topic; otherwise CLOSED. The gate of an
-        empty terminated topic is CLOSED without a barrier, because no message can follow.
+        OPEN: the broker does not apply the dispatch rate of a gate to the subscription. Otherwise BREACHED if the
+        topic does not begin with a barrier, or the subscription has acknowledged a part of the barrier; SPENT if a
+        consumer is connected and more than `SPARE_ENTRIES` entries of the barrier were sent since the broker loaded
+        the topic; and CLOSED in all other cases. The gate of an empty terminated topic is CLOSED without a barrier,
+        because no message can follow. Raises DataPlaneTimeout at the deadline, and the other errors of
+        `AdminCalls.ask`.
         """
         try:
             internal = self._cursors.internal(backing_topic, deadline)
@@ -151,8 +157,10 @@ class Gates:
         return GateState.SPENT if is_spent else GateState.CLOSED
 
     def skip_barrier(self, backing_topic: str, subscription: str, deadline: Deadline) -> None:
-        """Acknowledge the barrier for the subscription, if the topic begins with a barrier and the subscription's gate is not closed.
-        A missing subscription is not an error. Raises SegmentNotFound; DataPlaneTimeout if the cursor has not moved at the deadline.
+        """Acknowledge the barrier for the subscription, if the topic begins with a barrier and the subscription's
+        gate is not closed. Otherwise, or if the subscription is missing or is already behind the barrier, nothing is
+        changed. Raises SegmentNotFound; DataPlaneTimeout if the cursor has not moved at the deadline; and the other
+        errors of `AdminCalls.ask`.
         """
         internal = self._cursors.internal(backing_topic, deadline)
         barrier = barrier_of(self._admin, backing_topic, internal, deadline)
@@ -160,9 +168,10 @@ class Gates:
             self._skip(backing_topic, subscription, barrier.last, deadline)
 
     def probe_fence(self, backing_topic: str, deadline: Deadline) -> FenceState:
-        """Return TERMINATED if clients can learn that a terminated topic has ended; FENCED if they could not, and the broker was made to
-        reload the topic; OPEN for a topic that is not terminated or accepts a producer; MISSING for a missing topic. Raises Unsupported
-        if the client library or the binary address is missing, and the errors of `FenceProbe.probe`.
+        """Return whether clients can learn that a topic has ended, and make the broker reload a topic that stays
+        fenced. TERMINATED: clients can learn it. FENCED: they could not, and the topic was reloaded. OPEN: the topic
+        is not terminated, or accepts a producer. MISSING: there is no such topic. Raises Unsupported if the client
+        library or the binary address is missing, and the errors of `FenceProbe.probe`.
         """
         return self._open()[1].probe(backing_topic, deadline)
 
@@ -186,9 +195,9 @@ class Gates:
             return self._opened
 
     def _set_rate(self, backing_topic: str, subscription: str, deadline: Deadline) -> None:
-        """Set the subscription's dispatch rate to that of a closed gate, and wait until the broker that
-        serves the topic applies it. Raises Unsupported if the brokers have no topic policies;
-        DataPlaneTimeout.
+        """Set the subscription's dispatch rate to that of a closed gate, and wait until the broker that serves the
+        topic applies the rate. Raises Unsupported if the brokers have no topic policies; SegmentNotFound;
+        DataPlaneTimeout if the rate is not applied at the deadline; and the other errors of `AdminCalls.ask`.
         """
         act = f"set the dispatch rate of {subscription!r} on {backing_topic}"
         ask = Ask("POST", _rate_path(backing_topic, subscription), act, body=_RATE, accept=_NO_POLICIES)
@@ -204,10 +213,13 @@ class Gates:
         return answer.status not in _NO_POLICIES and _is_gate_rate(answer.document)
 
     def _ensure_barrier(self, backing_topic: str, deadline: Deadline) -> Barrier | None:
-        """Return the barrier that the topic begins with; append it first if it is missing or incomplete,
-        nothing follows it, and the topic is not terminated. An incomplete barrier is returned as it is if the
-        topic is terminated or messages follow. None if the topic is empty and terminated. Raises DataGone if
-        the topic begins with a message of an application.
+        """Return the barrier with which the topic begins. If the barrier is missing or incomplete, the topic is not
+        terminated, and no message follows, a whole barrier is appended first. An incomplete barrier is returned as it
+        is if the topic is terminated or a message follows. None if the topic is empty and terminated.
+
+        Raises DataGone if the topic begins with a message of an application; the errors of `append_barrier`;
+        Unsupported if a barrier must be appended and the client library or the binary address is missing; and the
+        errors of `AdminCalls.ask`.
         """
         internal = self._cursors.internal(backing_topic, deadline)
         barrier = self._demand_barrier_first(backing_topic, internal, deadline)
@@ -222,10 +234,9 @@ class Gates:
     def _demand_barrier_first(
         self, backing_topic: str, internal: Mapping[str, Any], deadline: Deadline
     ) -> Barrier | None:
-        """Return the barrier that the topic begins with, from `internal`, the topic's internal statistics.
-        None if no entries are stored.
-
-        Raises DataGone if the topic begins with another message.
+        """Return the barrier with which the topic begins; None if no entry is stored. `internal` contains the topic's
+        internal statistics. Raises DataGone if the first stored entry does not belong to a barrier, and the errors of
+        `AdminCalls.ask`.
         """
         barrier = barrier_of(self._admin, backing_topic, internal, deadline)
         if barrier is None and next(places_forwards(internal), None) is not None:
@@ -239,8 +250,9 @@ class Gates:
     def _move_before(
         self, backing_topic: str, subscription: str, barrier: Barrier, deadline: Deadline
     ) -> None:
-        """Move the subscription's cursor back before the barrier, which disconnects its consumers, if the
-        subscription has acknowledged the first entry of the barrier.
+        """If the subscription has acknowledged the first entry of the barrier, move its cursor back before the
+        barrier, which disconnects its consumers. Otherwise, or if there is no such subscription, change nothing.
+        Raises the errors of `Cursors.move_before`.
         """
         internal = self._cursors.internal(backing_topic, deadline)
         if _acknowledged_position(internal, subscription) >= barrier.first:
@@ -249,8 +261,9 @@ class Gates:
     def _skip_for_others(
         self, backing_topic: str, subscription: str, barrier: Barrier, deadline: Deadline
     ) -> None:
-        """Acknowledge the barrier for each other durable subscription whose gate is not closed, and wait until its cursor has moved. Raises
-        DataPlaneTimeout.
+        """Acknowledge the barrier for each durable subscription of the topic except `subscription`, unless the other
+        subscription's gate is closed or its cursor is already behind the barrier. Wait until the cursors have moved.
+        Raises DataPlaneTimeout if a cursor has not moved at the deadline, and the other errors of `AdminCalls.ask`.
         """
         internal = self._cursors.internal(backing_topic, deadline)
         listing = topic_requests.stats(backing_topic, f"list subscriptions of {backing_topic}")
@@ -266,9 +279,10 @@ class Gates:
                 self._skip(backing_topic, name, barrier.last, deadline)
 
     def _skip(self, backing_topic: str, subscription: str, last: Place, deadline: Deadline) -> None:
-        """Acknowledge all entries up to `last`, the last entry of the barrier, and wait until the cursor has moved.
-
-        A cursor that is already behind `last` does not move. A missing subscription is not an error. Raises DataPlaneTimeout.
+        """Acknowledge for the subscription all entries up to `last`, the place of the barrier's last entry, and wait
+        until the cursor has moved. A cursor that is already behind `last` does not move. A missing subscription is
+        not an error. Raises SegmentNotFound; DataPlaneTimeout if the cursor has not moved at the deadline; and the
+        other errors of `AdminCalls.ask`.
         """
         act = f"skip the barrier of {backing_topic} for {subscription!r}"
         path = f"{topic_path(backing_topic)}/subscription/{subscription_path(subscription)}/expireMessages"
@@ -360,7 +374,9 @@ def _passed_entries(internal: Mapping[str, Any], cursor: Mapping[str, Any], barr
 
 
 def _wait(is_done: Callable[[], bool], act: str, deadline: Deadline) -> None:
-    """Call `is_done` until it returns True. Raises DataPlaneTimeout at the deadline."""
+    """Call `is_done` at short intervals until it returns True. Raises DataPlaneTimeout, whose message begins with
+    `act`, at the deadline, and the errors of `is_done`.
+    """
     pause = threading.Event()
     while not is_done():
         if not deadline.left_seconds:

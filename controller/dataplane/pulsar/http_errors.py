@@ -111,10 +111,12 @@ _TABLE: tuple[tuple[range, str, Callable[[str], CleaveError]], ...] = (
 
 
 def refusal(purpose: str, status: int, reason: str, *, retry_after: str | None = None) -> CleaveError:
-    """Return the error for a response with that status and reason, by the first row of the table that
-    matches; DataPlaneUnavailable for an unexpected status. `retry_after` is the text of the header, seconds
-    or a date, which sets the delay of a DataPlaneUnavailable, at most `LONGEST_DELAY_SECONDS`. Without the
-    header (None), or if it cannot be read, the delay is that of the row.
+    """Return, without raising it, the error for a response with a status and a broker's reason, as the first matching
+    row of the table says; DataPlaneUnavailable for a status that no row contains. `purpose` begins the message.
+
+    `retry_after` is the text of the header Retry-After, a number of seconds or a date. The header sets the delay of a
+    DataPlaneUnavailable, to at most `LONGEST_DELAY_SECONDS`. Without the header (None), or if the header cannot be
+    read, the delay is that of the row.
     """
     text = f"{purpose}: answered {status} ({reason[:300] or 'no reason given'})"
     for statuses, words, build in _TABLE:
@@ -164,10 +166,10 @@ def late(purpose: str, seconds: float) -> DataPlaneTimeout:
 def network_failure(
     error: requests.RequestException, purpose: str, address: str, seconds: float
 ) -> CleaveError:
-    """Return the error for a call to `address` without a usable response: DataPlaneTimeout if the time was over;
-    Terminal for an invalid certificate; DataPlaneUnavailable for a connection that was refused or broke, or for
-    a body that cannot be decoded; InvalidInput for any other error, such as an invalid URL. `purpose` and
-    `seconds`, the time limit of the call, appear in the message.
+    """Return, without raising it, the error for a call to `address` that ended with `error` of `requests`:
+    DataPlaneTimeout for a time-out; Terminal for an invalid certificate; DataPlaneUnavailable for a connection that
+    was refused or broke, and for a body that cannot be decoded; InvalidInput for any other error, such as an invalid
+    URL. `purpose` begins the message. `seconds` is the time limit of the call, for the message.
     """
     if isinstance(error, requests.Timeout) or any(
         isinstance(cause, urllib3.exceptions.ReadTimeoutError) for cause in error.args

@@ -62,13 +62,15 @@ class KeySamples:
         self._connections = Connections(access, call_timeout_seconds=admin.call_timeout_seconds)
 
     def sample(self, backing_topic: str, most: int) -> KeySample:
-        """Return the segment hashes of the keys of at most the latest `most` (at least 1) messages, oldest first,
-        and the number of these messages without a hash. The sample consists of the messages that arrived before
-        the time limit, and is smaller if messages are large. Empty if the topic has no entries.
+        """Return the segment hashes of the keys of the latest messages of the topic, at most `most` (at least 1)
+        messages, oldest first, and the number of these messages without a hash: without a key, or with a key longer
+        than `LONGEST_KEY_BYTES`. The sample is smaller if messages are large, or if not all messages arrive before
+        the time limit. The sample of a topic without entries is empty.
 
         Opens a reader on a separate client, and closes both in a background thread. Raises SegmentNotFound;
-        SegmentTerminated; DataPlaneTimeout if the reader does not open within the time limit; other errors of
-        the library as Cleave's.
+        SegmentTerminated for a terminated topic; DataPlaneTimeout if the requests are not answered or the reader does
+        not open within the time limit; the other errors of `AdminCalls.ask`; and other errors of the library as
+        Cleave's.
         """
         topic, deadline = full_name(backing_topic), self._admin.deadline()
         read_range = self._range_to_read(topic, most, deadline)
@@ -117,9 +119,9 @@ class KeySamples:
         return _Range(places[-1], places[0], most) if places else None
 
     def _ask(self, ask: Ask, topic: str, deadline: Deadline) -> Mapping[str, Any]:
-        """Return the document of the response.
-
-        Raises SegmentNotFound, and DataPlaneUnavailable for a document that is no object.
+        """Send the request about the topic, and return the document of the response. Raises SegmentNotFound for a
+        missing topic; DataPlaneUnavailable for a document that is not an object; DataPlaneTimeout at the deadline;
+        and the other errors of `AdminCalls.ask`.
         """
         answer = self._admin.ask(ask, deadline)
         if answer.status in topic_requests.GONE:

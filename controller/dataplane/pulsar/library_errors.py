@@ -55,8 +55,9 @@ outage and are retried.
 
 
 def mapped(error: Exception, purpose: str) -> CleaveError:
-    """Return Cleave's error for an error of the client library; DataPlaneUnavailable for an error that
-    `_TABLE` does not list.
+    """Return, without raising it, Cleave's error for an error of the client library, as `_TABLE` says;
+    DataPlaneUnavailable for an error that the table does not list. `purpose` begins the message. A SegmentTerminated
+    has no delay, because the layout can be looked up at once.
     """
     kind, advice = _TABLE.get(type(error), (DataPlaneUnavailable, "try again"))
     text = f"{purpose}: {type(error).__name__}; {advice}"

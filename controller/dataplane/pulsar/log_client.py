@@ -138,18 +138,18 @@ class PulsarLogClient(OneProcess):
         sequence: int,
         bucket: HashRange | None = None,
     ) -> int:
-        """Store a batch in order, as one entry if it fits, and return the number of messages, from its front,
-        that are stored. The number is lower than that of the batch only if the topic was terminated
-        meanwhile. For an empty batch, do nothing and return 0.
+        """Store a batch in order, as one entry if it fits, and return the number of messages, from its front, that
+        are stored. The number is lower than that of the batch only if the topic was terminated meanwhile. For an
+        empty batch, do nothing and return 0. Appends of the same producer to the same bucket wait for each other.
 
-        `sequence` rises with each batch of the producer in this topic. A batch whose number is not above the
-        last one that this client knows to be stored counts as stored, and is not sent. Any other batch that
-        is repeated under its number is stored once if the namespace has deduplication; otherwise it may be
-        stored twice.
+        `sequence` rises with each batch of the producer in this topic. A batch whose number is not above the last one
+        that this client knows to be stored counts as stored, and is not sent. Any other batch that is repeated under
+        its number is stored once if the namespace has deduplication; otherwise the batch may be stored twice.
 
         Raises InvalidInput for an empty producer name, a message outside the bucket or the ring, more than
-        `MAX_BATCH_MESSAGES` messages, or a message above `MAX_MESSAGE_BYTES`; Unsupported for bucket
-        `0000-0000`; SegmentTerminated if no message is stored; SegmentNotFound.
+        `MAX_BATCH_MESSAGES` messages, or a message above `MAX_MESSAGE_BYTES`; Unsupported for bucket `0000-0000`;
+        SegmentTerminated if no message is stored; SegmentNotFound; and the errors of the class. After
+        DataPlaneUnavailable or DataPlaneTimeout the batch may be stored: repeat the batch under its number.
         """
         if not messages:
             return 0
@@ -179,8 +179,10 @@ class PulsarLogClient(OneProcess):
         return sender.begin(messages, sequence, self._admin.deadline())
 
     def open_ahead(self, backing_topic: str, *, producer: str, bucket: HashRange | None = None) -> None:
-        """Open the producer that the first append needs, in a background thread. Errors are ignored; that
-        append opens the producer again and raises them.
+        """Begin to open, in a background thread, the producer that the first append of `producer` to this topic and
+        bucket needs. Returns without waiting. Errors of the opening are ignored; the first append then opens the
+        producer again and raises the errors. If the client has more than `MAX_SENDERS` producers, the producer that
+        was idle longest is closed first, and the call waits for its append in progress.
         """
         sender, deadline = self._sender(full_name(backing_topic), producer, bucket), self._admin.deadline()
         self._connections.run_aside(lambda: sender.open(deadline))
@@ -196,21 +198,21 @@ class PulsarLogClient(OneProcess):
         bucket: HashRange | None = None,
         ownership: Ownership | None = None,
     ) -> PulsarReader:
-        """Take the cursor as the subscription's only consumer, or one bucket of it as the only consumer with
-        its slots, and return a reader from the first unacknowledged message on. The reader calls `on_arrival`
-        from another thread whenever there may be news.
+        """Connect as the subscription's only consumer, or with `bucket` as the only consumer of this bucket, and
+        return a reader that begins with the first unacknowledged message. The reader calls `on_arrival` from another
+        thread whenever there may be news.
 
-        A holder counts as gone and is disconnected, as `cursor_claims` describes, if its owner is not among
-        `live_owners`, or is `owner` itself. Raises LostRace while another of `live_owners` is in the way, or
-        a consumer that is not Cleave's, which is never disconnected: the message contains its address.
-        LostRace is also raised while the broker keeps the connection of an owner that is gone, and if until the
-        deadline other readers take the cursor first or the broker's limit of consumers is reached. Raises
-        FencedOut if a holder has a later `ownership`, even under the name `owner`; SegmentNotFound;
-        SubscriptionNotFound; Unsupported for a bucket of one hash if the broker misreports its consumers
-        (`broker_versions`).
+        A connected consumer (a holder) counts as gone, and is disconnected as `cursor_claims` describes, if its owner
+        is not among `live_owners`, or is `owner` itself. Raises LostRace while a holder with another owner among
+        `live_owners` is in the way, or a consumer that is not Cleave's, which is never disconnected: the message
+        contains its address. LostRace is also raised if the broker keeps the connection of an owner that is gone, and
+        if until the deadline other readers are faster or the broker's limit of consumers is reached. Raises
+        FencedOut, and disconnects nothing, if a holder has a later `ownership`, even under the name `owner` (None:
+        ownerships are not compared).
 
-        A reader of a topic that is terminated and read to its end does not connect: the broker would report
-        the end before the subscription, and the library would then close the connection and retry forever
+        Raises also SegmentNotFound; SubscriptionNotFound; Unsupported for a bucket of one hash if the broker
+        misreports its consumers (`broker_versions`); and the errors of the class. If the topic is terminated and read
+        to its end, the reader does not connect, because the library would close the connection and retry forever
         (`binary`).
         """
         deadline, was_refused = self._admin.deadline(), False
@@ -230,10 +232,10 @@ class PulsarLogClient(OneProcess):
             was_refused = True
 
     def locate(self, backing_topic: str, instant_ms: int | None) -> Position:
-        """Return the position (ledger, entry, `WHOLE_ENTRY`) after which `open_reader_at` begins with the first
-        stored entry published at or after the instant (milliseconds since the Unix epoch), by the producers'
-        clocks. Without such an entry, or with None as `instant_ms`: the position behind the last entry. Raises
-        SegmentNotFound.
+        """Return the position (ledger, entry, `WHOLE_ENTRY`) before the first stored entry that was published at or
+        after the instant `instant_ms` (milliseconds since the Unix epoch), by the producers' clocks. A reader that
+        `open_reader_at` opens after this position begins with that entry. If no entry is that late, or `instant_ms`
+        is None, return the position behind the last entry. Raises SegmentNotFound, and the errors of the class.
         """
         place = self._cursors.place_before(full_name(backing_topic), instant_ms, self._admin.deadline())
         return (*place, WHOLE_ENTRY)
@@ -241,15 +243,16 @@ class PulsarLogClient(OneProcess):
     def open_reader_at(
         self, backing_topic: str, after: Position | None, *, on_arrival: Callable[[], None]
     ) -> PulsarPositionReader:
-        """Return a reader of the messages that follow the position `after`; None: of all messages that are
-        stored. The reader calls `on_arrival` from another thread whenever there may be news.
+        """Return a reader of the messages that follow the position `after`; None: of all messages that are stored.
+        The reader stores nothing at the broker, and calls `on_arrival` from another thread whenever there may be
+        news.
 
-        If the topic is terminated and no message follows `after`, the reader does not connect, because the
-        library would close the connection and retry forever (`binary`).
+        If the topic is terminated and no message follows `after`, the reader does not connect, because the library
+        would close the connection and retry forever (`binary`).
 
-        Raises SegmentNotFound; DataGone if the broker has, or may have, deleted messages that follow the
-        position; and DataPlaneUnavailable also while the broker's limit of consumers is reached. LogShortened is
-        never raised.
+        Raises SegmentNotFound; DataGone if the broker has, or may have, deleted messages that follow the position;
+        DataPlaneUnavailable also while the broker's limit of consumers is reached; and the other errors of the class.
+        LogShortened is never raised.
         """
         deadline, topic = self._admin.deadline(), full_name(backing_topic)
         reader = PulsarPositionReader(
@@ -286,13 +289,13 @@ class PulsarLogClient(OneProcess):
     def open_queue_reader(
         self, backing_topic: str, subscription: str, *, owner: str, on_arrival: Callable[[], None]
     ) -> PulsarQueueReader:
-        """Connect as one of the subscription's Shared consumers, with the name `owner`, and return the
-        reader, which calls `on_arrival` from another thread whenever there may be news. Raises LostRace while
-        a consumer reads the subscription in order, or the broker's limit of consumers is reached;
-        SegmentNotFound; SubscriptionNotFound.
+        """Connect as one of the subscription's Shared consumers, with the name `owner`, and return the reader. The
+        reader calls `on_arrival` from another thread whenever there may be news. If the topic is drained, the reader
+        does not connect, because the library would close the connection and retry forever (`binary`).
 
-        If the topic is drained, the reader does not connect, because the library would close the connection
-        and retry forever (`binary`).
+        Raises LostRace while a consumer reads the subscription in order, or the broker's limit of consumers is
+        reached; SegmentNotFound; SubscriptionNotFound; and the errors of the class. Consumers that read in order are
+        not disconnected.
         """
         deadline, topic = self._admin.deadline(), full_name(backing_topic)
         reader = PulsarQueueReader(
@@ -332,8 +335,9 @@ class PulsarLogClient(OneProcess):
         return reader
 
     def close(self) -> None:
-        """Close the readers and producers, after their work in progress, and the connections. The producers together
-        take at most the time limit of a call.
+        """Close all readers, then wait for appends in progress and close the producers, then close the connections.
+        Waiting for all producers together takes at most the time limit of a call. Readers release their cursors. Must
+        not be called from `on_arrival`. The client must not be used afterwards.
         """
         self._ended.set()
         with self._lock:
@@ -368,11 +372,12 @@ class PulsarLogClient(OneProcess):
         producer: str,
         bucket: HashRange | None,
     ) -> BatchSender:
-        """Return the sender of the batch, which has at least one message; create the sender if there is none.
+        """Return the sender of the batch for this topic, producer and bucket; create the sender if there is none.
+        `messages` contains at least one message. Sends nothing.
 
-        Raises InvalidInput for an empty producer name, more than `MAX_BATCH_MESSAGES` messages, a message whose
-        key, payload and metadata exceed `MAX_MESSAGE_BYTES`, or, without a bucket, a bucket hash outside the
-        ring.
+        Raises InvalidInput for an empty producer name, more than `MAX_BATCH_MESSAGES` messages, and a message whose
+        key, payload and metadata together exceed `MAX_MESSAGE_BYTES`. Without a bucket, also raises InvalidInput for
+        a bucket hash outside the ring. With a bucket, the sender checks the hashes.
         """
         if not producer:
             raise InvalidInput("producer name '': give one that no other process uses")
@@ -392,10 +397,9 @@ class PulsarLogClient(OneProcess):
         return self._sender(full_name(backing_topic), producer, bucket)
 
     def _sender(self, backing_topic: str, producer: str, bucket: HashRange | None) -> BatchSender:
-        """Return the sender of this topic (a complete name), producer and bucket; create it, without a producer of
-        the library, if there is none.
-
-        Above `MAX_SENDERS`, close the sender that was requested longest ago, after its append in progress.
+        """Return the sender of this topic (a complete name), producer and bucket. If there is none, create the
+        sender, which opens its producer of the library later. If there are then more than `MAX_SENDERS`, close the
+        sender that was requested longest ago: wait for its append in progress, at most for the time limit of a call.
         """
         oldest = None
         key = (backing_topic, producer, bucket)
@@ -414,9 +418,12 @@ class PulsarLogClient(OneProcess):
         return sender
 
     def _take(self, claim: Claim, on_arrival: Callable[[], None], deadline: Deadline) -> PulsarReader | None:
-        """Disconnect the holders that are in the way of the claim, and return a reader of the claimed cursor or bucket.
-        Return None if the broker refuses the consumer though no holder is in the way. Raises the errors of
-        `open_reader`, DataPlaneTimeout at the deadline.
+        """Disconnect the holders that are in the way of the claim, and return a reader of the claimed cursor or
+        bucket. If the topic is drained, the reader does not connect. Return None if the broker refuses the consumer
+        although no holder was in the way; the caller may try again.
+
+        Raises LostRace if the broker keeps the connection of a holder that counts as gone; the other errors of
+        `open_reader`; and DataPlaneTimeout at the deadline, after which a terminated topic was reloaded (`_reload`).
         """
         holder = evict_holders(self._cursors, claim, self._reader_here, deadline)
         if self._cursors.is_drained(claim.backing_topic, claim.subscription, deadline):
@@ -462,11 +469,12 @@ class PulsarLogClient(OneProcess):
     def _opened_alone(
         self, topic: str, deadline: Deadline, build: Callable[[pulsar.Client], Any]
     ) -> tuple[pulsar.Client, Any]:
-        """Return a separate client, and the object that `build` opens on it. The caller closes both.
+        """Create a separate client, and return it with the object that `build` opens on it. The caller closes both.
 
-        ConsumerBusy and ConsumerAssignError are raised unmapped, other errors of the library mapped. At the
-        deadline, a terminated topic is reloaded (`_reload`), and DataPlaneTimeout is raised. A time-out that the
-        library reports earlier is mapped without a reload.
+        ConsumerBusy and ConsumerAssignError of the library are raised unmapped, and other errors of the library as
+        Cleave's. If nothing has opened within the deadline, a terminated topic is reloaded (`_reload`), and
+        DataPlaneTimeout is raised. If the library itself reports a time-out earlier, DataPlaneTimeout is raised
+        without a reload.
         """
         try:
             return self._connections.open_alone(f"read {topic}", deadline, build)
@@ -479,8 +487,10 @@ class PulsarLogClient(OneProcess):
             raise
 
     def _refused_queue_error(self, topic: str, subscription: str, deadline: Deadline) -> LostRace:
-        """Return the error for a queue's consumer that the broker refused. Requests the subscription's consumers, because
-        the refusal does not say which of the two causes applies. Raises the errors of `Cursors.attachments`.
+        """Return, without raising it, the LostRace for a queue's consumer that the broker refused. The message names
+        the cause: a consumer reads the subscription in order, or the broker allows no further consumer. The refusal
+        does not show the cause, so the subscription's consumers are requested. Raises the errors of
+        `Cursors.attachments`.
         """
         attached = self._cursors.attachments(topic, subscription, deadline)
         if attached.holders and not attached.is_queue:
@@ -494,11 +504,11 @@ class PulsarLogClient(OneProcess):
         )
 
     def _late(self, claim: Claim, holder: Holder | None, error: DataPlaneTimeout) -> CleaveError:
-        """Return the error for a broker that did not respond in time. `holder` is the holder that only the broker
-        can disconnect, from `evict_holders`.
+        """Return, without raising it, the error for a broker that did not respond in time to the claim's consumer.
+        `holder` is the result of `evict_holders`: a holder that only the broker can disconnect, or None.
 
-        If a holder is known, the broker may be checking the holder's connection, and the error is LostRace.
-        Otherwise it is `error` itself, and a terminated topic is reloaded (`_reload`).
+        With a holder, the broker may be checking the holder's connection, and the error is LostRace. With None, the
+        error is `error` itself, and a terminated topic is reloaded (`_reload`).
         """
         if holder is not None:
             return claim.still_connected_error(holder)
@@ -604,8 +614,9 @@ class PulsarLogClient(OneProcess):
                 self._others.discard(reader)
 
     def _check_readers(self) -> None:
-        """Check the connections of all readers every `LOOK_SECONDS`, and notify their owners every
-        `NOTIFY_SECONDS`, until the client ends.
+        """Until the client is closed or ended, check the connections of all open readers every `LOOK_SECONDS`, and
+        call `on_arrival` of all of them every `NOTIFY_SECONDS`. Runs in a thread of its own. Errors of a reader are
+        logged, not raised.
         """
         notify_at = time.monotonic() + NOTIFY_SECONDS
         while not self._ended.wait(LOOK_SECONDS):
@@ -620,9 +631,9 @@ class PulsarLogClient(OneProcess):
     def _check(
         self, reader: PulsarReader | PulsarPositionReader | PulsarQueueReader, *, notifies: bool
     ) -> None:
-        """Check the connection of one reader; with `notifies`, also notify its owner. An unexpected error is
-        not raised, so that the other readers are checked. It is logged only with `notifies`, not at each
-        check.
+        """Check the connection of one reader; with `notifies`, also notify the reader's owner. An unexpected error of
+        either is not raised, so that the other readers are checked. Such an error is logged only with `notifies`,
+        because the check is frequent.
         """
         try:
             reader.check_connection()

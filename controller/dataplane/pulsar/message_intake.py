@@ -40,11 +40,13 @@ class Intake:
         self._is_returned = threading.Event()
 
     def take(self, limit: int) -> list[Any]:
-        """Return at most `limit` messages in the order of their arrival, as objects of the library. With a `limit`
-        below 1, one message may be returned nevertheless: the one for which `on_arrival` was called.
+        """Return messages that have arrived, at most `limit`, in the order of their arrival, as objects of the
+        library. Does not wait. With a `limit` below 1, the result may still contain one message: the message for
+        which `on_arrival` was called.
 
-        If there are fewer than `limit`, `on_arrival` is called for the next message. Empty, without a call of
-        the library, while that message is awaited.
+        If fewer than `limit` messages have arrived, `on_arrival` is called once, when the next message arrives. Until
+        then, further calls return an empty list at once. The list is also empty after the consumer or reader was
+        closed.
         """
         if self._is_awaited:
             return []
@@ -63,22 +65,22 @@ class Intake:
         self._receive_async(self._arrived)
 
     def close(self) -> None:
-        """Wait up to `_RETURNED_WITHIN_SECONDS` for the pending call, between the closing of the consumer or
-        reader and that of its client. Take no more messages afterwards.
+        """Wait, up to `_RETURNED_WITHIN_SECONDS`, until the library has returned the pending call, and drop all
+        references to the consumer or reader. Call this after the consumer or reader is closed and before its client
+        is closed. `take` returns no new message afterwards.
 
-        The library returns the call that waits for a message in a separate thread. If the client is closed
-        before that, on a busy machine, the library keeps the thread and six descriptors forever (library
-        3.13). They are also kept as long as any object of the consumer is, so this method drops all
-        references.
+        If the client is closed before the library has returned the call, as on a busy machine, the library keeps a
+        thread and six descriptors forever (library 3.13). The library also keeps them as long as an object of the
+        consumer is referenced.
         """
         if self._is_awaited:
             self._is_returned.wait(_RETURNED_WITHIN_SECONDS)
         self._receive, self._receive_async = _receive_nothing, _await_nothing
 
     def _arrived(self, result: pulsar.Result, message: Any) -> None:
-        """Keep the awaited message and call `on_arrival`. The library calls this in its own thread, or within
-        `begin`; with another result than Ok if the consumer or reader was closed, and then only `close` is
-        notified.
+        """Keep the awaited message for `take`, and call `on_arrival`. The library calls this in its own thread, or
+        within `begin`. With a `result` other than Ok, the consumer or reader was closed: no message is kept,
+        `on_arrival` is not called, and only a waiting `close` is notified.
         """
         if result != pulsar.Result.Ok:  # the reader was closed; the closing thread reports it
             self._is_returned.set()

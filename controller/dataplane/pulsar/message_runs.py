@@ -83,12 +83,14 @@ class Run:
 
 
 def runs(messages: Sequence[Any]) -> Iterator[Run]:
-    """Yield the library's messages in the order of their arrival, in the smallest number of runs.
+    """Yield runs that contain all the messages of the library, in the order of their arrival. Consecutive messages of
+    one entry are in one run, so the number of runs is the smallest. A message outside a batch is a run by itself.
+    Nothing is yielded for no messages.
 
     The library delivers an entry's messages by rising index. An entry is delivered again only through another
-    connection, from its first unacknowledged message on. If the last of some messages is as many positions
-    behind the first as it arrived later, all messages in between are consecutive. (A gap in a repeated entry
-    could offset the repeated beginning, but a reader ends with its connection before that.)
+    connection, from its first unacknowledged message on. If the last of some messages is as many positions behind the
+    first as it arrived later, all messages in between are consecutive. (A gap in a repeated entry could offset the
+    repeated beginning, but a reader ends with its connection before that.)
     """
     start = 0
     while start < len(messages):
@@ -103,8 +105,8 @@ def runs(messages: Sequence[Any]) -> Iterator[Run]:
 
 
 def _length(messages: Sequence[Any], start: int, entry: Entry, index: int) -> int:
-    """Return the number of consecutive messages of `entry` from `messages[start]` on, which has the batch
-    index `index`. Tries all of the messages first, then halves.
+    """Return the number of consecutive messages of `entry` that begin with `messages[start]`; at least 1. `index` is
+    the batch index of that message. Checks all remaining messages first, then halves the number.
     """
 
     def reaches(count: int) -> bool:
@@ -143,8 +145,8 @@ class RunQueue:
             self.messages += len(run)
 
     def insert(self, run: Run) -> bool:
-        """Insert a run that may belong before others. Return False, and insert nothing, if a part of it is
-        already in the queue.
+        """Insert a run at its place in the order of positions, which may be before other runs, and return True.
+        Return False, and insert nothing, if the queue already contains one of the run's messages.
         """
         if any(queued.first <= run.last and run.first <= queued.last for queued in self._runs):
             return False
@@ -153,8 +155,9 @@ class RunQueue:
         return True
 
     def take(self, limit: int) -> list[Run]:
-        """Remove and return runs with `limit` messages in total from the front, or all runs if there are fewer
-        messages. The last run is divided if necessary. `limit` is at least 0.
+        """Remove runs from the front of the queue, and return them. The runs contain `limit` messages in total, or
+        all messages of the queue if these are fewer. The last run is divided if necessary, and its other messages
+        stay in the queue. Empty for a `limit` of 0 or an empty queue. `limit` is at least 0.
         """
         removed: list[Run] = []
         while limit and self._runs:
@@ -164,8 +167,9 @@ class RunQueue:
         return removed
 
     def take_upto(self, position: Position) -> list[Run]:
-        """Remove and return the runs of all messages up to and including the position, which need not be that of
-        a message in the queue. A run that extends beyond the position is divided. Empty if there are none.
+        """Remove the messages up to and including the position from the queue, and return them as runs. The position
+        need not be that of a message in the queue. A run that extends beyond the position is divided, and its later
+        messages stay in the queue. Empty if the queue has no message up to the position.
         """
         removed: list[Run] = []
         while self._runs and self._runs[0].first <= position:

@@ -43,13 +43,15 @@ class EntryMarks(NamedTuple):
 
 
 def outgoing(message: OutgoingMessage, sequence_id: int, marks: EntryMarks | None) -> Any:
-    """Return the message as the library sends it, with its metadata and the marks of its entry (None:
-    without). `sequence_id` is the message's number in its producer's sequence. An empty key counts as no key.
-    A key that is not UTF-8 or contains NUL is sent in base64; a property marks it, and also a UTF-8 key that
-    the application gave as bytes. The hash of the bucket is not sent.
+    """Return the message in the form in which the library sends it, with its metadata and with `marks`, the marks of
+    its entry (None: no marks). `sequence_id` is the message's number in its producer's sequence. The message's bucket
+    hash is not sent.
 
-    The message is built with functions below the library's Python classes, whose argument checks take longer
-    than everything else.
+    An empty key counts as no key. A key that is not UTF-8 or contains NUL is sent in base64. A property records this,
+    and also records a UTF-8 key that the application gave as bytes.
+
+    The message is built with functions below the library's Python classes, whose argument checks take longer than
+    everything else.
     """
     payload, key, _, metadata = message
     built = _with_sequence_id(_with_content(_Builder(), payload), sequence_id)
@@ -86,9 +88,10 @@ def _with_key(built: Any, key: bytes, *, is_binary: bool) -> None:
 
 
 def incoming(message: pulsar.Message, position: Position, published_at_ms: int | None = None) -> LogMessage:
-    """Return the library's `message` as a reader returns it, with the given position and 1 as `deliveries`.
-    `published_at_ms` is the publication time by the producer's clock, in milliseconds since the Unix epoch,
-    equal for all messages of an entry; None: it is read from the message.
+    """Return the library's `message` as a reader returns messages, with the given position and with 1 as
+    `deliveries`. `published_at_ms` is the publication time by the producer's clock, in milliseconds since the Unix
+    epoch. None: the time is read from the message. All messages of an entry have the same time, so a caller may read
+    it once.
     """
     if published_at_ms is None:
         published_at_ms = message.publish_timestamp()
@@ -98,8 +101,9 @@ def incoming(message: pulsar.Message, position: Position, published_at_ms: int |
 
 
 def key_of(message: pulsar.Message, properties: Mapping[str, str]) -> bytes | None:
-    """Return the bytes of the application's key of a message with these properties. None without a key. A key that is
-    marked as base64 but is not base64 is returned as UTF-8, because any program may send it.
+    """Return the bytes of the key that the application gave. `properties` are those of the message. None for a
+    message without a key, or with an empty one. A key that a property marks as base64 is decoded. If the marked key
+    is not base64, as another program may send it, its text is returned in UTF-8.
     """
     text = message.partition_key()
     if not text:
@@ -112,9 +116,9 @@ def key_of(message: pulsar.Message, properties: Mapping[str, str]) -> bytes | No
 
 
 def _metadata_of(message: pulsar.Message, properties: Mapping[str, str]) -> Metadata | None:
-    """Return the metadata that the application sent in addition to key and payload: its properties, without
-    Cleave's own (`RESERVED`); its event time, None for 0; and True as `is_binary_key` if the key was sent as
-    bytes. None if there is nothing of these.
+    """Return the metadata that the application sent in addition to key and payload: its properties, without those
+    that begin with `RESERVED`; its event time, None for 0; and as `is_binary_key` True if the key was given as bytes.
+    Return None if there are no such properties, no event time and no key that was given as bytes.
     """
     event_time_ms = message.event_timestamp()
     if not properties and not event_time_ms:
@@ -153,8 +157,9 @@ def shares_its_entry(message_id: pulsar.MessageId) -> bool:
 
 
 def _batch_size(serialized: bytes) -> int:
-    """Return the batch size in an id's wire form, the protobuf message `MessageIdData`; 0 if the id lacks it, or
-    has a field of a wire type that is neither a number nor bytes. The library has no call that returns it.
+    """Return the batch size that the id's wire form, the protobuf message `MessageIdData`, contains. 0 if the id
+    contains no batch size, or contains a field whose wire type is neither a number nor bytes. The library has no call
+    that returns the size.
     """
     offset, field, batch_size = 0, 0, 0
     while offset < len(serialized):

@@ -29,9 +29,9 @@ _INFIX = "-segment-"
 
 
 def segment_topic(topic: str, descriptor: str) -> str:
-    """Return `persistent://t/n/x-segment-0000-7fff-12` for segment `0000-7fff-12` of `topic://t/n/x`. The
-    descriptor is not checked. Raises InvalidInput for a topic of another form, if Pulsar allows no such name, or
-    if the result exceeds `MAX_NAME_BYTES`.
+    """Return the name of the topic behind a segment: `persistent://t/n/x-segment-0000-7fff-12` for segment
+    `0000-7fff-12` of `topic://t/n/x`. The descriptor is not checked. Raises InvalidInput for a topic of another form,
+    for a tenant, namespace or topic name that Pulsar does not allow, and for a result of more than `MAX_NAME_BYTES`.
     """
     match = _SCALABLE.fullmatch(topic)
     if match is None:
@@ -53,10 +53,9 @@ def dead_letter_topic(topic: str, subscription: str) -> str:
 
 
 def topic_path(backing_topic: str) -> str:
-    """Return `persistent/t/n/x`, the path behind `/admin/v2/`. The topic's own name `x` is percent-encoded;
-    tenant and namespace need no encoding. `backing_topic` is a complete name, `t/n/x`, or `x` for
-    public/default. Raises InvalidInput for an invalid name, a topic that is not persistent, or a name of more
-    than `MAX_NAME_BYTES`.
+    """Return the topic's path behind `/admin/v2/`: `persistent/t/n/x`. `backing_topic` is the complete name
+    `persistent://t/n/x`, or `t/n/x`, or `x` for public/default. The topic's own name `x` is percent-encoded. Raises
+    InvalidInput for an invalid name, a topic that is not persistent, or a name of more than `MAX_NAME_BYTES`.
     """
     tenant, namespace, local = _split(backing_topic).groups()
     _check_entity("tenant", tenant, backing_topic)
@@ -103,10 +102,9 @@ def cursor_name(subscription: str) -> str:
 
 
 def segments_of(topics: Iterable[str], backing_topics: Iterable[str]) -> dict[str, list[str]]:
-    """Return for each topic (`topic://t/n/x`) the names among `backing_topics` that `segment_topic` gives to its
-    segments, sorted as texts; an empty list for a topic without such names.
-
-    Other names are ignored. Raises InvalidInput for an invalid topic.
+    """Return for each topic (`topic://t/n/x`) the names among `backing_topics` that `segment_topic` gives to segments
+    of the topic, sorted as texts; an empty list for a topic without such names. Names that belong to none of the
+    topics, or do not end in a segment's descriptor, are ignored. Raises InvalidInput for an invalid topic.
     """
     names: dict[str, list[str]] = {topic: [] for topic in topics}
     topic_of = {segment_topic(topic, ""): topic for topic in names}
@@ -141,8 +139,9 @@ def _check_entity(kind: str, text: str, full_text: str) -> None:
 
 
 def _check(kind: str, text: str, full_text: str) -> None:
-    """Raise InvalidInput if `text` is empty or contains control characters, or is the name of a topic and
-    contains a slash. `kind` (`topic` or `subscription`) and `full_text` appear in the message.
+    """Raise InvalidInput if `text` is empty, contains a control character or half of a surrogate pair, or contains a
+    slash although `kind` is `topic`. `kind` is `topic` or `subscription`. `kind` and `full_text`, the name to which
+    `text` belongs, appear in the message.
     """
     control_character = _CONTROL.search(text)
     if control_character is not None:

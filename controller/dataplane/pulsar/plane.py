@@ -99,10 +99,12 @@ class PulsarDataPlane(OneProcess):
     def create_segment(
         self, backing_topic: str, subscriptions: Sequence[str], origin: LogOrigin | None = None
     ) -> None:
-        """Create the topic, without partitions and with `origin` in its properties (None: no origin), and
-        then its missing subscriptions at the earliest position, in parallel. An existing topic keeps its
-        origin, and an existing subscription its position. Raises NotFound for a missing namespace. After an
-        error, the topic may lack subscriptions, which a repeated call adds.
+        """Create the topic, without partitions and with `origin` in its properties (None: no origin), and then its
+        missing subscriptions at the earliest position, in parallel. An existing topic keeps its origin, and an
+        existing subscription its position.
+
+        Raises NotFound for a missing namespace, InvalidInput for an invalid name, and the other errors of the class.
+        After an error, the topic may exist without some of the subscriptions; a repeated call adds them.
         """
         deadline = self._admin.deadline()
         self._admin.ask(topic_requests.create_topic(backing_topic, origin), deadline)
@@ -110,29 +112,35 @@ class PulsarDataPlane(OneProcess):
         self._admin.demand_all(cursors, deadline)
 
     def terminate_segment(self, backing_topic: str) -> str:
-        """Terminate the topic, and return `ledger:entry` of its last entry; the entry is -1 in an empty
-        topic. A terminated topic is success. Raises SegmentNotFound.
+        """Make the topic refuse appends permanently, and return the position of its last entry as `ledger:entry`; the
+        entry is -1 in an empty topic. If the topic is already terminated, the result is the same. Raises
+        SegmentNotFound, DataPlaneUnavailable for an incomplete response, and the other errors of the class.
         """
         ask = topic_requests.terminate(backing_topic)
         return topic_requests.position(ask, self._admin.ask(ask, self._admin.deadline()))
 
     def delete_segment(self, backing_topic: str) -> None:
-        """Delete the topic, even if clients are connected. A missing topic is success."""
+        """Delete the topic with its subscriptions and messages, even if clients are connected. A missing topic is
+        success. Raises the errors of the class.
+        """
         purpose = f"delete {backing_topic}"
         ask = Ask("DELETE", f"{topic_path(backing_topic)}?force=true", purpose, accept=topic_requests.GONE)
         self._admin.ask(ask, self._admin.deadline())
 
     def segment_state(self, backing_topic: str) -> LogState:
-        """Return the present state of the topic; MISSING if there is no such topic."""
+        """Return the present state of the topic; MISSING if there is no such topic. Raises DataPlaneUnavailable for
+        an incomplete response, and the other errors of the class.
+        """
         ask = topic_requests.internal_stats(backing_topic)
         return topic_requests.state(ask, self._admin.ask(ask, self._admin.deadline()))
 
     def create_subscription(self, backing_topic: str, subscription: str) -> None:
-        """Create the subscription at the earliest position; an existing subscription keeps its position. If
-        the topic begins with a barrier, the subscription then skips the barrier, unless the subscription's
-        gate is closed. Raises SegmentNotFound.
+        """Create the subscription at the earliest position; an existing subscription keeps its position. If the topic
+        begins with a barrier, the subscription then skips the barrier, unless the subscription's gate is closed.
 
-        Checks the topic first, because a broker that creates topics on demand would create it.
+        Raises SegmentNotFound for a missing topic, which is not created; DataPlaneTimeout, after which the
+        subscription may exist without having skipped the barrier; and the other errors of the class. A repeated call
+        completes the work.
         """
         deadline = self._admin.deadline()
         purpose = f"subscribe {subscription!r} to {backing_topic}"
@@ -151,7 +159,9 @@ class PulsarDataPlane(OneProcess):
         self._gates.skip_barrier(backing_topic, subscription, deadline)
 
     def delete_subscription(self, backing_topic: str, subscription: str) -> None:
-        """Delete the subscription, even if it has consumers. A missing subscription or topic is success."""
+        """Delete the subscription, even if it has consumers, which are disconnected. A missing subscription or topic
+        is success. Raises the errors of the class.
+        """
         purpose = f"unsubscribe {subscription!r} from {backing_topic}"
         path = f"{topic_path(backing_topic)}/subscription/{subscription_path(subscription)}?force=true"
         self._admin.ask(Ask("DELETE", path, purpose, accept=topic_requests.GONE), self._admin.deadline())
@@ -163,22 +173,24 @@ class PulsarDataPlane(OneProcess):
         return self.list_segments_of([topic])[topic]
 
     def list_subscriptions(self, backing_topic: str) -> Sequence[str]:
-        """Return the durable subscriptions, sorted, whichever program created them. Empty if the topic is
-        missing.
+        """Return the names of the topic's durable subscriptions, sorted, whichever program created them, without the
+        broker's own. Empty if the topic is missing. Raises DataPlaneUnavailable for an incomplete response, and the
+        other errors of the class.
         """
         purpose = f"list subscriptions of {backing_topic}"
         return sorted(self._subscriptions(backing_topic, purpose, self._admin.deadline()) or ())
 
     def backlog(self, backing_topic: str, subscription: str) -> int | None:
-        """Return the number of unacknowledged messages. None if the topic or the durable subscription is
-        missing; a non-durable subscription and the broker's own count as missing.
+        """Return the number of messages that the subscription has not acknowledged. None if the topic or the durable
+        subscription is missing; a non-durable subscription and the broker's own subscriptions count as missing.
 
-        A batch counts whole until all of it is acknowledged. The broker counts messages in up to
-        `subscriptionBacklogScanMaxEntries` entries (10,000), or in fewer if it ends its count early; the mean
-        of the counted entries then stands for the rest. If the broker fails, as 4.2.4 does for every
-        terminated topic that it has reloaded, for instance after a restart, or ends its count before the
-        first entry, the result is that of `Cursors.unread_messages`, an estimate from fewer entries. Raises
-        DataPlaneUnavailable for an incomplete response.
+        A batch counts whole until all of it is acknowledged. The broker counts messages in at most
+        `subscriptionBacklogScanMaxEntries` entries (10,000), or in fewer if it ends its count early; the mean of the
+        counted entries then stands for the rest. The result is the estimate of `Cursors.unread_messages`, from fewer
+        entries, if the broker fails to count or ends its count before the first entry. Brokers of version 4.2.4 fail
+        for every terminated topic that they have reloaded, for instance after a restart.
+
+        Raises DataPlaneUnavailable for an incomplete response, and the other errors of the class.
         """
         deadline, purpose = self._admin.deadline(), f"backlog of {subscription!r} on {backing_topic}"
         statistics = self._subscriptions(backing_topic, purpose, deadline, topic_requests.PRECISE_BACKLOG)
@@ -212,16 +224,18 @@ class PulsarDataPlane(OneProcess):
             return None
 
     def seek(self, backing_topic: str, subscription: str, instant_ms: int) -> None:
-        """Move the cursor to the first entry published at or after the instant (milliseconds since the Unix
-        epoch), by the producers' clocks, and disconnect the consumers. If there is no such entry, move the
-        cursor to the end. Does nothing for a terminated topic without entries. Raises SegmentNotFound,
-        SubscriptionNotFound.
+        """Move the subscription's cursor to the first entry that was published at or after the instant (milliseconds
+        since the Unix epoch; a negative instant counts as 0), by the producers' clocks, and disconnect the
+        subscription's consumers. If no entry is that late, the cursor moves to the end. A terminated topic without
+        entries is not changed. Raises SegmentNotFound; SubscriptionNotFound; and the other errors of the class.
         """
         self._cursors.move(backing_topic, subscription, max(0, instant_ms), self._admin.deadline())
 
     def skip_all(self, backing_topic: str, subscription: str) -> None:
-        """Acknowledge all messages that are stored at the time of the call, and disconnect the consumers,
-        which the broker's own `skip_all` does not. Raises SegmentNotFound, SubscriptionNotFound.
+        """Acknowledge for the subscription all messages that are stored at the time of the call, and disconnect the
+        subscription's consumers, which the broker's own `skip_all` does not. Raises SegmentNotFound;
+        SubscriptionNotFound; and the other errors of the class. After an error the messages may be acknowledged
+        although consumers are still connected.
         """
         deadline = self._admin.deadline()
         path = f"{topic_path(backing_topic)}/subscription/{subscription_path(subscription)}/skip_all"
@@ -229,12 +243,13 @@ class PulsarDataPlane(OneProcess):
         self._cursors.cut_off(backing_topic, subscription, deadline)
 
     def sample(self, backing_topics: Sequence[str]) -> Mapping[str, Counters]:
-        """Return the counters of the topics, by name: from each topic's statistics, or for many topics from
-        the brokers' metrics pages. A topic that is missing, did not respond, or whose statistics cannot be
-        read, is absent.
+        """Return the counters of the topics, by name. The counters come from each topic's statistics, or for many
+        topics (`LoadSettings.pages_from`) from the brokers' metrics pages. A topic is absent from the result if it is
+        missing, its broker did not respond, or its statistics cannot be read.
 
-        Raises an error if no topic's broker responded, or if some
-        topics exist but none of their responses can be read.
+        From statistics, raises the first error if no topic's request was answered, and DataPlaneUnavailable if topics
+        exist but none of their responses can be read. From metrics pages, raises DataPlaneUnavailable if no broker
+        responded; this call may take longer than `call_timeout_seconds`.
         """
         if self._load.reads_pages_for(backing_topics):
             return self._load.sample(backing_topics)
@@ -269,13 +284,13 @@ class PulsarDataPlane(OneProcess):
         return self._load.consumers(backing_topics)
 
     def sample_keys(self, backing_topic: str, *, most: int) -> KeySample:
-        """Return the segment hashes of the keys of at most `most` (at least 1) of the latest messages, oldest
-        first, and the number of these messages without a hash. There are fewer if messages are large or the
-        call runs out of time; the sample of a topic without entries is empty. Needs the brokers' binary
-        address, the client library, and the right to consume.
+        """Return the segment hashes of the keys of the latest messages, at most `most` (at least 1) messages, oldest
+        first, and the number of these messages without a hash. The sample is smaller if messages are large or the
+        call runs out of time. The sample of a topic without entries is empty. Needs the brokers' binary address, the
+        client library, and the right to consume.
 
-        Raises Unsupported without the address or the library; SegmentNotFound; SegmentTerminated for a
-        terminated topic, whose keys belong to its successors.
+        Raises Unsupported without the address or the library; SegmentNotFound; SegmentTerminated for a terminated
+        topic, whose keys belong to its successors; and the other errors of the class.
         """
         with self._lock:
             if self._key_samples is None:
@@ -299,15 +314,21 @@ class PulsarDataPlane(OneProcess):
         return False
 
     def create_successors(self, successors: Sequence[Successor]) -> Mapping[str, CreatedLog]:
-        """Create each topic with its own subscriptions and those of its predecessors, at the earliest
-        position. Add missing subscriptions to existing topics. Return the state, these subscriptions and the
-        origin of each topic after the call, by name. The work done before an error remains.
+        """Create each topic with its own subscriptions and those of its predecessors, except the subscriptions in
+        `excepted`, at the earliest position. An existing topic keeps its origin and its positions, and gets the
+        subscriptions that it lacks. A missing predecessor contributes no subscription.
+
+        Return the state, the subscriptions that the topic was to have (sorted) and the origin of each topic after the
+        call, by name. Raises NotFound for a missing namespace, and the other errors of the class. The work done
+        before an error remains, and a repeated call does the rest.
         """
         return set_wise.create(self._admin, successors)
 
     def terminate_segments(self, backing_topics: Sequence[str]) -> Mapping[str, str]:
-        """Terminate the existing topics, in parallel, and return `ledger:entry` of the last entry of each, by
-        name. A missing topic is absent. After an error other topics may be terminated.
+        """Make the existing topics refuse appends permanently, in parallel, and return the position of the last entry
+        of each, by name, as `ledger:entry` (the entry is -1 in an empty topic). A missing topic is absent from the
+        result. For a topic that is already terminated, the result is the same. Raises the errors of the class; other
+        topics may then be terminated.
         """
         return set_wise.terminate(self._admin, backing_topics)
 
@@ -339,17 +360,23 @@ class PulsarDataPlane(OneProcess):
         demand_gates(self._access, self._admin, namespace_of(segment_topic(topic, "")))
 
     def close_gate(self, backing_topic: str, subscription: str) -> None:
-        """Stop the delivery of the topic's messages to the subscription until `open_gate`. A missing
-        subscription is created; connected consumers reconnect. Raises SegmentNotFound, DataGone if the topic
-        begins with a message of an application, and Unsupported for brokers without topic policies;
-        `demand_gates` checks the other conditions beforehand.
+        """Stop the delivery of the topic's messages to the subscription until `open_gate`. A missing subscription is
+        created. The subscription's position moves back before the topic's first message. If consumers of the
+        subscription are connected, all clients of the topic are disconnected and reconnect.
+
+        Raises SegmentNotFound; DataGone if the topic begins with a message of an application; Unsupported for brokers
+        without topic policies, and if the client library or the binary address is missing; DataPlaneTimeout, after
+        which a repeated call completes the work; and the other errors of the class. `demand_gates` checks further
+        conditions beforehand.
         """
         self._gates.close_gate(backing_topic, subscription, self._admin.deadline())
 
     def open_gate(self, backing_topic: str, subscription: str) -> None:
-        """Start the delivery of the topic's messages to the subscription, and reload the topic, whose clients
-        reconnect. A missing subscription or topic is success. A waiting consumer receives the first message
-        within a second, the interval at which brokers check rates.
+        """Start the delivery of the topic's messages to the subscription, and reload the topic: all its clients are
+        disconnected and reconnect. A missing subscription or topic is success; an open gate is opened again, with
+        another reload. A waiting consumer receives the first message within a second, the interval at which brokers
+        check rates. Raises DataPlaneTimeout, after which a repeated call completes the work, and the other errors of
+        the class.
         """
         self._gates.open_gate(backing_topic, subscription, self._admin.deadline())
 
@@ -358,19 +385,22 @@ class PulsarDataPlane(OneProcess):
         return self._gates.state(backing_topic, subscription, self._admin.deadline())
 
     def persist_cursor_at_end(self, backing_topic: str, subscription: str) -> bool:
-        """Make the broker store the cursor of a subscription that has acknowledged all of a terminated topic,
-        and return True. The broker disconnects the consumers of the topic, which reconnect and read nothing.
+        """If the subscription has acknowledged all of a terminated topic, make the broker store its cursor, and
+        return True. The subscription's consumers are disconnected; they reconnect and read nothing.
 
-        Return False, and change nothing, if messages are unacknowledged or more may be appended. Return False
-        also if messages were delivered again meanwhile. Raises SegmentNotFound, SubscriptionNotFound.
+        Return False, and change nothing, if messages are unacknowledged or more may be appended. Return False also if
+        messages became unacknowledged again meanwhile. Raises SegmentNotFound; SubscriptionNotFound; and the other
+        errors of the class.
         """
         return self._cursors.persist_end(backing_topic, subscription, self._admin.deadline())
 
     def probe_fence(self, backing_topic: str) -> FenceState:
-        """Return TERMINATED if clients can learn that a terminated topic has ended; FENCED if they could not,
-        and the broker was made to reload the topic; OPEN for a topic that accepts appends; MISSING for a
-        missing topic. Needs the right to produce, and an administrator's rights for a fenced topic. Raises
-        Unsupported if the client library or the binary address is missing.
+        """Return whether clients can learn that a topic has ended, and make the broker reload a topic that stays
+        fenced. TERMINATED: clients can learn it. FENCED: they could not, and the topic was reloaded. OPEN: the topic
+        is not terminated, or accepts a producer. MISSING: there is no such topic.
+
+        Needs the right to produce, and an administrator's rights for a reload. Raises Unsupported if the client
+        library or the binary address is missing, and the errors of the class.
         """
         return self._gates.probe_fence(backing_topic, self._admin.deadline())
 
@@ -386,16 +416,19 @@ class PulsarDataPlane(OneProcess):
     def _subscriptions(
         self, backing_topic: str, purpose: str, deadline: Deadline, query: str = ""
     ) -> Mapping[str, Mapping[str, Any]] | None:
-        """Return the statistics of each durable subscription, by name, except the broker's own. None if the
-        topic is missing. `query` is appended to the address of the statistics.
+        """Request the topic's statistics, and return the statistics of each durable subscription, by name, without
+        the broker's own subscriptions. None if the topic is missing. `purpose` begins the messages of errors, and
+        `query` is appended to the address. Raises DataPlaneUnavailable for an incomplete response, DataPlaneTimeout
+        at the deadline, and the other errors of `AdminCalls.ask`.
         """
         ask = topic_requests.stats(backing_topic, purpose, query)
         return topic_requests.subscriptions(ask, self._admin.ask(ask, deadline))
 
 
 def _counters(name: str, answer: Answer) -> Counters | None:
-    """Return the counters of the log `name` in `answer`, the response with its ordinary statistics. None, with a
-    warning in the log, if a counter is missing or not a number, so that only this log counts as silent.
+    """Return the counters of the log `name`, read from `answer`, the response with its ordinary statistics. If a
+    counter is missing or not a number, log a warning and return None. `producers` is None if the statistics do not
+    list producers. Raises nothing.
     """
     stats = answer.document
     try:

@@ -113,9 +113,10 @@ class PulsarPositionReader(OneProcess):
             log.exception("callback for arrivals failed", backing_topic=self._backing_topic)
 
     def check_connection(self) -> None:
-        """If the connection is broken, keep the messages that have arrived, close the connection in a
-        background thread before the library restores it, which could omit messages, and notify the owner.
-        Otherwise do nothing.
+        """If the connection is broken, end the reader's connection and notify the owner; otherwise do nothing.
+        Messages that have arrived stay readable. The connection is closed in a background thread before the library
+        restores it, because a restored connection could omit messages. The next `read` that finds no message raises
+        the reason.
         """
         opened = self._opened
         if opened is not None and not opened[1].is_connected():
@@ -133,13 +134,14 @@ class PulsarPositionReader(OneProcess):
         return not self._arrived and (self._is_broken or self._stall.is_due)
 
     def read(self, limit: int) -> Sequence[LogMessage]:
-        """Return the next messages in order, at most `limit`. Empty if none have arrived, also at the end of the
-        topic. Entries of barriers are skipped.
+        """Return the next messages in order, at most `limit`, without waiting for arrivals. Empty if none have
+        arrived, also at the end of the topic. Entries of barriers are skipped.
 
-        Raises InvalidInput for a limit below 1; Terminal if the next message is encrypted and no key here can
-        decrypt it; DataPlaneUnavailable if the broker has stopped delivering (`reader_stall`), which ends the
-        connection. If the connection has ended and all messages that arrived are read, raises the errors of
-        `is_at_end`, and DataPlaneUnavailable unless it returns True.
+        Raises InvalidInput for a limit below 1; Terminal if the next message is encrypted and no key here can decrypt
+        it; and DataPlaneUnavailable if the broker has stopped delivering (`reader_stall`), which ends the connection.
+        If the connection has ended and all messages that arrived are read, raises DataPlaneUnavailable, unless the
+        topic is terminated and read to its end (`is_at_end`, whose errors are raised): open another reader after the
+        last message. An error does not advance the reader.
         """
         if limit < 1:
             raise InvalidInput(f"read limit {limit}: ask for 1 message or more")
@@ -172,12 +174,12 @@ class PulsarPositionReader(OneProcess):
         return [incoming(message, position) for position, message in delivered]
 
     def is_at_end(self) -> bool:
-        """Return True if the topic is terminated and read to its end. False if no message was read from a
-        topic that had entries, even if all of them were deleted.
+        """Return True if the topic is terminated and all its messages were read. False, without a request, if
+        messages have arrived that were not read. If all entries of a terminated topic were deleted, also True for a
+        reader that began without a position and has read nothing.
 
-        False, without a request, if messages have arrived that were not read. Raises DataGone if the topic
-        was deleted, or its last entry was deleted after a part of the entry was read; and DataPlaneUnavailable
-        if the request fails.
+        Raises DataGone if the topic was deleted, or if messages that follow the last one that was read were or may
+        have been deleted; DataPlaneUnavailable; DataPlaneTimeout; and the other errors of `AdminCalls.ask`.
         """
         self._take_in(1)
         if self._arrived:

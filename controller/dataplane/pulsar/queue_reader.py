@@ -113,9 +113,10 @@ class PulsarQueueReader(OneProcess):
     def on_message(self, consumer: pulsar.Consumer, message: pulsar.Message) -> None:
         """Buffer a message, and notify the owner. The library calls this for each arrival, in its own thread.
 
-        A message that is already here (buffered, taken or returned) replaces its earlier copy. A message that
-        this reader has acknowledged, and still remembers (`MOST_REMEMBERED`), is acknowledged again. Arrivals
-        pause at `prefetch_messages` buffered messages.
+        If an earlier copy of the message is here (buffered, returned by `read`, or given back), the message replaces
+        the copy. If this reader has acknowledged the message and still remembers this (`MOST_REMEMBERED`), the
+        message is acknowledged again and not buffered. When `prefetch_messages` messages are buffered, arrivals pause
+        until `read` has taken half of them.
         """
         message_id = message.message_id()
         position = position_of(message_id)
@@ -149,11 +150,13 @@ class PulsarQueueReader(OneProcess):
             log.exception("callback for arrivals failed", backing_topic=self._backing_topic)
 
     def check_connection(self) -> None:
-        """Detect a broken connection, which ends the reader and notifies the owner.
+        """If the connection is broken, end the reader and notify the owner. Does nothing if the reader has no
+        connection.
 
-        If the delay of a returned message is over, buffer the message again if it shares its entry with others;
-        otherwise make the broker deliver it, to any reader. Notify the owner if messages were buffered, or a
-        drain check is due.
+        If the connection is intact, deliver again the messages that were given back and whose delay is over. A
+        message that shares its entry with others is buffered here again. For any other message, the broker is asked
+        to deliver it again, to any reader. Notify the owner if messages were buffered, or if a drain check is due.
+        Errors of the library are ignored.
         """
         opened = self._opened
         if opened is None:
@@ -190,13 +193,14 @@ class PulsarQueueReader(OneProcess):
         return self._interrupted.is_set() or (not (self._arrived or self._held) and self._stall.is_due)
 
     def read(self, limit: int) -> Sequence[LogMessage]:
-        """Return at most `limit` messages, in the order of their arrival; they are this reader's until they
-        are acknowledged or given back. Empty if none have arrived, or if the connection has ended because the
-        topic is drained. Entries of barriers are acknowledged and skipped.
+        """Return at most `limit` messages that have arrived, in the order of their arrival. The messages belong to
+        this reader until they are acknowledged or given back, or the connection ends. Empty if none have arrived, or
+        if the connection has ended because the topic is drained. Entries of barriers are acknowledged and skipped.
 
-        Raises InvalidInput for a limit below 1; Terminal if the next message is encrypted and no key here can
-        decrypt it; LostRace if the connection has ended before the topic is drained (a request checks this, and
-        its error is raised), or if the broker has stopped delivering (`reader_stall`), which ends the reader.
+        Raises InvalidInput for a limit below 1; Terminal if the next message is encrypted and no key here can decrypt
+        it; LostRace if the broker has stopped delivering (`reader_stall`), which ends the reader; and LostRace if the
+        connection has ended and the topic is not drained. A request checks the latter; its errors, such as
+        DataPlaneUnavailable, are raised. After LostRace, open another reader.
         """
         if limit < 1:
             raise InvalidInput(f"read limit {limit}: ask for 1 message or more")
@@ -228,9 +232,8 @@ class PulsarQueueReader(OneProcess):
         ]
 
     def _skip_barriers(self) -> None:
-        """Acknowledge and remove the barriers of gates that come first among the buffered messages.
-
-        A barrier is no message.
+        """While the first buffered message is an entry of a gate's barrier, acknowledge and remove it. A barrier is
+        no message of an application. Does nothing without a connection. Errors of the library are ignored.
         """
         opened = self._opened
         while opened is not None:
@@ -248,13 +251,15 @@ class PulsarQueueReader(OneProcess):
             self._drain.note_acknowledged(1)
 
     def acknowledge(self, positions: Sequence[Position]) -> Sequence[Position]:
-        """Acknowledge the messages at these positions; the broker receives it within 100 ms. A repeated
-        acknowledgement has no effect.
+        """Acknowledge the messages at these positions. The library sends the acknowledgements within 100 ms. A
+        repeated acknowledgement has no effect.
 
-        Return the positions of messages that `read` did not return, that were given back, or that were
-        acknowledged more than `MOST_REMEMBERED` messages ago; empty if there are none. Raises LostRace if the
-        connection has ended before the topic is drained (a request checks this, and its error is raised), or
-        ends during the call, when a part of the messages may be acknowledged.
+        Return those of the positions that were not acknowledged: `read` did not return the message, the message was
+        given back, or the message was acknowledged more than `MOST_REMEMBERED` messages ago. Empty if there are none.
+
+        Raises LostRace if the connection has ended and the topic is not drained (a request checks the latter, and its
+        errors are raised), or if the connection ends during the call; a part of the messages may then be
+        acknowledged.
         """
         self._demand_connected()
         opened, refused, acknowledged = self._opened, [], 0
@@ -283,10 +288,13 @@ class PulsarQueueReader(OneProcess):
         delay_seconds: float = 0.0,
         unseen: bool = False,  # noqa: ARG002 - counted as a delivery in either case
     ) -> None:
-        """Return the messages to the queue, to be delivered again after `delay_seconds`, at least 100 ms: by
-        this reader if the message shares its entry with others, otherwise by any reader. Each counts as a
-        delivery, seen or not. Messages that this reader does not have are ignored. Raises LostRace if the
-        connection has ended before the topic is drained (a request checks this, and its error is raised).
+        """Return the messages at these positions to the queue without acknowledging them. A message is delivered
+        again after `delay_seconds`, at least 100 ms: by this reader if the message shares its entry with others,
+        otherwise by any reader. The delivery counts in the message's number of deliveries, whatever `unseen` says.
+        Messages that this reader does not have are ignored.
+
+        Raises LostRace if the connection has ended and the topic is not drained. A request checks the latter; its
+        errors are raised.
         """
         self._demand_connected()
         self._stall.note_activity()
@@ -302,13 +310,14 @@ class PulsarQueueReader(OneProcess):
         self.check_connection()
 
     def is_drained(self) -> bool:
-        """Return True if the topic is terminated and all its messages are acknowledged, permanently. Waits
-        for acknowledgements in flight. For `ASK_AGAIN_SECONDS` after a False, may return False without a
-        request (`DrainCheck`).
+        """Return True if the topic is terminated, all its messages are acknowledged, and the broker has stored the
+        cursor at the end. Waits for acknowledgements in flight. For `ASK_AGAIN_SECONDS` after a False, may return
+        False without a request (`DrainCheck`).
 
-        At the end, the cursor is moved to its present position, so that the broker stores it; this
-        disconnects all readers. False if the broker could not do that. Raises LostRace if the reader was
-        opened at the end and the cursor was moved back; SegmentNotFound; SubscriptionNotFound.
+        At the end, the cursor is moved to its present position, so that the broker stores it; this disconnects all
+        readers of the subscription. Return False if the broker could not do that; call again. Raises LostRace if the
+        topic was drained when the reader was opened and the cursor was moved back since; SegmentNotFound;
+        SubscriptionNotFound; DataPlaneUnavailable; DataPlaneTimeout; and the other errors of `AdminCalls.ask`.
         """
         deadline = self._cursors.deadline()
         if not self._drain.is_drained(
@@ -325,8 +334,8 @@ class PulsarQueueReader(OneProcess):
         return self._is_end_durable
 
     def close(self) -> None:
-        """Leave the queue. Acknowledgements in flight arrive first; other messages are delivered to other
-        readers.
+        """Leave the queue, and call `on_close`. Acknowledgements in flight arrive at the broker first. Messages that
+        this reader has not acknowledged are delivered to other readers. Raises nothing.
         """
         self._disconnect(waits=True)
         self._on_close(self)
@@ -338,9 +347,10 @@ class PulsarQueueReader(OneProcess):
             self._settled.pop(next(iter(self._settled)))
 
     def _demand_connected(self) -> None:
-        """Raise LostRace if the connection has ended, unless this reader has no messages and the topic is
-        drained: then the library has closed the connection. Makes a request, whose error is raised, only if
-        the connection has ended and this reader has no messages.
+        """Raise LostRace if the connection has ended, unless this reader has no messages and the topic is drained. In
+        the latter case the library has closed the connection because no message can follow. A request is made only if
+        the connection has ended and this reader has no messages; its errors are raised, except that a missing topic
+        or subscription gives LostRace.
         """
         self.check_connection()
         if not self._interrupted.is_set() or self._has_finished():
@@ -348,9 +358,9 @@ class PulsarQueueReader(OneProcess):
         raise self._lost()
 
     def _has_finished(self) -> bool:
-        """Return True if the connection ended because the topic is drained: this reader has no messages, and
-        the broker reports that the topic is terminated and all are acknowledged. False also for a missing topic
-        or subscription. Raises other errors of the request, which is sent only if this reader has no messages.
+        """Return True if this reader has no messages, and the broker reports that the topic is terminated and all its
+        messages are acknowledged. False, without a request, if this reader has messages. False also for a missing
+        topic or subscription. Raises the other errors of `Cursors.is_drained`.
         """
         if self._held or self._arrived or self._waiting:
             return False

@@ -111,12 +111,13 @@ class PulsarReader(OneProcess):
         self._intake.begin()
 
     def _take_in(self, limit: int) -> None:
-        """Take messages that have arrived, until the buffer has `limit` messages, or `prefetch_messages` if
-        that is more. Do nothing before `attach`, or after an entry that cannot be decrypted.
+        """Take messages that have arrived from the library, until the buffer has `limit` messages, or
+        `prefetch_messages` if that is more. Does nothing before `attach`, or after an entry that cannot be decrypted.
+        Does not wait.
 
-        Barriers are acknowledged and skipped. An entry that cannot be decrypted ends the taking, and is
-        stored as the error of a later `read`; a message that is out of place and cannot be inserted
-        (`_put_in_place`) ends the reading.
+        Barriers are acknowledged and skipped. An entry that cannot be decrypted ends the taking; a later `read`
+        raises the error. A message that arrives behind later messages is inserted at its place (`_put_in_place`). If
+        the message cannot be inserted, the reading ends (`interrupt`).
         """
         if self._intake is None or self._unreadable is not None:
             return
@@ -179,9 +180,9 @@ class PulsarReader(OneProcess):
             self.notify_owner()
 
     def interrupt(self) -> None:
-        """End this reading: close the connection in a background thread, which keeps the library from
-        reconnecting, and notify the owner, whose next `read` or `is_drained` raises the reason unless the
-        topic is drained. Does nothing if the reading has ended.
+        """End this reading: close the connection in a background thread, so that the library does not reconnect, and
+        notify the owner. The owner's next `read` or `is_drained` raises the reason, unless the topic is drained.
+        Unacknowledged messages are delivered to the next reader. Does nothing if the reading has ended.
         """
         if not self._interrupted.is_set():
             self._interrupted.set()
@@ -202,13 +203,14 @@ class PulsarReader(OneProcess):
         return is_idle and self._stall.is_due
 
     def read(self, limit: int) -> Sequence[LogMessage]:
-        """Return the next messages in order, at most `limit`. Empty if none have arrived, if the reading
-        ended during the call, or if the connection has ended because the topic is drained.
+        """Return the next messages in order, at most `limit`, without waiting for arrivals. Empty if none have
+        arrived, if the reading ended during the call, or if the connection has ended because the topic is drained.
 
-        Raises InvalidInput for a limit below 1; the reason why the reading has ended (LostRace, FencedOut or
-        NotFound), which a request determines unless it is known, or the error of that request; Terminal if
-        the next message is encrypted and no key here can decrypt it; LostRace if the broker has stopped
-        delivering (`reader_stall`), which ends the reading.
+        Raises InvalidInput for a limit below 1; Terminal if the next message is encrypted and no key here can decrypt
+        it; and LostRace if the broker has stopped delivering (`reader_stall`), which ends the reading.
+
+        If the reading has ended, raises the reason: LostRace, FencedOut, SegmentNotFound or SubscriptionNotFound.
+        Requests determine a reason that is not known yet; their errors, such as DataPlaneUnavailable, are raised.
         """
         if limit < 1:
             raise InvalidInput(f"read limit {limit}: ask for 1 message or more")
@@ -227,8 +229,8 @@ class PulsarReader(OneProcess):
         return Messages(delivered)
 
     def _end_stalled(self) -> CleaveError:
-        """End this reading, to which the broker has stopped delivering, and return the error, LostRace, which
-        later calls raise too. Another reader gets new permits.
+        """End this reading, to which the broker has stopped delivering, notify the owner, and return the error: a
+        LostRace, which later calls of `read` raise too. Another reader gets new permits from the broker.
         """
         part = "" if self.bucket is None else f" of bucket {self.bucket}"
         self._lost = LostRace(
@@ -240,13 +242,13 @@ class PulsarReader(OneProcess):
         return self._lost
 
     def acknowledge(self, position: Position) -> None:
-        """Acknowledge all messages up to and including `position`. The broker receives it within 100 ms. Does
-        nothing, even after the reading has ended, if they were acknowledged by this reader before. Raises
-        InvalidInput for a position behind the last message read. If the reading has ended, raises the reason
-        if it is known, otherwise LostRace. An error of the library ends the reading and is raised as Cleave's.
+        """Acknowledge all messages up to and including `position`. The library sends the acknowledgement within 100
+        ms. If this reader has acknowledged these messages before, nothing is done, even after the reading has ended.
 
-        The method makes no call to find out why the reading ended; `read` does. If the reading ends during the
-        call, the method may return although the messages will be delivered again.
+        Raises InvalidInput for a position behind the last message that `read` returned. If the reading has ended,
+        raises the reason if it is known, otherwise LostRace; no request is made to find the reason, as `read` does.
+        An error of the library ends the reading and is raised as Cleave's. If the reading ends during the call, the
+        method may return although the messages will be delivered again.
         """
         if position > self._read and position > self._acknowledged:
             raise InvalidInput(
@@ -275,15 +277,17 @@ class PulsarReader(OneProcess):
         consumer.acknowledge_cumulative(settled[-1].last_id)
 
     def is_drained(self) -> bool:
-        """Return True if the topic is terminated and acknowledged to its end, permanently. Waits for
-        acknowledgements in flight. For `ASK_AGAIN_SECONDS` after a False, may return False without a request
-        (`DrainCheck`).
+        """Return True if the topic is terminated, all its messages are acknowledged, and the broker has stored the
+        cursor at the end. Waits for acknowledgements in flight. For `ASK_AGAIN_SECONDS` after a False, may return
+        False without a request (`DrainCheck`).
 
-        At the end, the cursor is moved to its present position, so that the broker stores it; this
-        disconnects all readers of the subscription. The cursor of a topic without entries is not moved.
-        Raises the errors of `read` if the reading has ended otherwise, or if the topic was drained when the
-        reader was opened and the cursor was moved back since. Raises DataPlaneUnavailable if the broker does
-        not store the cursor.
+        At the end, the cursor is moved to its present position, so that the broker stores it; this disconnects all
+        readers of the subscription. The cursor of a topic without entries is not moved. Raises DataPlaneUnavailable
+        if the broker does not store the cursor.
+
+        Raises the errors of `read` if the reading has ended for another reason than the end of the topic, or if the
+        topic was drained when the reader was opened and the cursor was moved back since; SegmentNotFound;
+        SubscriptionNotFound; DataPlaneTimeout; and the other errors of `AdminCalls.ask`.
         """
         self._demand_held()
         deadline = self._cursors.deadline()
@@ -299,13 +303,13 @@ class PulsarReader(OneProcess):
         return True
 
     def _make_end_durable(self, deadline: Deadline) -> None:
-        """Make the broker write the present position of the cursor to disk, so that it survives a crash
-        (`Cursors.make_durable`).
+        """Make the broker write the present position of the cursor to disk, so that the position survives a crash
+        (`Cursors.make_durable`). Does nothing if this reader has done that.
 
-        Call it only when the topic is read to its end: all readers of the subscription may be disconnected,
-        and unacknowledged messages are then delivered again. Does nothing if that was done. A reader of a
-        bucket retries DataPlaneUnavailable until the deadline; then, and for other readers at once, the error
-        is raised.
+        Call this only when the topic is read to its end: all readers of the subscription may be disconnected, and
+        unacknowledged messages are then delivered again. A reader of a bucket retries after DataPlaneUnavailable,
+        because another reader of the subscription may be doing the same, and raises the error at the deadline. Any
+        other reader raises DataPlaneUnavailable at once. Raises also the other errors of `Cursors.make_durable`.
         """
         pause = threading.Event()
         while not self._is_end_durable:
@@ -318,24 +322,26 @@ class PulsarReader(OneProcess):
                 pause.wait(random.uniform(_POLL_SECONDS, 5 * _POLL_SECONDS))  # noqa: S311 - no secret
 
     def evict(self, error: CleaveError) -> None:
-        """Release the cursor at once, for another reader of this process, and notify the owner. Later calls of
-        `read` and `is_drained`, and of `acknowledge` for messages that are not acknowledged, raise `error`, or
-        the known error for which the reading ended before.
+        """Release the cursor at once, for another reader of this process, and notify the owner. Later calls of `read`
+        and `is_drained` raise `error`, as does `acknowledge` for messages that are not acknowledged. If the reading
+        had ended before and its reason is known, they raise that reason instead.
         """
         self._lost = self._lost or error
         self._disconnect()
         self.notify_owner()
 
     def close(self) -> None:
-        """Release the cursor, and call `on_close`. Acknowledgements in flight arrive before the next reader is
-        admitted.
+        """Release the cursor, and call `on_close`. Acknowledgements in flight arrive at the broker before the next
+        reader is admitted. Unacknowledged messages are delivered to the next reader. Raises nothing, and may be
+        repeated.
         """
         self._disconnect()
         self._on_close(self)
 
     def _disconnect(self) -> None:
-        """End the reading and close the consumer in this thread, so that acknowledgements in flight arrive;
-        close the rest in a background thread. Idempotent.
+        """End the reading: close the consumer in this thread, so that acknowledgements in flight arrive, and close
+        the rest of the connection in a background thread. The owner is not notified. Errors of the library are
+        ignored. Does nothing more if the connection is closed already.
         """
         self._interrupted.set()
         opened = self._take_opened()
@@ -354,9 +360,9 @@ class PulsarReader(OneProcess):
         return opened
 
     def _demand_held(self) -> None:
-        """Raise the error that says why this reading ended. Return if the reading continues, or has reached
-        the end of a terminated topic, of which every message is acknowledged. Makes requests, whose errors
-        are raised, only if the reading has ended.
+        """Raise the error that says why this reading ended. Return if the reading continues, or if it ended because
+        the topic is terminated and all its messages are acknowledged. Makes requests only if the reading has ended
+        and the reason is not known; their errors are raised, such as DataPlaneUnavailable.
         """
         self.check_connection()
         if not self._interrupted.is_set() or (self._is_finished and self._lost is None):
@@ -367,18 +373,20 @@ class PulsarReader(OneProcess):
             raise lost
 
     def _has_finished(self) -> bool:
-        """Return True if the connection broke because no message can follow: this reader has no messages, and
-        the broker reports that the topic is terminated and all are acknowledged. Raises the errors of the
-        request, which is sent only if this reader has no messages.
+        """Return True if this reader has no messages, and the broker reports that the topic is terminated and all its
+        messages are acknowledged. The connection then broke because no message can follow. False, without a request,
+        if this reader has buffered or unacknowledged messages. Raises the errors of `Cursors.is_drained`.
         """
         if self._arrived or self._unacknowledged:
             return False
         return self._cursors.is_drained(self._backing_topic, self._subscription, self._cursors.deadline())
 
     def _why_lost(self) -> CleaveError:
-        """Return the error that names the present owner of the cursor, or the reason why the cursor is gone.
-        The error is kept, because it cannot change for this reading. If neither is known, return LostRace for
-        a lost connection, which is not kept. Raises the errors of the request, except NotFound.
+        """Return, without raising it, the error that says why this reading ended. If the reason is not known, the
+        consumers of the subscription are requested. An error that names the present owner of the cursor, or says that
+        the topic or the subscription is missing, is kept, because the reason cannot change for this reading. If no
+        reason is found, return a LostRace for a lost connection, which is not kept. Raises the errors of the request,
+        except NotFound.
         """
         if self._lost is None:
             self._lost = self._read_loss_reason()
@@ -393,10 +401,11 @@ class PulsarReader(OneProcess):
         )
 
     def _read_loss_reason(self) -> CleaveError | None:
-        """Request the consumers of the subscription, and return the error that says why this reader lost its
-        part: FencedOut if the consumer that is in the way has this reader's owner name, LostRace for another
-        consumer, NotFound for a missing topic or subscription. None if no consumer is in the way, or the
-        broker still shows this reader. Raises other errors of the request.
+        """Request the consumers of the subscription, and return, without raising it, the error that says why this
+        reader lost its part: FencedOut if the consumer that has the part has this reader's owner name; LostRace for
+        another consumer; SegmentNotFound or SubscriptionNotFound for a missing topic or subscription. Return None if
+        no consumer has the part, or if the broker still shows this reader. Raises the other errors of
+        `Cursors.attachments`.
         """
         try:
             attached = self._cursors.attachments(

@@ -46,8 +46,9 @@ class StallWatch:
         return time.monotonic() >= self._check_at
 
     def is_stalled(self, looks_stalled: Callable[[], bool]) -> bool:
-        """Return True if this check and the previous one found the reader stalled, with no activity in between.
-        False if no check is due. `looks_stalled` performs a check, and is called only when a check is due.
+        """If a check is due, call `looks_stalled`, which performs the check, and return True if this check and the
+        previous one both found the reader stalled, without activity in between. False otherwise, and without a check
+        if none is due. A check that finds the reader stalled is soon repeated. Raises the errors of `looks_stalled`.
         """
         if not self.is_due:
             return False
@@ -75,10 +76,12 @@ class SubscriptionStall:
         return self._watch.is_due
 
     def is_stalled(self, held_back: int = 0) -> bool:
-        """Return True if two consecutive checks, without activity in between, show that the reader is stalled;
-        count and log the stall then. Call this for a reader that has no unacknowledged messages except
-        `held_back` ones, which it does not deliver. Requests the statistics only when a check is due; a request
-        that fails counts as not stalled.
+        """Return True if two consecutive checks of the broker's statistics, without activity in between, show that
+        the broker has stopped delivering to the reader; the stall is then counted and logged. The statistics are
+        requested only when a check is due. A request that fails counts as not stalled; nothing is raised.
+
+        Call this only for a reader whose unacknowledged messages are at most the `held_back` messages that it
+        received and does not deliver.
         """
         if not self._watch.is_stalled(lambda: self._is_suspected(held_back)):
             return False
@@ -105,12 +108,12 @@ def report_stall(backing_topic: str, **more: str) -> None:
 
 
 def looks_stalled(attached: Attachments, mark: str, held_back: int) -> bool:
-    """Return True if the reader with this mark, which has no messages except `held_back` ones, is stalled.
+    """Return True if the statistics `attached` show that the broker has stopped delivering to the reader with this
+    mark. The reader has no unacknowledged messages except `held_back` ones. Always False without a backlog.
 
-    The reader is stalled if there is a backlog and the statistics do not show the reader, count messages as
-    delivered to the reader that it does not have, or allow no further delivery to the reader. The reader is
-    also stalled if there is a backlog, every slot has a consumer, and no consumer has unacknowledged
-    messages.
+    With a backlog, the reader is stalled if the statistics do not show the reader, count more than `held_back`
+    messages as delivered to the reader, or allow no further delivery to the reader. The reader is also stalled if
+    every slot has a consumer, and no consumer has unacknowledged messages.
     """
     if not attached.backlog:
         return False

@@ -108,8 +108,8 @@ def _keeps_inactive(namespace: Namespace) -> bool:
 
 
 def _keeps_subscriptions(namespace: Namespace) -> bool:
-    """Return True if unused subscriptions do not expire (0 minutes or fewer): by the namespace's own policy, if
-    it has one, otherwise by the brokers' configuration. True if neither gives a time.
+    """Return True if unused subscriptions do not expire: the time until the expiration is 0 minutes or less. The
+    namespace's own policy decides; without a policy, the brokers' configuration. True if neither gives a time.
     """
     minutes = namespace.policies.get("subscription_expiration_time_minutes")
     if minutes is None:
@@ -118,8 +118,8 @@ def _keeps_subscriptions(namespace: Namespace) -> bool:
 
 
 def _deduplicates(namespace: Namespace) -> bool:
-    """Return True if brokers store a repeated message once: by the namespace's own policy, otherwise by the
-    brokers' configuration.
+    """Return True if brokers store a repeated message once. The namespace's own policy decides; without a policy, the
+    brokers' configuration. False if neither says so.
     """
     own = namespace.policies.get("deduplicationEnabled")
     return (
@@ -128,8 +128,9 @@ def _deduplicates(namespace: Namespace) -> bool:
 
 
 def _retains(namespace: Namespace) -> bool:
-    """Return True if acknowledged messages are kept for any time: by the namespace's own policy, otherwise by
-    the brokers' configuration.
+    """Return True if acknowledged messages are kept for a time other than 0 minutes; a negative number means without
+    a limit. The namespace's own policy decides; without a policy, the brokers' configuration. False if neither gives
+    a time.
     """
     own = namespace.policies.get("retention_policies")
     minutes = (
@@ -160,8 +161,8 @@ def _evicts_nothing(namespace: Namespace) -> bool:
 
 
 def _expires_nothing(namespace: Namespace) -> bool:
-    """Return True if unread messages have no time to live: by the namespace's own policy, otherwise by the
-    brokers' configuration.
+    """Return True if unread messages never expire: their time to live is 0 seconds or less. The namespace's own
+    policy decides; without a policy, the brokers' configuration. True if neither gives a time.
     """
     own = namespace.policies.get("message_ttl_in_seconds")
     return int(own if own is not None else namespace.of_broker("ttlDurationDefaultInSeconds", "0")) <= 0
@@ -338,10 +339,12 @@ DEMANDS: tuple[Demand, ...] = (
 
 
 def demand_gates(access: PulsarAccess, admin: AdminCalls, namespace: str) -> None:
-    """Raise Unsupported if `access` has no binary address, or if topics of the namespace (`tenant/name`) cannot
-    have gates; the message names the first unmet demand of `GATE_DEMANDS`.
+    """Return if topics of the namespace (`tenant/name`) can have gates. Changes nothing. Raises Unsupported if
+    `access` has no binary address, and for the first demand of `GATE_DEMANDS` that is not met, which the message
+    names.
 
-    Raises InvalidInput for an invalid name, and NotFound if the namespace does not exist.
+    Raises InvalidInput for an invalid name; NotFound if the namespace does not exist; DataPlaneTimeout at the
+    deadline; and the other errors of `AdminCalls.ask`.
     """
     if access.service_url is None:
         raise Unsupported(
@@ -364,11 +367,12 @@ class Namespaces:
 
     def check(self, namespace: str, *, fix: bool = False) -> tuple[Unmet, ...]:
         """Return the demands of `DEMANDS` that the namespace (`tenant/name`) does not meet when the call begins, in
-        the order of the table; empty if all are met. With `fix`, change the settings that Cleave may change, and
-        mark their demands with `set_now`; after an error, some may be changed.
+        the order of the table. Empty if all demands are met. With `fix`, also change each setting that Cleave may
+        change to what the demand requires, and return these demands with `set_now` True. Without `fix`, nothing is
+        changed.
 
-        Raises InvalidInput for an invalid name, NotFound for a namespace that does not exist, and the errors
-        to which the broker's refusals are mapped.
+        Raises InvalidInput for an invalid name; NotFound for a namespace that does not exist; DataPlaneTimeout at the
+        deadline; and the other errors of `AdminCalls.ask`. After an error, some settings may be changed.
         """
         deadline, path = self._admin.deadline(), namespace_path(namespace)
         settings = _read(self._admin, path, deadline, encrypts=self._encrypts)
@@ -386,8 +390,9 @@ class Namespaces:
         return str(self._admin.ask(VERSION, self._admin.deadline()).document)
 
     def _set(self, path: str, unmet: Unmet, deadline: Deadline) -> Unmet:
-        """Set the namespace's setting to the value of the demand, and return a copy of `unmet` with
-        `set_now`. Change nothing, and return `unmet` itself, if only a person may correct the setting.
+        """Change the setting of the namespace at `path` (`tenant/name`) to the value that the demand requires, and
+        return a copy of `unmet` whose `set_now` is True. If only a person may correct the setting, change nothing and
+        return `unmet` itself. Raises DataPlaneTimeout at the deadline, and the other errors of `AdminCalls.ask`.
         """
         demand = unmet.demand
         if demand.path is None:
@@ -398,8 +403,9 @@ class Namespaces:
 
 
 def _read(admin: AdminCalls, path: str, deadline: Deadline, *, encrypts: bool) -> Namespace:
-    """Return the policies of the namespace at `path` (`tenant/name`) and the brokers' settings, with `encrypts`
-    as given. Raises NotFound for a missing namespace.
+    """Return the policies of the namespace at `path` (`tenant/name`) and the brokers' settings as a `Namespace` with
+    the given `encrypts`. Raises NotFound for a missing namespace; a Terminal error if the token may not read the
+    policies; DataPlaneTimeout at the deadline; and the other errors of `AdminCalls.ask`.
     """
     policies = admin.ask(
         Ask("GET", f"namespaces/{path}", f"read the settings of namespace {path}"), deadline
@@ -408,9 +414,10 @@ def _read(admin: AdminCalls, path: str, deadline: Deadline, *, encrypts: bool) -
 
 
 def _read_brokers(admin: AdminCalls, path: str, deadline: Deadline) -> Namespace:
-    """Return the brokers' settings as a `Namespace` whose `policies` are empty, because they need more rights, and
-    whose `encrypts` is False. `broker` and `version` are empty if the token may not read them. `path` is
-    `tenant/name`. Raises NotFound for a missing namespace.
+    """Return the brokers' settings as a `Namespace`. Its `policies` are empty, because reading them needs more
+    rights, and its `encrypts` is False. `broker` and `version` are empty if the token may not read them. `path` is
+    `tenant/name`. Raises NotFound for a missing namespace; DataPlaneTimeout at the deadline; and the other errors of
+    `AdminCalls.ask`.
     """
     runtime = admin.ask(
         Ask(
@@ -428,11 +435,12 @@ def _read_brokers(admin: AdminCalls, path: str, deadline: Deadline) -> Namespace
 
 
 def _policy_status(admin: AdminCalls, path: str, deadline: Deadline) -> int:
-    """Return the status of the answer to a request for the policy of a topic that does not exist: 404 if the
-    brokers have policies of topics, 405 if they have no such call, 401 or 403 without the right. Raises
-    NotFound for a missing namespace.
+    """Request the policy of a topic that does not exist, and return the status of the answer: 404 if the brokers have
+    policies of topics; 405 if they have no such call; 401 or 403 if the token lacks the right. The broker checks the
+    right first, and the same right is needed to set a policy. `path` is `tenant/name`.
 
-    Setting a policy needs the same rights as reading the policy, and the broker checks the rights first.
+    Raises NotFound for a missing namespace; DataPlaneTimeout at the deadline; and the other errors of
+    `AdminCalls.ask`.
     """
     purpose = f"read a topic's policy in namespace {path}"
     question = f"persistent/{path}/cleave.no-topic/cleave/dispatchRate"

@@ -20,13 +20,16 @@ from controller.domain.pulsar_names import namespace_of
 
 
 def create(admin: AdminCalls, successors: Sequence[Successor]) -> dict[str, CreatedLog]:
-    """Create the topics with their own subscriptions and those of their predecessors, without those in
-    `excepted`, and return the state, these subscriptions (sorted) and the origin of each after the call, by
-    name. Missing subscriptions are added to existing topics; further subscriptions of an existing topic are not
-    returned. A missing predecessor has no subscriptions.
+    """Create the topics with their own subscriptions and those of their predecessors, without those in `excepted`, at
+    the earliest position. An existing topic keeps its origin and its positions, and gets the subscriptions that it
+    lacks. A missing predecessor contributes no subscription.
 
-    The predecessors' subscriptions are read while the topics are created. Raises the first error; the work
-    done before remains.
+    Return, by name, the state, the subscriptions that the topic was to have (sorted) and the origin of each topic
+    after the call. A topic that the call created counts as OPEN. Further subscriptions of an existing topic are not
+    returned.
+
+    Raises NotFound for a missing namespace; DataPlaneTimeout at the deadline; and the other errors of
+    `AdminCalls.demand_all`. The work done before an error remains, and a repeated call does the rest.
     """
     deadline = admin.deadline()
     creation_requests = [
@@ -83,10 +86,12 @@ def _subscriptions_for(
 
 
 def terminate(admin: AdminCalls, backing_topics: Sequence[str]) -> dict[str, str]:
-    """Terminate the topics, in parallel, and return the last position of each that exists, by name, as
-    `ledger:entry` (the entry is -1 in an empty topic). A missing topic is absent; a terminated one is success.
+    """Make the topics refuse appends permanently, in parallel, and return the position of the last entry of each, by
+    name, as `ledger:entry` (the entry is -1 in an empty topic). A missing topic is absent from the result. For a
+    topic that is already terminated, the result is the same.
 
-    Raises the first error other than SegmentNotFound; the other topics may then be terminated.
+    Raises the first error of `AdminCalls.ask` that is not SegmentNotFound, such as DataPlaneTimeout, and
+    DataPlaneUnavailable for an incomplete response. Other topics may then be terminated.
     """
     closing = [topic_requests.terminate(name) for name in backing_topics]
     answers = admin.ask_all(closing, admin.deadline())
@@ -101,8 +106,9 @@ def terminate(admin: AdminCalls, backing_topics: Sequence[str]) -> dict[str, str
 
 
 def subscriptions(admin: AdminCalls, backing_topics: Sequence[str]) -> dict[str, list[str]]:
-    """Return the durable subscriptions of each topic, sorted, by the topic's name. A topic that is missing or
-    has none is absent.
+    """Return the names of the durable subscriptions of each topic, sorted, by the topic's name, without the broker's
+    own. A topic that is missing or has no such subscription is absent. Raises DataPlaneUnavailable for an incomplete
+    response; DataPlaneTimeout at the deadline; and the other errors of `AdminCalls.demand_all`.
     """
     listing = [topic_requests.stats(name, f"list subscriptions of {name}") for name in backing_topics]
     answers = admin.demand_all(listing, admin.deadline())
@@ -115,8 +121,9 @@ def subscriptions(admin: AdminCalls, backing_topics: Sequence[str]) -> dict[str,
 
 def segments(admin: AdminCalls, topics: Sequence[str]) -> dict[str, list[str]]:
     """Return the names of all logs of each topic's segments, sorted, by topic; an empty list for a topic without
-    logs. Each namespace is listed once, however many of its topics are requested. A missing namespace has no
-    logs. Raises InvalidInput for an invalid topic, and DataPlaneUnavailable for a response that is not a list.
+    logs, and for a topic whose namespace is missing. Each namespace is listed once, however many of its topics are
+    requested. Raises InvalidInput for an invalid topic; DataPlaneUnavailable for a response that is not a list;
+    DataPlaneTimeout at the deadline; and the other errors of `AdminCalls.demand_all`.
     """
     namespaces = {topic: namespace_path(namespace_of(segment_topic(topic, ""))) for topic in topics}
     listing = {
@@ -144,11 +151,11 @@ def _names(ask: Ask, answer: Answer) -> list[str]:
 
 
 def describe(admin: AdminCalls, backing_topics: Sequence[str]) -> dict[str, LogReport]:
-    """Return a report on each topic, by name, MISSING topics included. Topics whose responses are missing or
-    incomplete are absent. The barrier of a gate does not count as a message.
+    """Return a report on each topic, by name; `MISSING_LOG` for a missing topic. A topic is absent if a request about
+    the topic failed or a response is incomplete; such errors, DataPlaneTimeout included, are not raised. Backlogs are
+    in entries. The barrier of a gate does not count as a message.
 
-    Sends three requests per topic at the same time, and further ones for a topic that may contain only
-    barriers.
+    Sends three requests per topic, in parallel, and further ones for a topic that may contain only a barrier.
     """
     deadline = admin.deadline()
     requests = [
@@ -176,9 +183,9 @@ def describe(admin: AdminCalls, backing_topics: Sequence[str]) -> dict[str, LogR
 def _without_barriers(
     admin: AdminCalls, name: str, state: Answer | CleaveError, report: LogReport, deadline: Deadline
 ) -> LogReport | None:
-    """Return the report, with `has_carried_messages` False if the topic contains only the barrier of a gate,
-    otherwise True. `state` is the response with the topic's internal statistics. None if a request for an entry
-    failed.
+    """Return the report on the topic `name` with a corrected `has_carried_messages`: False if the topic contains only
+    the barrier of a gate, otherwise True. `state` is the response with the topic's internal statistics. Reads entries
+    of the topic if there are at most `MOST_ENTRIES`. None if a request for an entry failed.
     """
     if not isinstance(state, Answer) or state.document["numberOfEntries"] > MOST_ENTRIES:
         return report

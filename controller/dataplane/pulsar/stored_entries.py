@@ -70,8 +70,9 @@ def parts_of(
     admin: AdminCalls, backing_topic: str, places: Sequence[tuple[int, int]], deadline: Deadline
 ) -> dict[tuple[int, int], StoredPart | None]:
     """Return the content of the entry at each place (ledger, entry), by place, with one request per entry, in
-    parallel. None for a deleted entry, and for each entry of a missing topic. Raises DataPlaneUnavailable for a
-    response that does not say which messages an entry contains, and the errors of `AdminCalls.demand_all`.
+    parallel. The value is None for a deleted entry, and for each entry of a missing topic. Raises
+    DataPlaneUnavailable for a response that does not say which messages an entry contains; DataPlaneTimeout at the
+    deadline; and the other errors of `AdminCalls.demand_all`.
     """
     answers = admin.demand_all([entry_ask(backing_topic, place) for place in places], deadline)
     return {
@@ -94,12 +95,11 @@ def _part(answer: Answer, backing_topic: str, place: tuple[int, int]) -> StoredP
 
 
 def is_final(internal: Mapping[str, Any]) -> bool:
-    """Return True if the topic is terminated and its last entry will stay the last: the newest ledger is
-    closed with that entry.
+    """Return True if the topic is terminated and its last entry will stay the last, because the newest ledger is
+    closed with that entry. `internal` contains the topic's internal statistics with the metadata of ledgers; without
+    the metadata the result is False.
 
     A broker terminates a topic before it closes the ledger, and may store an entry in flight in between.
-    `internal` are the topic's internal statistics with the metadata of ledgers; without the metadata the
-    result is False.
     """
     last_ledger, last_entry = place_told(internal["lastConfirmedEntry"])
     newest = max(internal["ledgers"], key=lambda ledger: int(ledger["ledgerId"]), default={"ledgerId": -1})
@@ -109,8 +109,9 @@ def is_final(internal: Mapping[str, Any]) -> bool:
 
 
 def messages_in(admin: AdminCalls, backing_topic: str, place: tuple[int, int], deadline: Deadline) -> int:
-    """Return the number of messages in the entry at (ledger, entry); 1 for a message outside a batch. Raises
-    DataGone if the entry or the topic was deleted.
+    """Return the number of messages in the entry at the place (ledger, entry); 1 for a message outside a batch.
+    Raises DataGone if the entry or the topic was deleted; DataPlaneTimeout at the deadline; and the other errors of
+    `AdminCalls.ask`.
     """
     answer = admin.ask(entry_ask(backing_topic, place), deadline)
     if answer.status in _TRIMMED:
@@ -129,13 +130,13 @@ def count_unread(
     internal: Mapping[str, Any],
     deadline: Deadline,
 ) -> int:
-    """Return the approximate number of messages in the `entries` entries that a subscription has not
-    acknowledged; 0 for 0. `internal` are the topic's internal statistics, and `cursor` the subscription's part
-    of them. A batch counts whole.
+    """Return the approximate number of messages in the entries that a subscription has not acknowledged. `entries` is
+    the number of these entries; for 0 the result is 0. `internal` contains the topic's internal statistics, and
+    `cursor` the subscription's part of them. A batch counts whole.
 
-    Messages are counted in the first `MOST_COUNTED` entries, or in fewer if that takes more than half of the
-    remaining time; their mean stands for the other entries, and for entries that were deleted or could not be
-    read. If no entry can be read, each counts as one message.
+    Messages are counted in the first `MOST_COUNTED` of these entries, or in fewer if that takes more than half of the
+    remaining time. The mean of the counted entries stands for the other entries, and for entries that were deleted or
+    could not be read. If no entry can be read, each counts as one message. Failed requests are not raised.
     """
     places, counts = _unacknowledged(internal, cursor), list[int]()
     limit, reserved_seconds = min(entries, MOST_COUNTED), deadline.left_seconds / 2
@@ -162,11 +163,12 @@ def entry_ask(backing_topic: str, place: tuple[int, int]) -> Ask:
 
 
 def _unacknowledged(internal: Mapping[str, Any], cursor: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
-    """Yield (ledger, entry) of each entry up to the topic's last that is not acknowledged, in ascending order.
-    `internal` are the topic's internal statistics, and `cursor` the subscription's part of them.
+    """Yield the place (ledger, entry) of each entry that the subscription has not acknowledged, up to the topic's
+    last entry, in ascending order. `internal` contains the topic's internal statistics, and `cursor` the
+    subscription's part of them. Entries that were deleted may be among the places.
 
-    The subscription has acknowledged everything up to `markDeletePosition`. After that position, the broker
-    lists acknowledged ranges that exclude their first place: `[(7:3..7:5],(9:0..9:1]]`.
+    The subscription has acknowledged all entries up to `markDeletePosition`. For later entries, the broker lists
+    acknowledged ranges that exclude their first place: `[(7:3..7:5],(9:0..9:1]]`.
     """
     start = place_told(cursor["markDeletePosition"])
     matches = _ACKNOWLEDGED_RANGE.findall(str(cursor.get("individuallyDeletedMessages", "")))
@@ -187,13 +189,13 @@ def place_told(text: object) -> tuple[int, int]:
 def place_before_instant(
     admin: AdminCalls, backing_topic: str, instant_ms: int, internal: Mapping[str, Any], deadline: Deadline
 ) -> tuple[int, int]:
-    """Return (ledger, entry) before the first entry published at the instant (milliseconds since the Unix epoch)
-    or later, or of the last entry if there is no such entry; (ledger, -1) before a ledger's first entry, and
-    for a topic without entries. `internal` are the topic's internal statistics.
+    """Return the place (ledger, entry) before the first entry that was published at the instant (milliseconds since
+    the Unix epoch) or later. If no entry is that late, return the place of the last entry. The entry is -1 before the
+    first entry of a ledger, and for a topic without entries. `internal` contains the topic's internal statistics.
 
-    Publication times are taken to rise with the entries. Entries that retention removed count as published
-    before. Makes one request for each halving of the entries. Raises DataPlaneUnavailable if a response has no
-    publication time.
+    Publication times are assumed to rise with the entries. Deleted entries count as published before the instant. The
+    search sends one request for each halving of the entries. Raises DataPlaneUnavailable if a response has no
+    publication time; DataPlaneTimeout at the deadline; and the other errors of `AdminCalls.ask`.
     """
     entries = _entries(internal)
     ledgers = sorted(entries)
@@ -210,9 +212,9 @@ def place_before_instant(
 
 
 def _place_of(index: int, ledgers: Sequence[int], entries: Mapping[int, int]) -> tuple[int, int]:
-    """Return the place of the entry with this index among the entries of all `ledgers`, counted from 0;
-    behind the last one, the place that would follow it. `ledgers` are the ledgers' ids in ascending order, at
-    least one, and `entries` the number of entries of each ledger.
+    """Return the place of the entry with this index among the entries of all `ledgers`, counted from 0. If the index
+    is the number of all entries, return the place that would follow the last entry. `ledgers` are the ledgers' ids in
+    ascending order, at least one, and `entries` contains the number of entries of each ledger.
     """
     for ledger in ledgers[:-1]:
         if index < entries[ledger]:
@@ -224,9 +226,9 @@ def _place_of(index: int, ledgers: Sequence[int], entries: Mapping[int, int]) ->
 def _published_ms(
     admin: AdminCalls, backing_topic: str, place: tuple[int, int], deadline: Deadline
 ) -> int | None:
-    """Return the entry's publication time by its producer's clock, in milliseconds since the Unix epoch.
-
-    None if the entry was deleted. Raises DataPlaneUnavailable if the response has no time.
+    """Return the time at which the entry at the place was published, by its producer's clock, in milliseconds since
+    the Unix epoch. None if the entry or the topic was deleted. Raises DataPlaneUnavailable if the response has no
+    time; DataPlaneTimeout at the deadline; and the other errors of `AdminCalls.ask`.
     """
     answer = admin.ask(entry_ask(backing_topic, place), deadline)
     if answer.status in _TRIMMED:
@@ -258,8 +260,9 @@ def places_forwards(internal: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
 
 
 def places_backwards(internal: Mapping[str, Any], behind: tuple[int, int]) -> Iterator[tuple[int, int]]:
-    """Yield the places (ledger, entry) of entries, from the topic's last one back to the first after the place
-    `behind`. `internal` are the topic's internal statistics. An entry of the last ledger may be deleted.
+    """Yield the places (ledger, entry) of the topic's entries in descending order, from the topic's last entry to the
+    first entry after the place `behind`. `internal` contains the topic's internal statistics. Nothing is yielded for
+    a topic without entries. Entries of the last ledger are yielded even if they were deleted.
     """
     entries = _entries(internal)
     for ledger in sorted(entries, reverse=True):

@@ -55,9 +55,10 @@ def properties(backing_topic: str) -> Ask:
 
 
 def origin(ask: Ask, answer: Answer) -> LogOrigin | None:
-    """Return the origin in the topic's properties, read from `answer`, the response to `properties`. None if
-    there is no readable origin, the response is GONE (no such topic), or its body is empty. Raises
-    DataPlaneUnavailable for a response that is no object; `ask` names the request in the error.
+    """Return the origin that is stored in the topic's properties. `answer` is the response to the request `ask` of
+    `properties`. None if the properties contain no readable origin, if the topic is missing (status GONE), or if the
+    body is empty. Sends nothing. Raises DataPlaneUnavailable, with the purpose of `ask`, for a response that is not
+    an object.
     """
     if answer.status in GONE or answer.document is None:
         return None
@@ -67,12 +68,12 @@ def origin(ask: Ask, answer: Answer) -> LogOrigin | None:
 
 
 def create_cursor(backing_topic: str, subscription: str, *, is_closed_and_empty: bool = False) -> Ask:
-    """Return the request to create a subscription at the earliest position. An existing subscription keeps
-    its position, and the response is EXISTS.
+    """Return the request to create a subscription at the earliest position. Sends nothing. If the subscription
+    exists, the broker keeps its position and answers EXISTS, which is accepted.
 
-    `is_closed_and_empty` is True for a terminated topic without entries, which has no earliest position: a
-    broker that has reloaded such a topic (seen with 4.2.4) creates the subscription but never answers. The
-    request then names the latest position, which is the same place.
+    `is_closed_and_empty` is True for a terminated topic without entries, which has no earliest position: a broker
+    that has reloaded such a topic (seen with 4.2.4) creates the subscription but never answers. The request then
+    names the latest position, which is the same place.
     """
     purpose = f"subscribe {subscription!r} to {backing_topic}"
     path = f"{topic_path(backing_topic)}/subscription/{subscription_path(subscription)}"
@@ -86,9 +87,9 @@ def terminate(backing_topic: str) -> Ask:
 
 
 def position(ask: Ask, answer: Answer) -> str:
-    """Return the last entry of a terminated topic as `ledger:entry` (the entry is -1 in an empty topic), read
-    from `answer`, the response to `terminate`. Raises DataPlaneUnavailable for an incomplete response; `ask`
-    names the request in the error.
+    """Return the last entry of a terminated topic as `ledger:entry`; the entry is -1 in an empty topic. `answer` is
+    the response to the request `ask` of `terminate`. Sends nothing. Raises DataPlaneUnavailable, with the purpose of
+    `ask`, for an incomplete response.
     """
     try:
         return f"{answer.document['ledgerId']}:{answer.document['entryId']}"
@@ -105,8 +106,9 @@ def internal_stats(backing_topic: str) -> Ask:
 
 
 def state(ask: Ask, answer: Answer) -> LogState:
-    """Return the state of the topic, read from `answer`, the response to `internal_stats`; MISSING if there is no such
-    topic. Sends nothing; `ask` names the request in the error. Raises DataPlaneUnavailable for an incomplete response.
+    """Return the state of the topic; MISSING if there is no such topic. `answer` is the response to the request `ask`
+    of `internal_stats`. Sends nothing. Raises DataPlaneUnavailable, with the purpose of `ask`, for an incomplete
+    response.
     """
     if answer.status in GONE:
         return LogState.MISSING
@@ -116,14 +118,14 @@ def state(ask: Ask, answer: Answer) -> LogState:
 
 
 def has_carried_messages(ask: Ask, answer: Answer) -> bool:
-    """Return True if the topic's internal statistics, in the response `answer`, show a trace of a message: a last
-    entry or a cursor's position behind the beginning of a ledger, an entry count above 0, or a property of a
-    cursor. An entry of a barrier is such a trace too. Raises DataPlaneUnavailable if the statistics are
-    incomplete, as for a missing topic.
+    """Return True if the topic's internal statistics show a trace of a message: a last entry or a cursor's position
+    behind the beginning of a ledger, an entry count above 0, or a property of a cursor. The entries of a gate's
+    barrier are such a trace too. `answer` is the response to the request `ask` of `internal_stats`. Raises
+    DataPlaneUnavailable, with the purpose of `ask`, if the statistics are incomplete, and also for a missing topic.
 
-    A broker that loads a topic starts a ledger, and forgets the ledgers that it removed. If all messages of a
-    topic were acknowledged and removed after their retention, its statistics look unused after two loads,
-    unless a cursor keeps a trace: with deduplication, the last sequences of the producers.
+    A broker that loads a topic starts a ledger, and forgets the ledgers that it removed. If all messages of a topic
+    were acknowledged and removed after their retention, its statistics look unused after two loads, unless a cursor
+    keeps a trace: with deduplication, the last sequences of the producers.
     """
     try:
         internal = answer.document
@@ -148,9 +150,10 @@ def stats(backing_topic: str, purpose: str, query: str = "") -> Ask:
 
 
 def subscriptions(ask: Ask, answer: Answer) -> dict[str, Mapping[str, Any]] | None:
-    """Return the statistics of each durable subscription, by name, except the broker's own, from `answer`,
-    the response to `stats`; empty if there are none. None if there is no such topic. Raises
-    DataPlaneUnavailable for an incomplete response; `ask` names the request in the error.
+    """Return the statistics of each durable subscription of the topic, by name, without the broker's own
+    subscriptions; empty if there are none. None if the topic is missing. `answer` is the response to the request
+    `ask` of `stats`. Sends nothing. Raises DataPlaneUnavailable, with the purpose of `ask`, for an incomplete
+    response.
     """
     if answer.status in GONE:
         return None
@@ -175,10 +178,13 @@ def unread_entries(purpose: str, statistics: Mapping[str, Any]) -> int:
 
 
 def cursors(ask: Ask, answer: Answer) -> dict[str, CursorReport]:
-    """Return a report on each durable subscription, by name, except the broker's own, from `answer`, the response
-    to `stats` with `PRECISE_BACKLOG`: its unread entries, and as `is_queue` True if the subscription is Shared,
-    None if it had no consumer since the topic was loaded, otherwise False. Empty if there is no such topic.
-    Raises DataPlaneUnavailable for an incomplete response.
+    """Return a report on each durable subscription of the topic, by name, without the broker's own subscriptions.
+    Empty if there is none, or if the topic is missing. `answer` is the response to the request `ask` of `stats` with
+    the query `PRECISE_BACKLOG`. Sends nothing.
+
+    `unread` of a report counts entries. `is_queue` is True if the subscription is Shared, None if it had no consumer
+    since the topic was loaded, otherwise False. Raises DataPlaneUnavailable, with the purpose of `ask`, for an
+    incomplete response.
     """
     try:
         return {

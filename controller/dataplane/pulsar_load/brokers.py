@@ -47,13 +47,14 @@ class BrokerList:
         cluster: str | None = None,
         broker_url: str | None = None,
     ) -> None:
-        """Use the cluster at `admin_urls`: web addresses of brokers or of a proxy, which are tried in turn.
-        `cluster` None: the cluster of these brokers.
+        """Create the list without reading it. `admin_urls` are web addresses of brokers of the cluster, or of a
+        proxy, which are tried in turn. `cluster` is the name of the cluster whose brokers are listed; None: the
+        cluster of the brokers at these addresses.
 
-        `broker_url` is a pattern with `{host}` and optionally `{port}`, for brokers whose web service is not
-        at the listed address (which has the port without TLS if there are two): `https://{host}:8443`. None:
-        the listed address, with the scheme of the first of `admin_urls`. Raises InvalidInput for an empty
-        list of addresses, or another placeholder in the pattern.
+        `broker_url` is a pattern for brokers whose web service is not at the listed address, with `{host}` and
+        optionally `{port}`: `https://{host}:8443`. None: the listed address, with the scheme of the first of
+        `admin_urls`. If a broker has two ports, the listed address has the port without TLS. Raises InvalidInput if
+        `admin_urls` is empty, or if the pattern has another placeholder.
         """
         if not admin_urls:
             raise InvalidInput("a cluster's brokers are read from an admin address; give one or more")
@@ -70,12 +71,13 @@ class BrokerList:
         self._read_at = self._refresh_at = float("-inf")
 
     def current(self, deadline: float) -> tuple[Broker, ...]:
-        """Return the brokers, sorted by name. The list is read again if the last attempt to read it is older
-        than `REFRESH_SECONDS`, earlier after `refresh_soon`, and at each call while there is no list. If no
-        address returns a list, this is logged, and the older list is returned.
+        """Return the brokers, sorted by name; never empty. The list is read again if the last attempt to read it is
+        older than `REFRESH_SECONDS`, earlier after `refresh_soon`, and at each call while there is no list. Otherwise
+        no request is made.
 
-        `deadline` is in `time.monotonic` seconds. Calls wait for each other. Raises Retryable if no address
-        returns a list and there is no older list. The result is never empty.
+        If no address returns a list, a warning is logged, and the older list is returned; without an older list, a
+        Retryable is raised: DataPlaneTimeout at the deadline, otherwise DataPlaneUnavailable. `deadline` is in
+        `time.monotonic` seconds. Concurrent calls wait for each other.
         """
         with self._lock:
             if time.monotonic() < self._refresh_at:
@@ -93,19 +95,19 @@ class BrokerList:
             return self._brokers
 
     def refresh_soon(self) -> None:
-        """Make the next `current` read the list again, `MIN_REFRESH_SECONDS` after the last read at the
-        earliest, because a broker did not respond.
+        """Make the next `current` read the list again, because a broker did not respond. If the last attempt to read
+        the list is younger than `MIN_REFRESH_SECONDS`, the list is read again only after that time. Makes no request.
         """
         with self._lock:
             self._refresh_at = min(self._refresh_at, self._read_at + MIN_REFRESH_SECONDS)
 
     def _ask(self, deadline: float) -> tuple[Broker, ...]:
-        """Return the brokers that the first address with a list returns, sorted by name. Addresses are tried
-        one after the other, each for its share of the remaining time.
+        """Request the list of brokers from the addresses, one after the other, each for its share of the time until
+        `deadline` (`time.monotonic` seconds). Return the brokers that the first successful address lists, sorted by
+        name. The next call tries this address first.
 
-        That address is tried first the next time. If all fail, raises the Retryable error of the last. An
-        address that returns anything but a list of names (a 404, a redirect, an empty list) has failed with
-        DataPlaneUnavailable.
+        An address that returns anything but a list of names (a 404, a redirect, an empty list) has failed with
+        DataPlaneUnavailable. If all addresses fail, raises the Retryable error of the last.
         """
         for addresses_left in range(len(self._urls) - 1, -1, -1):
             url = self._urls[0]
@@ -137,8 +139,8 @@ class BrokerList:
 
 
 def _placeholders(pattern: str) -> set[str]:
-    """Return the names in the braces of a pattern for `str.format`; `?` for one with a conversion or a format, and for a
-    pattern that is none.
+    """Return the names in the braces of a pattern for `str.format`. A placeholder that has a conversion or a format,
+    or no name, counts as `?`. For a text that is no valid pattern, the result contains only `?`.
     """
     try:
         fields = [field for field in Formatter().parse(pattern) if field[1] is not None]

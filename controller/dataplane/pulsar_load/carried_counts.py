@@ -26,12 +26,13 @@ class Series:
     """Time at which the carried counts last grew; None if there are none."""
 
     def next(self, latest: TopicCounters, instant_ms: int) -> Series:
-        """Return the series after reading `latest` at `instant_ms` (milliseconds since the Unix epoch).
+        """Return the series after `latest`, the counters that were read at `instant_ms` (milliseconds since the Unix
+        epoch). This object does not change.
 
-        If one of a subscription's two counts fell (a missing subscription has 0), the subscription was
-        deleted or created again: its previous counts are added to the carried counts, and `since_ms` becomes
-        `instant_ms`. But if an incoming counter fell (None counts as 0), the log was reloaded, and nothing is
-        carried.
+        If an incoming counter is lower than before (None counts as 0), the log was reloaded, and the result is a new
+        series without carried counts. Otherwise, for each subscription one of whose two counts is lower than before
+        (a missing subscription has 0), the subscription was deleted or created again. Its previous counts are added
+        to the carried counts, and if these grew, `since_ms` becomes `instant_ms`.
         """
         previous = self.counters
         if (latest.msg_in or 0) < (previous.msg_in or 0) or (latest.byte_in or 0) < (previous.byte_in or 0):

@@ -56,15 +56,15 @@ class ConsumerReader:
         self._quiet_until: dict[str, float] = {}
 
     def consumers(self, backing_topics: Sequence[str]) -> dict[str, list[ObservedConsumer]]:
-        """Return the consumers of each log whose broker responded, by the log's name (as
-        `persistent://tenant/namespace/name`). Consumers of non-durable subscriptions, and of subscriptions
-        whose names begin with `__`, do not count. A missing log has an empty list; a log whose broker did not
-        respond, or refused, is absent.
+        """Return the consumers of each log, by the log's name (`persistent://tenant/namespace/name`). Consumers of
+        non-durable subscriptions, and of subscriptions whose names begin with `__`, do not count. A missing log has
+        an empty list. A log whose broker did not respond in time, or refused, is absent, and a warning is logged;
+        empty for no logs.
 
-        If a log is absent, the next call reads the list of brokers again (`BrokerList.refresh_soon`). A
-        broker that did not respond to a call which had at least half of the time limit is not called again
-        for `QUIET_SECONDS`. Raises Retryable if all requested logs failed, or the list of brokers cannot be
-        read.
+        If a log is absent, the next call reads the list of brokers again (`BrokerList.refresh_soon`). A broker that
+        did not respond to a call which had at least half of the time limit is not called again for `QUIET_SECONDS`.
+        Raises DataPlaneUnavailable or DataPlaneTimeout if all requested logs failed, or if the list of brokers cannot
+        be read.
         """
         self._forget_owners()
         deadline = time.monotonic() + self._deadline_seconds
@@ -102,8 +102,9 @@ class ConsumerReader:
         return self._owners.get(topic) or self._earlier_owners.get(topic)
 
     def _forget_owners(self) -> None:
-        """If `FORGET_SECONDS` have passed since the owners were last forgotten, forget the owners of the logs
-        that were not read since then; else do nothing.
+        """If `FORGET_SECONDS` have passed since owners were last forgotten, forget the owners of the logs that were
+        not read since then. Otherwise do nothing. The owner of a log is therefore forgotten at the latest twice
+        `FORGET_SECONDS` after its last read.
         """
         now = time.monotonic()
         if now - self._forgot_at >= FORGET_SECONDS:
@@ -111,15 +112,15 @@ class ConsumerReader:
             self._owners, self._earlier_owners = {}, self._owners
 
     def _ask(self, topic: str, brokers: Sequence[str], deadline: float) -> list[ObservedConsumer]:
-        """Return the topic's consumers from the broker that owns the topic, and remember that broker, or the
-        broker that said that there is no such topic. Consumers of non-durable subscriptions, and of
-        subscriptions whose names begin with `__`, do not count. Empty if the topic does not exist.
+        """Request the topic's consumers from the broker that owns the topic, following redirects, and return them.
+        Empty if the topic does not exist. The broker that answered is remembered as the owner. Consumers of
+        non-durable subscriptions, and of subscriptions whose names begin with `__`, do not count.
 
-        `brokers` are the addresses of the cluster's brokers, at least one; `deadline` is in `time.monotonic`
-        seconds. A redirect is followed only to one of these addresses, because the session sends its token
-        there. Raises DataPlaneUnavailable for a redirect to another server, after more than `REDIRECTS`
-        redirects, and for a failed call; DataPlaneTimeout at the deadline, or if a broker in the way did not
-        respond in time within the last `QUIET_SECONDS`.
+        `brokers` are the addresses of the cluster's brokers, at least one. A redirect is followed only to one of
+        these addresses, because the session sends its token there. `deadline` is in `time.monotonic` seconds. Raises
+        DataPlaneUnavailable for a redirect to another server, after more than `REDIRECTS` redirects, and for a failed
+        call; DataPlaneTimeout at the deadline, and without a call if a broker to ask did not respond in time within
+        the last `QUIET_SECONDS`.
         """
         path = f"{_path(topic)}{_OPTIONS}"
         broker = self._first_broker(topic, brokers)
@@ -136,10 +137,10 @@ class ConsumerReader:
         raise DataPlaneUnavailable(f"brokers redirect in a loop for {topic}; the last was {broker}")
 
     def _first_broker(self, topic: str, brokers: Sequence[str]) -> str:
-        """Return the remembered owner of the topic if it is among `brokers` (addresses, at least one), even
-        if it did not respond in time recently. Otherwise return one of `brokers` that the topic's name
-        determines, among those without a call that timed out within the last `QUIET_SECONDS`; among all if
-        there is none.
+        """Return the address of the broker to ask first about the topic. This is the remembered owner of the topic,
+        if it is among `brokers` (addresses, at least one), even if the owner recently did not respond in time.
+        Otherwise the topic's name determines one of `brokers`. Brokers that did not respond in time within the last
+        `QUIET_SECONDS` are then left out, unless none would be left.
         """
         owner = self._owner(topic)
         if owner is not None and owner in brokers:
@@ -149,12 +150,12 @@ class ConsumerReader:
         return responding[crc32(topic.encode()) % len(responding)]
 
     def _ask_broker(self, broker: str, path: str, deadline: float) -> Answer:
-        """Return the response of the broker at the address `broker` to a GET of `path`, the query included.
-        `deadline` is in `time.monotonic` seconds. Raises DataPlaneUnavailable for a failed call, and
-        DataPlaneTimeout at the deadline, or without a call if the broker is quiet: it did not respond in time
+        """Send the broker at the address `broker` a GET of `path`, which includes the query, and return the response.
+        `deadline` is in `time.monotonic` seconds. Raises DataPlaneUnavailable for a failed call; DataPlaneTimeout at
+        the deadline; and DataPlaneTimeout without a call if the broker is quiet, that is, did not respond in time
         within the last `QUIET_SECONDS`.
 
-        A time-out makes the broker quiet only if the call had half of the time of `consumers` or more. A
+        A time-out makes the broker quiet only if the call had at least half of the time limit of `consumers`. A
         shorter call, which first waited for a thread, does not show that the broker is slow.
         """
         if time.monotonic() < self._quiet_until.get(broker, 0.0):
@@ -179,8 +180,8 @@ def _path(topic: str) -> str:
 
 
 def _statistics(answer: Answer, topic: str, broker: str) -> Mapping[str, Any]:
-    """Return the statistics that `broker` sent; empty if the topic does not exist. Raises DataPlaneUnavailable for
-    another document.
+    """Return the statistics of the topic in the answer of `broker`; empty if the topic does not exist. Sends nothing.
+    Raises DataPlaneUnavailable, with the names of the broker and the topic, if the document is not an object.
     """
     if answer.document is None:
         return {}

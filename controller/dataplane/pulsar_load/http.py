@@ -81,13 +81,13 @@ def origin(url: str) -> str:
 def blocks(
     session: HttpSession, url: str, deadline: float, refusal: Callable[[str, int], CleaveError] | None = None
 ) -> Iterator[bytes]:
-    """Yield the body of the response to a GET of `url` in blocks of up to BLOCK_BYTES, complete by `deadline`
-    (`time.monotonic` seconds).
+    """Send a GET of `url` when the first block is requested, and yield the body of the response in blocks of up to
+    `BLOCK_BYTES`. The body must be complete by `deadline` (`time.monotonic` seconds).
 
-    The request is sent when the first block is requested. Raises DataPlaneTimeout at the deadline, and
-    DataPlaneUnavailable for a body without a recognizable end, and for a broken connection. Earlier blocks are then
-    an incomplete body. For another status than 200 (a redirect is not followed), raises the error that `refusal`
-    returns for the URL and the status (None: DataPlaneUnavailable).
+    Raises DataPlaneTimeout at the deadline, and DataPlaneUnavailable for a body without a recognizable end, and for a
+    broken connection. Blocks that were yielded before an error are an incomplete body. For a status other than 200 (a
+    redirect is not followed), raises the error that `refusal` returns for the URL and the status; with None as
+    `refusal`, DataPlaneUnavailable.
     """
     response = _open(session, url, deadline)
     with response, cut_off(response, deadline):
@@ -121,9 +121,11 @@ class Answer:
 
 
 def ask(session: HttpSession, url: str, deadline: float) -> Answer:
-    """Return the JSON at `url`, no document for a 404 (or for the JSON `null`), or the target of a redirect
-    with status 302, 307 or 308, which is not followed, by `deadline` (`time.monotonic` seconds). Raises
-    DataPlaneTimeout at the deadline, and DataPlaneUnavailable for another status, a broken connection, or a
+    """Send a GET of `url`, and return the answer, complete by `deadline` (`time.monotonic` seconds). The answer
+    contains the JSON of the response; no document for a 404 or for the JSON `null`; or the target of a redirect with
+    status 302, 307 or 308, which is not followed.
+
+    Raises DataPlaneTimeout at the deadline, and DataPlaneUnavailable for another status, a broken connection, or a
     document that is not JSON or exceeds `DOCUMENT_BYTES`.
     """
     response = _open(session, url, deadline)
@@ -161,9 +163,9 @@ def _open(session: HttpSession, url: str, deadline: float) -> requests.Response:
 
 @contextlib.contextmanager
 def cut_off(response: requests.Response, deadline: float) -> Iterator[None]:
-    """Shut the response's socket at the deadline (`time.monotonic` seconds) unless the block has ended, so
-    that the reading thread sees an end of the body, which is false. A thread that may see the end at or after
-    the deadline therefore checks the time.
+    """Shut the response's socket at the deadline (`time.monotonic` seconds), unless the block has ended. The thread
+    that reads the body then sees an error, or an end of the body that is false. After the end of a body, the block
+    must therefore check whether the deadline has passed. Raises nothing.
     """
 
     def shut() -> None:

@@ -55,10 +55,11 @@ class PulsarLoad:
         return len(backing_topics) >= self._pages_from
 
     def sample(self, backing_topics: Sequence[str]) -> Mapping[str, Counters]:
-        """Return the counters of the logs, by name. A log that no broker reported in time is absent. Reads
-        one page of every broker, however few logs are requested, and waits for the pages for `page_seconds` of
-        the settings and `scraper.GRACE_SECONDS`. Calls wait for each other. Raises DataPlaneUnavailable if no
-        broker responded.
+        """Return the counters of the logs, by name. A log that no broker reported in time is absent. Reads one
+        metrics page of every broker, however few logs are requested, and waits for the pages for `page_seconds` of
+        the settings and `scraper.GRACE_SECONDS`. For no logs, the result is empty, without a request. Concurrent
+        calls wait for each other. Raises DataPlaneUnavailable (DataPlaneTimeout at the deadline) if no broker
+        responded, or if the list of brokers cannot be read.
         """
         return self._scraper.sample(backing_topics)
 

@@ -46,8 +46,8 @@ class TopicCounters:
 
 
 def watched_labels(topics: Iterable[str]) -> dict[bytes, str]:
-    """Return the topics' names by the text of their `topic` labels on a page, with its escapes, in UTF-8. A
-    topic whose name contains a backslash has two labels, because brokers escape only the quotation mark,
+    """Return the topics' names by label. The label is the text of `topic` on a metrics page, with its escapes, in
+    UTF-8. A topic whose name contains a backslash has two labels, because brokers escape only the quotation mark,
     although the format also escapes the backslash.
     """
     labels: dict[bytes, str] = {}
@@ -74,12 +74,13 @@ class Page:
         """Time at which the broker's process started; None if the page does not contain it."""
 
     def feed(self, block: bytes) -> None:
-        """Parse the next block into `topics` and `started_at_ms`. The unfinished line at its end is kept for
-        the next block. Lines of another form or about other topics, and values that no counter can have, are
-        ignored; of repeated lines the last counts.
+        """Parse the next block of the page, and store its counters in `topics` and the start of the process in
+        `started_at_ms`. The unfinished line at the end of the block is kept for the next block. Lines of another
+        form, lines about topics that are not watched, and values that no counter can have are ignored. Of repeated
+        lines the last counts.
 
-        Raises DataPlaneUnavailable if the unfinished line exceeds `LINE_BYTES`. Another body that is not a
-        metrics page, as a page of HTML, is parsed without a result.
+        Raises DataPlaneUnavailable if the unfinished line exceeds `LINE_BYTES`. Any other body that is not a metrics
+        page, such as HTML, is parsed without a result and without an error.
         """
         text = self._rest + block
         end = text.rfind(b"\n")
@@ -104,10 +105,11 @@ class Page:
             raise DataPlaneUnavailable("the page ends in the middle of a line")
 
     def _count(self, kind: bytes, labels: bytes, number: int) -> None:
-        """Store one number in `topics`, in place of an earlier one. `kind` is the name of the counter without
-        `pulsar_`, one of those in `_LINE`; `labels` is the text between the braces. Topics that are not
-        watched are ignored, and outgoing counters without a subscription. If a subscription has only one of
-        its two outgoing counters, the other is 0.
+        """Store one counter of a watched topic in `topics`, in place of an earlier value. `kind` is the name of the
+        counter without `pulsar_`, one of those in `_LINE`; `labels` is the text between the braces of the line.
+
+        A topic that is not watched is ignored, and so is an outgoing counter without a subscription. If a
+        subscription has only one of its two outgoing counters, the other is 0.
         """
         labels = b"," + labels
         topic = self._watched.get(_label(labels, b"topic"))
@@ -129,9 +131,9 @@ class Page:
 
 
 def _number(value: bytes, factor: int = 1, limit: int = MOST) -> int | None:
-    """Return a value of the page (digits, perhaps with a fraction or an exponent) multiplied by `factor`,
-    without its fraction. None if the text is not a number, or the number is infinite or exceeds `limit`; only
-    its line is then ignored.
+    """Return a value of the page multiplied by `factor`, without its fraction. `value` consists of digits, perhaps
+    with a fraction or an exponent. None if the text is not a number, or the product is infinite or exceeds `limit`;
+    the caller then ignores the line.
     """
     try:
         number = int(value) * factor if value.isdigit() else int(float(value) * factor)

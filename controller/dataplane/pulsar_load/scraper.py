@@ -62,14 +62,15 @@ class CounterScraper:
         """Source name of each broker, and the series of each topic on its last page."""
 
     def sample(self, backing_topics: Sequence[str]) -> dict[str, Counters]:
-        """Return the counters of the logs that a broker reported, by name. A log of a broker that did not
-        send its whole page in time is absent, and a log that lacks an incoming counter. A broker's failure is
-        logged and counted, and the next call reads the list of brokers again (`BrokerList.refresh_soon`).
+        """Return the counters of the logs, by name, from the metrics pages of all brokers. A log is absent if no
+        broker reported it, if its broker did not send a whole page in time, or if the page lacks one of the log's
+        incoming counters. The failure of a broker is logged and counted, and the next call reads the list of brokers
+        again (`BrokerList.refresh_soon`). For no logs, returns an empty dict without a request.
 
-        `source` is the broker's name, with the start of its process if known, and with the time at which a
-        deleted subscription was last noticed (`Series.since_ms`), if there was any. Calls wait for each
-        other. Raises DataPlaneUnavailable if no broker responded, or the list of brokers cannot be read. For
-        no logs, returns an empty dict without a request.
+        `source` of the counters is the broker's name, with the start of its process if known, and with the time at
+        which a deleted subscription was last noticed (`Series.since_ms`) if there was one. Concurrent calls wait for
+        each other. Raises DataPlaneUnavailable (DataPlaneTimeout if none was in time) if no broker sent a whole page,
+        or the list of brokers cannot be read.
         """
         if not backing_topics:
             return {}
@@ -81,10 +82,12 @@ class CounterScraper:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _sample(self, watched: Mapping[bytes, str]) -> dict[str, Counters]:
-        """Return the counters of topics by name, as `sample` describes; `watched` contains their names by
-        label (`watched_labels`). A broker whose page of an earlier call still arrives is not called again,
-        and has failed. Nothing is kept of brokers that have left the cluster. Raises the error of the first
-        broker by name if all failed.
+        """Read the metrics pages of all brokers, and return the counters of the watched topics, by name, as `sample`
+        describes. `watched` contains the topics' names by label (`watched_labels`). The caller holds the lock.
+
+        A broker whose page of an earlier call still arrives is not called again, and counts as failed. The state of
+        brokers that have left the cluster is dropped. If all brokers failed, raises the error of the first broker by
+        name. Raises also the errors of `BrokerList.current`.
         """
         deadline = time.monotonic() + self._deadline_seconds
         brokers = self._brokers.current(deadline)
@@ -109,9 +112,11 @@ class CounterScraper:
         return counters
 
     def _read(self, broker: Broker, watched: Mapping[bytes, str], deadline: float) -> _Read:
-        """Read the broker's whole metrics page. The source is the broker's name, with the start of its
-        process if the page contains it. `deadline` is in `time.monotonic` seconds. Raises Retryable if the
-        page is not complete at the deadline, ends within a line, or is refused by `Page.feed`.
+        """Read the broker's whole metrics page, and return it with its source and the time at which it began to
+        arrive. The source is the broker's name, with the start of its process if the page contains that time.
+        `deadline` is in `time.monotonic` seconds. Raises DataPlaneTimeout if the page is not complete at the
+        deadline, and DataPlaneUnavailable if the request fails, the page ends within a line, or `Page.feed` refuses
+        the page.
         """
         page, instant_ms = Page(watched), None
         for block in blocks(self._session, f"{broker.url}/metrics/", deadline):
@@ -125,13 +130,13 @@ class CounterScraper:
     def _take(
         self, broker: Broker, reading: Future[_Read] | None, sampled: dict[str, Counters]
     ) -> Retryable | None:
-        """Add a broker's counters to `sampled`, by log, and keep its series. A log that lacks an incoming
-        counter is left out. If two brokers report a log, the later reading counts, of equally late ones this
-        call's.
+        """Add the counters of a broker's page to `sampled`, by log, and store the page's series for the next call. A
+        log that lacks an incoming counter is left out. If `sampled` already has the counters of a log from another
+        broker, the later reading stays; of equally late readings, that of this call.
 
-        `reading` is the page in progress; None if the page of an earlier call still arrives. Return the error
-        if the page is not complete (DataPlaneTimeout if it did not arrive in time), and count and log it;
-        `sampled` and the series then stay as they are. Return None otherwise.
+        `reading` is the reading of the page; None if the page of an earlier call still arrives. Return None if the
+        page is whole. Otherwise log and count the failure, and return the error without raising it: DataPlaneTimeout
+        if the page did not arrive in time. `sampled` and the stored series then do not change.
         """
         try:
             if reading is None or not reading.done():

@@ -35,11 +35,9 @@ def segment_path(backing_topic: str) -> str:
 
 
 def lookup_path(backing_topic: str) -> str:
-    """Return `/lookup/v2/topic/segment/t/n/x%2F0000-7fff-12`, at which a broker says which broker serves the
-    log.
-
-    `backing_topic` is the broker's name for the log, which is already encoded once. Raises InvalidInput for a
-    name that is not of a segment.
+    """Return the path at which a broker answers which broker serves the log:
+    `/lookup/v2/topic/segment/t/n/x%2F0000-7fff-12`. `backing_topic` is the broker's name for the log, in which the
+    topic's own name is already percent-encoded once. Raises InvalidInput if the name is not that of a segment's log.
     """
     parts = _parts(backing_topic)
     return f"/lookup/v2/topic/segment/{namespace_path(parts[1])}/{quoted(f'{parts[2]}/{parts[3]}')}"

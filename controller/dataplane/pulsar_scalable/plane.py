@@ -102,24 +102,25 @@ class PulsarScalableDataPlane(OneProcess, LayoutKeeper):
         self._ask(Ask("DELETE", f"{topic_path(topic)}?force=true", f"delete {topic}", accept=_GONE))
 
     def read_layout(self, topic: str) -> SegmentLayout:
-        """Return the present layout. Raises TopicNotFound, DataPlaneUnavailable if the answer contains no
-        layout, and InvalidInput for a layout that cannot be read.
+        """Request the topic's present layout from the broker, and return it. Raises TopicNotFound;
+        DataPlaneUnavailable if the answer contains no layout; InvalidInput for a layout that cannot be read; and the
+        other errors of the class.
         """
         return SegmentLayout.from_metadata(self._metadata(topic))
 
     def ask_reshape(
         self, topic: str, kind: ReshapeKind, parent_ids: Sequence[int], bucket_count: int
     ) -> None:
-        """Request a split at the midpoint, a merge of two neighbours, or a change of the entry buckets, and
-        wait for the answer for at most `reshape_timeout_seconds`. `parent_ids` are the segment to split or
-        rebucket, or the two segments to merge. `bucket_count` is the new number of entry buckets; splits and
-        merges ignore it. Make only one call at a time for a topic.
+        """Request a split of a segment at the midpoint, a merge of two neighbours, or another number of entry buckets
+        for a segment, and wait for the answer for at most `reshape_timeout_seconds`. `parent_ids` are the segment to
+        split or rebucket, or the two segments to merge. `bucket_count` is the new number of entry buckets for a
+        rebucket; for a split or merge it has no effect. Make only one call at a time for a topic.
 
-        Raises Unsupported for other kinds, and for other entry buckets on 5.0.0-M1, which has no such
-        request (TopicNotFound if the topic is missing there); Conflict if the engine will always refuse, as
-        for a missing segment or segments that are not adjacent; DataPlaneUnavailable for another failure of
-        the engine; DataPlaneTimeout without an answer, or if the connection broke, so that the reshape may be
-        in progress.
+        Raises Unsupported for any other kind, and for a rebucket on a broker that has no such request, such as
+        5.0.0-M1; TopicNotFound if the topic is missing there. Raises Conflict if the broker will always refuse the
+        request, as for a missing segment or segments that are not adjacent; and DataPlaneUnavailable for another
+        failure of the broker. DataPlaneTimeout means that there was no answer in time, or that the connection broke:
+        the reshape may be in progress or done. Raises also the other errors of the class.
         """
         ids = "/".join(map(str, parent_ids))
         query = f"?bucketCount={bucket_count}" if kind is ReshapeKind.REBUCKET else ""
@@ -146,12 +147,11 @@ class PulsarScalableDataPlane(OneProcess, LayoutKeeper):
             raise _engine_error(purpose, answer)
 
     def check_logs(self, topic: str) -> LogCheck:
-        """Return the epoch of the present layout, and the ids, ascending, of its ACTIVE segments whose logs
-        are missing.
+        """Return the epoch of the topic's present layout, and the ids, ascending, of its ACTIVE segments whose logs
+        are missing. A lookup of each log distinguishes a missing log from a log that is not loaded. Changes nothing.
 
-        A lookup of each log distinguishes a log that is not loaded from a missing log. Raises TopicNotFound;
-        DataPlaneUnavailable if the broker does not return the topic's complete statistics, or a lookup has no clear
-        answer.
+        Raises TopicNotFound; DataPlaneUnavailable if the broker does not return the topic's complete statistics, or
+        if a lookup has no clear answer; and the other errors of the class.
         """
         stats = self._stats(topic)
         try:
@@ -170,16 +170,17 @@ class PulsarScalableDataPlane(OneProcess, LayoutKeeper):
         return LogCheck(epoch, tuple(sorted(missing)))
 
     def auto_scaler(self, topic: str) -> Mapping[str, Any] | None:
-        """Return the topic's own setting of the broker's auto-scaler, the broker's document
-        `autoScalePolicy`. None if the topic has none. Raises TopicNotFound, and DataPlaneUnavailable if the
-        answer contains no layout.
+        """Return the setting of the broker's auto-scaler that the topic itself has: the broker's document
+        `autoScalePolicy`. None if the topic has no setting of its own. Raises TopicNotFound; DataPlaneUnavailable if
+        the answer contains no layout; and the other errors of the class.
         """
         setting = self._metadata(topic).get("autoScalePolicy")
         return dict(setting) if isinstance(setting, Mapping) else None
 
     def set_auto_scaler(self, topic: str, setting: Mapping[str, Any] | None) -> None:
-        """Replace the topic's own setting of the broker's auto-scaler with `setting`, the broker's document
-        as `auto_scaler` returns it. None removes the topic's own setting. Raises TopicNotFound.
+        """Replace the topic's own setting of the broker's auto-scaler with `setting`, a document as `auto_scaler`
+        returns it. With None, the topic has no setting of its own afterwards. Raises TopicNotFound, and the other
+        errors of the class.
         """
         path, purpose = f"{topic_path(topic)}/autoScalePolicy", f"set the auto-scaler of {topic}"
         verb = "DELETE" if setting is None else "POST"
@@ -188,8 +189,10 @@ class PulsarScalableDataPlane(OneProcess, LayoutKeeper):
             raise _no_topic(topic)
 
     def topic_subscriptions(self, topic: str) -> Mapping[str, str]:
-        """Return the subscriptions of the topic with their kinds: STREAM, QUEUE or CHECKPOINT. 5.0.0-M1 does
-        not report the kind; then it counts as STREAM, for which the broker scales. Raises TopicNotFound.
+        """Return the kind of each subscription of the topic, by the subscription's name: `STREAM`, `QUEUE` or
+        `CHECKPOINT`. Empty if there are none. Brokers of version 5.0.0-M1 do not report the kind; the kind is then
+        `STREAM`, for which the broker scales. Raises TopicNotFound; DataPlaneUnavailable if the broker failed; and
+        the other errors of the class.
         """
         subscriptions = self._stats(topic).get("subscriptions") or {}
         return {
@@ -215,10 +218,10 @@ class PulsarScalableDataPlane(OneProcess, LayoutKeeper):
         subscriptions: Sequence[str],
         origin: LogOrigin | None = None,  # noqa: ARG002 - part of the protocol
     ) -> None:
-        """Create the log of a segment in the broker's layout, with these subscriptions at the earliest
-        position. An existing log does not change. `origin` is not stored.
-
-        The broker creates logs together with the layout; this call creates a log that it omitted.
+        """Create the log of a segment that is in the broker's layout, with these subscriptions at the earliest
+        position. An existing log does not change, and gets no subscriptions. `origin` is not stored. The broker
+        creates logs together with the layout; this call creates a log that the broker omitted. Raises InvalidInput
+        for an invalid name, and the other errors of the class.
         """
         purpose = f"create {backing_topic}"
         self._ask(Ask("PUT", segment_path(backing_topic), purpose, body=list(subscriptions), accept=_EXISTS))
@@ -234,9 +237,10 @@ class PulsarScalableDataPlane(OneProcess, LayoutKeeper):
         raise Unsupported(f"only the broker can delete {backing_topic}; it does so after its own retention")
 
     def segment_state(self, backing_topic: str) -> LogState:
-        """Return the state of the log according to the layout, without a request for the log itself:
-        TERMINATED for a SEALED segment, OPEN for any other. MISSING if there is no such topic, or the layout
-        has no segment with the id in the log's name (the range in the name is not compared).
+        """Return the state of the log according to the layout: TERMINATED for a SEALED segment, OPEN for any other.
+        MISSING if there is no such topic, or if the layout has no segment with the id in the log's name; the hash
+        range in the name is not compared. The log itself is not requested, so the result may be OPEN for a missing
+        log. Raises InvalidInput for an invalid name, and the errors of `read_layout`.
         """
         topic, segment_id = topic_of(backing_topic)
         try:
@@ -248,8 +252,9 @@ class PulsarScalableDataPlane(OneProcess, LayoutKeeper):
         return LogState.TERMINATED if segment.state is SegmentState.SEALED else LogState.OPEN
 
     def create_subscription(self, backing_topic: str, subscription: str) -> None:
-        """Create a stream subscription of the whole topic: the only kind of cursor that the topic's segments
-        have. An existing subscription is success. Raises SegmentNotFound if the topic is missing.
+        """Create a stream subscription of the whole topic to which the log belongs, not of the single log. An
+        existing subscription is success. Raises SegmentNotFound if the topic is missing; InvalidInput for an invalid
+        name; and the other errors of the class.
         """
         topic, _ = topic_of(backing_topic)
         path = f"{topic_path(topic)}/subscriptions/{subscription_path(subscription)}?type=STREAM"
@@ -258,13 +263,18 @@ class PulsarScalableDataPlane(OneProcess, LayoutKeeper):
             raise SegmentNotFound(f"{purpose}: there is no such topic; detach it, or create it on the broker")
 
     def delete_subscription(self, backing_topic: str, subscription: str) -> None:
-        """Delete the subscription of the whole topic. A missing subscription or topic is success."""
+        """Delete the subscription of the whole topic to which the log belongs, not of the single log. A missing
+        subscription or topic is success. Raises InvalidInput for an invalid name, and the other errors of the class.
+        """
         topic, _ = topic_of(backing_topic)
         path = f"{topic_path(topic)}/subscriptions/{subscription_path(subscription)}"
         self._ask(Ask("DELETE", path, f"unsubscribe {subscription!r} from {topic}", accept=_GONE))
 
     def list_segments(self, topic: str) -> Sequence[str]:
-        """Return the logs of the layout, sorted. Empty if the topic is missing."""
+        """Return the names of the logs of all segments in the topic's present layout, sorted; missing logs are
+        included. Empty if the topic is missing. Raises DataPlaneUnavailable if the answer contains no layout, and the
+        other errors of `read_layout`.
+        """
         try:
             segments = self.read_layout(topic).segments.values()
         except TopicNotFound:
@@ -274,32 +284,36 @@ class PulsarScalableDataPlane(OneProcess, LayoutKeeper):
         )
 
     def list_subscriptions(self, backing_topic: str) -> Sequence[str]:
-        """Return the subscriptions of the log's topic, sorted. Empty if the topic is missing."""
+        """Return the names of the subscriptions of the topic to which the log belongs, sorted. Empty if the topic is
+        missing. Raises InvalidInput for an invalid name of the log, and the other errors of `topic_subscriptions`.
+        """
         try:
             return sorted(self.topic_subscriptions(topic_of(backing_topic)[0]))
         except TopicNotFound:
             return []
 
     def backlog(self, backing_topic: str, subscription: str) -> int | None:
-        """Return the number of unacknowledged entries. None if there is no such log or cursor, or no broker
-        has the log loaded.
+        """Return the number of entries of this log that the subscription has not acknowledged. None if the log or the
+        subscription is missing, or if no broker has the log loaded. Raises InvalidInput for an invalid name, and the
+        other errors of the class.
         """
         path = f"{segment_path(backing_topic)}/subscription/{subscription_path(subscription)}/backlog"
         answer = self._ask(Ask("GET", path, f"backlog of {subscription!r} on {backing_topic}", accept=_GONE))
         return None if answer.status in _GONE else int(answer.document)
 
     def seek(self, backing_topic: str, subscription: str, instant_ms: int) -> None:
-        """Move the cursor of this log, and of no other log of the topic, to the first message published at or
-        after the instant (milliseconds since the Unix epoch). Raises SegmentNotFound or SubscriptionNotFound
-        if there is no such cursor.
+        """Move the subscription's cursor on this log to the first message published at or after the instant
+        (milliseconds since the Unix epoch). The cursors on other logs of the topic do not move. Raises
+        SegmentNotFound or SubscriptionNotFound if there is no such cursor, and the other errors of the class.
         """
         cursor = f"{segment_path(backing_topic)}/subscription/{subscription_path(subscription)}"
         path = f"{cursor}/seek?timestamp={instant_ms}"
         self._ask(Ask("POST", path, f"seek {subscription!r} on {backing_topic}"))
 
     def skip_all(self, backing_topic: str, subscription: str) -> None:
-        """Acknowledge all stored messages of this log, and of no other log of the topic. Raises
-        SegmentNotFound or SubscriptionNotFound if there is no such cursor.
+        """Acknowledge for the subscription all messages that this log stores at the time of the call. The cursors on
+        other logs of the topic do not move. Raises SegmentNotFound or SubscriptionNotFound if there is no such
+        cursor, and the other errors of the class.
         """
         path = f"{segment_path(backing_topic)}/subscription/{subscription_path(subscription)}/skip-all"
         self._ask(Ask("POST", path, f"skip all on {backing_topic} for {subscription!r}"))
@@ -318,10 +332,13 @@ class PulsarScalableDataPlane(OneProcess, LayoutKeeper):
         return self._load.sample(backing_topics)
 
     def consumers(self, backing_topics: Sequence[str]) -> Mapping[str, Sequence[ObservedConsumer]]:
-        """Return the consumers that the broker counts for each topic, by log: all of them with the first
-        requested log of the topic, as `Exclusive` consumers with generated names. The topic's other logs, and
-        the logs of a missing topic, have none. The logs of a topic whose statistics cannot be read are absent.
-        Raises the last error if no topic's statistics can be read.
+        """Return the consumers that the broker counts for the logs' topics, by log. The broker counts consumers per
+        topic: all of them are listed with the first requested log of the topic, as `Exclusive` consumers with
+        generated names. The other logs of the topic, and the logs of a missing topic, have no consumers.
+
+        If a topic's statistics cannot be read, the topic's logs are absent, and a warning is logged. If no topic's
+        statistics can be read, raises the last error of `AdminCalls.ask`, or DataPlaneUnavailable. Raises
+        InvalidInput for a name that is not of a segment's log. Empty for no logs.
         """
         topics: dict[str, list[str]] = {}
         for backing_topic in backing_topics:
@@ -353,9 +370,9 @@ class PulsarScalableDataPlane(OneProcess, LayoutKeeper):
         return self._admin.ask(ask, self._admin.deadline())
 
     def _metadata(self, topic: str) -> Mapping[str, Any]:
-        """Return the broker's document about the topic's layout, with the keys that
-        `SegmentLayout.from_metadata` reads (`segments` at least), and `autoScalePolicy` if the topic has a
-        setting of its own. Raises TopicNotFound; DataPlaneUnavailable if the answer has no `segments`.
+        """Request the broker's document about the topic's layout, and return it. The document has at least
+        `segments`, and `autoScalePolicy` if the topic has a setting of its own. Raises TopicNotFound;
+        DataPlaneUnavailable if the answer has no `segments`; and the other errors of `AdminCalls.ask`.
         """
         answer = self._ask(Ask("GET", topic_path(topic), f"read the layout of {topic}", accept=_GONE))
         if answer.status in _GONE:
@@ -380,9 +397,12 @@ def _ask_stats(topic: str) -> Ask:
 
 
 def _read_stats(topic: str, answer: Answer | CleaveError) -> Mapping[str, Any]:
-    """Return the statistics in the answer to `_ask_stats`: `epoch`, `segments` (`name` and `state` by id as
-    text) and `subscriptions` (`type` and `consumerCount` by name); no key is checked. Raises the answer if it
-    is an error; TopicNotFound; DataPlaneUnavailable if the broker failed or the answer is not an object.
+    """Return the statistics of the topic in `answer`, a result of the request `_ask_stats`. The statistics contain
+    `epoch`, `segments` (`name` and `state`, by id as text) and `subscriptions` (`type` and `consumerCount`, by name);
+    whether they are complete is not checked.
+
+    If `answer` is an error, raises this error. Raises TopicNotFound if the broker has no such topic, and
+    DataPlaneUnavailable if the broker failed or the document is not an object. Sends nothing.
     """
     if isinstance(answer, CleaveError):
         raise answer
@@ -405,8 +425,9 @@ def _stream_consumers(stats: Mapping[str, Any]) -> Iterator[ObservedConsumer]:
 
 
 def _engine_error(purpose: str, answer: Answer) -> Conflict | DataPlaneUnavailable:
-    """Return Conflict for a request that the engine will always refuse, according to the exception's text in
-    the answer (`_FOR_GOOD`), and DataPlaneUnavailable for any other failure. `purpose` begins the message.
+    """Return, without raising it, the error for `answer`, a failure of the broker's engine: Conflict if the engine
+    will always refuse the request, according to the exception's text in the answer (`_FOR_GOOD`);
+    DataPlaneUnavailable for any other failure. `purpose` begins the message.
     """
     reason = _message(answer)
     if _FOR_GOOD.search(str(answer.document)):
@@ -417,10 +438,9 @@ def _engine_error(purpose: str, answer: Answer) -> Conflict | DataPlaneUnavailab
 
 
 def _says_missing(purpose: str, answer: Answer) -> bool:
-    """Return True if the answer to a lookup of a log is a 404 that says that there is no such topic; False
-    for any other status.
-
-    Raises DataPlaneUnavailable for a 404 with another reason. `purpose` begins the message.
+    """Return True if `answer`, the answer to a lookup of a log, is a 404 whose reason says that there is no such
+    topic. False for any other status. Raises DataPlaneUnavailable, whose message begins with `purpose`, for a 404
+    with another reason or without one.
     """
     if answer.status not in _GONE:
         return False
