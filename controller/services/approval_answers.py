@@ -55,9 +55,10 @@ def find(store: Store, approval_id: int) -> ApprovalRow:
 
 
 def ask(store: Store, run: str) -> list[ApprovalRow]:
-    """Assign to the run `run` of Airflow (`dag/run`) up to `REQUEST_LIMIT` approvals that no run presents, and
-    return all approvals of the run that can be answered. So a repeated call returns the approvals of earlier
-    calls as well, except approvals that can no longer be answered.
+    """Assign up to `REQUEST_LIMIT` approvals to the Airflow run `run` (`dag/run`): approvals that can be answered,
+    that no run presents yet, and that no other transaction has locked. Return all approvals of this run that can be
+    answered, ordered by id. A repeated call therefore returns the approvals of earlier calls as well, except
+    approvals that can no longer be answered. Raises the errors of `Store.transaction`.
     """
     with store.transaction() as tx:
         return [row for row in approvals.ask(tx, run, REQUEST_LIMIT) if row.is_answerable]
@@ -72,14 +73,18 @@ def some_unasked(store: Store) -> bool:
 def answer(
     store: Store, approval_ids: Collection[int], *, approve: bool, actor: str, reason: str
 ) -> list[ApprovalRow]:
-    """Approve or reject all of the approvals, or none of them, in one transaction. Return their rows after the answer,
-    one for each distinct id, in the order of the ids. `reason` is stored as the outcome. The transaction also carries
-    out the answers, except about operations: an approved operation begins when the next evaluation still decides on it.
-    New answers are logged. Repeating an answer changes nothing and returns the first answer; an approval that is done
-    counts as approved.
+    """Approve (`approve` True) or reject all of the approvals in one transaction. After an error, no approval has
+    changed. Return the rows of the approvals after the answer, one for each distinct id, ordered by id. The list is
+    empty without ids. `actor` is stored as the person who answered, and `reason` as the outcome. New answers are
+    logged, except in a dry run.
 
-    Raises NotFound; Conflict if an approval has another answer or has expired, or if its subject is gone; and the
-    errors of the subject.
+    The same transaction carries out the answer to a bundle proposal or a promotion. An approved operation only begins
+    when the next evaluation still decides on the operation. If an approval already has the same answer, the first
+    answer stays, and its row is returned. An approval that is done counts as approved.
+
+    Raises NotFound; Conflict if an approval has the other answer, has expired, or has lost its subject; the errors of
+    the two functions of the subject's module (`SUBJECTS`), such as LostRace if the policy in force has changed; and
+    the errors of `Store.transaction`.
     """
     state = ApprovalState.APPROVED if approve else ApprovalState.REJECTED
     rows, answered_ids = [], set[int]()
@@ -107,11 +112,15 @@ def answer(
 
 
 def settle(store: Store) -> Mapping[int, ApprovalState]:
-    """Apply the default to pending approvals that have expired, and end pending approvals whose subject is gone and
-    approved operations that were not performed in time, each in a transaction of its own: at most `SETTLE_LIMIT`. Log
-    and return the new states by approval id. An approval that another caller settled is left out; an approval whose
-    subject raises a terminal error is logged and left as it is. A retryable error of a subject is raised; the approvals
-    settled before stay settled.
+    """End up to `SETTLE_LIMIT` approvals whose time is over, each in a transaction of its own, and return their next
+    states by approval id. A pending approval that has expired gets its default answer, which is carried out like the
+    answer of a person. A pending approval whose subject is gone becomes expired, and so does an approved operation
+    that was not performed in time. Each change is logged.
+
+    The result lacks an approval that another caller settled or answered in the meantime. If the subject of an
+    approval raises a terminal error, the error is logged, the approval keeps its state, and the next call tries
+    again. Any other error, such as a Retryable of a subject or of `Store.transaction`, is raised, and the approvals
+    that were settled before stay settled.
     """
     with store.transaction() as tx:
         overdue = approvals.overdue(tx, SETTLE_LIMIT)
@@ -151,12 +160,13 @@ class ApprovalClock(Stoppable):
 def _change_state(
     tx: Connection, row: ApprovalRow, state: ApprovalState, actor: str, outcome: str, *, in_time: bool = False
 ) -> bool:
-    """Change the state of the approval. An answer (APPROVED or REJECTED) to a subject in `SUBJECTS` is also
-    carried out, after the rows of the subject are locked. `actor` and `outcome`, the reason as text, are stored
-    with the approval.
+    """Change the state of the approval, and store `actor` and `outcome`, the reason as text. `actor` is stored only
+    with an answer (APPROVED or REJECTED). If the subject has a module in `SUBJECTS`, an answer is also carried out,
+    and the rows of the subject are locked before the row of the approval.
 
-    Return False without a change if the approval is no longer in the state of `row`, or with `in_time` if the
-    approval has expired. Raises the errors of the subject's module.
+    Return False, without a change, if the approval no longer has the state of `row`, or if `in_time` is True and the
+    approval has expired. Raises InvariantViolated if the state cannot follow the state of `row`, and the errors of
+    the subject's module, after which the caller must roll the transaction back.
     """
     subject = None
     if state in ANSWERS and row.subject in SUBJECTS:
@@ -171,8 +181,9 @@ def _change_state(
 
 
 def _demand_answerable(row: ApprovalRow) -> None:
-    """Raise Conflict if the pending approval has expired or its subject is gone. The message says which; the end of the
-    subject if both apply.
+    """Do nothing if the approval of `row`, which is pending, can be answered. Raise Conflict if the approval has
+    expired or its subject is gone. The message says which of the two is the case; if both are, the message says that
+    the subject is gone.
     """
     if row.is_answerable:
         return
@@ -189,9 +200,13 @@ def _demand_answerable(row: ApprovalRow) -> None:
 
 
 def _demand_answered(row: ApprovalRow, *, approve: bool) -> None:
-    """Raise Conflict unless the approval has this answer; an approval that is done counts as approved. The message
-    names the actor of the first answer, also if the approval expired after the answer. Without an answer the message
-    says that the approval has expired, or that its subject is gone.
+    """Do nothing if the approval of `row` has the answer `approve` (True: approved, False: rejected). An approval
+    that is done counts as approved; an approval that was approved and then expired does not. Otherwise raise
+    Conflict.
+
+    If a person or the default has answered, the message names the actor and the time of this answer, also if the
+    approval expired afterwards. Without an answer, the message says that the approval has expired or that its subject
+    is gone. A pending approval for which `row` still says that it can be answered is also refused as expired.
     """
     approving_states = (ApprovalState.APPROVED, ApprovalState.DONE)
     if row.state in (approving_states if approve else (ApprovalState.REJECTED,)):

@@ -19,12 +19,17 @@ def compute(
     question: str,
     done: Callable[[int], None] = lambda _count: None,
 ) -> pa.Table:
-    """Read the rates of the recorded topics from the history at `history_url`, in the inclusive span (milliseconds
-    since the Unix epoch), simulate, and return the costs, with the columns of `spark_jobs.policy_backtest.RESULTS`: one
-    row for each simulation, or one row with the error for a load that cannot be simulated, sorted by load, key, policy
-    and seed. A recording without rates has no row. `recordings` and `question` are JSON, as `to_json` of `Recording`
-    and `Question` returns. `done` is a progress callback: it is called with the number of simulations completed since
-    its last call. Raises the errors of the storage.
+    """Read the rates of the recorded topics from the history at `history_url` in the span from `since_ms` to
+    `until_ms` (inclusive, milliseconds since the Unix epoch), simulate the policies, and return the costs.
+    `recordings` are the topics and `question` is what to simulate, both as JSON that `to_json` of `Recording` and
+    `Question` returns.
+
+    The table has the columns of `spark_jobs.policy_backtest.RESULTS`, and is sorted by load, key, policy and seed. It
+    has one row for each simulation. A load that cannot be simulated has a single row, with the error. A recording
+    without rates has no row.
+
+    `done` is called with the number of simulations completed since its last call. Raises OSError if the storage does
+    not answer, and the errors of broken files.
     """
     from controller.landing.history import RateHistory
     from spark_jobs.policy_backtest import Question, compute_here

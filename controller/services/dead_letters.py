@@ -51,9 +51,12 @@ class DeadLetterLogs:
         return letters
 
     def find(self, topic: str, subscription: str) -> DeadLetterLog:
-        """Return the address of the subscription's dead-letter log. Raises TopicNotFound,
-        SubscriptionNotFound, Unsupported if the data plane is not configured here or has no dead-letter logs,
-        NotFound if the log was never created because no consumer has needed it, and the errors of the data plane.
+        """Return the address of the subscription's dead-letter log, which exists but may be empty. `topic` is the
+        name of the topic.
+
+        Raises TopicNotFound; SubscriptionNotFound; NotFound if the log does not exist, because no consumer has needed
+        it yet; Unsupported if the data plane is not configured in this process or has no dead-letter logs; and the
+        errors of the data plane.
         """
         with self._store.transaction() as tx:
             topic_id = topics.find_topic(tx, topic).topic_id
@@ -72,8 +75,9 @@ class DeadLetterLogs:
         return self._plane(log).backlog(log.backing_topic, REDRIVE) or 0
 
     def _of(self, topic_id: int, subscription: str) -> DeadLetterLog:
-        """Return the address of the subscription's dead-letter log, which may not exist. Raises
-        TopicNotFound, SubscriptionNotFound, Unsupported if the data plane has no dead-letter logs.
+        """Return the address of the subscription's dead-letter log, whether or not the log exists. The data plane is
+        not called. Raises TopicNotFound; SubscriptionNotFound; and Unsupported if the topic's data plane has no
+        dead-letter logs.
         """
         with self._store.transaction() as tx:
             topic = topics.get_topic(tx, topic_id)

@@ -62,11 +62,17 @@ def sweep(
     limit: int = 1000,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> SweepReport:
-    """Process up to `limit` deletion entries that are due, in claimed batches: delete each log that may be deleted, and
-    record the result in its entry. Return the results. Entries of held topics are skipped; entries of a data plane that
-    is not in `planes` fail and are tried again later. Ends early, between two batches, if `should_stop` returns True.
+    """Process up to `limit` deletion entries that are due, in claimed batches: delete each log that may be deleted,
+    and record the result in its entry. Return the results, by backing topic. An entry is closed when its log was
+    absent twice, far enough apart, or when the log must be kept; a kept log is listed as unmanaged, and its topic is
+    marked as unverified.
 
-    Several sweepers may run at once. Raises StoreUnavailable only; any other error is recorded for the entry.
+    Entries of held topics are skipped. Entries of a data plane that is not in `planes` fail and are tried again
+    later. `should_stop` is called before each batch; if it returns True, the sweep ends early. Several sweepers may
+    run at once.
+
+    Raises only errors of the store, such as StoreUnavailable. Any other error is recorded as the failure of the
+    entry, which is tried again later.
     """
     report = SweepReport()
     longest_call_seconds = max((plane.call_timeout_seconds for plane in planes.values()), default=0.0)
@@ -91,12 +97,13 @@ def _sweep(
     apart_seconds: float,
     report: SweepReport,
 ) -> None:
-    """Delete the logs of one data plane that may be deleted, up to `PARALLEL_DELETES` at a time, and record the result
-    for each, in the database and in `report`.
+    """Delete the logs of one data plane that may be deleted, up to `PARALLEL_DELETES` at a time, and record the
+    result for each entry in the database and in `report`.
 
-    If the data plane is not configured here (`plane` is None), or describing the logs raises a CleaveError, all entries
-    are tried again later. After an unexpected error of the description, each entry is processed by itself.
-    `apart_seconds` is the shortest time between the two absences that close an entry. Raises StoreUnavailable.
+    All entries fail and are tried again later if the data plane is not configured here (`plane` is None), or if
+    describing the logs raises a CleaveError. If describing them raises any other error, each entry is processed by
+    itself. `apart_seconds` is the shortest time between the two absences that close an entry. Raises
+    StoreUnavailable.
     """
     try:
         reports = _reports(plane, due_entries)
@@ -129,13 +136,17 @@ def _deletable(
     reports: Mapping[str, LogReport],
     report: SweepReport,
 ) -> list[DeletionEntry]:
-    """Return the entries whose logs may be deleted. The other logs are kept, or recorded as failed and tried again later, in the database
-    and in `report`. An existing log of an aborted operation is kept too if another log of the operation is kept or was kept earlier, for
-    any reason but that this journal did not create that log. If an entry discards unread messages, the log may be deleted, in whatever
-    state, if this journal created or adopted it. `plane` None (the data plane is not configured here): all entries fail.
+    """Return the entries whose logs may be deleted; a missing log may be deleted. Every other entry is either closed,
+    because its log must be kept (`_keep`), or fails and is tried again later (`_fail`), in the database and in
+    `report`. `reports` is keyed by backing topic; an entry without a report fails. If the data plane is not
+    configured here (`plane` is None), all entries fail.
 
-    Unless the entry discards unread messages, the check may change a log that this journal created: it terminates an open log that was
-    never used, and repeats acknowledgements that the broker lost. Raises StoreUnavailable.
+    If an entry discards unread messages, its log may be deleted in any state, provided that this journal created or
+    adopted the log. Otherwise the log must be unused or completely read. An existing log of an aborted operation is
+    also kept if another log of this operation is or was kept, except as a foreign log (`FOREIGN`).
+
+    Unless the entry discards unread messages, the check may change a log that this journal created: an open log that
+    was never used is terminated, and acknowledgements that the broker lost are repeated. Raises StoreUnavailable.
     """
 
     with store.transaction() as tx:
@@ -170,12 +181,13 @@ def _deletable(
 
 
 def _with_used_siblings(store: Store, never_active: Sequence[DeletionEntry]) -> list[DeletionEntry]:
-    """Return those entries of `never_active` of whose operation a log was kept, by this sweep or earlier, for any
-    reason but that this journal did not create that log. The entry's own log counts as well. `never_active` are
-    entries of logs whose segment was never ACTIVE, as an aborted operation leaves them.
+    """Return those entries of `never_active` that belong to an operation of which a log was kept, by this sweep or
+    earlier, for another reason than `FOREIGN`. The entry's own log counts as well. `never_active` are entries of logs
+    whose segments were never ACTIVE, as an aborted operation leaves them. An entry without an operation is not
+    returned. Raises StoreUnavailable.
 
-    Clients append to a child only after the reshape was committed. So the database lost the commit, and the
-    recovery needs all children of the operation.
+    Clients append to a child only after the reshape was committed. So a used log shows that the database lost the
+    commit, and the recovery needs all children of the operation.
     """
     with store.single_statement() as tx:
         kept = deletion_entries.reasons_to_keep(tx, [entry.operation_id for entry in never_active])
@@ -201,8 +213,9 @@ def _judge(
 
 
 def _delete(plane: DataPlane, deletion_entry: DeletionEntry) -> str | None:
-    """Delete the log and read its state again. Return an error message; None if the log is gone. Raises
-    nothing.
+    """Delete the log, also if it was missing, and read its state again. Return None if the log is gone afterwards.
+    Otherwise return the error as text: the deletion or the reading failed, or the log exists again. An unexpected
+    error is also logged. Raises nothing.
     """
     name = deletion_entry.backing_topic
     try:
@@ -219,9 +232,9 @@ def _delete(plane: DataPlane, deletion_entry: DeletionEntry) -> str | None:
 
 
 def _reports(plane: DataPlane | None, due_entries: Sequence[DeletionEntry]) -> Mapping[str, LogReport]:
-    """Return the reports of the logs by name, read in one call, without logs that did not answer. Raises
-    CleaveError if the data plane is not configured here, or creates no logs for Cleave, and the errors of the
-    data plane.
+    """Return the reports on the logs of the entries, by backing topic, read in one call. A log that did not answer is
+    absent. `due_entries` must not be empty. Raises CleaveError if the data plane is not configured here (`plane` is
+    None) or creates no logs for Cleave, and the errors of the data plane.
     """
     if plane is None:
         raise CleaveError(
@@ -259,9 +272,11 @@ def _reason_to_keep(
 
 
 def _prepare_deletion(plane: DataPlane, deletion_entry: DeletionEntry, report: LogReport) -> bool:
-    """Terminate an open log that was never used. In a terminated log, acknowledge all messages for the subscriptions of
-    the entry's `drained_for` that have unread messages. Return True if the log was changed, so that it must be
-    described again. An open log that was used is not changed. Raises the errors of the data plane.
+    """Change the log so that its deletion can be judged, and return True if the log was changed, so that it must be
+    described again. An open log that was never used is terminated. In a terminated log, all messages are acknowledged
+    for those subscriptions of the entry's `drained_for` that have unread messages: the subscriptions had drained the
+    segment, and the broker lost their acknowledgements. An open log that was used is not changed. Raises the errors
+    of the data plane.
     """
     if report.state is LogState.OPEN and report.is_unused:
         plane.terminate_segment(deletion_entry.backing_topic)
@@ -280,9 +295,9 @@ def _prepare_deletion(plane: DataPlane, deletion_entry: DeletionEntry, report: L
 def _keep(
     store: Store, deletion_entry: DeletionEntry, log_report: LogReport, reason: str, report: SweepReport
 ) -> None:
-    """Close the deletion entry, list the log as unmanaged, and mark the topic as unverified, in one
-    transaction. Log the reason and add it to `report`. A log that must be kept is evidence that the journal
-    is behind its logs.
+    """Close the deletion entry without deleting the log, list the log as unmanaged with the reason, and mark the
+    topic as unverified, in one transaction: a log that must be kept is evidence that the journal is behind its logs.
+    Log the reason, and add the log to `report.kept`. Raises the errors of `Store.transaction`.
     """
     name = deletion_entry.backing_topic
     log.warning("log kept", backing_topic=name, reason=reason)
@@ -309,10 +324,13 @@ def _record(
     existed: bool,
     report: SweepReport,
 ) -> None:
-    """Record the result of a deletion in the database and in `report`: with `failure` (an error message) the
-    failure, without one the absence of the log, which may close the entry. `existed` says that the log was
-    there before this deletion, so an earlier absence does not count. An absence is neither recorded nor
-    reported if another sweeper closed the entry.
+    """Record the result of a deletion in the database and in `report`. `failure` is the error text of `_delete`; None
+    if the log is gone. A failure defers the entry (`_fail`). An absence is recorded, and closes the entry if an
+    earlier absence was more than `apart_seconds` before. `existed` says that the log was there before this deletion;
+    earlier absences then do not count.
+
+    An absence is neither recorded nor reported if another sweeper has closed the entry. Raises the errors of
+    `Store.transaction`.
     """
     if failure is not None:
         _fail(store, deletion_entry, failure, report)
@@ -334,8 +352,9 @@ def _record(
 
 
 def _fail(store: Store, deletion_entry: DeletionEntry, reason: str, report: SweepReport) -> None:
-    """Log the failure, add it to `report`, and defer the entry. The delay doubles with each attempt, up to
-    `LONGEST_DELAY_SECONDS`.
+    """Log the failure, add it to `report.failed`, and defer the entry in the database. The delay begins at
+    `FIRST_DELAY_SECONDS` and doubles with each attempt, up to `LONGEST_DELAY_SECONDS`. Earlier absences of the log no
+    longer count. Raises the errors of `Store.transaction`.
     """
     log.warning("log not deleted", backing_topic=deletion_entry.backing_topic, error=reason)
     report.failed[deletion_entry.backing_topic] = reason

@@ -59,7 +59,10 @@ class DrainWatch(Stoppable):
         reconcile: Callable[[int], object],
         sealed_for_seconds: float = SEALED_FOR_SECONDS,
     ) -> None:
-        """`planes` are the data planes by name. `reconcile` is called with the id of a topic whose logs need a repair."""
+        """`planes` are the data planes by name, and `shards` returns the shards that the worker holds. `reconcile` is
+        called with the id of a topic whose log was open although its segment is sealed, and has the topic's logs
+        repaired; it is called from several threads. A segment is counted from `sealed_for_seconds` after its seal.
+        """
         super().__init__()
         self._reconcile = reconcile
         self._store, self._planes, self._shards, self._clock = store, planes, shards, clock
@@ -70,13 +73,15 @@ class DrainWatch(Stoppable):
         repeat_every(INTERVAL_SECONDS, self.round, self._stopping, log, "drains not counted")
 
     def round(self) -> int:
-        """Count and store the unread messages of up to `DRAINS_A_ROUND` rows of the view `inspect.undrained` (pairs of
-        a sealed segment and a stream subscription) in the held shards, on the data planes of this process. Pairs that
-        were never counted, or counted longest ago, come first; segments sealed within `FRESH_FOR_SECONDS` come last.
-        Return the number of counts; 0 without a shard. Pairs that cannot be counted, and pairs whose count has not
-        begun within `ROUND_SECONDS`, are left out. Has the topic reconciled if the log of a sealed segment is open and
-        has no unread messages, so that the log is terminated again. Deletes the stored counts of segments that were
-        drained or pruned. Raises StoreUnavailable.
+        """Count the unread messages of up to `DRAINS_A_ROUND` rows of the view `inspect.undrained` (pairs of a sealed
+        segment and a stream subscription), store the counts, and return their number. Only topics of the held shards
+        on data planes of this process are counted; without a held shard, nothing is done and the result is 0. Pairs
+        that were never counted, or counted longest ago, come first, and segments sealed within `FRESH_FOR_SECONDS`
+        come last.
+
+        A pair that cannot be counted, or whose count has not begun within `ROUND_SECONDS`, is left out. If the log of
+        a segment is open and has no unread messages, `reconcile` is called for its topic, so that the log is
+        terminated again. Stored counts of segments that were drained or pruned are deleted. Raises StoreUnavailable.
         """
         shards = self._shards()
         if not shards.held:
@@ -103,10 +108,12 @@ class DrainWatch(Stoppable):
         return len(counts)
 
     def _backlog(self, drain: SlowDrain, give_up_at: float) -> int | None:
-        """Return the number of messages that the subscription has not read in the segment, from 0 to `MOST`. None
-        if `give_up_at` (monotonic seconds) has passed, the watch is stopping, there is no count, or the data plane
-        or `reconcile` raises an error, which is logged. Has the topic reconciled if the log is open and has no
-        unread messages.
+        """Return the number of unread messages of the subscription in the segment, limited to `MOST`. If the number
+        is 0 and the log is open, call `reconcile` for the topic first, and log a warning.
+
+        Return None, without a call, if `give_up_at` (monotonic seconds) has passed or the watch is stopping. Return
+        None also if the data plane has no count, or if the data plane or `reconcile` raises an error, which is
+        logged. Raises nothing.
         """
         if self._clock.monotonic_seconds() >= give_up_at or self._stopping.is_set():
             return None

@@ -74,15 +74,19 @@ def collect(
     actor: str = "garbage-collector",
     dry_run: bool = False,
 ) -> CollectionReport:
-    """Run one round over up to `limit` live topics with an id above `after` that have segments past their
-    retention and are neither held nor unverified, and intend an operation for each topic with segments to
-    prune. Return the ids of the operations and of the segments that they prune, the segments that are kept
-    with the reasons, and the id after which to continue. A dry run writes nothing and has no operations.
-    `shards` restricts the topics; None: all.
+    """Run one round: for each topic with sealed segments that may be pruned, intend an operation that prunes them.
+    Return the ids of the operations and of their segments, the segments past their retention that are kept, with the
+    reasons, and the id after which the next round continues. A dry run (`dry_run`) writes nothing and has no
+    operations.
 
-    `retention_minutes` applies to topics without a property of that name; a negative value keeps segments for
-    ever. Raises StoreUnavailable only; any other error keeps the topic's segments until the next round, and
-    an unexpected one is also logged and recorded in the view `inspect.set_aside`.
+    The round covers up to `limit` live topics with an id above `after` that have segments past their retention and
+    are neither held nor unverified. `shards` restricts the topics; None: all. `retention_minutes` counts from the
+    seal, and applies to topics without a property of that name; a negative value keeps segments for ever. `actor` is
+    stored as the actor of the operations.
+
+    Raises StoreUnavailable, and any error of `Store.transaction` that occurs while the topics are listed or skipped
+    topics are recorded. Any other error keeps the segments of its topic until the next round. Such an error is a
+    reason in the result; an unexpected one is also logged and recorded in the view `inspect.set_aside`.
     """
     with store.transaction() as tx:
         expired = expired_topics(
@@ -117,13 +121,14 @@ def _collect_topic(
     dry_run: bool,
     report: CollectionReport,
 ) -> None:
-    """Mark the topic's segments that may be pruned as drained, intend their prune, and add these segments, the
-    operation and the kept segments to `report`. A dry run writes nothing and adds no operation. Does nothing if
-    a broker keeps the layout.
+    """Intend the prune of those expired segments of the topic that may be pruned. Add these segments, the operation,
+    and the segments that are kept to `report`. The segments are marked as drained for every recorded subscription
+    first; the marks of segments that turn out to be kept are removed again. A dry run writes nothing and adds no
+    operation. Does nothing if a broker keeps the layout.
 
-    Raises Retryable if the data plane is not configured here or the topic has a checkpoint subscription,
-    Unsupported if the data plane cannot describe logs, SegmentBusy, Conflict, TopicNotLive and TopicHeld for
-    concurrent changes, and the errors of the data plane.
+    Raises Retryable if the data plane is not configured here or the topic has a checkpoint subscription; Unsupported
+    if the data plane cannot describe logs; SegmentBusy, Conflict, TopicNotLive and TopicHeld for concurrent changes;
+    and the errors of the data plane and of `Store.transaction`.
     """
     plane = planes.get(topic.data_plane)
     if plane is None:
@@ -156,15 +161,18 @@ def _collect_topic(
 def collect_segment(
     store: Store, planes: Mapping[str, DataPlane], topic: str, segment_id: int, request: Request
 ) -> Intent:
-    """Intend to prune one sealed segment, regardless of its retention, and mark the segment as drained for each
-    recorded subscription. If the segment must be kept, the new marks are removed; they stay if only the intent is
-    refused. A repeated request key returns its first intent, even if it names another segment.
+    """Intend to prune one sealed segment, regardless of its retention, and return the intent. The operation prunes
+    the segment later. The segment is marked as drained for each recorded subscription first. If the segment must be
+    kept, these marks are removed; if only the intent is refused, they stay. A repeated request key returns its first
+    intent and changes nothing, even if the key was used for another segment of the topic.
 
-    Raises TopicNotFound, TopicNotLive, TopicHeld, SegmentNotFound, SegmentBusy, Unsupported if the data plane is not
-    configured here, keeps layouts or cannot describe logs, Retryable if the topic has a checkpoint subscription, and
-    the errors of the data plane. Raises Conflict with the reason why the segment is kept: it is active, a subscription
-    has not read it to its end or has no position in a child, its log did not answer, or one of its ancestors still
-    exists. Also raises Conflict if the request key was used for another topic or kind of request.
+    Raises Conflict with the reason why the segment is kept: it is active, a subscription has not read it to its end
+    or has no position in a child, its log did not answer, or one of its ancestors still exists. Raises Conflict also
+    if the request key was used for another topic or kind of request.
+
+    Raises TopicNotFound; TopicNotLive; TopicHeld; SegmentNotFound, also for a pruned segment; SegmentBusy;
+    Unsupported if the data plane is not configured here, keeps layouts or cannot describe logs; Retryable if the
+    topic has a checkpoint subscription; and the errors of the data plane.
     """
     with store.transaction() as tx:
         row = topics.find_topic(tx, topic)
@@ -190,9 +198,10 @@ def collect_segment(
 
 
 def _inspect(store: Store, plane: DataPlane, topic: ExpiredTopic) -> _TopicView:
-    """Return the topic's metadata and the reports on its logs, without logs that did not respond. Raises
-    Retryable for a topic with checkpoint subscriptions, Unsupported if the data plane cannot describe logs, and
-    the errors of the data plane.
+    """Read the topic's layout, expected logs, drained segments and subscriptions from the database, and the reports
+    on its logs from the data plane. A log that did not answer has no report. Nothing is changed. Raises
+    TopicNotFound; Retryable for a topic with checkpoint subscriptions; Unsupported if the data plane cannot describe
+    logs; and the errors of the data plane.
     """
     if not isinstance(plane, SetWiseDataPlane):
         raise Unsupported(
@@ -231,14 +240,15 @@ class _TopicView:
         ]
 
     def reason_to_keep(self, log: BackingLog) -> str:
-        """Return the reason to keep the segment. Empty if no subscription has unread messages in the segment and each
-        subscription has a position in all its children. Also empty if its log does not exist, which is read a second
-        time.
+        """Return the reason to keep the segment of `log`, as a clause for messages; empty if the segment may be
+        pruned. It may be pruned if no subscription has unread messages in its log, and each subscription has a
+        position in the logs of all its children. It may also be pruned if its log does not exist, which is read a
+        second time.
 
         Subscriptions that applications created on the log count; subscriptions that are being deleted do not. Unread
-        messages of a segment that is marked as drained do not count. For standard consumers, the mark itself is
-        necessary. A log that did not answer, or that lacks the cursor of a recorded subscription, is kept. Raises the
-        errors of the data plane.
+        messages do not count if the segment is marked as drained for the subscription. For a subscription of standard
+        consumers, this mark is required. The segment is kept if its log did not answer, or lacks the cursor of a
+        recorded subscription. Raises the errors of the data plane.
         """
         report = self.reports.get(log.backing_topic)
         if report is None:
@@ -260,8 +270,9 @@ class _TopicView:
         return self._without_position(log, names)
 
     def _without_position(self, log: BackingLog, names: Sequence[str]) -> str:
-        """Return a message that names a child in which a subscription of `names` has no position; empty if there is
-        no such child. In a log that did not answer, no subscription has a position. Pruned children are not checked.
+        """Return a clause for messages that names a child of the segment of `log`, and a subscription of `names` that
+        has no position in the log of this child. Empty if every subscription has a position in every child. If the
+        log of a child did not answer, no subscription has a position there. Pruned children are not checked.
         """
         logs = {sibling.segment_id: sibling.backing_topic for sibling in self.metadata.logs}
         for child_id in self.layout.segment(log.segment_id).child_ids:
@@ -280,15 +291,17 @@ def _confirm(
     view: _TopicView,
     kept_segments: list[KeptSegment],
 ) -> tuple[int, ...]:
-    """Mark the segments as drained for each recorded subscription, then read their logs again. Return the ids
-    that may be pruned, and add the other segments with their reasons to `kept_segments`. From the first
-    segment that must be kept on, the new marks are removed, and the segments are kept, because the later ones
-    may be its descendants. Raises the errors of the data plane, after the new marks of the segments that were not
-    yet confirmed were removed.
+    """Mark the `chosen` segments as drained for each recorded subscription, and then read the topic's logs again.
+    Return the ids of the segments that may be pruned, ascending. Add the other segments with their reasons to
+    `kept_segments`.
 
-    A seek is either visible in the second reading, or removes the mark. A segment that was marked before is
-    not marked again: if a seek removes its mark in the meantime, the id is returned, and the prune operation
-    keeps the segment.
+    From the first segment that must be kept on, all later segments are kept too, because they may be its descendants,
+    and the marks that this call has added to them are removed. If the data plane raises an error, the marks of the
+    segments that were not yet confirmed are removed, and the error is raised.
+
+    A concurrent seek either is visible in the second reading, or removes the mark. A segment that was marked before
+    the call is not marked again. If a seek removes such a mark in the meantime, the id is returned, and the prune is
+    refused or keeps the segment.
     """
     logs = sorted(
         (log for log in view.metadata.logs if log.segment_id in chosen), key=lambda log: log.segment_id
@@ -318,8 +331,9 @@ def _confirm(
 
 
 def _remove_marks(store: Store, topic: ExpiredTopic, view: _TopicView, logs: Sequence[BackingLog]) -> None:
-    """Remove the drained marks that `_confirm` has added to these segments, if there are any. `view` was read
-    before the marks were added.
+    """Remove the drained marks that `_confirm` has added to the segments of `logs`. `view` was read before the marks
+    were added, so marks that existed before stay. Does nothing without logs. Raises the errors of
+    `Store.transaction`.
     """
     if logs:
         with store.transaction() as tx:
@@ -329,9 +343,10 @@ def _remove_marks(store: Store, topic: ExpiredTopic, view: _TopicView, logs: Seq
 
 
 def _choose(view: _TopicView, topic: ExpiredTopic, kept_segments: list[KeptSegment]) -> tuple[int, ...]:
-    """Return the ids of expired segments that may be pruned, and add the other segments with their reasons to
-    `kept_segments`. Ids ascend, so parents are checked before their children. A segment whose ancestors
-    remain is kept; a segment that was pruned in the meantime is left out. Raises the errors of the data plane.
+    """Return the ids of those segments of `topic.segment_ids` that may be pruned according to `view`, ascending. Add
+    each other segment with its reason to `kept_segments`. A segment is also kept if one of its ancestors remains. A
+    segment that was pruned in the meantime is neither returned nor added. Parents are checked before their children,
+    because ids ascend. Raises the errors of the data plane.
     """
     chosen: set[int] = set()
     logs = {log.segment_id: log for log in view.metadata.logs}

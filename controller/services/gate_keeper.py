@@ -101,8 +101,9 @@ class GateKeeper(Stoppable):
         return bool(self._planes)
 
     def run(self) -> None:
-        """Run rounds until `stop`, every `POLL_SECONDS` while a gate is shut, otherwise every `IDLE_SECONDS`. A failed round is logged
-        and repeated.
+        """Run rounds until `stop`, the first at once. A round follows after `POLL_SECONDS` while a gate is shut,
+        otherwise after `IDLE_SECONDS`. If a round fails, log the error, pause, and run the next round. Raises
+        nothing.
         """
         Repeating(
             self._paced_round,
@@ -116,10 +117,13 @@ class GateKeeper(Stoppable):
         return POLL_SECONDS if self.round() else IDLE_SECONDS
 
     def round(self) -> int:
-        """Open, drain and audit the gates of the subscriptions that are due, `PARALLEL_CALLS` subscriptions at a time. Return the number of
-        subscriptions with shut gates, due or not; 0 without shards or without a data plane with gates. Subscriptions that are not live, and
-        those of held or unverified topics, are absent. An error of one subscription is reported (`_report`), and its gates are tried again
-        later. Raises StoreUnavailable if the gates cannot be read.
+        """Open, drain and audit the gates of the subscriptions that are due, up to `PARALLEL_CALLS` subscriptions at
+        a time. Return the number of subscriptions with shut gates, due or not. The number of shut gates is set as a
+        metric. The result is 0 if no shard is held or no data plane with gates is configured.
+
+        Topics and subscriptions that are not live do not count, nor do topics that are held or unverified. An error
+        of one subscription is logged and stored with its gates, which stay shut and are tried again later. Raises
+        StoreUnavailable if the shut gates cannot be read.
         """
         shards = self._shards()
         if not (shards.held and self._planes):
@@ -137,9 +141,10 @@ class GateKeeper(Stoppable):
         return len(shut)
 
     def _serve(self, shut: ShutGates) -> None:
-        """Open, drain and audit the gates of one subscription. An error is reported (`_report`) and not
-        raised, and the gates are tried again after a pause, which doubles with each failure in a row up to
-        `LONGEST_PAUSE_SECONDS`. If the subscription was deleted meanwhile, nothing is reported.
+        """Open, drain and audit the gates of one subscription, and set the time at which the subscription is due
+        again. Raises nothing. An error is reported (`_report`), and the gates are tried again after a pause, which
+        doubles with each failure in a row up to `LONGEST_PAUSE_SECONDS`. If the subscription was deleted meanwhile,
+        nothing is reported.
         """
         pace = self._paces[shut.key]
         try:
@@ -156,8 +161,10 @@ class GateKeeper(Stoppable):
         pace.next_at = self._clock.monotonic_seconds() + pause
 
     def _report(self, shut: ShutGates, error: Exception, *segment_ids: int) -> None:
-        """Log and record the error with the gates of these segments; without segments, with all gates of `shut`. StoreUnavailable is neither
-        logged nor recorded, and ignored if it occurs while the error is recorded.
+        """Log the error, and store it in the database with the gates of the segments `segment_ids`; without ids, with
+        all gates of `shut`. StoreUnavailable is neither logged nor stored, because the next round reports it. If the
+        database is unavailable while another error is stored, this error is only logged. Raises other errors of
+        `Store.transaction`.
         """
         segments = list(segment_ids or shut.logs)
         labels = {"topic": shut.topic, "subscription": shut.key.name, "segments": segments}
@@ -174,8 +181,11 @@ class GateKeeper(Stoppable):
             return
 
     def _open_what_may_open(self, shut: ShutGates) -> None:
-        """Open gates and drain segments until neither makes progress, all gates of `shut` are open, or the keeper stops. This is repeated
-        because an empty segment is drained as soon as its gate is open. Raises SubscriptionNotFound and the errors of the data plane.
+        """Open the gates whose ancestors are drained, and mark further segments as drained, in turns, until neither
+        makes progress, all gates of `shut` are open, or the keeper stops. The turns are needed because an empty
+        segment is drained as soon as its gate is open. Does nothing while a seek is in progress. Raises
+        SubscriptionNotFound, StoreUnavailable, and the errors of the data plane; gates that were opened before the
+        error stay open.
         """
         logs = dict(shut.logs)
         while logs and not self._stopping.is_set():
@@ -187,8 +197,10 @@ class GateKeeper(Stoppable):
                 return
 
     def _plan(self, shut: ShutGates, logs: Mapping[int, str]) -> _Plan:
-        """Return which of the gates on `logs` (backing topics by segment id) may be opened, and which segments hold the others back. All may
-        be opened if the subscription does not wait for ancestors; none while a seek is in progress. Raises SubscriptionNotFound.
+        """Return which of the gates on `logs` (backing topics by segment id) may be opened, and which segments have
+        to be drained before the others may be opened. If the subscription does not wait for ancestors, all gates may
+        be opened. While a seek is in progress, the plan is empty. The plan holds for the origin that it names.
+        Nothing is changed. Raises SubscriptionNotFound if the subscription does not exist or is being deleted.
         """
         with self._store.transaction() as tx:
             _, origin = bucket_owners.lock(tx, shut.key)
@@ -208,9 +220,11 @@ class GateKeeper(Stoppable):
         return origin == plan.origin and seeks.under_way(tx, shut.key) is None
 
     def _drain(self, shut: ShutGates, plan: _Plan) -> bool:
-        """Have the data plane persist the subscription's cursors at the ends of those segments of the plan that are read to their ends, and
-        mark these segments as drained. Return True if segments were marked; False if there are none, or if a seek has begun since the plan
-        was made. Raises SubscriptionNotFound and the errors of the data plane.
+        """Mark those segments of the plan as drained that the subscription has read to their ends, after the data
+        plane has persisted the subscription's cursors there. Return True if segments were marked. Return False if no
+        segment is read to its end, or if a seek has begun since the plan was made; nothing is then marked.
+
+        Raises TopicNotFound, SubscriptionNotFound, StoreUnavailable, and the errors of the data plane.
         """
         plane, name = self._planes[shut.data_plane], shut.key.name
         persisted = [i for i in plan.gates.to_drain if _is_persisted(plane, plan.logs[i], name)]
@@ -227,9 +241,13 @@ class GateKeeper(Stoppable):
         return is_marked
 
     def _open(self, shut: ShutGates, plan: _Plan) -> list[int]:
-        """Open the gates that the plan allows, unless a seek has begun since. Record them first as ready to open. Return the ids of the
-        segments whose gates were opened; a gate for whose call no time was left is not among them. Raises SubscriptionNotFound and the
-        errors of the data plane.
+        """Open the gates that the plan allows, and return the ids of the segments whose gates were opened. The gates
+        are first recorded as ready to open. If a seek has begun since the plan was made, no gate is opened, and the
+        list is empty. A segment is also absent if its gate was open already, or if no time was left for the call; a
+        later round then tries again.
+
+        Raises SubscriptionNotFound, StoreUnavailable, and the errors of the data plane. After an error, other gates
+        of the plan may have been opened.
         """
         plane = self._planes[shut.data_plane]
         if not plan.gates.may_open:
@@ -249,9 +267,12 @@ class GateKeeper(Stoppable):
             return [i for i, is_opened in zip(ready, calls.map(opening, ready), strict=True) if is_opened]
 
     def _open_one(self, shut: ShutGates, plan: _Plan, until: float, segment_id: int) -> bool:
-        """Open one gate, record the gate as open unless a seek has closed it again, and return True. The topic's other gates are then
-        audited soon. Return False without a call if the call could last until `until` (monotonic seconds), when a seek may close the gate
-        again. Raises the errors of the data plane.
+        """Have the data plane open one gate, record the gate as open, and return True. If a seek has closed the gate
+        again, the record is not changed, and the result is also True. The other gates of the topic are then audited
+        soon.
+
+        Return False, without a call, if the call could last longer than `until` (monotonic seconds), from when on a
+        seek may close the gate again. Raises the errors of the data plane, and StoreUnavailable.
         """
         plane = self._planes[shut.data_plane]
         if until - self._clock.monotonic_seconds() < plane.call_timeout_seconds:
@@ -275,12 +296,13 @@ class GateKeeper(Stoppable):
                 pace.audit_at = min(pace.audit_at, audit_at)
 
     def _audit(self, shut: ShutGates, pace: _Pace) -> None:
-        """Compare the recorded gates of the subscription with the data plane: close gates that are open or spent there, and record barriers
-        that a consumer has acknowledged. Gates that are recorded as open or being opened are skipped. A CleaveError of one gate is reported
-        and does not stop the others; StoreUnavailable and unexpected errors are raised.
+        """Compare the gates of the subscription that are recorded as closed with the data plane. A gate that is open
+        or spent there is closed again; whether a consumer has acknowledged the barrier is recorded. Gates that are
+        recorded as open or are being opened are skipped.
 
-        Does nothing before the time of the next audit, which is `AUDIT_SECONDS` after an audit or earlier (`_audit_soon`), or if the
-        subscription does not wait for ancestors.
+        Does nothing if the subscription does not wait for ancestors, or before the time of the next audit:
+        `AUDIT_SECONDS` after the last audit, or earlier after a gate of the topic was opened. A CleaveError of one
+        gate is reported and does not stop the others. StoreUnavailable and unexpected errors are raised.
         """
         now = self._clock.monotonic_seconds()
         if now < pace.audit_at or not shut.waits_for_ancestors:
@@ -298,8 +320,10 @@ class GateKeeper(Stoppable):
                     self._report(shut, error, gate.segment_id)
 
     def _audit_one(self, shut: ShutGates, gate: Gate) -> None:
-        """Compare one gate that is recorded as closed with the data plane: close the gate again if it is open or spent, and record whether
-        a consumer has acknowledged its barrier. Raises the errors of the data plane.
+        """Compare one gate that is recorded as closed with the data plane. If the gate is open or spent there, log a
+        warning and close the gate again. Record whether a consumer has acknowledged the barrier (a breach), and log a
+        warning when a breach is recorded. A missing log or subscription counts as no breach. Raises StoreUnavailable
+        and the errors of the data plane.
         """
         plane, name = self._planes[shut.data_plane], shut.key.name
         labels = {"topic": shut.topic, "subscription": name, "segment_id": gate.segment_id}
@@ -315,8 +339,9 @@ class GateKeeper(Stoppable):
 
 
 def _is_persisted(plane: GatedDataPlane, backing_topic: str, subscription: str) -> bool:
-    """Make the data plane persist the subscription's cursor at the end of a drained log, and return True. Return False if messages are
-    unacknowledged or may still be appended, or if the log or cursor is missing.
+    """Make the data plane persist the subscription's cursor at the end of the log, and return True, if the log is
+    terminated and the subscription has acknowledged all its messages. Return False otherwise, also if the log or the
+    subscription is missing. Raises the other errors of the data plane.
     """
     try:
         return plane.persist_cursor_at_end(backing_topic, subscription)

@@ -86,7 +86,9 @@ class Decided:
     stored: Document
 
     def read_inputs(self) -> EvaluationInput | Replay:
-        """Return the inputs; if this code cannot read them, the replay that says why."""
+        """Return the inputs of the decision. If this code cannot read the stored inputs, return instead the `Replay`
+        that contains the error. Raises nothing.
+        """
         try:
             return EvaluationInput.from_json(self.situation)
         except UNREADABLE as error:
@@ -131,16 +133,19 @@ class _Loads:
     sources: dict[str, int] = field(default_factory=dict)
 
     def as_decision_input(self, record: _Record) -> LoadRecord:
-        """Return the record as a decision reads it: observed at the last sample of its source, or, if the segment is
-        silent, when its silence began.
+        """Return the record in the form in which a decision reads it. If the segment is silent, the record counts as
+        observed when the silence began; otherwise, at the last sample of its source; if no sample of the source is
+        known, at its last change.
         """
         last_heard_at = self.sources.get(record.source, record.modified_at)
         observed_at = last_heard_at if record.silent_since is None else record.silent_since
         return LoadRecord(record.stats, record.modified_at, record.cold_since, observed_at)
 
     def observe(self, window: Window, policy: AutoScalePolicy) -> None:
-        """Apply one run of the aggregation, on `window`: new records, the begin of silence for segments without rates
-        whose source has samples, and the last sample of each source. `policy` gives the thresholds of the rule.
+        """Apply one run of the aggregation on `window` to the records. Segments with rates get the record that the
+        rule `next_record` gives under the thresholds of `policy`. A segment without rates whose source has samples
+        becomes silent, if it is not silent already. The last samples of the sources are stored. Raises InvalidInput
+        for rates that are negative or not finite.
         """
         records_before = {
             segment_id: self.as_decision_input(record) for segment_id, record in self.records.items()
@@ -188,11 +193,14 @@ def retrace(
     begins_with_the_topic: bool,
     window_ms: int = DEFAULT_WINDOW_MS,
 ) -> Iterator[Retraced]:
-    """Yield each decision with its replay, on the windows that were applied by its time. `decisions` are those of one topic, in the order of
-    time. A decision whose inputs cannot be read is yielded as unreadable. `windows`, of `window_ms` each, may be in any order.
+    """Yield each decision with its replay, which recomputes the loads of the decision from the windows that were
+    applied by its time. `decisions` are those of one topic, in the order of time. `windows`, of `window_ms`
+    milliseconds each, may be in any order. `segments` are all segments that the topic ever had, by id. Yields nothing
+    without decisions.
 
-    `segments` are all segments that the topic ever had, by id. If the history does not begin with the topic (`begins_with_the_topic` is
-    False), the replay starts from the first decision with readable inputs, which is not yielded.
+    A decision whose inputs cannot be read is yielded as unreadable. `begins_with_the_topic` says that the windows
+    reach back to the creation of the topic. If it is False, the first decision with readable inputs gives the initial
+    state and is not yielded. Raises InvalidInput for rates that are negative or not finite.
     """
     if not decisions:
         return
@@ -223,8 +231,9 @@ class _ReplayState:
         self.memory = LoadMemory()
 
     def apply(self, window: Window, policy: AutoScalePolicy) -> None:
-        """Apply one window to the load records, and to the load memory of profile `adaptive`, under `policy`, the policy of the next
-        decision.
+        """Apply one window to the load records and, if the profile of `policy` is `adaptive`, to the load memory.
+        `policy` is the policy of the next decision after the window. Segments that are not in `segments` are left out
+        of the load memory.
         """
         self.loads.observe(window, policy)
         if policy.profile == "adaptive":
@@ -241,8 +250,10 @@ class _ReplayState:
             self.memory.remember(window.end_ms, measured, policy.load_memory_seconds, heirs)
 
     def start_from(self, situation: EvaluationInput) -> None:
-        """Replace the load records of the segments that have one in `situation`, the inputs of the first decision; these segments are then
-        not silent. Records of other segments, and the load memory, keep what the windows before the decision gave.
+        """Replace the load records of the segments that have a load in `situation`, the inputs of the first decision,
+        by these loads. These segments then do not count as silent. A record keeps its source; a segment without a
+        record gets a source of its own. The records of other segments, and the load memory, stay as the windows
+        before the decision have left them.
         """
         for segment_id, record in situation.loads.items():
             source = f"the source of segment {segment_id}"
@@ -254,8 +265,10 @@ class _ReplayState:
             self.loads.sources.setdefault(source, record.observed_at)
 
     def replay_decision(self, decided: Decided, situation: EvaluationInput) -> Retraced:
-        """Decide again with the inputs of the decision, `situation`, but on the loads that the history gives for the ACTIVE segments, and
-        return the comparison. A profile other than `adaptive` keeps the load memories of `situation`. Changes nothing.
+        """Decide again with `situation`, the inputs of the decision, but with the loads and load memories that the
+        history gives for the ACTIVE segments. Return the decision with the comparison of the results, and with the
+        differences between the loads. If the profile is not `adaptive`, the load memories of `situation` are used.
+        The state is not changed.
         """
         active = {segment.segment_id for segment in situation.layout.active}
         loads = {
@@ -272,9 +285,9 @@ class _ReplayState:
 
 
 def _differences(stored: EvaluationInput, replay_inputs: EvaluationInput) -> Iterator[str]:
-    """Yield a message for each load record and each load memory of a segment that differs or is on one side
-    only. Loads are compared exactly. Load memories are compared to nine digits, because PostgreSQL adds them
-    up in an order of its own.
+    """Yield a message for each segment whose load record or load memory differs between the inputs, or is in only one
+    of them: first the load records, then the load memories, each by segment id. Load records are compared exactly.
+    Load memories are compared to nine digits, because PostgreSQL adds them up in an order of its own.
     """
     recorded, recomputed = json.loads(stored.to_json()), json.loads(replay_inputs.to_json())
     for name, is_same in (("loads", operator.eq), ("recent_loads", _is_nearly_same)):
@@ -285,8 +298,9 @@ def _differences(stored: EvaluationInput, replay_inputs: EvaluationInput) -> Ite
 
 
 def _is_nearly_same(stored_value: Any, recomputed_value: Any) -> bool:
-    """Return True if both load memories, as JSON lists of ticks (each a list of numbers), are the same to nine digits, or if both are
-    None.
+    """Return True if the two load memories have the same number of ticks, and all numbers are the same to nine
+    digits, or if both memories are None. A load memory is a JSON list of ticks, each of which is a list of numbers.
+    The ticks at one index must have equally many numbers.
     """
     if stored_value is None or recomputed_value is None or len(stored_value) != len(recomputed_value):
         return stored_value is recomputed_value
@@ -314,10 +328,12 @@ def _format_value(name: str, value: Any) -> str:
 def windows_of(
     history: RateHistory, topic_id: int, from_ms: int, to_ms: int, applied_at: Mapping[int, int]
 ) -> Iterator[Window]:
-    """Yield the recorded windows that ended between `from_ms` and `to_ms` (both included), in the order of their ends, reading one day of
-    files at a time. A window in which only other topics have rates is yielded too, without rates.
+    """Yield the recorded windows that ended between `from_ms` and `to_ms` (inclusive, milliseconds since the Unix
+    epoch), with the rates of the topic, in the order of their ends. Files are read one day at a time. A window in
+    which only other topics have rates is yielded without rates; a window in which no topic has rates is absent.
 
-    `applied_at` maps a window's end to the time when its records could be read; a window without an entry counts from its end.
+    `applied_at` maps the end of a window to the time, in milliseconds, from which its records could be read. A window
+    without an entry counts from its end. Raises the errors of the storage.
     """
     import pyarrow.compute as pc
 

@@ -65,12 +65,15 @@ class KeyCountLanding(Stoppable):
         """Messages by topic and producer since the last landing."""
 
     def add(self, topic: str, producer: str, counts: Sequence[KeyCount]) -> None:
-        """Add the counts of this producer since its last request (first hash, number of hashes, messages) to the
-        topic's ACTIVE segments, in memory until the next landing. If the counts would exceed `MOST_SEGMENTS`, log a
-        warning, and drop the counts of the first segment too many and the remaining counts of the request. Raises
-        TopicNotFound, TopicNotLive while the topic is being created, StoreUnavailable, and InvalidInput, without adding
-        any count, for counts that no producer can have (more hashes in a request, or messages since the last landing,
-        than the limits of `domain.key_count_limits`), and for too many producers of a topic.
+        """Add the key counts that the producer has made since its last request to the ACTIVE segments of the topic.
+        Each count is a first hash, a number of hashes, and a number of messages. The counts stay in memory until the
+        next landing. If they would exceed `MOST_SEGMENTS` segments, a warning is logged, and the counts of the first
+        segment too many and of the segments after it are dropped.
+
+        Raises TopicNotFound; TopicNotLive while the topic is being created; StoreUnavailable; and InvalidInput for
+        counts that no producer can have, or for too many producers of the topic. The limits of hashes in a request,
+        of messages of a producer since the last landing, and of producers are those of `domain.key_count_limits`.
+        After an error no count was added.
         """
         with self._store.transaction() as tx:
             published = published_layout(tx, topic)
@@ -91,9 +94,9 @@ class KeyCountLanding(Stoppable):
     def _add(
         self, key: tuple[int, int], hash_range: HashRange, producer: str, counts: Sequence[KeyCount]
     ) -> None:
-        """Add the counts (first hash, number of hashes, messages) to the segment `key` (topic id, segment id) with the
-        range `hash_range`; the part of a count outside the range is ignored. Does nothing if no count has messages. The
-        caller holds the lock.
+        """Add the counts (first hash, number of hashes, messages) to the segment `key` (topic id, segment id), whose
+        range is `hash_range`, and remember the producer. The messages of a count are spread evenly over its hashes,
+        and those outside the range are ignored. Does nothing if no count has messages. The caller holds the lock.
         """
         if not any(messages for _, _, messages in counts):
             return
@@ -104,7 +107,10 @@ class KeyCountLanding(Stoppable):
         segment_counts.producers.add(producer)
 
     def run(self) -> None:
-        """Land the counts every `LANDS_EVERY_SECONDS` until `stop`. A failed landing is logged."""
+        """Land the counts every `LANDS_EVERY_SECONDS` until `stop`, for the first time after this interval. A failed
+        landing is logged, and its counts are lost. Counts that were added after the last landing are not landed at
+        the end.
+        """
         repeat_every(
             LANDS_EVERY_SECONDS,
             self.land,
@@ -115,9 +121,10 @@ class KeyCountLanding(Stoppable):
         )
 
     def land(self) -> str | None:
-        """Write the counts since the last landing as one file, one row of `KEY_COUNT_SCHEMA` for each segment, and
-        forget them, even if writing fails. Return the path of the file; None if there were no counts. Raises OSError if
-        storage is unavailable.
+        """Write the counts that were added since the last landing as one file, with one row of `KEY_COUNT_SCHEMA` for
+        each segment. Return the path of the file; None, without a file, if there are no counts. The counts are
+        forgotten, even if writing fails, and the limits of the producers begin again. Raises OSError if the storage
+        is unavailable, and InvalidInput if the worker's name cannot be part of a file name.
         """
         with self._lock:
             counts_by_segment, self._counts = self._counts, {}

@@ -85,8 +85,9 @@ class KeySampler(Stoppable):
         sampling: KeySampling,
         clock: Clock,
     ) -> None:
-        """`planes` are the data planes by name; those that cannot be sampled, and those that split at the
-        midpoint only, are ignored.
+        """`planes` are the data planes by name. Data planes that cannot sample keys, and data planes that split
+        segments at the midpoint only, are ignored. `shards` returns the shards that the worker holds; only segments
+        of their topics are sampled. `clock` gives the monotonic time.
         """
         super().__init__()
         self._store, self._shards = store, shards
@@ -106,7 +107,10 @@ class KeySampler(Stoppable):
         return self._sampling.messages > 0 and bool(self._planes)
 
     def run(self) -> None:
-        """Run rounds until `stop`, the first after `INTERVAL_SECONDS`. A failed round is logged."""
+        """Run rounds until `stop`, the first after `INTERVAL_SECONDS`. The pause after a round is `INTERVAL_SECONDS`,
+        or longer if listing the due segments took long. If a round fails, log the error, pause, and run the next
+        round. Raises nothing.
+        """
         retry_seconds = (INTERVAL_SECONDS, INTERVAL_SECONDS)
         rounds = Repeating(
             self._paced_round, self._stopping, log, "keys not sampled", retry_seconds=retry_seconds
@@ -114,8 +118,9 @@ class KeySampler(Stoppable):
         rounds.run(first_pause_seconds=INTERVAL_SECONDS)
 
     def _paced_round(self) -> float:
-        """Run a round. Return the seconds until the next round, at least `INTERVAL_SECONDS`, so that listing
-        the due segments takes a small share of the time. Raises StoreUnavailable.
+        """Run a round. Return the seconds until the next round: at least `INTERVAL_SECONDS`, and more if listing the
+        due segments took long, so that listing takes at most the share `LISTING_SHARE` of the time. Raises
+        StoreUnavailable.
         """
         began_at = self._clock.monotonic_seconds()
         logs = self._logs_due(self._shards())
@@ -124,15 +129,17 @@ class KeySampler(Stoppable):
         return max(INTERVAL_SECONDS, listing_seconds / LISTING_SHARE)
 
     def round(self) -> SampleRound:
-        """Sample the segments that are due, and store their key histograms. Return the numbers of logs.
-        Raises StoreUnavailable.
+        """Sample up to `LOGS_A_ROUND` segments of the held shards that are due, and store their key histograms.
+        Return the numbers of logs by outcome, which are also counted as metrics; all are 0 if no segment is due.
+        Errors of data planes are logged. Raises StoreUnavailable.
         """
         return self._sample(self._logs_due(self._shards()))
 
     def _logs_due(self, shards: Shards) -> list[LogToSample]:
-        """Return up to `LOGS_A_ROUND` logs to sample, in the held shards, hot segments first. Segments that
-        this process tried to sample, and whose next sample is not due, are left out. Empty without shards or
-        data planes.
+        """Return up to `LOGS_A_ROUND` logs of ACTIVE segments that are due for a sample, in the given shards, hot
+        segments first. Segments that this process has tried to sample are left out until they may be sampled again
+        (`_sample_log`). The list is empty if no shard is held or no data plane can be sampled. Raises
+        StoreUnavailable.
         """
         now = self._clock.monotonic_seconds()
         self._not_before = {key: due_at for key, due_at in self._not_before.items() if now < due_at}
@@ -151,9 +158,10 @@ class KeySampler(Stoppable):
         return due_logs[:LOGS_A_ROUND]
 
     def _sample(self, logs: Sequence[LogToSample]) -> SampleRound:
-        """Sample the logs, `PARALLEL_SAMPLES` at a time, and store the key histograms in one transaction,
-        which also deletes outdated key histograms of any segment. No sample begins after `ROUND_SECONDS`.
-        Return the numbers of logs, which are also counted as metrics.
+        """Sample the logs, up to `PARALLEL_SAMPLES` at a time, and add the samples to the key histograms of their
+        segments in one transaction, which also deletes outdated key histograms of any segment. No sample begins later
+        than `ROUND_SECONDS` after the call. Return the numbers of logs by outcome, which are also counted as metrics.
+        Does nothing without logs. Raises StoreUnavailable.
         """
         if not logs:
             return SampleRound()
@@ -174,13 +182,14 @@ class KeySampler(Stoppable):
         return outcome
 
     def _sample_log(self, log_to_sample: LogToSample, give_up_at: float) -> KeySample | None:
-        """Return the sample of one log. None if its data plane cannot sample keys, the log is missing or
-        terminated, another error occurs, which is logged, the round is over at `give_up_at` (monotonic
-        seconds), or the sampler stops.
+        """Return a sample of the keys of the log's latest messages, at most `KeySampling.messages`. Return None
+        without a call if `give_up_at` (monotonic seconds) has come, the sampler stops, or the data plane turned out
+        to be unable to sample keys. Return None also if the log is missing or terminated, or if the data plane raises
+        an error, which is logged.
 
-        After an attempt, successful or not, the segment is not sampled again for `every_seconds`, or for
-        `FEW_AGAIN_SECONDS` after a sample with fewer than `LEAST_MESSAGES` messages. A data plane that cannot
-        sample keys is not queried again.
+        After each call, whatever its result, the segment is not sampled again for `KeySampling.every_seconds`; for
+        `FEW_AGAIN_SECONDS` instead if the sample has fewer than `LEAST_MESSAGES` messages. After Unsupported, the
+        data plane is not called again.
         """
         now = self._clock.monotonic_seconds()
         plane = self._planes.get(log_to_sample.data_plane)

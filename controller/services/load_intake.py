@@ -41,17 +41,17 @@ class LoadIntake:
         self._store, self._area = store, area
 
     def take(self, source: str, counters: Sequence[Counters], sent_at_ms: int | None = None) -> IntakeResult:
-        """Write the samples of watched logs to the landing area as one file, their instants corrected by the
-        offset of the source's clock to the database's, and record the source as a reader with its clock, even
-        if no log is watched. Return the number of samples written, and the names of the reported logs that are
-        not watched. Does nothing without samples. A log is watched if its topic is live, and its segment is
-        ACTIVE or was sealed recently. `sent_at_ms` is a time of the clock that stamped the samples; None stands
-        for the latest instant of the samples.
+        """Write the samples of watched logs to the landing area as one file. Return the number of samples written,
+        and the names of the reported logs that are not watched, whose samples are left out. A log is watched if its
+        topic is live, and its segment is ACTIVE or was sealed less than `watched_logs.SEALED_FOR_SECONDS` ago. The
+        instants are corrected by the offset of the source's clock to the database's. `sent_at_ms` is the time of the
+        request by the clock that stamped the samples; None stands for the latest instant of the samples. The source
+        is recorded as a reader with its clock, even if no log is watched. Does nothing without samples.
 
         Raises InvalidInput if an instant of a sample, or `sent_at_ms`, is more than `MAX_AHEAD_MS` after or
-        `MAX_AGE_MS` before the database's time (nothing is then written), StoreUnavailable if the database or
-        the landing area is unavailable. The name `source` and the values of the counters are not checked
-        here.
+        `MAX_AGE_MS` before the database's time; nothing is then written. Raises StoreUnavailable if the database or
+        the landing area is unavailable. If the landing area is unavailable, the record of the source stays. The name
+        `source` and the values of the counters are not checked here.
         """
         if not counters:
             return IntakeResult(0, ())

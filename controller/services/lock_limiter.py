@@ -39,8 +39,9 @@ class LockLimiter(Stoppable):
         return bool(self._planes)
 
     def run(self) -> None:
-        """Check periodically until `stop`. After a failure, which is logged, wait `AFTER_FAILURE_SECONDS`
-        before the next check.
+        """Check every `interval_seconds` until `stop`, for the first time after this interval. After a check in which
+        a data plane raised an error, which is logged, the next check follows after `AFTER_FAILURE_SECONDS`. Raises
+        nothing.
         """
         rounds = Repeating(self._round, self._stopping, log, "long transactions not ended")
         rounds.run(first_pause_seconds=self._interval_seconds)
@@ -52,8 +53,9 @@ class LockLimiter(Stoppable):
         return self._interval_seconds if self._end_transactions() else AFTER_FAILURE_SECONDS
 
     def _end_transactions(self) -> bool:
-        """Make every data plane end long transactions. Return False if one of them raised an error, which is
-        logged.
+        """Have every data plane with lockable logs end the application transactions that hold a lock for too long.
+        Return True if no data plane raised an error. An error is logged, and the other data planes are called
+        nevertheless.
         """
         is_done = True
         for name, plane in self._planes.items():

@@ -30,13 +30,14 @@ def trim(
     budget_seconds: float,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> int:
-    """Delete messages that every subscription has read and that are older than `retention_seconds`, data
-    plane by data plane, until nothing is left, the budget is used up, or `should_stop` returns True. Return
-    the number of deleted messages. A negative retention keeps all messages.
+    """Delete messages that every subscription has read and that are older than `retention_seconds`, one data plane
+    after another, and return the number of deleted messages. A data plane is left when nothing is left to delete, the
+    budget is used up, or `should_stop` returns True. A negative retention keeps all messages, and the result is 0. In
+    a log without a subscription, all messages older than the retention are deleted.
 
-    `budget_seconds` bounds all data planes together, but each data plane that can be trimmed gets at least
-    one call unless `should_stop` returns True. The errors of a data plane are logged, and it is trimmed the
-    next time.
+    `budget_seconds` bounds the time for all data planes together. Each data plane that can be trimmed nevertheless
+    gets at least one call, unless `should_stop` returns True. Raises no error of a data plane: the error is logged,
+    and the next call of `trim` tries again.
     """
     if retention_seconds < 0:
         return 0

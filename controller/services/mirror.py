@@ -50,11 +50,11 @@ def follow_due(
     shards: Shards | None = None,
 ) -> list[MirrorCheck]:
     """Check up to `limit` live mirrored topics of the shards (None: all topics) that were not checked for
-    `interval_seconds`, the longest unchecked first, and return the results of the checks that did not fail.
-    Raises StoreUnavailable only.
+    `interval_seconds`, in the order of their last checks, the oldest check first (`follow`). Return the results of
+    the checks that did not fail. The list is empty if no data plane in `planes` keeps layouts.
 
-    If the check of a topic fails, the error is logged and the topic is checked again later. Returns an empty
-    list if no data plane here keeps layouts.
+    If the check of a topic fails, the error is logged, and the topic stays due. Raises StoreUnavailable; the checks
+    before it stay stored. Also raises the other errors of `Store.single_statement` if the due topics cannot be read.
     """
     plane_names = [name for name, plane in planes.items() if isinstance(plane, LayoutKeeper)]
     if not plane_names:
@@ -77,17 +77,19 @@ def follow_due(
 
 
 def follow(store: Store, planes: Mapping[str, DataPlane], topic_id: int) -> MirrorCheck:
-    """Check one topic and update its rows: the broker's layout if it is later than the recorded one, the
-    reason of a pause, and the result of checking the logs, with an intent to split each ACTIVE segment that
-    lacks a log, unless the topic is held or the segment is being reshaped or too narrow. The logs are checked
-    until a check finds all logs of the epoch, unless Cleave is paused on the topic. Return the changes and
-    the reason of a pause. Idempotent.
+    """Check one mirrored topic on its broker, and update its rows. Return the layout changes that were added to its
+    history, and the reason why Cleave is paused on the topic; None if it is not paused. A pause follows if the
+    broker's own auto-scaler is on, if the broker lacks the topic, or if the topic was created again there. A change
+    of the pause is logged. The call may be repeated, and changes nothing on the broker.
 
-    Changes nothing, and returns no changes and no reason, if the topic is not live (for example being
-    attached, detached or deleted) or has no mirror. A topic that its broker lacks is paused. Logs a change of
-    the pause. Raises TopicNotFound if no topic has the id, Unsupported (the topic's data plane is not
-    configured here or keeps no layouts), DataPlaneUnavailable, LostRace if another transaction changed the
-    topic's rows.
+    If Cleave is not paused and no check has found all logs of the epoch yet, the logs are checked too. An operation
+    is intended that splits each ACTIVE segment without a log, unless the topic is held or unverified, or the segment
+    is being reshaped or too narrow.
+
+    Nothing is changed, and the result has no changes and no reason, if the topic is not live (for example being
+    attached, detached or deleted) or has no mirror. Raises TopicNotFound if no topic has the id, or if the broker
+    loses the topic during the check; Unsupported if the topic's data plane is not configured here or keeps no
+    layouts; DataPlaneUnavailable; LostRace if another transaction changed the topic's rows; and StoreUnavailable.
     """
     with store.transaction() as tx:
         topic, mirror = topics.get_topic(tx, topic_id), mirrors.get_mirror(tx, topic_id)
@@ -125,9 +127,12 @@ def follow(store: Store, planes: Mapping[str, DataPlane], topic_id: int) -> Mirr
 def _read_broker(
     keeper: LayoutKeeper, topic: str, known_epoch: int
 ) -> tuple[SegmentLayout | None, str | None]:
-    """Return the broker's layout, and the reason why Cleave must not act on the topic. The layout is None if
-    the broker lacks the topic, or if the layout's epoch is below `known_epoch`. The reason is None only if
-    there is a layout and the broker's auto-scaler is off. Raises the other errors of the data plane.
+    """Return the broker's layout of the topic, and the reason why Cleave must not act on the topic; None if Cleave
+    may act. Cleave may act only if there is a layout and the broker's own auto-scaler is turned off for the topic.
+
+    The layout is None if the broker lacks the topic, or if the epoch of the layout is below `known_epoch`, the
+    recorded epoch: the topic was then created again on the broker. Raises the errors of the data plane except
+    TopicNotFound.
     """
     try:
         layout, setting = keeper.read_layout(topic), keeper.auto_scaler(topic)
@@ -169,8 +174,9 @@ class MirrorLoop(Stoppable):
         return any(isinstance(plane, LayoutKeeper) for plane in self._planes.values())
 
     def run(self) -> None:
-        """Check the mirrored topics of the held shards that were not checked for a whole interval, every half
-        interval until `stop`. A failed round is logged, and the loop continues.
+        """Check mirrored topics every half interval (`interval_seconds` / 2) until `stop`, for the first time after
+        half an interval. Each round checks topics of the held shards that were not checked for a whole interval. A
+        failed round is logged, and the loop continues.
         """
         repeat_every(
             self._interval_seconds / 2, self._follow, self._stopping, log, "mirrored topics not followed"

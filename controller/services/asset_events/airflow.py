@@ -70,10 +70,15 @@ class AirflowRest:
         self._http = _session(self._proxy)
 
     def post(self, partition_key: str, extra: Mapping[str, Any]) -> bool:
-        """Post one event of the asset `LAYOUT_ASSET`, with the content `extra`, for the partition `partition_key`, and
-        return True. Return False, and post nothing, if the key is longer than `LONGEST_KEY`, or if Airflow does not
-        know the asset, so that no DAG waits for the event; the asset is looked up again after `UNKNOWN_SECONDS`. Before
-        Airflow 3.2, the event is posted without a partition key. Raises AirflowAway.
+        """Post one event of the asset `LAYOUT_ASSET`, with the content `extra`, for the partition `partition_key`,
+        and return True. To an Airflow before 3.2, the event is posted without a partition key.
+
+        Return False, and post nothing, if the key is longer than `LONGEST_KEY`, or if Airflow does not know the
+        asset, so that no DAG waits for the event. An asset that a lookup did not find is looked up again after
+        `UNKNOWN_SECONDS`. If Airflow has removed an asset that was found before, the next call looks the asset up.
+
+        Raises AirflowAway, also for an error status and a rejected login. If the response was lost, the event may
+        have been posted.
         """
         if len(partition_key) > LONGEST_KEY or self._find_asset() is None:
             return False
@@ -89,9 +94,10 @@ class AirflowRest:
         return True
 
     def note(self, dag_id: str, run_id: str, sentence: str) -> None:
-        """Append a sentence to the run's note, unless the note already contains it. Text that people wrote is
-        kept; the note is cut after `LONGEST_NOTE` characters. Raises AirflowAway, also if Airflow does not
-        know the run.
+        """Append a sentence, as a paragraph of its own, to the note of the run `run_id` of the DAG `dag_id`. Nothing
+        is written if the note already contains the sentence. The text that the note has is kept. The resulting note
+        is cut after `LONGEST_NOTE` characters, so a long note may lose the sentence, or a part of the sentence.
+        Raises AirflowAway, also if Airflow does not know the run or rejects the login.
         """
         path = f"/dags/{quote(dag_id, safe='')}/dagRuns/{quote(run_id, safe='')}"
         previous_note = self._content(self._send("GET", path), lambda run: str(run["note"] or ""))
@@ -100,8 +106,10 @@ class AirflowRest:
             self._demand(self._send("PATCH", path, params={"update_mask": "note"}, json={"note": note}))
 
     def read(self, path: str, read: Callable[[Any], Content]) -> Content:
-        """Return the result of `read` for the document at the path below `/api/v2`. Raises AirflowAway if there is
-        no response or its status is an error, and if `read` raises ValueError, LookupError or TypeError.
+        """Get the document at `path`, which begins with a slash and is relative to `/api/v2`, and return the result
+        of `read` for the parsed JSON. Raises AirflowAway if there is no response, if the status is an error or a
+        redirect, if the document is not JSON, and if `read` raises ValueError, LookupError or TypeError. Other errors
+        of `read` are raised unchanged.
         """
         return self._content(self._send("GET", path), read)
 
@@ -110,8 +118,9 @@ class AirflowRest:
         self._http.close()
 
     def _find_asset(self) -> int | None:
-        """Return the id of the asset `LAYOUT_ASSET`, which is cached; None if Airflow does not know the
-        asset. An unknown asset is looked up again after `UNKNOWN_SECONDS`. Raises AirflowAway.
+        """Return the id of the asset `LAYOUT_ASSET`; None if Airflow does not know the asset. A known id is cached,
+        without a request, until `post` finds that Airflow has removed the asset. An unknown asset is looked up again
+        after `UNKNOWN_SECONDS`; until then the result is None without a request. Raises AirflowAway.
         """
         if self._asset_id is None and time.monotonic() >= self._next_lookup_at:
             response = self._send("GET", "/assets", params={"name_pattern": LAYOUT_ASSET, "limit": 100})
@@ -123,9 +132,12 @@ class AirflowRest:
         return self._asset_id
 
     def _send(self, method: str, path: str, **content: Any) -> requests.Response:
-        """Send the request for the path below `/api/v2`, with the token if there is one, and return the response,
-        whatever its status. With a user, get a token first if there is none, and repeat the request once with a new
-        token if it was rejected. Raises AirflowAway without a response, or if the user got no token.
+        """Send the request for `path`, relative to `/api/v2`, and return the response, whatever its status. `content`
+        holds further arguments of `requests.Session.request`. The request carries the token, if there is one.
+
+        If the login names a user, a token is first requested when there is none. If Airflow rejects the token (401)
+        and the login names a user, the request is repeated once with another token; the second response is returned,
+        even if it is a rejection. Raises AirflowAway if a request gets no response, or if the user gets no token.
         """
         response = self._once(method, f"/api/v2{path}", **content)
         if response.status_code == HTTPStatus.UNAUTHORIZED and self._login.username is not None:
@@ -134,9 +146,10 @@ class AirflowRest:
         return response
 
     def _once(self, method: str, path: str, **content: Any) -> requests.Response:
-        """Send the request for `path`, such as `/api/v2/assets`, without a repetition, with the token if there is
-        one. If there is only a user, get a token first. Return the response, whatever its status. Raises AirflowAway
-        without a response, or if no token was issued.
+        """Send the request for `path`, such as `/api/v2/assets`, once, and return the response, whatever its status.
+        The request carries the token, if there is one. If there is none and the login names a user, a token is
+        requested first and kept for later requests. `content` holds further arguments of `requests.Session.request`.
+        Raises AirflowAway without a response, or if no token was issued.
         """
         if self._token is None and self._login.username is not None:
             self._token = self._new_token()
@@ -150,8 +163,9 @@ class AirflowRest:
         return self._content(response, lambda document: str(document["access_token"]))
 
     def _request(self, method: str, path: str, **content: Any) -> requests.Response:
-        """Send the request as it is, and return the response, whatever its status. Redirects are not
-        followed. Raises AirflowAway without a response.
+        """Send the request to `path` (relative to the address of Airflow) without adding a token, and return the
+        response, whatever its status. Redirects are not followed. `content` holds further arguments of
+        `requests.Session.request`. Raises AirflowAway if no response arrives within the time-outs.
         """
         try:
             return self._http.request(
@@ -194,8 +208,9 @@ class AirflowRest:
 
 
 def _session(proxy: Proxy | None) -> requests.Session:
-    """Return a session that uses `proxy` (None: no proxy) and takes only certificates from the environment.
-    Proxies of the environment are ignored, and so are passwords of ~/.netrc, which would replace the token.
+    """Return a session that sends all requests through `proxy`; None: directly. The session ignores the proxies of
+    the environment and the passwords of ~/.netrc, which would replace the token. Of the environment, it uses only the
+    certificates that REQUESTS_CA_BUNDLE or else CURL_CA_BUNDLE names.
     """
     session = requests.Session()
     session.trust_env = False

@@ -31,8 +31,9 @@ class LayoutFollower:
     """
 
     def __init__(self, store: Store, listener: Listener, *, since: datetime | None = None) -> None:
-        """`listener` listens on `CHANNELS` and is used by this follower alone. `since` is the `resume_at` of
-        an earlier follower; None starts with the first `wait`.
+        """`listener` listens on `asset_events.CHANNELS` and is used by this follower alone. `since` is the
+        `resume_at` of an earlier follower: `wait` returns the changes since that instant. With None, the first `wait`
+        sets the instant from which changes are returned.
         """
         self._store, self._listener = store, listener
         self._begins_at = self._newest = since
@@ -44,8 +45,11 @@ class LayoutFollower:
 
     @property
     def resume_at(self) -> datetime | None:
-        """The instant from which another follower can continue; None before the first `wait` of a follower
-        without `since`.
+        """The instant that a later follower can get as `since`, so that it misses no change that this follower has
+        not returned. The later follower may return changes of the last `OVERLAP` again. None if this follower got no
+        `since` and `wait` was not called yet. The instant advances with the changes that `wait` returns. The instant
+        may also move back: while missed changes are still to be read, and when `wait` returns a change that was
+        stamped before the beginning and committed later.
         """
         if self._begins_at is None or self._newest is None:
             return None
@@ -53,13 +57,17 @@ class LayoutFollower:
         return max(self._begins_at, unread - OVERLAP)
 
     def wait(self, timeout_seconds: float) -> list[LayoutEvent]:
-        """Wait up to `timeout_seconds` for notifications, and return the changes that were not returned
-        before, oldest first; none after the time-out or an interrupt. Changes that were missed are read in
-        pages, without waiting. Raises StoreUnavailable.
+        """Wait up to `timeout_seconds` for notifications of layout changes, and return the changes that this follower
+        has not returned yet, oldest first. The list is empty after the time-out, after an interrupt, and if all
+        changes were returned before. Whenever the listener has connected, the changes since `resume_at` are read, in
+        pages of `PAGE`, one page in each call; a call that continues with the next page does not wait.
 
-        If there was no earlier follower, the first call only sets `resume_at` and returns at once, and the second
-        call begins to listen. A caller that stores `resume_at` between the two misses no change from that instant
-        on, even if the caller dies.
+        If the follower has no `since`, the first call only sets `resume_at` to the present time of the database and
+        returns an empty list at once. The second call begins to listen. A caller that stores `resume_at` between
+        these two calls misses no change from that instant on, even if the caller dies.
+
+        Raises StoreUnavailable and the other errors of `Store.transaction`. After an error, the next call reads the
+        changes that were not returned.
         """
         if self.resume_at is None:
             self._begin()
@@ -89,21 +97,25 @@ class LayoutFollower:
         self._listener.close()
 
     def _begin(self) -> datetime:
-        """Set and return the instant from which changes are returned: the database's present time."""
+        """Set the instant from which changes are returned, and thereby `resume_at`, to the present time of the
+        database, and return this time. Raises the errors of `Store.transaction`.
+        """
         with self._store.transaction() as tx:
             self._begins_at = self._newest = now = database_now(tx)
         return now
 
     def _resume_position(self) -> Place:
-        """Return the position before all changes that may not have been returned. Before the first `wait`, set
-        `resume_at` to the present time.
+        """Return the position from which all changes that may not have been returned can be read: `resume_at`, before
+        every change of that instant. If `resume_at` is None, first set it to the present time of the database
+        (`_begin`). Raises the errors of `Store.transaction`.
         """
         return self.resume_at or self._begin(), 0, 0
 
     def _unreturned(self, changes: list[LayoutEvent]) -> list[LayoutEvent]:
-        """Return the changes that were not returned before, oldest first. Remember them for twice the
-        `OVERLAP`, and move `resume_at` forward. A change that was stamped before the beginning may move
-        `resume_at` back.
+        """Return those of `changes` that this follower has not returned before, oldest first, each once. Remember
+        these changes as returned, and forget changes that are older than the newest change by more than twice the
+        `OVERLAP`. `resume_at` moves forward with the newest change. A change that was stamped before the beginning
+        and committed later moves the beginning, and so may move `resume_at` back.
         """
         new_changes = {
             (change.topic_id, change.epoch): change
@@ -127,6 +139,8 @@ class LayoutFollower:
 
 
 def _named(notifications: list[Notification]) -> list[tuple[int, int]]:
-    """Return the topic ids and epochs of the changes that notifications name. A resync names none."""
+    """Return topic id and epoch of each layout change that a notification names. Notifications that do not carry
+    exactly two ids, such as a resync, are ignored.
+    """
     id_lists = (notification.ids for notification in notifications)
     return [(ids[0], ids[1]) for ids in id_lists if len(ids) == 2]

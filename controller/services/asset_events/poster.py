@@ -56,8 +56,10 @@ class AssetEventPoster:
         self._stopping = threading.Event()
 
     def run(self) -> None:
-        """Post events until `stop`, and close the listener. Raises nothing: errors are logged. After an
-        expected error the events are tried again; after an unexpected one they are dropped.
+        """Post events until `stop`, and then close the listener. Raises nothing. An error is logged, except an
+        expected error with the same text as the previous one. After an expected error (a CleaveError, such as
+        AirflowAway), the pending changes stay and are posted in a later round. After any other error, all pending
+        changes are dropped. The poster cannot be run again.
         """
         try:
             Repeating(
@@ -74,14 +76,18 @@ class AssetEventPoster:
             self._listener.close()
 
     def _round(self) -> float:
-        """Wait for changes, and post a batch. Return 0: the next round begins at once."""
+        """Wait up to `IDLE_SECONDS` for notifications, or not at all if changes are pending. Queue the changes that
+        the notifications name, and post one batch. Return 0: the next round begins at once. Raises StoreUnavailable,
+        and the errors of `_post_batch`.
+        """
         self._enqueue(self._listener.wait(0.0 if self._pending else IDLE_SECONDS))
         self._post_batch()
         return 0.0
 
     def _drop_unpostable(self, error: Exception) -> None:
-        """Drop all changes after an unexpected error: the change that caused the error would raise it again,
-        and block the changes after it. After a CleaveError, which is expected, keep them.
+        """Drop all pending changes after an error that is not a CleaveError, because the change that caused the error
+        would raise it again and block the changes after it. The dropped changes are not posted later. After a
+        CleaveError, which is expected, keep the pending changes.
         """
         if not isinstance(error, CleaveError):
             self._pending.clear()
@@ -92,8 +98,10 @@ class AssetEventPoster:
         self._listener.interrupt()
 
     def _enqueue(self, notifications: list[Notification]) -> None:
-        """Queue the changes of held shards that the notifications name. If there are more than
-        `PENDING_AT_MOST`, drop the oldest and count them as a metric.
+        """Queue the layout changes that the notifications name, if the worker holds the shard of their topic. Other
+        notifications are ignored, and so is a resync: changes that were made while the poster did not listen are not
+        posted. If more than `PENDING_AT_MOST` changes are then pending, drop the oldest, and count each dropped
+        change in the metric.
         """
         shards = self._shards()
         for notification in notifications:
@@ -105,10 +113,13 @@ class AssetEventPoster:
             metrics.ASSET_EVENTS.labels(outcome="dropped").inc()
 
     def _post_batch(self) -> None:
-        """Read up to `BATCH` of the oldest pending changes from the database, and post them in the order of commits,
-        until `stop` is called. Changes that are not in the database, and events that Airflow cannot take (`Assets.post`
-        returns False), are dropped. An event whose answer is lost is posted again later. Counts the events as metrics.
-        Raises the errors of the store and of Airflow.
+        """Read up to `BATCH` of the oldest pending changes from the database, and post their events in the order of
+        the times of the changes. Changes that are not in the database are dropped. An event that Airflow cannot take
+        (`Assets.post` returns False) is dropped and counted as unknown; every other event is counted as posted. Does
+        nothing without pending changes. Returns early when `stop` is called.
+
+        Raises the errors of `Store.transaction` and of `Assets.post`. The event at which an error occurred, and the
+        events after it, stay pending. So an event whose response was lost is posted again.
         """
         batch = list(self._pending)[:BATCH]
         if not batch:

@@ -66,7 +66,7 @@ class Batch:
         }
 
     def with_treatment(self, *treatments: Treatment) -> list[int]:
-        """Return the ids of the topics with one of these treatments."""
+        """Return the ids of the batch's topics that have one of these treatments, in the order of the batch."""
         return [topic.topic_id for topic in self.topics.values() if topic.treatment in treatments]
 
     def new_topics(self) -> list[BatchTopic]:
@@ -76,11 +76,13 @@ class Batch:
         return [topic for _, topic in sorted(self.topics.items()) if topic.is_new]
 
     def evaluate(self, topic_ids: Collection[int]) -> None:
-        """Evaluate these topics, for the first time or again, and store the results in `topics`.
+        """Evaluate these topics, which must belong to the batch, for the first time or again, and store the inputs
+        and results in `topics`. Does nothing without ids.
 
-        A topic whose rows cannot be read, or whose evaluation raises, is paused with a reason. A live topic
-        whose data plane is not configured here is paused and logged. A topic that is not live is left without
-        an evaluation.
+        A topic whose rows cannot be read, or whose evaluation raises an error, is paused, and the reason is kept for
+        the view `inspect.set_aside`. A live topic whose data plane is not in `planes` is paused and logged. A topic
+        that is not live is left without an evaluation. Raises DBAPIError for a failed statement, and Retryable
+        errors; the transaction must then be rolled back.
         """
         if not topic_ids:
             return
@@ -104,12 +106,14 @@ class Batch:
             self.topics[topic_id].drop(Treatment.PAUSED)
 
     def act(self) -> None:
-        """Write everything that follows from the evaluations: intents, decision log, requests for approval,
-        used approvals, shadow evaluations, spent reconnections, the results of finished evaluations, pauses,
-        and topics that could not be evaluated.
+        """Write everything that follows from the evaluations: intents, the decision log, requests for approval,
+        approvals that are used up, shadow evaluations, the reconnections that the actions cause, the results of
+        finished evaluations, the pauses, and the topics that were set aside.
 
-        First lock the topics to act on, and evaluate the changed ones again. An error of one topic pauses or
-        drops this topic only.
+        First lock the topics that act or propose, and evaluate again those that have changed. Topics beyond
+        `ACTING_TOPICS` are postponed. An error of one topic pauses or drops this topic only: nothing is written about
+        its decision, and the topic stays due. Raises DBAPIError for a failed statement; the transaction must then be
+        rolled back.
         """
         self._lock_acting()
         shadows = self._shadows()
@@ -138,9 +142,10 @@ class Batch:
         return {name: plane.capabilities for name, plane in self._planes.items()}
 
     def _lock_acting(self) -> None:
-        """Lock the rows of the first `ACTING_TOPICS` topics, by id, with actions or proposals; further such topics are
-        postponed. A topic whose row another transaction has locked, or that is no longer live, is dropped and stays
-        due. Evaluate again the topics whose layout has changed, or for which segment ids were reserved.
+        """Lock the rows of the first `ACTING_TOPICS` topics, by id, that act or propose; further such topics are
+        postponed. A topic whose row another transaction has locked, or that is no longer live, is dropped as in use,
+        so that it stays due. Evaluate a locked topic again if its layout has changed since its evaluation, or if an
+        intent has reserved segment ids.
         """
         acting = [topic for _, topic in sorted(self.topics.items()) if topic.has_actions]
         for topic in acting[ACTING_TOPICS:]:
@@ -157,9 +162,10 @@ class Batch:
         self.evaluate(changed)
 
     def _shadows(self) -> list[Shadow]:
-        """Return the shadow evaluations of the evaluated topics, without those that equal the candidate's
-        previous evaluation. They are made before any intent is written, since an intent would change their
-        inputs.
+        """Return the shadow evaluations of the topics that have an evaluation and a candidate. A shadow evaluation
+        that equals the candidate's previous evaluation is left out. Call this before any intent is written, because
+        an intent would change the inputs. Errors of candidates are logged, not raised; only the loss of the
+        connection is raised.
         """
         live_inputs = {
             topic_id: topic.situation
@@ -173,7 +179,10 @@ class Batch:
         )
 
     def _record_shadows(self, shadows: Collection[Shadow]) -> None:
-        """Store the shadow evaluations, with the live evaluation and its id in the decision log."""
+        """Store these shadow evaluations, each with the live evaluation of its topic and the id of the live
+        evaluation in the decision log, if it has one. The shadow evaluation of a topic whose evaluation was discarded
+        is not stored. Errors are logged, not raised; only the loss of the connection is raised.
+        """
         live_evaluations = {
             topic_id: topic.evaluation
             for topic_id, topic in self.topics.items()
@@ -185,9 +194,10 @@ class Batch:
         )
 
     def _record_decisions(self) -> None:
-        """Reserve the decision ids of the new topics (`new_topics`), and write their intents and then their
-        rows of the decision log. A topic whose inputs cannot be stored or whose intents were refused has no
-        row.
+        """Reserve a decision id for each of the new topics (`new_topics`), build their rows of the decision log,
+        write the intents of their actions, and then write the rows. A topic whose inputs cannot be stored is paused;
+        its intents are not written. A topic whose intents were refused is dropped (`_refused`). Neither has a row in
+        the decision log, although its id stays reserved.
         """
         new_topics = self.new_topics()
         for topic, decision_id in zip(
@@ -212,9 +222,10 @@ class Batch:
         return rows
 
     def _intend(self, acting: Sequence[BatchTopic]) -> None:
-        """Write the intents, and store their ids in the topics. The intents of all topics with one action are
-        written together, and the intents of each other topic within a savepoint, so that its actions succeed or
-        fail together. A refused topic is dropped.
+        """Write the intents of the topics' actions, and store the operation ids in the topics. All actions of a topic
+        succeed or fail together. The intents of topics with a single action are written together; those of any other
+        topic are written in a savepoint of their own. A topic with a refused intent is dropped (`_refused`), and none
+        of its intents remains.
         """
         self._intend_one_each([topic for topic in acting if len(topic.actions) == 1])
         for topic in acting:
@@ -229,9 +240,12 @@ class Batch:
                 topic.operation_ids = tuple(operation.operation_id for operation in written)
 
     def _intend_one_each(self, acting: Sequence[BatchTopic]) -> None:
-        """Write the intents of these topics, each with one action, and store their ids in the topics. One
-        statement reads the topics and one writes. If the second statement violates a constraint, log this.
-        Intents that the statement did not write are written separately. A refused topic is dropped.
+        """Write the intents of these topics, each with exactly one action, and store the operation ids in the topics.
+        A topic whose intent is refused is dropped (`_refused`).
+
+        All intents are written by one statement. If that statement violates a constraint, a warning is logged, and
+        each intent is written by itself. An intent that the statement left out, because its topic has changed, is
+        also tried by itself, so that the reason of the refusal is known.
         """
         requests = [topic.request(0) for topic in acting]
         views = reshape_intents.look_at_many(
@@ -258,10 +272,12 @@ class Batch:
                 topic.operation_ids = (operation.operation_id,)
 
     def _written(self, topic: BatchTopic, ordinal: int) -> Operation:
-        """Write the intent of the topic's action number `ordinal` (from 0), and return its operation. All actions are
-        planned on the same layout; the topic is read again for each, so that the ids which previous intents have
-        reserved are not reused. Raises TopicNotFound, TopicNotLive, TopicHeld, LostRace, SegmentBusy,
-        SegmentNotFound, InvalidLayoutChange, and IntegrityError for a violated constraint.
+        """Write the intent of the topic's action number `ordinal` (from 0), and return the operation. The topic is
+        read again first, so that segment ids which earlier intents have reserved are not reused. If the request key
+        was used before, return its first operation.
+
+        Raises TopicNotFound, TopicNotLive, TopicHeld, LostRace, SegmentBusy, SegmentNotFound, InvalidLayoutChange,
+        Conflict if the request key was used for another request, and IntegrityError for a violated constraint.
         """
         request = topic.request(ordinal)
         view = reshape_intents.look(self._tx, topic.topic_id, request.request_key)
@@ -292,9 +308,9 @@ class Batch:
         return draft
 
     def _refused(self, topic: BatchTopic, error: CleaveError | IntegrityError) -> None:
-        """Drop and log a topic whose intent was refused. After LostRace or SegmentBusy, the topic stays due for
-        the next pass, and the race is counted as a metric. After any other error, also a violated constraint,
-        the topic is paused.
+        """Drop and log a topic whose intent was refused with `error`. After LostRace or SegmentBusy, the topic counts
+        as in use: it stays due for the next pass, and the race is counted as a metric. After any other error, such as
+        a violated constraint, the topic is paused for `PAUSE_SECONDS`.
         """
         if isinstance(error, LostRace | SegmentBusy):
             metrics.LOST_RACES.labels("intent").inc()

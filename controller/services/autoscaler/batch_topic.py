@@ -108,7 +108,9 @@ class BatchTopic:
         )
 
     def decided(self, situation: EvaluationInput, evaluation: Evaluation) -> None:
-        """Store an evaluation, the first or a later one, with its inputs and its digest."""
+        """Store an evaluation of the topic, the inputs `situation` on which it was made, and the digest of its
+        refusals. They replace those of an earlier evaluation. The treatment of the topic does not change.
+        """
         self._situation, self.evaluation = situation, evaluation
         self.digest = digest(evaluation.refusals, self.lanes, self.pending.outcome_digest)
 
@@ -126,9 +128,9 @@ class BatchTopic:
         self.drop(Treatment.PAUSED)
 
     def request(self, ordinal: int) -> Request:
-        """Return the request of the operation that carries out the action number `ordinal` (from 0) of
-        `actions`. Its key, `decision-<id>-<ordinal>`, makes a repetition return the same operation. The caller
-        has reserved the decision id.
+        """Return the request of the operation that carries out the action number `ordinal` (from 0) of `actions`. The
+        caller must have reserved the decision id first. The request key is `decision-<id>-<ordinal>`, so a repeated
+        request returns the same operation. Raises IndexError if there is no such action.
         """
         return Request(
             request_key=f"decision-{self.decision_id}-{ordinal}",
@@ -139,8 +141,9 @@ class BatchTopic:
         )
 
     def ledger_row(self) -> EvaluationRecord:
-        """Return the row of the decision log. Raises ValueError if JSON cannot represent the inputs,
-        InvariantViolated before a decision id is reserved.
+        """Return the topic's row of the decision log, with the inputs of the latest evaluation as JSON. If the
+        evaluation was discarded, the row has an empty evaluation. Raises ValueError if JSON cannot represent the
+        inputs, and InvariantViolated before the topic is evaluated or before a decision id is reserved.
         """
         situation = self.situation
         return EvaluationRecord(
@@ -157,8 +160,9 @@ class BatchTopic:
         )
 
     def new_approvals(self) -> list[NewApproval]:
-        """Return a request for approval for each of `proposals`. Raises InvariantViolated before a decision
-        id is reserved.
+        """Return a request for approval for each of `proposals`, with the waiting time and the default answer of the
+        topic's policy. The list is empty without proposals. Raises InvariantViolated before the topic is evaluated;
+        with proposals, also before a decision id is reserved.
         """
         policy = self.situation.policy
         return [
@@ -178,8 +182,9 @@ class BatchTopic:
         ]
 
     def started_actions(self) -> list[StartedAction]:
-        """Return all actions of the topic with their operations, also actions that needed no approval. Empty
-        if nothing was written, or for a topic without approvals.
+        """Return each action of the topic with its operation, including actions that needed no approval. The list is
+        empty if the topic has no operations, or if its inputs contain no approvals, so that there is none to mark as
+        done.
         """
         if not self.operation_ids or not self.situation.approvals:
             return []
@@ -187,8 +192,9 @@ class BatchTopic:
         return [StartedAction(self.topic_id, action, operation_id) for action, operation_id in operations]
 
     def spending(self) -> Spending:
-        """Return the reconnections that the actions cause, and the policy's limits of reconnections per minute:
-        each client of a sealed segment connects to its successors.
+        """Return the number of reconnections that the actions cause, and the limits per minute of the topic's policy,
+        for the topic and for the cluster. The number is 0 without actions. Every client of the topic counts once for
+        each segment that an action seals. Raises InvariantViolated before the topic is evaluated.
         """
         sealed = sum(len(sealed_by(action)) for action in self.actions)
         policy = self.situation.policy
@@ -200,9 +206,9 @@ class BatchTopic:
         )
 
     def finished(self) -> FinishedEvaluation:
-        """Return the record that the topic's inputs were evaluated, with the end of the evaluation's validity and the
-        digest. A topic that is not live has no evaluation: its record has neither, and the commit of its creation
-        makes the topic due.
+        """Return the record that the topic's inputs were evaluated, with the instant until which the evaluation is
+        valid and the digest of its refusals. The record of a topic that is not live has neither, because the topic
+        has no evaluation. Such a topic becomes due when its creation is committed.
         """
         evaluation = self.evaluation or Evaluation()
         return FinishedEvaluation(
@@ -220,8 +226,8 @@ class BatchTopic:
         )
 
     def log_outcome(self) -> None:
-        """Log each action that was decided and each that awaits approval; nothing if no row of the decision
-        log was reserved. Call it after the commit.
+        """Log each action that has an operation, and each action for which an approval was requested. Does nothing if
+        no decision id was reserved, as in a dry run. Call it after the commit.
         """
         if self.decision_id is None:
             return

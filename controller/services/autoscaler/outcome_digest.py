@@ -10,12 +10,14 @@ from controller.domain.decision import Decision, Evaluation, Lane, Refusal, Refu
 
 
 def digest(refusals: Sequence[Refusal], lanes: Collection[Lane], previous: str | None) -> str | None:
-    """Return a digest with one word `lane=hash` for each lane that refuses something. The words of lanes that
-    were not evaluated are copied from `previous`. A refusal without a lane counts for each of `lanes`. None without
-    words.
+    """Return a digest of the refusals, which shows whether an evaluation of `lanes` refuses something other than the
+    previous evaluation. The digest has one word `lane=hash` for each lane that refuses something, separated by
+    spaces; None without such a lane. `previous` is the digest of the previous evaluation (None: there is none), from
+    which the words of lanes outside `lanes` are copied. A refusal without a lane counts for each of `lanes`.
 
-    Measured values are left out: the same refusal at another rate is not new. Refusals with a reason in
-    `_WEIGHED`, which are weighed at each tick, count once, whichever segments they name.
+    Measured values, and the order and number of equal refusals, do not change the digest: the same refusal at another
+    rate is not new. Refusals with a reason in `_WEIGHED`, which are weighed at each tick, count once, whichever
+    segments they name.
     """
     documents_by_lane = {
         lane: [_without_value(refusal) for refusal in refusals if refusal.lane in (lane, None)]
@@ -25,11 +27,13 @@ def digest(refusals: Sequence[Refusal], lanes: Collection[Lane], previous: str |
 
 
 def shadow_digest(evaluation: Evaluation, lanes: Collection[Lane], previous: str | None) -> str | None:
-    """Return a digest of a shadow evaluation, in the form that `digest` returns; None if no lane refuses or acts.
-    The digest covers the actions too: they are never performed, so each evaluation chooses them again.
+    """Return a digest of the refusals and actions of a shadow evaluation of `lanes`, in the form that `digest`
+    returns; None if no lane refuses or acts. The words of lanes outside `lanes` are copied from `previous`, the
+    digest of the candidate's previous evaluation (None: there is none). The actions are covered because they are
+    never performed, so that each evaluation chooses them again.
 
-    Figures, cut points and instants are left out, because they follow the load. The digest covers which
-    action would be performed on which segments, and which refusals have which reasons.
+    Figures, cut points and instants are left out, because they follow the load. The digest covers the kind, the
+    segments and the reason of each action, and the other fields of each refusal, such as its reason.
     """
     documents_by_lane = {
         lane: [_without_figures(refusal) for refusal in evaluation.refusals if refusal.lane in (lane, None)]

@@ -46,11 +46,13 @@ def evaluate_candidates(
     capabilities: Mapping[str, Capabilities],
     lanes: frozenset[Lane],
 ) -> list[Shadow]:
-    """Return the shadow evaluations of these topics that differ from the candidate's previous evaluation. Topics
-    without a candidate are skipped. Stores nothing. Call it before the live policy acts.
+    """Evaluate the candidates of the topics in `live_inputs`, which holds the inputs of the live evaluations by topic
+    id. Return the shadow evaluations that differ from the previous evaluation of the same candidate; a topic without
+    a candidate in shadow has none. `capabilities` are those of the data planes, by name. Stores nothing. Call it
+    before the live policy acts, since an intent would change the inputs.
 
-    Runs in a savepoint. A candidate that cannot be evaluated is logged and skipped. After any other error, which
-    is logged, the list is empty; only the loss of the connection is raised.
+    The function runs in a savepoint of `tx`. A candidate that cannot be evaluated is logged and skipped. After any
+    other error, which is logged, the list is empty. Only the loss of the connection is raised, as DBAPIError.
     """
     with _beside_live_policy(tx, "shadow evaluations not made", topics=len(live_inputs)):
         return _evaluate(tx, live_inputs, capabilities, lanes)
@@ -66,11 +68,13 @@ def record(
     lanes: frozenset[Lane],
     decided_by: str,
 ) -> None:
-    """Store the shadow evaluations of topics that have a live evaluation. `decision_ids` are the ids of the
-    live evaluations in the decision log, by topic; a live evaluation without a row there has none.
+    """Store the shadow evaluations of those topics that are in `live_evaluations`, which holds the live evaluations
+    by topic id; the others are ignored. `decision_ids` maps topic ids to the rows of the live evaluations in the
+    decision log; a topic without such a row is absent. `lanes` and `decided_by` are stored with each row.
 
-    Runs in a savepoint. An evaluation whose inputs JSON cannot represent is logged and left out. After any other
-    error, which is logged, nothing is stored; only the loss of the connection is raised.
+    The function runs in a savepoint of `tx`. A shadow evaluation whose inputs JSON cannot represent is logged and
+    left out. After any other error, which is logged, nothing is stored. Only the loss of the connection is raised, as
+    DBAPIError.
     """
     recorded = [shadow for shadow in shadows if shadow.candidate.topic_id in live_evaluations]
     if not recorded:
@@ -82,9 +86,10 @@ def record(
 
 @contextmanager
 def _beside_live_policy(tx: Connection, failure: str, **counts: int) -> Iterator[None]:
-    """Run the block in a savepoint. An error is logged as `failure`, with the counts, because an error of a candidate
-    must not stop the live policy. An error that has ended the connection is raised: the live decisions cannot be
-    written either, and the store reports the loss in one line.
+    """Run the block in a savepoint. If the block raises an error, roll back to the savepoint, log the error as the
+    event `failure` with the fields `counts`, and continue after the block, because an error of a candidate must not
+    stop the live policy. An error that has ended the connection is raised instead, since the live decisions cannot be
+    written either.
     """
     try:
         with tx.begin_nested():
@@ -133,9 +138,10 @@ def _evaluate(
     capabilities: Mapping[str, Capabilities],
     lanes: frozenset[Lane],
 ) -> list[Shadow]:
-    """Return the evaluations that differ from the previous evaluation of the same candidate. The inputs are read
-    again in this transaction; their time, and the policy that the candidate's parameters override, are those of
-    `live_inputs`. A candidate that cannot be evaluated is logged and skipped.
+    """Return the evaluations of the candidates in shadow that differ from the previous evaluation of the same
+    candidate. The inputs are read again in this transaction, except the time, which is that of `live_inputs`. The
+    policy is the policy in `live_inputs`, overridden by the parameters of the candidate. A candidate that cannot be
+    evaluated is logged and skipped. Raises DBAPIError, and Retryable errors.
     """
     in_shadow = {candidate.topic_id: candidate for candidate in candidates.in_shadow(tx, live_inputs.keys())}
     if not in_shadow:
@@ -173,8 +179,9 @@ def _shadow(candidate: ShadowCandidate, situation: EvaluationInput, lanes: froze
 
 
 def _policy(live: AutoScalePolicy, candidate: ShadowCandidate) -> AutoScalePolicy:
-    """Return the policy that would be in force with the candidate's parameters. If they cannot be read,
-    return a policy that refuses everything.
+    """Return the policy that would be in force with the candidate's parameters: `live`, the policy in force, with
+    these parameters in place of its own. If the parameters cannot be read, return a policy that refuses every action
+    and names the error.
     """
     try:
         return resolve(live, PolicyOverride.from_document(candidate.override))

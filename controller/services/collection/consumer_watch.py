@@ -65,9 +65,11 @@ class ConsumerWatch(Stoppable):
         prefix: str = "",
         has_turn: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`run` skips a round if `has_turn` returns False, because another process observes. Consumers of logs
-        that were sealed more than `sealed_for_seconds` ago are ignored. Raises InvalidInput if
-        `interval_seconds` is not above 0.
+        """`planes` are the data planes by name; those that cannot list consumers are ignored. Only topics whose names
+        begin with `prefix` are read. Consumers of logs that were sealed more than `sealed_for_seconds` ago are
+        ignored. `has_turn` is called before each round of `run`; if it returns False, because another process
+        observes the consumers, the round is skipped. Raises InvalidInput if `interval_seconds`, the time between the
+        beginnings of two rounds, is not above 0.
         """
         super().__init__()
         if interval_seconds <= 0:
@@ -88,8 +90,9 @@ class ConsumerWatch(Stoppable):
         return bool(self._planes)
 
     def run(self) -> None:
-        """Run one round per interval until `stop`, unless another process observes. If a round fails, log the
-        error and continue with the next round.
+        """Run one round per interval until `stop`, beginning at once. A round is skipped while `has_turn` returns
+        False, because another process observes the consumers. If a round fails, log the error, and begin the next
+        round after one interval. Raises nothing.
         """
         retry_seconds = (self._interval_seconds, self._interval_seconds)
         Repeating(
@@ -97,10 +100,10 @@ class ConsumerWatch(Stoppable):
         ).run()
 
     def _counted_round(self) -> float:
-        """Run a round, and count it as a metric: `whole`, `partial` if a log did not answer, or `failed` if the round
-        raises an error, which this method raises too. Return the seconds until the next round, which begins one
-        interval after the beginning of this one; 0 if that time is over. If another process observes the consumers,
-        do nothing and return the whole interval.
+        """Run a round, and count it as a metric: `whole` if all logs answered, `partial` if a log did not answer,
+        `failed` if the round raises an error, which is raised here too. Return the seconds until the next round,
+        which begins one interval after the beginning of this round; 0 if that time is over. If `has_turn` returns
+        False, because another process observes the consumers, do nothing and return the whole interval.
         """
         if not self._has_turn():
             return self._interval_seconds
@@ -113,11 +116,17 @@ class ConsumerWatch(Stoppable):
         return max(0.0, began_at + self._interval_seconds - self._clock.monotonic_seconds())
 
     def round(self) -> Round:
-        """Read the consumers of topics and store them, in batches of `CALL_TOPICS` topics with a transaction each,
-        until each topic was read, the interval is over or `stop` was called. The next round begins after the last topic
-        of this round. Logs and returns the ids of the changed topics; also returns the number of topics that the round
-        tried to read, and how many of these have a log that did not answer. A data plane that does not answer is
-        logged. Raises StoreUnavailable.
+        """Read the consumers of the listed topics, and store the changes, in batches of `CALL_TOPICS` topics with a
+        transaction for each batch. The round ends when each topic was read, the interval is over, or `stop` was
+        called. Unless `stop` was called, the round reads at least one batch. The next round begins after the last
+        topic of this round.
+
+        Return the number of topics that the round tried to read, the number of these that have a log without an
+        answer, and the ids of the topics whose stored consumers changed, which are also logged. If a log of a topic
+        did not answer, the stored counts of the topic are not lowered. Errors of a data plane are logged, and its
+        logs count as without an answer.
+
+        Raises StoreUnavailable and the other errors of `Store.transaction`. The batches before the error stay stored.
         """
         began_at = self._clock.monotonic_seconds()
         topics = self._listed(began_at)
@@ -138,10 +147,12 @@ class ConsumerWatch(Stoppable):
         return Round(len(topics) - remaining, silent, tuple(changed))
 
     def _listed(self, now: float) -> list[tuple[str, int, list[str]]]:
-        """Return data plane, id and logs (of segments that are active, or were sealed within `sealed_for_seconds`) of
-        every topic to observe: live topics whose names begin with the prefix, on data planes that can list consumers.
-        The list is read again in each round, unless reading it took more than `LIST_SHARE` of the time since; `now` is
-        the monotonic time in seconds. Topics of one data plane are adjacent. Raises StoreUnavailable.
+        """Return every topic to observe, as data plane, topic id and names of its logs. These are the live topics
+        whose names begin with the prefix, on data planes that can list consumers. The logs are those of segments that
+        are active or were sealed less than `sealed_for_seconds` ago. Topics of one data plane are adjacent.
+
+        `now` is the monotonic time in seconds. The list of an earlier call is returned again if reading it took more
+        than `LIST_SHARE` of the time since. Otherwise the list is read from the database. Raises StoreUnavailable.
         """
         if now >= self._list_due:
             with self._store.transaction() as tx:
@@ -159,9 +170,10 @@ class ConsumerWatch(Stoppable):
         return self._topics
 
     def _observe(self, topics: Sequence[tuple[str, int, list[str]]]) -> list[Observation]:
-        """Return the observations of these topics, each given as data plane, id and logs. A topic of which no
-        log answered is left out; a topic of which some logs did not answer is marked as not whole. Errors of a
-        data plane are logged.
+        """Ask the data planes for the consumers of these topics, each given as data plane, topic id and names of its
+        logs, and return the observations. The observation of a topic is marked as not whole if some of its logs did
+        not answer. A topic is absent if none of its logs answered. Errors of a data plane are logged; all of its logs
+        then count as without an answer.
         """
         consumers_by_log: dict[tuple[str, str], Sequence[ObservedConsumer]] = {}
         for name, plane in self._planes.items():

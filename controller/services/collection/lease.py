@@ -51,8 +51,10 @@ class CollectionLease:
         return self._lease is not None and self._clock.monotonic_seconds() < self._trusted_until
 
     def take(self) -> bool:
-        """Renew the lease, or take it if it is free, and log a change. Return False while another process
-        holds the lease. Raises StoreUnavailable.
+        """Renew the lease if this process holds it, or take the lease if it is free, for `ttl_seconds` from now, and
+        return True. Return False while another process holds the lease, also a process with the same holder name and
+        another incarnation. A change between the two results is logged. Raises StoreUnavailable; `is_held` then stays
+        as it is until the lease expires by the clock of this process.
         """
         began_at = self._clock.monotonic_seconds()
         previous_lease = self._lease
@@ -66,7 +68,10 @@ class CollectionLease:
         return lease is not None
 
     def resign(self) -> None:
-        """Free the lease, so that another process need not wait for its expiry. An unavailable database is ignored: the lease expires."""
+        """Free the lease, so that another process need not wait for its expiry. `is_held` is False afterwards, in any
+        case. Does nothing if the last `take` did not get the lease. If the database is unavailable, no error is
+        raised, and the lease expires by itself.
+        """
         lease, self._lease = self._lease, None
         if lease is not None:
             with suppress(StoreUnavailable), self._store.transaction() as tx:

@@ -87,12 +87,13 @@ class LoadCollector(Stoppable):
         wall_clock: Clock | None = None,
         takes_turn: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`run` skips a tick if `takes_turn` returns False, because another process collects. `name` becomes a
-        part of file names. Only topics whose names begin with `prefix` are watched. Raises InvalidInput if
-        `interval_seconds` is not above 0.
+        """`planes` are the data planes by name. Only topics whose names begin with `prefix` are watched. `name`
+        identifies the collector in the database, and becomes a part of file names in `area`. `takes_turn` is called
+        before each tick of `run`; if it returns False, because another process collects, the tick is skipped. Raises
+        InvalidInput if `interval_seconds`, the time between two ticks, is not above 0.
 
-        `clock` is the clock with which the data planes timestamp counters. `wall_clock` is only compared with
-        the database; None stands for the clock of the machine.
+        `clock` is the clock with which the data planes timestamp counters. `wall_clock` is only compared with the
+        database; None stands for the clock of the machine.
         """
         super().__init__()
         if interval_seconds <= 0:
@@ -112,8 +113,9 @@ class LoadCollector(Stoppable):
         """Producer counts as stored last."""
 
     def run(self) -> None:
-        """Tick at multiples of the interval until `stop`. If a tick fails, log the error and continue with
-        the next tick. At the end, record that no tick follows.
+        """Tick at multiples of the interval until `stop`. While `takes_turn` returns False, no tick runs. If a tick
+        fails, log the error, and continue with a later multiple of the interval. At the end, record in the database
+        that no tick follows (`leave`). Raises nothing while ticking.
         """
         Repeating(
             self._timed_tick,
@@ -127,15 +129,19 @@ class LoadCollector(Stoppable):
         self.leave()
 
     def leave(self) -> None:
-        """Record in the database that no tick of this collector follows. An unavailable database is ignored."""
+        """Delete the record of this collector as a reader from the database, because no tick follows for now. A later
+        tick records the collector again, and its samples are not compared with the samples before. Does nothing if
+        the database is unavailable.
+        """
         self._reader = None
         with suppress(StoreUnavailable), self._store.transaction() as tx:
             counter_readers.delete(tx, self.name)
 
     def _timed_tick(self) -> float:
-        """Run a tick if it is this process's turn. Otherwise leave, so that the counters are not compared
-        with the counters of a later turn. Return the seconds until the next tick. Counts failed and skipped ticks,
-        and logs skipped ticks. Raises the errors of `tick`.
+        """Run a tick if `takes_turn` returns True. Otherwise call `leave`, unless this was done since the last tick,
+        so that the counters of this tick are not compared with the counters of a later turn. Return the seconds until
+        the next multiple of the interval. A failed tick, and the ticks that were skipped because this call took
+        longer than the interval, are counted as metrics; skipped ticks are logged. Raises the errors of `tick`.
         """
         began_ms = self._clock.now_ms()
         try:
@@ -156,13 +162,18 @@ class LoadCollector(Stoppable):
         return self._until_next_tick()
 
     def tick(self) -> Tick:
-        """Sample all watched segments (active, or sealed within `SEALED_FOR_SECONDS`) once, the data planes in
-        parallel, and write the samples to the landing area as one file. Store the changed numbers of producers,
-        and the clocks of this collector. Return what was sampled, and count the tick as a metric.
+        """Sample all watched logs once, those of different data planes in parallel, and write the samples to the
+        landing area as one file. A log is watched if its topic is live, and its segment is active or was sealed less
+        than `SEALED_FOR_SECONDS` ago. Also store the numbers of producers that changed, and this collector and the
+        offsets of its clocks. Return what was sampled, and count the tick as a metric.
 
-        No file is written if there are no samples, or if a clock was set since the last tick. A data plane
-        that does not answer is reported in the result. Raises StoreUnavailable, and OSError if storage is
-        unavailable.
+        No file is written if there are no samples, or if a clock was set since the last tick, in which case a warning
+        is logged. A data plane that does not answer, is too slow or is not configured here is logged and named in the
+        result.
+
+        Raises StoreUnavailable and the other errors of `Store.transaction`; OSError if the storage of the landing
+        area is unavailable, in which case the samples are lost; and InvalidInput if the collector's name cannot be
+        part of a file name.
         """
         instant_ms = self._clock.now_ms()
         with self._store.transaction() as tx:
@@ -191,10 +202,13 @@ class LoadCollector(Stoppable):
         return Tick(instant_ms, len(watched_logs), len(samples), tuple(failed_planes), path)
 
     def _compare_clocks(self, data_planes: Sequence[str]) -> Reader | None:
-        """Store how far this collector's clocks are ahead of the database, and return the reader of this
-        tick's samples. `data_planes`, the names of the sampled data planes, are stored for the views. None, with
-        a warning, if a clock was set since the last tick: it is not known whether the samples were read before or
-        after.
+        """Record this collector in the database, with the offsets of its clocks to the database's clock and, for the
+        views, with the names `data_planes` of the sampled data planes. Return the reader to which the samples of this
+        tick belong; the reader holds the offset.
+
+        Return None, and log a warning, if the collector's clock or the database's clock was set since the last tick:
+        it is not known whether the samples were read before or after. The next tick has a reader again. Raises
+        StoreUnavailable.
         """
         with self._store.transaction() as tx:
             reader = counter_readers.record(
@@ -217,13 +231,14 @@ class LoadCollector(Stoppable):
         return None
 
     def _sample(self, deadline: float, name: str, logs: Mapping[str, WatchedLog]) -> _Answer:
-        """Sample the counters of the logs of data plane `name` in calls of limited size. `logs`, not empty, is keyed by
-        backing topic. A log without an answer, or with invalid counters, has no sample, which is not the same as no
-        load. Errors, and a data plane that is not configured here, are logged, and the answer is then not whole.
+        """Sample the counters of `logs`, which belong to the data plane `name`, in calls of limited size. `logs` is
+        keyed by backing topic and not empty. A log without an answer, or with invalid counters, has no sample; this
+        does not mean that the log has no load. Raises nothing: an error of the data plane, and a data plane that is
+        not configured here, are logged. The answer is then marked as not whole, and keeps the samples read before.
 
-        No call except the first begins after `deadline` (monotonic seconds); the answer is then not whole. The next
-        tick begins with the remaining logs, so a data plane that is too slow for the interval has every log sampled,
-        but less often.
+        The first call is made in any case. No further call begins after `deadline` (monotonic seconds); the answer is
+        then also not whole, and the next tick begins with the logs that were left out. So every log of a slow data
+        plane is sampled, but less often.
         """
         if name not in self._planes:
             log.warning(
@@ -257,8 +272,10 @@ class LoadCollector(Stoppable):
         return _Answer(counters, is_whole=True)
 
     def _note_producers(self, samples: Sequence[tuple[WatchedLog, Counters]]) -> None:
-        """Store the producer counts that changed since they were last stored, in one transaction. The stored count of a
-        segment without a sample, or whose sample has no producer count, stays; its next count is stored in any case.
+        """Store the producer counts of the samples that differ from the counts of the previous tick, in one
+        transaction. A segment that had no count in the previous tick is stored in any case. The stored count of a
+        segment without a sample, or whose sample has no producer count, stays. Raises StoreUnavailable; the next tick
+        then stores the counts that still differ.
         """
         counts = {
             (log_row.topic_id, log_row.segment_id): counters.producers

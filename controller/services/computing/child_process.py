@@ -25,9 +25,9 @@ _NICE = 10
 
 
 def main() -> None:
-    """Run the process: compute one request after another, and send each result, until the pipe is closed or
-    no request arrived for `IDLE_SECONDS`. Command-line arguments: the file descriptor of the pipe, and the
-    maximum bytes of memory.
+    """Run the process: compute one request after another, and send each outcome through the pipe. The process exits
+    with 0 when the parent closes the pipe, and with `IDLE_EXIT_CODE` when no request has arrived for `IDLE_SECONDS`.
+    The command-line arguments are the file descriptor of the pipe, and the maximum bytes of memory for data.
     """
     pipe = Connection(int(sys.argv[1]))
     _limit_resources(int(sys.argv[2]))
@@ -42,8 +42,9 @@ def main() -> None:
 
 
 def _limit_resources(max_memory_bytes: int) -> None:
-    """Ignore Ctrl-C, lower the priority of this process, limit its memory, write no core files, and make it
-    the first process that the system ends if memory runs out.
+    """Prepare this process to give way to the server: lower its priority, limit its memory for data to
+    `max_memory_bytes`, write no core files, and ignore Ctrl-C. On Linux, also make it the first process that the
+    system ends if memory runs out. The limits cannot be taken back.
     """
     import resource
 

@@ -49,8 +49,9 @@ class Computers:
         self._lock = threading.Lock()
 
     def take(self) -> _Child:
-        """Return an idle child, or a new child if none is idle. The caller must pass the child to
-        `give_back`. Raises Retryable after `close`.
+        """Return a child process for one computation: an idle child that is still alive, or a newly started child.
+        The number of children is not limited here. The caller must pass the child to `give_back`, also after an
+        error. Raises Retryable after `close`, and OSError if no process can be started.
         """
         with self._lock:
             if self._is_closed:
@@ -65,8 +66,8 @@ class Computers:
             yield self._idle.pop()
 
     def give_back(self, child: _Child) -> None:
-        """Keep a child whose computation has ended as idle, and kill a child whose computation has not. After
-        `close`, kill any child.
+        """Take back a child that `take` has returned. A child that has answered its request is kept for another
+        computation. A child whose computation has not ended is killed, and so is any child after `close`.
         """
         with self._lock:
             self._busy.discard(child)
@@ -77,7 +78,9 @@ class Computers:
         child.kill()
 
     def close(self) -> None:
-        """Kill all children, and start no more."""
+        """Kill all children, idle or busy, and wait for their ends. Computations in progress then raise Retryable,
+        unless their results have arrived, and so does every later `take`.
+        """
         with self._lock:
             self._is_closed = True
             children, self._idle = [*self._idle, *self._busy], []
@@ -99,12 +102,14 @@ class Computation:
     def run(
         self, function: Callable[Arguments, Result], *arguments: Arguments.args, **keywords: Arguments.kwargs
     ) -> Result:
-        """Run the function in a child process, and return its result or raise its error. Arguments, result and error
-        must be picklable, and the function must be defined at module level. A result or error that cannot be pickled
-        becomes a RuntimeError. Blocks for up to `longest_seconds`.
+        """Run the function with the arguments in a child process, and return its result or raise its error. The
+        function must be defined at module level. Arguments, result and error must be picklable. Arguments that cannot
+        be pickled raise the error of pickling. A result or error that cannot be pickled is raised as a RuntimeError
+        with its `repr`. Blocks until the result arrives, for about `Computers.longest_seconds` at most.
 
-        Raises InvalidInput if the function takes longer or needs more memory than `computers` allows, Retryable if
-        the computation was cancelled, its process ended, or the computers were closed.
+        Raises InvalidInput if the function takes longer or needs more memory than the computers allow. Raises
+        Retryable if `cancel` was called, if the process of the computation ended, or if the computers were closed.
+        The child process is killed unless it has answered.
         """
         deadline = time.monotonic() + self._computers.longest_seconds
         while True:
@@ -129,15 +134,17 @@ class Computation:
             return result
 
     def cancel(self) -> None:
-        """Kill the current computation, and start no more. `run` then raises Retryable, unless its result has arrived."""
+        """Kill the computation in progress, and start no more. `run` then raises Retryable, unless its result has
+        arrived, and so does each later `run`. Does nothing else if no computation is in progress.
+        """
         with self._lock:
             self._is_cancelled = True
             if self._child is not None:
                 self._child.kill()
 
     def _begin(self) -> _Child:
-        """Return a child for the next computation. Raises Retryable if the computation was cancelled, or after
-        `Computers.close`.
+        """Take a child for the next computation, remember it, so that `cancel` can kill it, and return it. Raises
+        Retryable if the computation was cancelled, or after `Computers.close`.
         """
         with self._lock:
             if self._is_cancelled:
@@ -148,7 +155,9 @@ class Computation:
             return self._child
 
     def _end(self, child: _Child) -> None:
-        """Give the child back. After a cancellation it is not used again."""
+        """Forget the child, and give it back to the computers, which keep it only if it has answered. After a
+        cancellation, which has killed the child, the child is not kept in any case.
+        """
         with self._lock:
             self._child = None
             # If the computation was cancelled, the child was killed.
@@ -156,8 +165,9 @@ class Computation:
             self._computers.give_back(child)
 
     def _process_error(self, child: _Child) -> Retryable:
-        """Return the error to raise for a process that ended without a result: it was cancelled, or ended by
-        itself.
+        """Return, without raising, the error for a child process that ended without a result. The message says that
+        the computation was cancelled, or otherwise how the process ended. Waits for the end of the process unless the
+        computation was cancelled.
         """
         if self._is_cancelled:
             return Retryable(
@@ -229,7 +239,9 @@ class _Child:
     def send(
         self, function: Callable[..., object], arguments: tuple[object, ...], keywords: Mapping[str, object]
     ) -> None:
-        """Send a request. Raises EOFError if the process is gone, and the errors of pickling."""
+        """Send the function with its arguments and keywords to the process as a request. The child counts as not
+        answered until `answer` returns. Raises EOFError if the process has ended, and the errors of pickling.
+        """
         self.has_answered = False
         try:
             self._pipe.send((function, arguments, keywords))
@@ -237,8 +249,9 @@ class _Child:
             raise EOFError from None
 
     def answer(self, deadline: float) -> tuple[bool, Any]:
-        """Wait for the outcome until `deadline` (monotonic seconds). Return True and the result, or False and
-        the error. Raises TimeoutError, and EOFError if the process is gone.
+        """Wait for the outcome of the request until `deadline` (monotonic seconds), and mark the child as answered.
+        Return True and the result of the function, or False and the error that the function raised. Raises
+        TimeoutError at the deadline, and EOFError if the process has ended.
         """
         try:
             if not self._pipe.poll(max(deadline - time.monotonic(), 0.0)):

@@ -86,9 +86,10 @@ class SessionLeader:
         timing: ConsumerTiming,
         clock: Clock,
     ) -> None:
-        """`store`, and `listener`, which listens on `CHANNELS`, belong to this leader alone, and the end of
-        `run` closes them. The leader ignores notifications that the connection of its last settlement sent,
-        because it knows their changes.
+        """`store` and `listener` are used by this leader alone, and are closed at the end of `run`. `listener`
+        listens on `CHANNELS`. `leases` tells which shards this worker holds, and `shard_count` is the number of
+        shards of the installation. `clock` gives the monotonic time. The leader ignores notifications that its own
+        last settlement sent, because it knows their changes.
         """
         self._store, self._listener, self._leases = store, listener, leases
         self._shard_count, self.timing, self._clock = shard_count, timing, clock
@@ -108,18 +109,22 @@ class SessionLeader:
         return topic_id % self._shard_count in self._leases.terms
 
     def led_topic_id(self, topic: str) -> int | None:
-        """Return the id of the topic with this name, if this worker leads the topic and has settled a subscription of
-        it that has sessions or owners. None otherwise, and until the next settlement after another subscription of the
-        topic was forgotten: None does not say that the topic does not exist or that another worker leads it. A topic
-        that was deleted within the last moments may still have an id here; the leader refuses requests for it, except
-        heartbeats.
+        """Return the id of the topic with this name, if this worker holds the lease of its shard, and the leader has
+        settled a subscription of the topic that has sessions or bucket owners. Otherwise return None. None does not
+        say that the topic does not exist or that another worker leads it. When such a subscription is forgotten, the
+        result is None until another subscription of the topic is settled.
+
+        The id of a topic that was just deleted may still be returned. The leader refuses requests for this topic,
+        except heartbeats.
         """
         topic_id = self._topic_ids.get(topic)
         return topic_id if topic_id is not None and self.leads(topic_id) else None
 
     def submit(self, request: Request) -> None:
-        """Put the request into the mailbox, and wake the leader. `request.done` will hold None, or the error with which
-        the request is refused: StoreUnavailable at the end of `run` and afterwards.
+        """Put the request into the mailbox, wake the leader, and return without waiting. The leader later sets
+        `request.done` to None, or to the error with which the request is refused. If `run` has ended or ends before
+        the request is processed, this error is StoreUnavailable. Before `run` begins, the request waits in the
+        mailbox.
         """
         self._mailbox.append(request)
         self._listener.interrupt()
@@ -128,14 +133,19 @@ class SessionLeader:
             self._refuse_remaining()
 
     def stop(self) -> None:
-        """Make `run` return after the current round."""
+        """Make `run` return after the current round. Does not wait for the end of `run`. `run` does nothing but close
+        everything if `stop` was called before.
+        """
         self._stopping.set()
         self._listener.interrupt()
 
     def run(self) -> None:
-        """Run rounds until `stop`. At the end, end every stream, refuse the requests in the mailbox, and
-        close the listener and the store. If a round fails, log the error, pause, end the streams of lost shards
-        and of silent consumers, and run the next round.
+        """Run rounds until `stop`. If a round fails, log the error, pause for at most `LONGEST_WAIT_SECONDS`, end the
+        streams of shards that were lost and of silent consumers, and run the next round.
+
+        At the end, end every stream with the reason `moved`, refuse the requests in the mailbox with
+        StoreUnavailable, and close the listener and the store. The sessions stay in the database, so consumers can
+        resume them at the next leader. Raises nothing while rounds run. The leader cannot be run again.
         """
         Repeating(
             self._round,
@@ -154,7 +164,9 @@ class SessionLeader:
         self._store.dispose()
 
     def _refuse_remaining(self) -> None:
-        """Refuse the requests in the mailbox. Several threads may do this at once."""
+        """Refuse all requests in the mailbox with StoreUnavailable, because this worker is stopping, and remove them
+        from the mailbox. Several threads may do this at once.
+        """
         with suppress(IndexError):  # the mailbox is empty
             while True:
                 _refuse(
@@ -163,8 +175,9 @@ class SessionLeader:
                 )
 
     def _round(self) -> float:
-        """Wait for work, then follow the leases, process the requests, end expired sessions, and settle the
-        subscriptions that changed. Return 0: the next round begins at once.
+        """Wait for work, add and remove the shards whose leases have changed, process the requests in the mailbox,
+        end expired sessions, and settle the subscriptions that have changed. Return 0: the next round begins at once.
+        Raises StoreUnavailable; the requests that were taken from the mailbox are answered or refused in any case.
         """
         self._wait()
         self._follow_leases()
@@ -174,16 +187,20 @@ class SessionLeader:
         return 0.0
 
     def _end_lost_streams(self, _error: Exception) -> None:
-        """End the streams of shards that this worker no longer leads, and of silent consumers. This needs no
-        database, so it also runs after a failed round.
+        """Remove the subscriptions of shards that this worker no longer holds and end their streams, and disconnect
+        silent consumers. The argument is ignored. Needs no database, so it also works after a failed round.
         """
         self._leave_shards()
         self._disconnect_silent()
 
     def _wait(self) -> None:
-        """Wait for a notification, an interrupt or the next due time, at most `LONGEST_WAIT_SECONDS`; not at all if
-        there is work. A notification marks its topic's subscriptions as not settled, unless the last settlement sent
-        it. All subscriptions are marked if notifications were lost.
+        """Wait for a notification, an interrupt or the next time at which a subscription is due, for at most
+        `LONGEST_WAIT_SECONDS`. Does not wait if the mailbox has requests, or if a subscription that may be settled
+        now is not settled.
+
+        A notification about a topic marks the topic's subscriptions as not settled. If notifications may have been
+        lost (resync), all subscriptions are marked. A notification that the last settlement itself sent is ignored.
+        Raises StoreUnavailable.
         """
         now = self._clock.monotonic_seconds()
         due_at = min((_next_due(sessions) for sessions in self._subscriptions.values()), default=math.inf)
@@ -199,8 +216,9 @@ class SessionLeader:
                     sessions.is_settled = False
 
     def _leave_shards(self) -> None:
-        """Remove the subscriptions of shards whose lease this worker lost or holds in another term, and end
-        their streams. This makes no calls, so it works while PostgreSQL is unavailable.
+        """Forget the shards whose lease this worker has lost, or holds in another term than the leader knows. Remove
+        their subscriptions from memory, and end their streams with the reason `moved`. Makes no calls, so this works
+        while PostgreSQL is unavailable.
         """
         terms = self._leases.terms
         self._terms = {shard: term for shard, term in self._terms.items() if terms.get(shard) == term}
@@ -208,9 +226,10 @@ class SessionLeader:
             self._forget(key).end_all("moved")
 
     def _follow_leases(self) -> None:
-        """Remove the subscriptions of shards whose lease this worker lost or holds in another term, and end their
-        streams. Read the sessions of shards with a new lease from the database, with all their consumers disconnected.
-        If this raises an error, the shard is not led yet, and the next call tries again.
+        """Forget the shards whose lease this worker has lost or holds in another term, and end their streams
+        (`_leave_shards`). Then add the shards whose lease, or whose term, is new: read the sessions of their
+        subscriptions from the database, with all consumers disconnected and at the begin of their grace period.
+        Raises StoreUnavailable; the new shards are then not led yet, and the next call tries again.
         """
         self._leave_shards()
         terms = dict(self._leases.terms)
@@ -233,8 +252,9 @@ class SessionLeader:
         return self._subscriptions.setdefault(key, SubscriptionSessions(self.timing))
 
     def _forget(self, key: SubscriptionKey) -> SubscriptionSessions:
-        """Remove the subscription from memory, and return its sessions. The name of its topic is removed too; the next
-        settlement of another subscription of the topic adds it again.
+        """Remove the subscription from memory, and return its sessions, whose streams are not ended. If the
+        subscription was settled, the id of its topic is removed too (`led_topic_id`); the next settlement of another
+        subscription of the topic adds the id again. Raises KeyError if the subscription is not in memory.
         """
         sessions = self._subscriptions.pop(key)
         if sessions.settled is not None:
@@ -242,10 +262,14 @@ class SessionLeader:
         return sessions
 
     def _take_requests(self) -> None:
-        """Process the requests in the mailbox. Heartbeats and detachments, which change memory only, are answered at
-        once; the others are settled by subscription. A request about a topic that this worker does not lead is refused
-        with StoreUnavailable, and a request of another subject with AccessForbidden. Raises StoreUnavailable if a
-        settlement does, after all requests that have no answer are refused with it.
+        """Process the requests that are in the mailbox at the begin of the call. Heartbeats and detachments, which
+        change only the memory, are answered at once. The other requests are settled, all requests of one subscription
+        together.
+
+        A request about a topic whose shard this leader does not lead is refused with StoreUnavailable. A request
+        whose token belongs to another subject than the consumer's session is refused with AccessForbidden. If a
+        settlement raises StoreUnavailable, all requests without an answer are refused with this error, which is then
+        raised.
         """
         by_subscription: dict[SubscriptionKey, list[Request]] = {}
         for _ in range(len(self._mailbox)):
@@ -273,9 +297,9 @@ class SessionLeader:
             raise
 
     def _is_foreign(self, request: Request) -> bool:
-        """Refuse the request with AccessForbidden if the token of another subject began the consumer's session. Return
-        True if the request was refused; False also if the consumer has no session, or the session or the request has no
-        token.
+        """Return True, and refuse the request with AccessForbidden, if the token of the request belongs to another
+        subject than the token that began the consumer's session. Otherwise return False. The result is also False if
+        the consumer has no session in memory, or if the session or the request has no token.
         """
         sessions = self._subscriptions.get(request.key)
         try:
@@ -287,9 +311,12 @@ class SessionLeader:
         return False
 
     def _note(self, request: Request) -> None:
-        """Apply a heartbeat or the end of a stream, which change memory only, and answer the request. A heartbeat
-        without a session of this incarnation is refused with LostRace, and so is any of these requests if the leader
-        has no such subscription in memory. The end of a stream that is not the consumer's present stream is ignored.
+        """Apply a heartbeat or a detachment to the memory, and answer the request. A heartbeat sets the time at which
+        the consumer was last heard. A detachment disconnects the consumer; it is ignored if its stream is not the
+        consumer's present stream.
+
+        Both are refused with LostRace if the subscription is not in memory. A heartbeat is also refused with LostRace
+        if the incarnation has no session; the consumer must then register again.
         """
         now, sessions = self._clock.monotonic_seconds(), self._subscriptions.get(request.key)
         try:
@@ -305,10 +332,11 @@ class SessionLeader:
             _answer(request)
 
     def _process_due(self) -> None:
-        """Disconnect silent consumers, end sessions whose grace period has passed (in one transaction per subscription,
-        not before its `retry_at`), and update the metrics. Every `SWEEP_SECONDS`, mark all subscriptions as not
-        settled, and delete the records of consumers of any topic that departed more than `LATE_SECONDS` ago. Raises
-        StoreUnavailable.
+        """Disconnect silent consumers, and update the metrics. End the sessions whose grace period has passed, in one
+        transaction per subscription; a subscription whose settlement failed waits for its `retry_at`.
+
+        Every `SWEEP_SECONDS`, also mark all subscriptions as not settled, and delete the records of consumers, of any
+        topic, that departed more than `LATE_SECONDS` ago. Raises StoreUnavailable.
         """
         self._disconnect_silent()
         now = self._clock.monotonic_seconds()
@@ -349,9 +377,10 @@ class SessionLeader:
     def _log_overdue(
         self, key: SubscriptionKey, sessions: SubscriptionSessions, settlement: Settlement
     ) -> None:
-        """Log a warning and count an alarm for each bucket whose owner, for more than `gap_seconds`, has not
-        released the bucket as requested or has been disconnected. A bucket that the last call found overdue
-        in the same ownership is not reported again. Remember the overdue buckets in `sessions.alarmed`.
+        """Log a warning, and count an alarm in the metrics, for each bucket in `settlement` whose owner has not
+        released the bucket as requested, or has been disconnected, for more than `gap_seconds`. A bucket that the
+        previous call for `sessions` found overdue in the same ownership is not reported again. The overdue buckets
+        are remembered in `sessions.alarmed`.
         """
         overdue = {
             (owner_row.bucket, owner_row.generation): owner_row
@@ -389,9 +418,9 @@ class SessionLeader:
             sessions.disconnect_silent(now)
 
     def _settle_all(self) -> None:
-        """Settle, without requests, each subscription that has changed or is due, except before its `retry_at`, which a
-        failed attempt set. Raises StoreUnavailable if the database is unavailable; the remaining subscriptions are then
-        not settled.
+        """Settle each subscription that has changed or whose time to be settled has come, without requests. A
+        subscription whose settlement failed is left out until its `retry_at`. Raises StoreUnavailable if the database
+        is unavailable; the remaining subscriptions are then not settled. Other errors are logged.
         """
         now = self._clock.monotonic_seconds()
         for key, sessions in list(self._subscriptions.items()):
@@ -400,12 +429,14 @@ class SessionLeader:
                 self._settle(key, ())
 
     def _settle(self, key: SubscriptionKey, requests: Sequence[Request]) -> None:
-        """Settle the requests of one subscription in one transaction, then update the memory, answer the
-        requests and push assignments. After an unexpected error of several requests, each is settled alone.
+        """Settle the requests of one subscription, together with all other changes of the subscription, in one
+        transaction. Then update the memory, answer the requests and push assignments. After an unexpected error,
+        several requests are settled one by one, since one of them may cause the error.
 
-        An error is logged and refuses the request, and the subscription is settled again later. If the topic
-        or subscription is gone, the requests are refused and the subscription is forgotten. Raises only
-        StoreUnavailable, so that other subscriptions are settled in any case.
+        If the topic or subscription is gone, the requests are refused, and the subscription is forgotten with its
+        streams. After any other error, the error is logged, the requests are refused, and the subscription is settled
+        again after `RETRY_SECONDS`. Raises only StoreUnavailable, so that an error of one subscription does not stop
+        the others.
         """
         try:
             self._settle_together(key, requests)
@@ -424,16 +455,15 @@ class SessionLeader:
             self._defer(key, self._sessions_of(key), requests, error)
 
     def _settle_together(self, key: SubscriptionKey, requests: Sequence[Request]) -> None:
-        """Settle the requests in one transaction, which checks the shard's lease first. After the commit,
-        apply the result to memory, answer the requests and push assignments. A subscription without sessions
-        and owners is then forgotten.
+        """Settle the requests in one transaction, which first checks that this worker still holds the lease of the
+        shard. After the commit, apply the result to the memory, answer the requests, push assignments, and forget the
+        subscription if it has neither sessions nor owners.
 
-        If the topic or subscription is gone, end its streams and refuse the requests. After another CleaveError,
-        nothing was written: the requests are refused and the settlement is repeated later, or, if the error is not
-        retryable, each of several requests is settled alone. A consumer whose deregistration was not written ends
-        after its grace period.
+        If the topic or subscription is gone, the subscription is forgotten, its streams end with the reason `gone`,
+        and the requests are refused. After any other CleaveError nothing was written, and `_defer` handles the
+        requests. A consumer whose deregistration was not written ends after its grace period.
 
-        Raises StoreUnavailable if the database is unavailable, and any error that is not a CleaveError.
+        Raises StoreUnavailable if the database is unavailable, and every error that is not a CleaveError.
         """
         sessions = self._sessions_of(key)
         for request in requests:
@@ -478,12 +508,14 @@ class SessionLeader:
         requests: Sequence[Request],
         error: CleaveError,
     ) -> None:
-        """Refuse the requests of a failed settlement, which wrote nothing, log the error, and settle the
-        subscription again after `RETRY_SECONDS` (at once after InvalidInput). After an error that is not
-        retryable, each of several requests is tried alone instead, because a request that can never succeed
-        must not block the others. A lost lease refuses the requests as StoreUnavailable.
+        """Handle `error`, with which the settlement of `requests` has failed without writing anything. Log the error,
+        refuse the requests with it, and mark the subscription as not settled, to be settled again after
+        `RETRY_SECONDS` (after InvalidInput: at once). A lost lease (FencedOut) refuses the requests with
+        StoreUnavailable, because the consumer's session is still valid.
 
-        Raises StoreUnavailable if the database is unavailable.
+        If there are several requests and the error is not retryable, settle each request alone instead, because a
+        request that can never succeed must not block the others. Raises `error` if it is StoreUnavailable, and the
+        StoreUnavailable of such a settlement.
         """
         if len(requests) > 1 and not isinstance(error, Retryable):
             for request in requests:
@@ -509,8 +541,11 @@ class SessionLeader:
         requests: Sequence[Request],
         settlement: Settlement,
     ) -> None:
-        """Apply the committed changes to memory and metrics, log sessions that began or ended, and answer or
-        refuse each request. Then create and end sessions so that exactly the consumers with a row have a session.
+        """Apply the committed settlement to the memory and the metrics, and answer each request, or refuse the
+        request with its error in `settlement.refused`. The beginning and the end of a session are logged, and so are
+        overdue buckets. A request whose token belongs to another subject than the session is refused with
+        AccessForbidden, and an `Attach` without a session with LostRace. Finally, begin and end sessions so that
+        exactly the consumers with a row have a session. Nothing is pushed.
         """
         now = self._clock.monotonic_seconds()
         sessions.settled, self._topic_ids[settlement.topic] = settlement, key.topic_id
@@ -544,8 +579,9 @@ class SessionLeader:
 
 
 def _next_due(sessions: SubscriptionSessions) -> float:
-    """Return the monotonic time at which the subscription must be settled although nothing changes, at the
-    earliest `retry_at`.
+    """Return the monotonic time in seconds at which the subscription must be settled even if nothing changes: when
+    its next settlement or the next update of its connection states is due, or when a session expires. The time is not
+    before `retry_at`. Infinite if nothing is due.
     """
     due_at = min(
         (

@@ -73,8 +73,10 @@ class SubscriptionSessions:
 
     @property
     def note_at(self) -> float:
-        """Monotonic time from which the connection state in the rows is outdated: infinite if it stays right or nothing
-        was settled yet, minus infinity if a recorded disconnection has ended.
+        """Monotonic time in seconds at which the connection states in the consumer rows become outdated, so that they
+        must be stored. This is `AWAY_SECONDS` after the earliest disconnection that the rows do not record. Minus
+        infinity if the rows record a disconnection of a consumer that is connected again. Infinite if the rows are
+        right, or nothing was settled yet.
         """
         outdated_at = math.inf
         for name, row in (self.settled.rows if self.settled is not None else {}).items():
@@ -86,7 +88,10 @@ class SubscriptionSessions:
         return outdated_at
 
     def connection_state(self, now: float) -> ConnectionState:
-        """Return the connected consumers, and those that have been disconnected for at least `AWAY_SECONDS`."""
+        """Return the names of the connected consumers, and, for the consumers that have been disconnected for at
+        least `AWAY_SECONDS`, the seconds since their disconnection. A consumer that was disconnected later is in
+        neither. `now` is the monotonic time in seconds.
+        """
         return ConnectionState(
             {name for name, session in self.sessions.items() if session.stream is not None},
             {
@@ -97,17 +102,21 @@ class SubscriptionSessions:
         )
 
     def restore(self, consumer: str, incarnation: str, now: float, subject: str | None = None) -> None:
-        """Add a session that another leader or process began, as disconnected at `now`. Its grace period
-        begins. Replaces a session of the same consumer without ending its stream.
+        """Add a session of this incarnation of the consumer, as disconnected at `now` (monotonic seconds), with a
+        whole grace period. `subject` is the subject of the token that began the session; None for a session without a
+        token. A session that the consumer has already is replaced, and its stream is not ended.
         """
         expires_at = end_of_grace(self.timing, now)
         self.sessions[consumer] = Session(incarnation, expires_at, now, now, subject=subject)
 
     def begin(self, consumer: str, incarnation: str, now: float, subject: str | None = None) -> bool:
-        """Begin the session of a consumer that was just registered with a token of `subject` (None: without a token),
-        as disconnected at `now`, and return True. If this incarnation has a session, keep it and return False: its
-        grace period, if it runs, begins again, and `subject` is adopted if the session has none. The session of another
-        incarnation of the consumer name is replaced, and its stream is ended as replaced.
+        """Begin the session of a consumer that was just registered, as disconnected at `now` (monotonic seconds), and
+        return True. `subject` is the subject of the token; None without a token. A session of another incarnation of
+        the consumer is replaced, and its stream is ended with the reason `replaced`.
+
+        If this incarnation has a session already, keep the session and its stream, and return False. The consumer
+        counts as heard at `now`. If the consumer is disconnected, its grace period begins again. A session without a
+        subject takes `subject`.
         """
         previous = self.sessions.get(consumer)
         if previous is not None and previous.incarnation == incarnation:
@@ -132,8 +141,10 @@ class SubscriptionSessions:
         return session
 
     def attach(self, consumer: str, incarnation: str, stream: Stream, now: float) -> None:
-        """Set the consumer's stream; the consumer is connected. An older stream is ended as superseded. The
-        next `push` sends the assignment in any case. Raises LostRace if this incarnation has no session.
+        """Set the stream of the consumer, which thereby counts as connected and as heard at `now` (monotonic
+        seconds). An older stream of the session is ended with the reason `superseded`. Nothing is pushed here, but
+        the next `push` sends the assignment to the stream in any case. Raises LostRace if this incarnation has no
+        session.
         """
         session = self.demand(consumer, incarnation)
         if session.stream is not None:
@@ -142,8 +153,9 @@ class SubscriptionSessions:
         session.expires_at, session.heard_at = math.inf, now
 
     def detach(self, consumer: str, stream: Stream, now: float) -> None:
-        """Remove the ended stream, and begin the grace period in which the consumer may reconnect. Does nothing unless
-        `stream` is the consumer's present stream.
+        """Disconnect the consumer whose stream has ended, and begin the grace period, in which the consumer may
+        reconnect, at `now` (monotonic seconds). Does nothing if `stream` is not the consumer's present stream, or if
+        the consumer has no session. The stream is not ended here.
         """
         session = self.sessions.get(consumer)
         if session is not None and session.stream is stream:
@@ -151,16 +163,17 @@ class SubscriptionSessions:
             session.away_since = now
 
     def end_after_grace(self, consumer: str, incarnation: str, now: float) -> None:
-        """Make the session of this incarnation end after the grace period at the latest, even if the consumer
-        stays connected. Does nothing without such a session.
+        """Make the session of this incarnation expire one grace period after `now` (monotonic seconds) at the latest,
+        even if the consumer is connected. Attaching a stream removes this limit. Does nothing if this incarnation has
+        no session.
         """
         session = self.sessions.get(consumer)
         if session is not None and session.incarnation == incarnation:
             session.expires_at = min(session.expires_at, end_of_grace(self.timing, now))
 
     def end(self, consumer: str, incarnation: str, reason: str) -> None:
-        """Remove the session of this incarnation and end its stream with the reason. Does nothing without
-        such a session.
+        """Remove the session of this incarnation from memory. If the consumer is connected, its stream is ended with
+        the reason. The consumer's row and buckets are not changed. Does nothing if this incarnation has no session.
         """
         session = self.sessions.get(consumer)
         if session is not None and session.incarnation == incarnation:
@@ -181,9 +194,10 @@ class SubscriptionSessions:
             raise not_yours(request.consumer, subscription)
 
     def follow_rows(self, rows: Mapping[str, ConsumerRow], now: float) -> None:
-        """Synchronize sessions with the consumer rows: create missing sessions, as disconnected, and end
-        sessions without a row. Another process may have registered or removed consumers. A session whose row
-        has another incarnation does not change.
+        """Make exactly the consumers in `rows`, the consumer rows by name, have a session, because another process
+        may have registered or removed consumers. A consumer without a session gets one, as disconnected at `now`
+        (monotonic seconds). The session of a consumer without a row is removed, and its stream is ended with the
+        reason `removed`. A session whose row has another incarnation is not changed.
         """
         for name in [name for name in self.sessions if name not in rows]:
             self.end(name, self.sessions[name].incarnation, "removed")
@@ -201,9 +215,10 @@ class SubscriptionSessions:
         self.sessions.clear()
 
     def disconnect_silent(self, now: float) -> None:
-        """End the streams of consumers that sent nothing for more than `silent_seconds`, as silent: their connections
-        may have broken unnoticed. The consumers count as disconnected since their last message, but their grace period,
-        shortened by `silent_seconds`, begins at `now`.
+        """Disconnect the consumers that sent nothing for more than `silent_seconds` before `now` (monotonic seconds),
+        because their connections may have broken unnoticed. Their streams are ended with the reason `silent`. Such a
+        consumer counts as disconnected since its last message. Its grace period begins at `now` and is shorter by
+        `silent_seconds`.
         """
         for consumer, session in self.sessions.items():
             if session.stream is not None and now - session.heard_at > self.timing.silent_seconds:
@@ -224,8 +239,9 @@ class SubscriptionSessions:
         ]
 
     def push(self, term: int) -> None:
-        """Push to every connected consumer its assignment under the lease `term`, unless the last push to its
-        stream had the same buckets. Does nothing before the first settlement.
+        """Push to the stream of every connected consumer the assignment that the last settlement gives the consumer,
+        under the lease term `term`. A consumer without buckets gets an empty assignment. A stream whose last pushed
+        assignment had the same buckets gets nothing. Does nothing before the first settlement.
         """
         settlement = self.settled
         if settlement is None:
@@ -247,8 +263,8 @@ class SubscriptionSessions:
 
 
 def _granted_buckets(settlement: Settlement) -> dict[str, list[GrantedBucket]]:
-    """Return the assignment of each consumer that owns buckets: all of its buckets in segments of the layout, including
-    buckets that it must release.
+    """Return, by consumer name, all buckets that the consumer owns in segments of the settlement's layout, including
+    the buckets that it must release, which are marked. A consumer that owns no such bucket is absent.
     """
     layout, topics = settlement.to_read.layout, settlement.to_read.backing_topics
     by_consumer: dict[str, list[GrantedBucket]] = {}

@@ -69,9 +69,10 @@ class ConnectionState:
     def row_changes(
         self, rows: Mapping[str, ConsumerRow], attached: Collection[str]
     ) -> dict[str, float | None]:
-        """Return the changes of the rows' connection state, by consumer name: the seconds for which a consumer has been
-        disconnected, or None for a consumer that is connected again. Rows that already record a disconnection are not
-        updated while it lasts. Consumers in `attached` count as connected in any case.
+        """Return the changes to store in the connection state of `rows`, the consumer rows by name: for a consumer
+        that has been disconnected and whose row does not record this yet, the seconds since the disconnection; for a
+        consumer that is connected again, None. Other consumers are absent: a disconnection that the row records is
+        not updated while it lasts. The consumers in `attached` count as connected in any case.
         """
         present = {*self.connected, *attached}
         changes: dict[str, float | None] = {}
@@ -106,10 +107,14 @@ class Settlement:
     """True if buckets stay with their owners for now, because a reshape may replace their segments."""
 
     def settle_again_seconds(self, timing: ConsumerTiming) -> float:
-        """Return the seconds until the subscription must be settled again if nothing else happens: until the first
-        owner's time to release a bucket is over, or a gap (a bucket not released, or its owner disconnected) becomes an
-        alarm. Limits that have passed do not count; infinite if no limit is left. During a seek, while buckets have
-        owners: `SEEK_CHECK_SECONDS`. While moves are deferred: `DEFERRED_MOVES_CHECK_SECONDS`.
+        """Return the seconds until the subscription must be settled again if nothing else happens. During a seek,
+        while buckets have owners, these are `SEEK_CHECK_SECONDS`. Otherwise, while moves are deferred, these are
+        `DEFERRED_MOVES_CHECK_SECONDS`.
+
+        In all other cases, the result is the time until the first limit is reached: an owner has not released a
+        bucket for `release_seconds` (the owner loses the bucket) or for `gap_seconds`, or an owner has been
+        disconnected for `gap_seconds` (an alarm is raised). Limits that have passed do not count. The result is
+        infinite if no limit is left.
         """
         if self.seek is not None and self.owners:
             return SEEK_CHECK_SECONDS
@@ -157,8 +162,8 @@ class Settlement:
         return sum(self.away_seconds(owner) is not None for owner in self.owners)
 
     def overdue(self, timing: ConsumerTiming) -> list[BucketOwner]:
-        """Return the owners that for more than `timing.gap_seconds` have not released a bucket as requested, or
-        have been disconnected. Their buckets are not read.
+        """Return the owners, one for each bucket, that have not released the bucket as requested, or have been
+        disconnected, for more than `timing.gap_seconds`. No consumer reads these buckets.
         """
         return [
             owner
@@ -194,14 +199,18 @@ def settle(
     *,
     may_defer_moves: bool = False,
 ) -> Settlement:
-    """Apply the requests and their consequences, record `connection_state` in the consumer rows, and return the
-    subscription after these changes. An owner that has not released a bucket within `release_seconds` loses it. With
-    `may_defer_moves`, no release for another consumer is requested of buckets whose segments a reshape may replace soon.
+    """Apply the requests and their consequences to the rows, and return the subscription after these changes. This
+    includes the buckets that are released and assigned, the segments that are drained, and `connection_state`, which
+    is stored in the consumer rows. An owner that has not released a bucket within `release_seconds` loses the bucket.
+    While a seek is in progress, every owner must release its buckets, and no bucket is assigned.
 
-    A request that cannot be applied is refused alone: its error is in the result's `refused`. An `Attach` only counts
-    its consumer as connected. While a seek is in progress, every owner must release its buckets, and no bucket is
-    assigned. The subscription stays locked until the transaction ends, and the topic too if a request reports a drained
-    segment. Raises SubscriptionNotFound unless the subscription is live, TopicNotFound.
+    A request that cannot be applied is refused alone: its error is in the result's `refused`, by the index of the
+    request, and the others are applied. An `Attach` only counts its consumer as connected. A `Heartbeat` and a
+    `Detach` have no effect. With `may_defer_moves`, no owner is requested to release a bucket for another consumer if
+    a reshape may soon replace the bucket's segment.
+
+    The subscription stays locked until the transaction ends, and so does the topic if a request is a `Drained`.
+    Raises TopicNotFound, and SubscriptionNotFound if the subscription does not exist or is being deleted.
     """
     batch = _Batch(requests)
     # Marking a segment as drained takes the topic's lock, which must be taken before the subscription's lock.
@@ -251,9 +260,10 @@ def settle(
 def _without_deferred_moves(
     tx: Connection, key: SubscriptionKey, changes: OwnershipChanges
 ) -> OwnershipChanges:
-    """Return the changes without requests to release buckets of segments that a reshape may replace soon: these
-    buckets would move twice, and the moves would slow the reshape down. Buckets without an owner are granted in any
-    case, and a seek, which moves no bucket to another consumer, is not affected.
+    """Return `changes` without the requests to release a bucket for another consumer, if a reshape may soon replace
+    the bucket's segment: such a bucket would move twice, and the moves would slow the reshape down. All other changes
+    stay, such as grants of buckets without an owner, and the requests to release that a seek causes, which are for no
+    other consumer.
     """
     return (
         changes.without_moves(segments_before_reshape(tx, key.topic_id)) if changes.moves_buckets else changes
@@ -263,8 +273,9 @@ def _without_deferred_moves(
 def _overdue_buckets(
     owners: Sequence[BucketOwner], seek: SeekUnderWay | None, timing: ConsumerTiming
 ) -> frozenset[SegmentBucket]:
-    """Return the buckets whose owners lose them because the time to release them is over: for each bucket, or for
-    all buckets during a seek.
+    """Return the buckets whose owners lose them, because the owner has not released the bucket within
+    `release_seconds` of the request. If the time for all releases of a seek is over, these are the buckets of all
+    owners.
     """
     return frozenset(
         owner.bucket
@@ -279,8 +290,9 @@ def _target(
     owners: Sequence[BucketOwner],
     kind: SubscriptionKind,
 ) -> Assignment:
-    """Return the desired buckets of each consumer, for the segments that do not wait for an ancestor. Members of a
-    checkpoint group store a position per segment, not per bucket, so they get whole segments.
+    """Return the buckets that each of `consumers` should own, for the segments that do not wait for an ancestor.
+    `owners` are the present owners, which keep their buckets where possible. A subscription that is not a stream gets
+    whole segments, because members of a checkpoint group store a position per segment, not per bucket.
     """
     is_stream = kind is SubscriptionKind.STREAM
     to_read, holders = readable.found, {owner.bucket: owner.consumer for owner in owners}
@@ -302,11 +314,13 @@ def _mark_drained(
     incarnations: Mapping[str, str],
     batch: _Batch,
 ) -> None:
-    """Record for each `Drained` request that the subscription has drained its segments, which an owner has read to
-    their end. A request counts only if the consumer has owned a bucket of each segment at least since the generation
-    that the request names: after a seek, earlier reading does not count. Otherwise, or if a segment is ACTIVE, none of
-    its segments is marked and the request is refused with Conflict; without a session of this incarnation, with
-    LostRace.
+    """Mark the segments of each `Drained` request as drained for the subscription: the consumer has read these sealed
+    segments to their end. `incarnations` maps the registered consumers to their incarnations.
+
+    The consumer must have owned a bucket of each segment since the generation that the request names, or earlier:
+    after a seek, earlier reading does not count. If this does not hold, or if a segment is ACTIVE or unknown, no
+    segment of the request is marked, and the request is refused with Conflict. Without a session of its incarnation,
+    the request is refused with LostRace. Raises no CleaveError.
     """
     for index, request in enumerate(batch.requests):
         if isinstance(request, Drained):
@@ -329,10 +343,14 @@ def _mark_drained(
 
 
 def _begin_and_end(tx: Connection, key: SubscriptionKey, batch: _Batch) -> None:
-    """Register and deregister consumers. A registration is refused if the subscription is of another kind, if it would
-    begin a session while the topic is held or has to be verified first, or with an error of
-    `consumers.register_session`, such as SessionExpired. A deregistration is refused if the session belongs to another
-    subject; without a session it is accepted, and its incarnation can no longer register.
+    """Apply the `Register` and `Deregister` requests to the consumer rows. A refusal is stored in `batch`, and does
+    not affect other requests.
+
+    A registration is refused with Conflict if the subscription is of another kind; with TopicHeld if the registration
+    would begin a session while the topic is held or has to be verified first; and with the errors of
+    `consumers.register_session`, such as SessionExpired. A deregistration is refused with AccessForbidden if the
+    session belongs to another subject. A deregistration without a session is accepted, and its incarnation can no
+    longer register.
     """
     for index, request in enumerate(batch.requests):
         with batch.each(index):
@@ -353,10 +371,13 @@ def _begin_and_end(tx: Connection, key: SubscriptionKey, batch: _Batch) -> None:
 def _store_reports(
     tx: Connection, key: SubscriptionKey, incarnations: Mapping[str, str], batch: _Batch
 ) -> None:
-    """Replace the reports of consumers about their buckets by the reports of each `ReportReasons` request; reports
-    about buckets of other owners or generations are ignored. A `Register` of another incarnation deletes the reports of
-    the consumer, unless the registration was refused. A report is refused with LostRace unless its incarnation had a
-    session before this transaction.
+    """Store for each `ReportReasons` request the reports of the consumer, which say why buckets deliver no messages,
+    in place of all its earlier reports. Reports about buckets that the consumer does not own, or owns since another
+    generation, are ignored. An accepted `Register` of another incarnation than before deletes the reports of the
+    consumer.
+
+    `incarnations` maps the consumers that were registered before this transaction to their incarnations. A report of
+    any other incarnation is refused with LostRace.
     """
     for index, request in enumerate(batch.requests):
         with batch.each(index):
@@ -372,7 +393,9 @@ def _store_reports(
 
 
 def _attached(incarnations: Mapping[str, str], requests: Sequence[Request]) -> set[str]:
-    """Return the consumers that the requests connect, if they have a session of this incarnation."""
+    """Return the names of the consumers with an `Attach` request of their registered incarnation. `incarnations` maps
+    the registered consumers to their incarnations.
+    """
     return {
         request.consumer
         for request in requests
@@ -389,8 +412,9 @@ def _demand_session(incarnations: Mapping[str, str], request: Request) -> None:
 
 
 def _demand_kind(tx: Connection, key: SubscriptionKey, reads: SubscriptionKind) -> None:
-    """Raise Conflict unless the subscription is of the kind `reads`. The buckets of a queue are not assigned:
-    its consumers read every segment.
+    """Do nothing if the subscription is of the kind `reads`, the kind as which the consumer wants to read the
+    subscription. Otherwise raise Conflict. The buckets of a queue are not assigned, because its consumers read every
+    segment. Raises SubscriptionNotFound.
     """
     kind = subscriptions.get_subscription(tx, key.topic_id, key.name).kind
     if kind is not reads:
@@ -402,9 +426,9 @@ def _demand_kind(tx: Connection, key: SubscriptionKey, reads: SubscriptionKind) 
 def _released(
     owners: Sequence[BucketOwner], incarnations: Mapping[str, str], batch: _Batch
 ) -> frozenset[SegmentBucket]:
-    """Return the buckets that their owners have released. A release is ignored if the consumer does not own the bucket,
-    or owns it since another generation than the release names. Refuses a release with LostRace unless the incarnation
-    has a session.
+    """Return the buckets that their owners release with the `Release` requests. A released bucket is ignored if the
+    consumer does not own the bucket, or owns it since another generation than the request names. A request is refused
+    with LostRace if its incarnation has no session. Nothing is written.
     """
     released: set[tuple[str, int, int, int]] = set()
     for index, request in enumerate(batch.requests):

@@ -33,12 +33,15 @@ class LoadAggregation:
     clock: Clock
 
     def run(self, run_id: str, window_end_ms: int | None = None) -> AggregationResult:
-        """Aggregate the window of `window_seconds` that ends at `window_end_ms` (milliseconds since the Unix epoch;
-        None or 0: now), with a database connection of its own: compute the rates, store the load records that change,
-        and publish the rates to `history`. `run_id` identifies the run: a repeated run with this id is not merged
-        again. Raises InvalidInput if `window_seconds` is not a valid length, StoreUnavailable, Retryable if the
-        storage cannot read a file and no other file is usable, OSError if the storage does not answer, and the errors
-        of the engine.
+        """Aggregate one window: compute the rates, store the load records that change, publish the rates to
+        `history`, and return the result. The window is `window_seconds` long and ends at `window_end_ms`
+        (milliseconds since the Unix epoch; None or 0: now). The run uses a database connection of its own. `run_id`
+        identifies the run: if a run of this id, this window or a later window was merged before, nothing is stored,
+        and `applied` of the result is False.
+
+        Raises InvalidInput if `window_seconds` is not a valid length or the address of the database is not valid;
+        StoreUnavailable; Retryable if the storage cannot read a file and no other file is usable; OSError if the
+        storage does not answer; and the errors of the engine. A run may be repeated after an error.
         """
         window = LoadWindow.ending_at(window_end_ms or self.clock.now_ms(), self.window_seconds)
         store = Store(

@@ -47,22 +47,23 @@ class Counted:
     fresh_seconds: float
 
     def leave_out_broken(self) -> tuple[str, ...]:
-        """Remove from `files` the files that cannot be read to their end, and quarantine or log them. Return
-        their paths.
+        """Read all files to their end, and keep in `files` only those that can be read. Files without valid contents
+        are quarantined; files that the storage cannot read stay where they are. Both are logged. Return the former
+        paths of these files; empty if no file is broken. Raises OSError if the storage does not answer.
         """
         examined = self.area.examine(self.files, deeply=True)
         self.files = examined.files
         return set_aside_files(self.area, examined)
 
     def sketches(self, scratch: Scratch, rates: pa.Table, baseline: Baseline) -> RunSketches:
-        """Return the key histograms of the segments whose counts cover at least `MIN_COUNTED_SHARE` of the stored
-        messages, for topics whose profile uses them (those in `baseline.memories`); and the segments of which the
-        engine excluded counts that no producer can have. The counts come from the scratch directory, where an engine
-        added them up.
+        """Return the key histograms to store, and the segments of which the engine excluded counts that no producer
+        can have. The counts are read from the scratch directory, where the engine has written their sums.
 
-        The broker's counters (`rates`) give the number of messages stored in a segment; a segment without a rate has no
-        histogram. If producers counted more messages, their counts are scaled down to that number: they show where the
-        load lies, not how high it is.
+        A segment has a key histogram if its counts cover at least `MIN_COUNTED_SHARE` of the messages stored in the
+        segment, and if its topic is in `baseline.memories`, which holds the topics whose profile uses key histograms.
+        The broker's counters (`rates`) give the number of stored messages; a segment without a rate has no key
+        histogram. If producers counted more messages, their counts are scaled down to that number: they show where
+        the load lies, not how high it is. Raises OSError if the storage does not answer.
         """
         counted_rows = scratch.read("sketches", SKETCH_SCHEMA)
         usable_rows = counted_rows.filter(
@@ -89,8 +90,9 @@ class Counted:
 
 
 def _scaled(rows: pa.Table, scale: pa.ChunkedArray) -> pa.Table:
-    """Multiply the bins of each row by the factor at the row's index in `scale`, round them, and return the rows as
-    STAGED_SKETCH_SCHEMA. The number of producers is limited to the maximum of a topic.
+    """Return the rows as STAGED_SKETCH_SCHEMA, with the bins of each row multiplied by the factor that `scale` has at
+    the index of the row, and rounded to whole messages. A number of producers above `PRODUCERS`, the maximum of a
+    topic, is set to this maximum.
     """
     lists = rows["bins"].combine_chunks()
     scale_of_bin = pc.take(scale, pc.list_parent_indices(lists))
@@ -112,7 +114,9 @@ def _offsets(lists: pa.ListArray) -> pa.Array:
 
 
 def _excluded_counts(counted_rows: pa.Table) -> list[SetAside]:
-    """Return an entry, with the reason, for each segment with counts that no producer can have."""
+    """Return an entry for `inspect.set_aside`, with the reason, for each segment of which the engine excluded counts
+    that no producer can have. Empty if there is none.
+    """
     rows = counted_rows.filter(pc.greater(counted_rows["set_aside"], 0)).select(
         ["topic_id", "segment_id", "set_aside"]
     )
@@ -135,10 +139,13 @@ class KeyCountIntake:
     fresh_seconds: float
 
     def since_last_run(self, baseline: Baseline, window: LoadWindow) -> Counted | None:
-        """Return the files of the counts since the end of the last merged run's window (before the first run: since the
-        begin of this window), but at most `MAX_COUNT_AGE_MS` before the end of this window, up to that end. None if
-        there is no usable file or no topic uses key counts. Quarantines files that are not key counts, and leaves out
-        files that the storage cannot read. Raises OSError if the storage does not answer.
+        """Return the key counts that belong to this run: the files whose counts landed between the end of the last
+        merged run's window (before the first run: the begin of `window`) and the end of `window`, but at most
+        `MAX_COUNT_AGE_MS` before that end. Return None if no such file is usable, or if no topic uses key counts
+        (`baseline.memories` is empty).
+
+        Files that are not key counts are quarantined. Files that the storage cannot read are left out. Both are
+        logged. Raises OSError if the storage does not answer.
         """
         if not baseline.memories.num_rows:
             return None
@@ -155,9 +162,10 @@ class KeyCountIntake:
 def set_aside_files(
     area: LandingArea, examined: Examination, foreign: Sequence[RejectedFile] = ()
 ) -> tuple[str, ...]:
-    """Quarantine the files of `foreign` and the rejected files of `examined`, which are not valid files of the area:
-    move them out of the area. Leave files that the storage cannot read where they are. Log both, and return their
-    former paths; a file that another run has moved already is left out.
+    """Move the files of `foreign`, whose names are not valid, and the rejected files of `examined`, which have no
+    valid contents, out of the area into the quarantine. The unreadable files of `examined` stay where they are. Log
+    each file with the reason. Return the former paths of all these files. A file that another run has moved already
+    is absent; a file that cannot be moved is logged once more and returned.
     """
     for file in (*foreign, *examined.rejected):
         log.warning("file set aside", path=file.path, reason=file.reason)

@@ -17,12 +17,14 @@ log = telemetry.get_logger(__name__)
 
 
 def publish_left_over(store: Store, history: RateHistory) -> tuple[str, ...]:
-    """Publish to the history the rates of runs that were merged and not published, delete their scratch
-    directories, and log this. Return the ids of these runs; a run that was merged with another window end
-    than its directory names is not published. `store` may log in as the loader.
+    """Publish to the history the rates of runs that were merged but not published, because the run was interrupted.
+    Delete their scratch directories, and log each. Return the ids of these runs; empty if there are none. If other
+    rates of the same window are stored already, the rates of the run are deleted without being published, and its id
+    is returned nevertheless. Scratch directories of runs that were not merged, or were merged with another window end
+    than the directory names, stay. `store` may log in as the loader.
 
-    Raises StoreUnavailable, and OSError if the storage does not answer. The next call finds the rates that
-    remain.
+    Raises StoreUnavailable, and OSError if the storage does not answer. After an error, the next call publishes the
+    rates that remain.
     """
     unpublished = history.left_over()
     if not unpublished:

@@ -49,9 +49,10 @@ applies.
 def record_changes(
     rates: pa.Table, last_samples: pa.Table, baseline: Baseline, window: LoadWindow
 ) -> pa.Table:
-    """Return the records to write as CHANGE_SCHEMA: records that the rates change, and records that become
-    silent. `rates` and `last_samples` (last sample of each source) are the results of the engine; `baseline` holds
-    the stored records. Topics without thresholds in `baseline` are left out. Writes nothing.
+    """Return the load records to write, as CHANGE_SCHEMA: the records that the rates change, and the records of
+    segments that become silent. `rates` and `last_samples` (the last sample of each source) are the results of the
+    engine. `baseline` holds the stored records and the thresholds. Topics without thresholds in `baseline` are left
+    out, because they are not live. Nothing is written. Raises InvalidInput for a rate that is negative or not finite.
     """
     current_rates, stored_records = with_rates(rates), _observed(baseline)
     limits = {row["topic_id"]: _limits(row) for row in baseline.thresholds.to_pylist()}
@@ -66,8 +67,9 @@ def record_changes(
 
 
 def _observed(baseline: Baseline) -> pa.Table:
-    """Return the stored records with `observed_at_ms`: the begin of the silence if the record is silent, else
-    the last sample of its source, else its last change.
+    """Return the stored records of `baseline` with `observed_at_ms`, the instant at which each was last observed. For
+    a silent record this is the begin of the silence; otherwise, the last sample of its source; if no sample of the
+    source is stored, its last change.
     """
     stored = baseline.records.join(baseline.sources, "source", join_type="left outer")
     observed = pc.coalesce(stored["silent_since_ms"], stored["observed_at_ms"], stored["modified_at_ms"])
@@ -75,8 +77,8 @@ def _observed(baseline: Baseline) -> pa.Table:
 
 
 def _limits(row: Mapping[str, Any]) -> tuple[LoadThresholds, float, bool]:
-    """Return the limits of one topic from the topic's row of the thresholds: thresholds, the relative change that
-    rewrites a record, and whether only Pulsar's rule applies.
+    """Return the limits of a topic from its row of the baseline's thresholds: the split and merge thresholds, the
+    relative change of a rate that makes a record be rewritten, and whether only Pulsar's rule applies.
     """
     split, merge = (
         LoadStats(*(row[f"{side}_{metric}"] for metric in METRICS)) for side in ("split", "merge")
@@ -85,9 +87,10 @@ def _limits(row: Mapping[str, Any]) -> tuple[LoadThresholds, float, bool]:
 
 
 def _records_to_write(batch: pa.RecordBatch, limits: _Limits) -> pa.Table:
-    """Return the records to write for the rows, which have `_COLUMNS`: those without a stored record, and
-    those whose rates or `cold_since` change by the rule `next_record`, that have another source, or were
-    silent. Rows of topics without limits, and rows older than the stored record, are left out.
+    """Return the records to write, as CHANGE_SCHEMA, for the rows of `batch`, which have `_COLUMNS`: the rates of a
+    segment, and its stored record, if there is one. A record is written if the segment has no stored record, if the
+    rule `next_record` requires it, if the source has changed, or if the record was silent. The written record is not
+    silent. Rows of topics that are not in `limits`, and rows observed before their stored record, are left out.
     """
     changes: list[tuple[Any, ...]] = []
     for row in zip(*(column.to_pylist() for column in batch.columns), strict=True):
@@ -128,9 +131,9 @@ def _silent_records(
     window: LoadWindow,
 ) -> pa.Table:
     """Return the stored records that become silent, as CHANGE_SCHEMA: their source has samples in this window, but
-    there are no rates of their segment. The silence begins at the last sample of the source that the baseline knows
-    (without one, at the record's last change), at the latest at the start of the window. Records that are silent
-    already, or whose topic has no thresholds, are left out.
+    their segment has no rates. The silence begins when the record was last observed (`observed_at_ms` of
+    `_observed`), but at the start of the window at the latest. Records that are silent already, or whose topic has no
+    thresholds, are left out.
     """
     sources_with_samples = last_samples.filter(pc.is_valid(last_samples["observed_at_ms"]))["source"]
     may_be_silent = pc.and_(

@@ -94,16 +94,19 @@ def aggregate(
     run_id: str,
     key_counts: KeyCountIntake | None = None,
 ) -> AggregationResult:
-    """Aggregate one window: read the stored records, compute rates with the engine, merge the changed records
-    in one transaction, and publish the rates to the history. First publish the rates of runs that were
-    interrupted after their merge. `store` logs in as the loader. `key_counts` supplies the key counts since
-    the last run, which update the key histograms.
+    """Aggregate one window: read the stored records, have the engine compute the rates, merge the changed records in
+    one transaction, and publish the rates to the history. Before that, publish the rates of runs that were
+    interrupted after their merge. Return the result. `store` logs in as the loader. `key_counts` supplies the key
+    counts since the last run, which update the key histograms; None: they are not updated.
 
-    Nothing is computed or merged, and the result's `applied` is False, if this window or a later window was
-    merged before, or if the window has no readable files. `applied` is also False if another run merges such a
-    window during the computation, or if a run of this `run_id` was merged before. Files that are not sample
-    files are moved to the quarantine. Raises StoreUnavailable, Retryable if the storage cannot read a file and
-    no other file is usable, the errors of the engine, and OSError if the storage does not answer.
+    Nothing is computed if this window or a later window was merged before, or if the window has no readable files.
+    Nothing is merged if another run merges such a window during the computation, or if a run of this `run_id` was
+    merged before. In all these cases, the result's `applied` is False. Files that are not sample files are
+    quarantined, files that cannot be read are left out, and the result names both.
+
+    Raises StoreUnavailable and the other errors of `Store.transaction`; Retryable if the storage cannot read a file
+    and no other file is usable; the errors of the engine; and OSError if the storage does not answer. If an error
+    follows the merge, the merged records stay, and the next run publishes the rates.
     """
     publish_left_over(store, history)
     with store.transaction() as tx:
@@ -154,13 +157,13 @@ def _merge_and_publish(
     memory_ticks: pa.Table,
     counted_keys: RunSketches | None,
 ) -> MergeResult:
-    """Merge the run's records, sources, memory ticks and key histograms (`counted_keys`, None if the run has no
-    key counts) in one transaction, record there the samples and segments that were left out, and then publish
-    the run's rates. Nothing is recorded or published if the run was not merged, because a run of its id, this
-    window or a newer window was merged before. Return the result of the merge.
+    """Merge the run's load records, sources, memory ticks and key histograms in one transaction, record there the
+    samples and segments that were left out, and then publish the run's rates to the history. Return the result of the
+    merge. `counted_keys` are the key histograms; None if the run has no key counts. If a run of this id, this window
+    or a later window was merged before, nothing is merged, recorded or published.
 
-    After an error the scratch directory stays; the next run checks whether the merge was committed. Otherwise
-    the directory is deleted.
+    The scratch directory is deleted at the end. After an error the directory stays, and the next run checks whether
+    the merge was committed. Raises the errors of `Store.transaction`, and OSError if the storage does not answer.
     """
     window_end_ms = to_ms(run.window_end)
     scratch.finish(run.run_id, window_end_ms)
@@ -183,7 +186,9 @@ def _merge_and_publish(
 
 
 def _excluded_samples(last_samples: pa.Table) -> list[SetAside]:
-    """Return an entry, with the reason, for each source of which the engine skipped invalid samples."""
+    """Return an entry for `inspect.set_aside`, with the reason, for each source of which the engine skipped invalid
+    samples. Empty if there is none.
+    """
     return [
         SetAside(
             f"source {row['source']}",
@@ -196,7 +201,9 @@ def _excluded_samples(last_samples: pa.Table) -> list[SetAside]:
 
 
 def _segments_without_rates(scratch: Scratch) -> list[SetAside]:
-    """Return an entry, with the reason, for each segment whose counters were read but give no rate."""
+    """Return an entry for `inspect.set_aside`, with the reason, for each segment whose counters were read but give no
+    rate. Empty if there is none.
+    """
     return [
         SetAside(
             f"segment {row['segment_id']} of topic {row['topic_id']}",
@@ -209,9 +216,10 @@ def _segments_without_rates(scratch: Scratch) -> list[SetAside]:
 
 
 def _readable_files(area: LandingArea, window: LoadWindow) -> tuple[Examination, tuple[str, ...]]:
-    """Return the window's files that can be read, the files of the time before it included, and the paths of the
-    others, which are quarantined or logged. Raises Retryable if the storage cannot read a file and no other file is
-    usable; OSError if the storage does not answer.
+    """Return the window's files that can be read, including the files of the time before the window in which
+    intervals may begin, and the paths of the other files, which are quarantined or left out, and logged. Raises
+    Retryable if the storage cannot read a file and no other file is usable, and OSError if the storage does not
+    answer.
     """
     files, foreign_files = _files_to_read(area, window)
     examined = area.examine(files)
@@ -228,13 +236,13 @@ def _readable_files(area: LandingArea, window: LoadWindow) -> tuple[Examination,
 def _compute(
     engine: Engine, landed: Landed, examined: Examination, scratch: Scratch, window: LoadWindow
 ) -> tuple[Examination, tuple[str, ...]]:
-    """Have the engine compute the rates of the landed files. Return the sample files that the engine used (`examined`
-    if none was broken), and the paths of sample files and key counts whose errors appeared only when the files were
-    read to the end.
+    """Have the engine compute the rates of the landed files. Return the examination of the sample files that the
+    engine used, which is `examined` if no file was broken, and the paths of the broken files.
 
-    A file may have a valid footer and broken pages. So if an engine fails with an error other than Retryable, the files
-    are read to the end. If some are broken, they are set aside and the engine computes once more without them; if none
-    is broken, or no sample file is left, the error is raised.
+    A file may have a valid footer and broken pages. So after an error other than Retryable, the sample files and the
+    key counts are read to their end. Broken files are quarantined or left out, and the engine computes once more
+    without them. If no file is broken, or if no sample file is left, the error of the engine is raised. Raises the
+    errors of the engine, and OSError if the storage does not answer.
     """
     try:
         engine.compute(landed, scratch, window)
@@ -253,8 +261,9 @@ def _compute(
 
 
 def upcoming(area: LandingArea, window: LoadWindow) -> list[LandedFile]:
-    """Return the files that a run over this window would read, oldest first, also those that turn out to be unusable.
-    Reads only the names of files, and the footers of compacted files.
+    """Return the files that a run over this window would read, oldest first, including files that will turn out to be
+    unusable. Files whose names are not valid are left out. Only the names of files, and the footers of compacted
+    files that other files overlap, are read. Raises the errors of the storage.
     """
     return _files_to_read(area, window)[0]
 

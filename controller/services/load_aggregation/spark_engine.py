@@ -26,10 +26,11 @@ class SparkEngine:
         self._master, self._conf = master, conf
 
     def compute(self, landed: Landed, scratch: Scratch, window: LoadWindow) -> None:
-        """Compute the rates of the window from the landed files. The executors write the rates to the scratch
-        directory; this process writes the last samples of the sources there, and the sums of the key counts
-        if the run has any. Raises Retryable if Spark is unavailable, Terminal if Spark can never compute this
-        run, and Spark's errors.
+        """Compute the rates of the window from the landed files, and write the results to the scratch directory.
+        Spark's executors write the rates (`rates`). This process writes the last samples of the sources (`heard`)
+        and, if the run has key counts, their sums (`sketches`). Raises Retryable if Spark is unavailable, Terminal if
+        Spark can never compute this run, Spark's errors, and the errors of the storage. After an error the directory
+        may have a part of the results.
         """
         from spark_jobs.run_load_aggregation import add_up, compute
         from spark_jobs.session import with_session

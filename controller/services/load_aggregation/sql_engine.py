@@ -25,9 +25,11 @@ class SqlEngine:
         self._store = store
 
     def compute(self, landed: Landed, scratch: Scratch, window: LoadWindow) -> None:
-        """Compute the rates of the window from the landed files in one transaction of the database, and write them, the
-        last samples of the sources and, if the run has key counts, their sums to the scratch directory. Logs a warning
-        that Spark is not used. Raises StoreUnavailable, and the errors of the storage and of broken files.
+        """Compute the rates of the window from the landed files, in one transaction of the database, and write the
+        results to the scratch directory: the rates (`rates`), the last samples of the sources (`heard`) and, if the
+        run has key counts, their sums (`sketches`). Nothing stays in the database. Each call logs a warning that
+        Spark is not used. Raises StoreUnavailable, the errors of the storage, and pyarrow's errors for broken files.
+        After an error the directory may have a part of the results.
         """
         log.warning(
             "aggregating in PostgreSQL instead of Spark; install Java and set SPARK_MASTER for large fleets"
