@@ -274,12 +274,13 @@ def abort(
     """Record the steps that finish the abort of an operation, queue the logs of its reserved children for deletion, and delete their
     gates. Return the time of the record, without an epoch. Waits for the lock of the topic row.
 
-    A topic still in state creating is deleted, and its name is free. A topic whose deletion or detachment is aborted is live again. A
-    subscription whose deletion is aborted is live again, unless the deletion undoes an aborted creation: then its row is deleted. If a
-    subscription's creation is aborted, its deletion is requested. After a seek, the leader is notified to assign the buckets again; if
-    the seek had stopped its readers, the seek is committed with all segments unread. After any other operation, automatic decisions on
-    the topic pause for `pause_seconds`. Raises FencedOut if the claim is lost or the state of the operation has changed,
-    and HeldUp if consumers own buckets again at the commit of a seek.
+    A topic still in state creating is deleted, and its name is free. A topic whose deletion or detachment is aborted is live again, or
+    deleted if it never had a layout: the deletion had ended its creation. A subscription whose deletion is aborted is live again,
+    unless the deletion undoes an aborted creation: then its row is deleted. If a subscription's creation is aborted, its deletion is
+    requested. After a seek, the leader is notified to assign the buckets again; if the seek had stopped its readers, the seek is
+    committed with all segments unread. After any other operation, automatic decisions on the topic pause for `pause_seconds`. Raises
+    FencedOut if the claim is lost or the state of the operation has changed, and HeldUp if consumers own buckets again at the commit
+    of a seek.
     """
     operation = record.operation
     topic = topics.get_topic(tx, operation.topic_id, lock=True)
@@ -294,7 +295,7 @@ def abort(
             seeks.commit(tx, operation, read=(), missing=())
         drains.notify_leader(tx, topic.topic_id)  # the leader may assign the buckets again
     elif operation.kind in (OperationKind.DETACH, OperationKind.DELETE):
-        topics.update_topic(tx, topic, state=TopicState.LIVE.value)
+        _keep_topic(tx, topic)
     elif operation.kind is OperationKind.SUBSCRIPTION_CREATE:
         subscription_intents.undo_subscription(tx, topic, operation)
     elif operation.kind is OperationKind.SUBSCRIPTION_DELETE:
@@ -397,6 +398,16 @@ def _subscription_delete(tx: Connection, topic: TopicRow, record: StepRecord) ->
     again.
     """
     _end_deletion(tx, topic, record.operation, _FORGET_SUBSCRIPTION)
+
+
+def _keep_topic(tx: Connection, topic: TopicRow) -> None:
+    """Make the topic live again, because it cannot be deleted or detached. A topic without a layout is deleted: the deletion
+    waited until the topic's creation was aborted, so no operation would give it a layout.
+    """
+    if tx.execute(text(_HAS_HISTORY), {"topic_id": topic.topic_id}).scalar_one():
+        topics.update_topic(tx, topic, state=TopicState.LIVE.value)
+    else:
+        deletion.end_topic(tx, topic, topic.epoch, database_now(tx))
 
 
 def _keep_subscription(tx: Connection, topic: TopicRow, operation: Operation) -> None:
