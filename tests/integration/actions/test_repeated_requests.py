@@ -112,3 +112,37 @@ def test_a_repeated_adoption_gets_its_operation_after_the_old_topic_is_terminate
         _perform(cleave, "topics adopt", **(fields | {"topic": "another"}))
     with pytest.raises(Conflict, match="already terminated"):
         _perform(cleave, "topics adopt", "a fresh key", **fields)
+
+
+def test_a_dry_run_of_a_repeated_deletion_gets_its_operation_and_loses_nothing(
+    bench: Bench, perform: Perform
+) -> None:
+    """Neither while the deletion is under way, nor when it has ended, nor when another topic has the name."""
+    bench.create(segments=2)
+    fresh = perform("topics delete", is_dry_run=True)
+    assert (fresh.repeated, len(fresh.segments)) == (False, 2)
+    first = perform("topics delete")
+
+    def agree() -> None:
+        again, dry = perform("topics delete"), perform("topics delete", is_dry_run=True)
+        assert (again.operation_id, again.repeated, dry.repeated) == (first.operation_id, True, True)
+        assert (dry.state, dry.segments) == (again.state, None)
+
+    agree()
+    bench.settle()
+    agree()
+    bench.create(segments=4)
+    agree()
+
+
+def test_a_dry_run_of_a_repeated_seek_moves_no_cursor(bench: Bench, perform: Perform) -> None:
+    bench.topic_with()
+    fields = {"subscription": "billing", "to": "earliest"}
+    fresh = perform("subscriptions seek", is_dry_run=True, **fields)
+    assert (fresh.repeated, len(fresh.cursors)) == (False, 1)
+    perform("subscriptions seek", **fields)
+    bench.settle()
+
+    dry = perform("subscriptions seek", is_dry_run=True, **fields)
+
+    assert (dry.repeated, dry.state, dry.cursors) == (True, "done", None)
