@@ -55,6 +55,7 @@ _END_OWNERS = """
      WHERE b.topic_id = :topic_id AND b.subscription = :subscription
        AND o.operation_id = :operation_id AND o.finished_at IS NULL AND o.state <> 'committed'
 """
+_MOVES_CURSORS = "SELECT state = 'prepared' FROM cleave.operation WHERE operation_id = :operation_id"
 _HAS_OWNERS = """
     SELECT EXISTS (SELECT FROM cleave.bucket_owner WHERE topic_id = :topic_id AND subscription = :subscription)
 """
@@ -188,8 +189,7 @@ def under_way(tx: Connection, key: SubscriptionKey) -> SeekUnderWay | None:
 def end_owners(tx: Connection, operation: Operation) -> int:
     """Remove all bucket owners of the subscription, including owners that have not released. Return the number of removed owners.
 
-    If the target of the seek is a time, also make the subscription read all segments that may have stored messages at that time or
-    later. Removes no owner if another runner has committed the seek meanwhile, or if the subscription is being deleted. Waits for the
+    Removes no owner if another runner has committed the seek meanwhile, or if the subscription is being deleted. Waits for the
     locks of the topic and the subscription.
     """
     key = _key(operation)
@@ -198,13 +198,28 @@ def end_owners(tx: Connection, operation: Operation) -> int:
         bucket_owners.lock(tx, key)
     except SubscriptionNotFound:  # the subscription is being deleted, with its owners
         return 0
-    sought = operation.parameters[SEEK_TARGET]
-    if isinstance(sought, int):
-        since = to_datetime(max(sought - CLOCKS_APART_MS, 0))
-        subscriptions.reach_back(
-            tx, key.topic_id, key.name, subscriptions.first_epoch(tx, key.topic_id, since)
-        )
     return tx.execute(text(_END_OWNERS), {**key.parameters, "operation_id": operation.operation_id}).rowcount
+
+
+def reach_back(tx: Connection, operation: Operation) -> None:
+    """If the target of the seek is a time, make the subscription read all segments that may have stored messages at that time or later.
+    Call this only after the seek has stopped its readers: a seek that is cancelled before must not change what the subscription reads.
+
+    Does nothing if another runner has ended or committed the seek meanwhile, or if the subscription is being deleted. Waits for the locks
+    of the topic and the subscription.
+    """
+    key, sought = _key(operation), operation.parameters[SEEK_TARGET]
+    if not isinstance(sought, int):
+        return
+    topics.get_topic(tx, key.topic_id, lock=True)
+    try:
+        bucket_owners.lock(tx, key)
+    except SubscriptionNotFound:
+        return
+    if tx.execute(text(_MOVES_CURSORS), {"operation_id": operation.operation_id}).scalar_one():
+        since = to_datetime(max(sought - CLOCKS_APART_MS, 0))
+        epoch = subscriptions.first_epoch(tx, key.topic_id, since)
+        subscriptions.reach_back(tx, key.topic_id, key.name, epoch)
 
 
 def logs_of(tx: Connection, key: SubscriptionKey) -> list[SeekLog]:
