@@ -314,8 +314,8 @@ def seek(context: Context, request: SeekSubscription) -> SeekResponse:
 
     Raises InvalidInput for an invalid target, TopicNotFound, TopicNotLive, SubscriptionNotFound, Unsupported if a broker
     keeps the layout, and Conflict for a target that the kind of subscription does not permit, if standard consumers
-    would read a segment before its ancestors, or if the request key was used for another subscription or kind of
-    operation. A repeated request returns the first seek, also if its target differs.
+    would read a segment before its ancestors, or if the request key was used for another target, subscription or kind
+    of operation. A repeated request returns the first seek.
     """
     target, release_seconds = parse_seek_target(request.to), request.release_seconds
     if release_seconds is None:

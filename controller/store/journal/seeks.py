@@ -21,7 +21,7 @@ from controller.domain.errors import Conflict, HeldUp, SubscriptionNotFound, Uns
 from controller.domain.operation import RELEASE_SECONDS, SEEK_TARGET, SUBSCRIPTION, Operation, OperationKind
 from controller.domain.seek_target import SeekTarget
 from controller.store.journal.operations import NewOperation, Request, read_operations, write_operation
-from controller.store.journal.request_keys import Intent, is_same, once
+from controller.store.journal.request_keys import Intent, is_same, once, used_otherwise
 from controller.store.mirrors import mirrors
 from controller.store.topics import bucket_owners, drains, gates, subscriptions, topics
 from controller.store.topics.bucket_owners import SubscriptionKey
@@ -115,10 +115,10 @@ def intend_seek(
     `release_seconds` to release their buckets.
 
     After the transaction commits, no bucket is assigned before the seek is committed or aborted, because this function and the leader lock
-    the row of the subscription. A repeated request key returns the first seek, whatever its target. Raises TopicNotFound, TopicNotLive,
+    the row of the subscription. A repeated request key returns the first seek. Raises TopicNotFound, TopicNotLive,
     SubscriptionNotFound unless the subscription is live, and Unsupported if a broker keeps the layout. Raises Conflict if a checkpoint
     subscription seeks to another target than `kept`, if another subscription seeks to `kept`, if standard consumers would read a segment
-    before its ancestors, or if the request key was used for another subscription or kind of operation.
+    before its ancestors, or if the request key was used for another target, subscription or kind of operation.
     """
 
     def write_intent() -> Operation:
@@ -150,9 +150,12 @@ def intend_seek(
         drains.notify_leader(tx, topic_id)
         return write_operation(tx, topic, NewOperation(OperationKind.SEEK, parameters=parameters), request)
 
-    return once(
+    intent = once(
         tx, request, write_intent, lambda first: is_same(first, topic_id, OperationKind.SEEK, subscription)
     )
+    if intent.operation.parameters[SEEK_TARGET] != target.sought:
+        raise used_otherwise(intent.operation, wanted=f"a seek {target.sentence}")
+    return intent
 
 
 def give_up(tx: Connection, topic_id: int, subscription: str, actor: str, reason: str) -> list[Operation]:
