@@ -706,6 +706,6 @@ def build_trials(app: Application, computation: Computation | None = None) -> Tr
         )
         loads = Loads(since, until, tuple(topics))
         answer = backtest.run(question, loads, asked_by=asked_by, request_key=request_key)
-        return Trial(answer.run_id, answer.results, answer.left_out)
+        return Trial(answer.run_id, answer.results, answer.left_out, answer.was_done)
 
     return run

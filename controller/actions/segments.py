@@ -106,12 +106,11 @@ def _reshape(
 ) -> OperationResponse:
     """Write the intent of the reshape that the planner plans, and return its operation after the wait that the context
     allows. `keep`: duration such as `2h` for which no policy merges the created segments; None: no such time. If the
-    request key was used for a reshape of this topic, also a different one, that operation is returned and nothing is
-    written.
+    request key was used for the same reshape, its operation is returned and nothing is written; `keep` may differ.
 
     Raises TopicNotFound, TopicNotLive, TopicHeld, SegmentNotFound, InvalidLayoutChange, SegmentBusy, LostRace, Conflict
-    if the request key was used for another topic or for an operation that is not a reshape, and Unsupported if the data
-    plane cannot perform the reshape.
+    if the request key was used for another reshape, topic or kind of operation, and Unsupported if the data plane
+    cannot perform the reshape.
     """
     journal_request = context.journal_request(request.reason)
     if keep is not None:

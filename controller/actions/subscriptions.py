@@ -179,7 +179,8 @@ class SeekResponse(OperationResponse):
     """The operation that seeks."""
 
     cursors: list[CursorDocument] | None = Field(
-        None, description=f"The first {MOST_CURSORS} cursors that would move, in a dry run; null otherwise."
+        None,
+        description=f"The first {MOST_CURSORS} cursors that would move, in a dry run; null otherwise, and for a repeated request.",
     )
     target: str | None = Field(
         None,
@@ -307,13 +308,14 @@ def set_sharing(context: Context, request: SetSharing) -> SharingResponse:
 
 def seek(context: Context, request: SeekSubscription) -> SeekResponse:
     """Write the intent to move the subscription, and return its operation after the wait that the context allows.
-    Consumers first release their buckets, within `release_seconds` (None: the grace period of the settings). A dry run also reads the first
-    `MOST_CURSORS` cursors that would move from the data plane, with its errors, and Unsupported if it is not configured here.
+    Consumers first release their buckets, within `release_seconds` (None: the grace period of the settings). A dry run
+    also reads the first `MOST_CURSORS` cursors that would move from the data plane, with its errors, and Unsupported if
+    it is not configured here; not for a repeated request, which would move none.
 
     Raises InvalidInput for an invalid target, TopicNotFound, TopicNotLive, SubscriptionNotFound, Unsupported if a broker
     keeps the layout, and Conflict for a target that the kind of subscription does not permit, if standard consumers
-    would read a segment before its ancestors, or if the request key was used for another subscription or kind of
-    operation. A repeated request returns the first seek, also if its target differs.
+    would read a segment before its ancestors, or if the request key was used for another target, subscription or kind
+    of operation. A repeated request returns the first seek.
     """
     target, release_seconds = parse_seek_target(request.to), request.release_seconds
     if release_seconds is None:
@@ -327,7 +329,7 @@ def seek(context: Context, request: SeekSubscription) -> SeekResponse:
         release_seconds=release_seconds,
     )
     cursors = None
-    if context.dry_run:
+    if context.dry_run and not intent.repeated:
         moves = subscription_admin.cursors_to_move(
             context.store, context.app.planes, request.topic, request.subscription, limit=MOST_CURSORS
         )

@@ -24,7 +24,7 @@ from controller.domain.errors import Terminal
 from controller.domain.operation import OperationKind
 from controller.domain.policy import PolicyOverride
 from controller.services import reconciler, topic_admin
-from controller.store.topics import layouts, topics
+from controller.store.topics import layouts
 
 
 class CreateTopic(TopicRequest):
@@ -85,7 +85,8 @@ class DeletionResponse(OperationResponse):
     """The operation that deletes a topic."""
 
     segments: list[SegmentDocument] | None = Field(
-        None, description="Segments that the topic would lose, in a dry run; null otherwise."
+        None,
+        description="Segments that the topic would lose, in a dry run; null otherwise, and for a repeated request.",
     )
 
     def sentence(self) -> str:
@@ -171,16 +172,16 @@ def create(context: Context, request: CreateTopic) -> OperationResponse:
 
 def delete(context: Context, request: DeleteTopic) -> DeletionResponse:
     """Write the intent to delete the topic, which may still be being created, and return its operation after the wait
-    that the context allows. A dry run also returns the segments that the topic would lose, active and sealed. Raises
-    TopicNotFound, TopicNotLive if the topic is being deleted already, TopicHeld if the topic is held or not verified,
-    and Conflict if the request key was used for another topic or kind of operation.
+    that the context allows. A dry run also returns the segments that the topic would lose, active and sealed, unless the
+    request is repeated, so that nothing would be lost. Raises TopicNotFound, TopicNotLive if the topic is being deleted
+    already, TopicHeld if the topic is held or not verified, and Conflict if the request key was used for another topic
+    or kind of operation.
     """
-    segments = None
-    if context.dry_run:
-        with context.store.transaction() as tx:
-            layout = layouts.load_layout(tx, topics.find_topic(tx, request.topic).topic_id)
-        segments = segment_documents(layout)
     intent = topic_admin.delete_topic(context.store, request.topic, context.journal_request(request.reason))
+    segments = None
+    if context.dry_run and not intent.repeated:
+        with context.store.transaction() as tx:
+            segments = segment_documents(layouts.load_layout(tx, intent.operation.topic_id))
     return context.respond(DeletionResponse, intent, segments=segments)
 
 

@@ -9,23 +9,39 @@ requests start the cooldowns. A segment in a live operation is refused. A `Plann
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from textwrap import shorten
 
 from controller.dataplane.base import DataPlane
 from controller.dataplane.layout_keeper import LayoutKeeper, naming
 from controller.dataplane.registry import configured
 from controller.domain import reshape
-from controller.domain.errors import Conflict, InvalidInput, InvalidLayoutChange, SegmentNotFound, Unsupported
+from controller.domain.entry_buckets import equal_splits
+from controller.domain.errors import (
+    Conflict,
+    InvalidInput,
+    InvalidLayoutChange,
+    SegmentNotFound,
+    TopicNotFound,
+    Unsupported,
+)
+from controller.domain.hash_range import RING_SIZE, HashRange
 from controller.domain.layout import SegmentLayout
-from controller.domain.reshape import Reshape, ReshapeKind
+from controller.domain.operation import Operation, OperationKind
+from controller.domain.reshape import ChildPlan, Reshape, ReshapeKind
+from controller.domain.segment import Segment, segment_of_log
 from controller.store.journal import reshape_intents
 from controller.store.journal.operations import Request
-from controller.store.journal.request_keys import Intent
+from controller.store.journal.request_keys import Intent, repeated_intent, used_otherwise
 from controller.store.journal.reshape_intents import ReshapeDraft, TopicView
 from controller.store.postgres.engine import Store
 from controller.store.topics import layouts, topics
 
 UNLOCKED_ATTEMPTS = 3
 """Number of attempts without a lock. After these, the request locks the topic."""
+
+MOST_CHARACTERS = 200
+"""Maximum number of characters with which a message describes a reshape."""
+_RESHAPES = tuple(OperationKind(kind.value) for kind in ReshapeKind)
 
 Planner = Callable[[SegmentLayout, int], Reshape]
 """Builds the reshape from the present layout and the policy's maximum number of buckets per segment. Raises
@@ -80,14 +96,21 @@ def submit(
     topic first. After `UNLOCKED_ATTEMPTS`, or at once if the request key or a segment is in use meanwhile, do it under
     the topic's lock.
 
-    If the request key was used for a reshape of this topic, whatever its plan, the first operation is
-    returned without further checks. Raises TopicNotFound, TopicNotLive, TopicHeld, SegmentNotFound,
-    InvalidLayoutChange, SegmentBusy, LostRace, Conflict if the request key was used for another topic or kind
-    of request, or Unsupported if the topic's data plane is not configured here or cannot perform the reshape.
+    If the request key was used for the same reshape of this topic, the first operation is returned, also if the topic
+    no longer exists. Raises TopicNotFound, TopicNotLive, TopicHeld, SegmentNotFound, InvalidLayoutChange,
+    SegmentBusy, LostRace, Conflict if the request key was used for another topic, reshape or kind of request, or
+    Unsupported if the topic's data plane is not configured here or cannot perform the reshape.
     """
     for _ in range(UNLOCKED_ATTEMPTS):
-        with store.single_statement() as tx:
-            view = reshape_intents.look(tx, topic, request.request_key)
+        try:
+            with store.single_statement() as tx:
+                view = reshape_intents.look(tx, topic, request.request_key)
+        except TopicNotFound:
+            with store.transaction() as tx:
+                repeated = repeated_intent(tx, request.request_key, topic, _RESHAPES)
+            if repeated is None:
+                raise
+            return _same(repeated, planner)
         if view.first_id is not None:
             break
         draft = _draft(store, planes, view, planner, request)
@@ -107,17 +130,63 @@ def _submit_locked(
     store: Store, planes: Mapping[str, DataPlane], topic: str, planner: Planner, request: Request
 ) -> Intent:
     """Write the intent under the topic's lock, so that nothing changes in between; other requests wait. If
-    the request key was used for a reshape of this topic, whatever its plan, return the first intent. Raises
-    TopicNotFound, TopicNotLive, TopicHeld, SegmentNotFound, InvalidLayoutChange, SegmentBusy, Unsupported,
-    and Conflict if the request key was used for another topic or kind of request.
+    the request key was used for the same reshape of this topic, return the first intent. Raises TopicNotFound,
+    TopicNotLive, TopicHeld, SegmentNotFound, InvalidLayoutChange, SegmentBusy, Unsupported, and Conflict if the
+    request key was used for another topic, reshape or kind of request.
     """
     with store.transaction() as tx:
         topics.find_topic(tx, topic, lock=True)
         view = reshape_intents.look(tx, topic, request.request_key)
-        first_intent = reshape_intents.first_intent(tx, view)
-        if first_intent is not None:
-            return first_intent
-        return reshape_intents.intend(tx, _draft(store, planes, view, planner, request))
+        intent = reshape_intents.first_intent(tx, view)
+        if intent is None:
+            intent = reshape_intents.intend(tx, _draft(store, planes, view, planner, request))
+        return _same(intent, planner) if intent.repeated else intent
+
+
+def _same(repeated: Intent, planner: Planner) -> Intent:
+    """Return the intent of an earlier request with the key. Raises Conflict if the planner plans another reshape of the
+    segments that the first request reshaped. The request is planned with any number of buckets, because the
+    policy's maximum may have changed since.
+    """
+    first = repeated.operation
+    did = _describe(_reshape_of(first))
+    try:
+        wanted = _describe(planner(_parents_of(first), RING_SIZE))
+    except (SegmentNotFound, InvalidLayoutChange):
+        wanted = f"a reshape that does not fit segment {', '.join(map(str, sorted(first.parent_ids)))}"
+    if wanted != did:
+        raise used_otherwise(
+            first, did=shorten(did, MOST_CHARACTERS), wanted=shorten(wanted, MOST_CHARACTERS)
+        )
+    return repeated
+
+
+def _reshape_of(operation: Operation) -> Reshape:
+    """Return the reshape of the operation. If a broker keeps the layout and chooses the ids of the children, they are 0."""
+    children = tuple(child.plan for child in operation.children)
+    ranges = operation.parameters.get("child_ranges")
+    if isinstance(ranges, Sequence):
+        splits = equal_splits(int(str(operation.parameters["bucket_count"])))
+        children = tuple(ChildPlan(0, HashRange.parse(str(text)), splits) for text in ranges)
+    return Reshape(ReshapeKind(operation.kind.value), operation.parent_ids, children)
+
+
+def _parents_of(operation: Operation) -> SegmentLayout:
+    """Return the parents of the operation as ACTIVE segments, with bucket boundaries that no request can choose, so that
+    the plan of a rebucket is not refused because the parent has these buckets already.
+    """
+    logs = zip(operation.parent_ids, map(segment_of_log, operation.parent_topics), strict=True)
+    parents = [Segment(i, named[0], bucket_splits=(1,)) for i, named in logs if named is not None]
+    return SegmentLayout.from_segments(0, max(operation.parent_ids) + 1, parents)
+
+
+def _describe(planned: Reshape) -> str:
+    """Return the kind, parents and ranges of the reshape as text, and for a rebucket the number of buckets."""
+    ranges = ", ".join(str(child.hash_range) for child in planned.children)
+    text = f"{planned.kind} of segment {', '.join(map(str, sorted(planned.parent_ids)))} into {ranges}"
+    if planned.kind is not ReshapeKind.REBUCKET:
+        return text
+    return f"{text} with {len(planned.children[0].bucket_splits) + 1} buckets"
 
 
 def _draft(

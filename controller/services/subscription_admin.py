@@ -96,13 +96,13 @@ def seek_subscription(
     """Write and return the intent to move the subscription on every segment that it reads, sealed segments included. If
     the target is an instant, the subscription also reads segments from before its own beginning that may have messages
     of that instant or later. With the target `kept` no cursor moves. A repeated request key returns the first seek of
-    the subscription, whatever its target.
+    the subscription.
 
     The consumers first release their buckets, and lose after `release_seconds` (0 to `MOST_RELEASE_SECONDS`) those that
     they have not released. Positions and acknowledgements from before the seek are then refused. Raises TopicNotFound,
     TopicNotLive, SubscriptionNotFound, InvalidInput for `release_seconds`, Unsupported if a broker keeps the layout.
     Raises Conflict if a checkpoint subscription seeks to any target but `kept` or another subscription seeks to `kept`,
-    if standard consumers would read a segment before its ancestors, or if the request key was used for another
+    if standard consumers would read a segment before its ancestors, or if the request key was used for another target,
     subscription or kind of request.
     """
     if not 0 <= release_seconds <= MOST_RELEASE_SECONDS:

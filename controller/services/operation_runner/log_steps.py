@@ -314,9 +314,9 @@ class LogSteps:
 
     def _stop_readers(self, operation: Operation) -> Detail:
         """End the ownership of all buckets of the subscription, which their owners have not released in time. Return
-        the number of these owners as `not let go of`: 0 also if the subscription is being deleted. Before a seek to an
-        instant, also make the subscription read all segments with messages since then. Raises HeldUp, and ends no
-        ownership, if a gate of the subscription is being opened.
+        the number of these owners as `not let go of`: 0 also if the subscription is being deleted. Raises HeldUp, and ends
+        no ownership, if a gate of the subscription is being opened. Until the step is recorded, the seek can be
+        cancelled; the leader then assigns the buckets again.
 
         Every cursor is read first, and the errors of the data plane are raised: while a cursor is unreachable, none
         must be moved, and the seek can still be cancelled. A missing log or cursor is no error.
@@ -339,12 +339,14 @@ class LogSteps:
         itself; then no cursor moves. Return the number of logs as `logs`, the ids of the sealed segments that then have
         nothing to read as `read`, and the ids of the segments without a log or cursor as `missing`.
 
-        A missing cursor is created for an instant. The cursors of standard consumers are moved by
-        `_move_gated_cursors`. A segment that is created in the meantime starts at the right position: all its messages
-        are younger than the request.
+        Before a seek to an instant, make the subscription read all segments with messages since then. A missing cursor
+        is created for an instant. The cursors of standard consumers are moved by `_move_gated_cursors`. A segment that
+        is created in the meantime starts at the right position: all its messages are younger than the request.
         """
         name = str(operation.parameters[SUBSCRIPTION])
         target = operation.parameters[SEEK_TARGET]
+        with self._store.transaction() as tx:
+            seeks.reach_back(tx, operation)
         logs = self._seek_logs(operation)
         if self._is_stock(operation, name):
             return self._move_gated_cursors(operation, name, logs)

@@ -37,7 +37,7 @@ from controller.domain.errors import (
     UnmanagedLog,
 )
 from controller.domain.next_step import Observed, next_step, why_aborted
-from controller.domain.operation import Operation, OperationState
+from controller.domain.operation import Operation, OperationKind, OperationState
 from controller.domain.operation_steps import Step
 from controller.services.operation_runner import backoff
 from controller.services.operation_runner.after_a_failure import Reaction, after_failure
@@ -347,9 +347,12 @@ class OperationSet:
 
     def _waits_for_disk(self, leads_to: OperationState, member: _Member) -> bool:
         """Return True if the record of a step to the state `leads_to` must wait for the disk. States in `FORGETTABLE`
-        need not wait. Neither does the announcement of a fence if the logs to be terminated are in the journal's
-        server. `member` is one of the recorded operations, which all use one data plane.
+        need not wait, except after a seek has stopped its readers: without this record, the seek could be cancelled
+        after its cursors have moved. The announcement of a fence need not wait if the logs to be terminated are in the
+        journal's server. `member` is one of the recorded operations, which all use one data plane.
         """
+        if member.operation.kind is OperationKind.SEEK and leads_to is OperationState.PREPARED:
+            return True
         if leads_to is not OperationState.FENCING:
             return leads_to not in FORGETTABLE
         plane = self._context.planes.get(member.operation.data_plane)

@@ -148,8 +148,9 @@ def weigh(store: Store, trials: Trials, topic: str, *, days: int, actor: str, re
     candidate stays as it is.
 
     Raises TopicNotFound, NotFound without a candidate, Conflict if fewer than `DAYS_NEEDED` days were
-    recorded, the candidate has ended, or the backtest lacks the result of the candidate or of the policy in
-    force, also because `trials` raised NotFound. Also raises the other errors of `trials`.
+    recorded, the candidate has ended, the stored backtest is about another candidate, or the backtest lacks the
+    result of the candidate or of the policy in force, also because `trials` raised NotFound. Raises LostRace if the
+    policy in force is not the one that the stored backtest compared. Also raises the other errors of `trials`.
     """
     candidate = _newest(store, topic)
     if candidate.state is not CandidateState.SHADOW:
@@ -170,6 +171,9 @@ def weigh(store: Store, trials: Trials, topic: str, *, days: int, actor: str, re
         )
     except NotFound as error:
         raise Conflict(f"candidate {candidate.candidate_id} cannot be compared: {error.message}") from error
+    if trial.was_done:
+        with store.transaction() as tx:
+            return _evidence(tx, topic, candidate, trial.run_id)
     results = trial.of(topic)
     if results.keys() != {IN_FORCE, CANDIDATE}:
         raise Conflict(

@@ -31,12 +31,14 @@ class Variant:
 @dataclass(frozen=True, slots=True)
 class Trial:
     """A finished backtest run. `left_out` maps each topic without results, or with results of a part of its load only,
-    to the reason; it is empty if the results were stored earlier.
+    to the reason; it is empty if the results were stored earlier. `was_done` is True then: an earlier call with the same
+    key, perhaps with other variants, ran the backtest.
     """
 
     run_id: int
     results: tuple[BacktestResult, ...]
     left_out: Mapping[str, str] = field(default_factory=dict)
+    was_done: bool = False
 
     def of(self, topic: str) -> dict[str, BacktestResult]:
         """Return a topic's results by the names of the variants; empty for a topic that was left out."""

@@ -137,27 +137,43 @@ def recover_or_hold(
     recovered: RecoveredLayout,
     finding: Finding,
     actor: str,
+    *,
+    is_last_round: bool,
 ) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
     """Rebuild the layout from the logs and return the finding; or hold the topic and return the finding with an error; or, if logs must be
     terminated first, hold the topic and return these logs and no finding. A rebuild is logged, and so is a hold, but not one until logs
     are terminated, nor one for the reason that already holds the topic.
 
-    The topic is held with an error if the plan has problems, because the logs' records do not determine a layout, or if a runner may still
-    work on the topic. Raises the errors of `recovered_layout.commit`. The caller holds the lock of the topic row.
+    The topic is held with an error if the plan has problems, because the logs' records do not determine a layout, if a runner may still
+    work on the topic, or if logs are still open in the last round. The reason of the hold includes the error. Raises the errors of
+    `recovered_layout.commit`. The caller holds the lock of the topic row.
     """
-    planned, reason = recovered.plan, finding.reason or ""
+    planned, evidence = recovered.plan, finding.reason or ""
     busy_reason = recovered_layout.why_not_idle(tx, topic, call_timeout_seconds=plane.call_timeout_seconds)
-    obstacle = reason if planned.problems else busy_reason
+    obstacle = evidence if planned.problems else busy_reason
+    if obstacle is None and is_last_round and planned.to_terminate:
+        obstacle = _describe_open(planned.to_terminate)
     if obstacle is not None:
+        reason = evidence if planned.problems else f"{evidence}; {obstacle}"
         if held_topics.hold(tx, topic.topic_id, reason):
             log.warning("topic held", topic=topic.name, reason=reason)
         return (replace(finding, error=obstacle),), ()
     if planned.to_terminate:
-        held_topics.hold(tx, topic.topic_id, reason)
+        # A reason with the obstacle of an earlier run stays, so that each run does not log the obstacle again.
+        if not (held_topics.held_reason(tx, topic.topic_id) or "").startswith(evidence):
+            held_topics.hold(tx, topic.topic_id, evidence)
         return (), planned.to_terminate
-    epoch = recovered_layout.commit(tx, topic, recovered, actor=actor, reason=reason)
-    log.warning("layout recovered from the logs", topic=topic.name, epoch=epoch, reason=reason)
+    epoch = recovered_layout.commit(tx, topic, recovered, actor=actor, reason=evidence)
+    log.warning("layout recovered from the logs", topic=topic.name, epoch=epoch, reason=evidence)
     return (finding,), ()
+
+
+def _describe_open(logs: Sequence[str]) -> str:
+    """Return one sentence about logs that are still open although they were to be terminated."""
+    return (
+        f"{', '.join(logs)} still accepts appends and could not be terminated, because another session has it "
+        "locked; end the session that writes to it"
+    )
 
 
 def _log_of(backing_log: BackingLog, layout: SegmentLayout, plane_view: PlaneView) -> SegmentLog:

@@ -217,8 +217,8 @@ def _reconcile_logs(
     Return the findings of all rounds, none if a broker keeps the layout. Idempotent.
 
     If the logs are ahead of the journal, open logs of segments that others replaced are terminated, and the layout is
-    rebuilt from the logs, with `actor` as the actor of the change. If the logs' records are not sufficient, or a runner
-    may still work on the topic, the topic is held. Raises TopicNotFound, Unsupported (the topic's data plane is not
+    rebuilt from the logs, with `actor` as the actor of the change. If the logs' records are not sufficient, a runner may
+    still work on the topic, or such a log is still open in the last round, the topic is held. Raises TopicNotFound, Unsupported (the topic's data plane is not
     configured here, or cannot describe logs), DataPlaneUnavailable if a log does not answer, and TopicHeld, SegmentBusy
     or LostRace if the repair of a terminated log cannot be intended.
     """
@@ -232,10 +232,16 @@ def _reconcile_logs(
             f"data plane {plane.name!r} of {topic.name} cannot describe several logs in one call"
         )
     findings: tuple[Finding, ...] = ()
-    for _ in range(ROUNDS):
+    for round_number in range(1, ROUNDS + 1):
         plane_view = _view_of_topic(store, plane, topic_id, topic.name)
         round_findings, to_terminate = _reconcile_view(
-            store, plane, topic_id, plane_view, actor=actor, dry_run=dry_run
+            store,
+            plane,
+            topic_id,
+            plane_view,
+            actor=actor,
+            dry_run=dry_run,
+            is_last_round=round_number == ROUNDS,
         )
         findings += round_findings
         if to_terminate:
@@ -251,10 +257,17 @@ def _is_recovered(findings: Sequence[Finding]) -> bool:
 
 
 def _reconcile_view(
-    store: Store, plane: SetWiseDataPlane, topic_id: int, plane_view: PlaneView, *, actor: str, dry_run: bool
+    store: Store,
+    plane: SetWiseDataPlane,
+    topic_id: int,
+    plane_view: PlaneView,
+    *,
+    actor: str,
+    dry_run: bool,
+    is_last_round: bool,
 ) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
     """Compare the view with the journal, and repair the differences. Return the findings, and the logs to
-    terminate before the next round. A dry run changes nothing.
+    terminate before the next round, none in the last round. A dry run changes nothing.
 
     Rows change in one transaction, under the topic's lock; logs are repaired after its commit. If the logs
     are ahead, only the recovery is made. Unless `compare` gives a difference an error, the topic is recorded
@@ -278,7 +291,9 @@ def _reconcile_view(
                 if dry_run:
                     return (finding,), ()
                 recovered = logs_ahead.recovered(plane_view, metadata, planned)
-                return logs_ahead.recover_or_hold(tx, topic, plane, recovered, finding, actor)
+                return logs_ahead.recover_or_hold(
+                    tx, topic, plane, recovered, finding, actor, is_last_round=is_last_round
+                )
         findings = compare(topic.name, plane_view, metadata, owners)
         if dry_run:
             return tuple(findings), ()

@@ -288,7 +288,7 @@ def abort(
     the lock of the topic row.
 
     A topic still in state creating is deleted, and its name is free. If a deletion or detachment of a topic is
-    aborted, the topic is live again. If the deletion of a subscription is aborted, the subscription is live again;
+    aborted, the topic is live again, or deleted if it never had a layout: the deletion had ended its creation. If the deletion of a subscription is aborted, the subscription is live again;
     but if the deletion undoes an aborted creation, the row of the subscription is deleted. If the creation of a
     subscription is aborted, the deletion of the subscription is requested.
 
@@ -312,7 +312,7 @@ def abort(
             seeks.commit(tx, operation, read=(), missing=())
         drains.notify_leader(tx, topic.topic_id)  # the leader may assign the buckets again
     elif operation.kind in (OperationKind.DETACH, OperationKind.DELETE):
-        topics.update_topic(tx, topic, state=TopicState.LIVE.value)
+        _keep_topic(tx, topic)
     elif operation.kind is OperationKind.SUBSCRIPTION_CREATE:
         subscription_intents.undo_subscription(tx, topic, operation)
     elif operation.kind is OperationKind.SUBSCRIPTION_DELETE:
@@ -423,6 +423,16 @@ def _subscription_delete(tx: Connection, topic: TopicRow, record: StepRecord) ->
     again.
     """
     _end_deletion(tx, topic, record.operation, _FORGET_SUBSCRIPTION)
+
+
+def _keep_topic(tx: Connection, topic: TopicRow) -> None:
+    """Make the topic live again, because it cannot be deleted or detached. A topic without a layout is deleted: the deletion
+    waited until the topic's creation was aborted, so no operation would give it a layout.
+    """
+    if tx.execute(text(_HAS_HISTORY), {"topic_id": topic.topic_id}).scalar_one():
+        topics.update_topic(tx, topic, state=TopicState.LIVE.value)
+    else:
+        deletion.end_topic(tx, topic, topic.epoch, database_now(tx))
 
 
 def _keep_subscription(tx: Connection, topic: TopicRow, operation: Operation) -> None:

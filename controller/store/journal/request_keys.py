@@ -82,11 +82,18 @@ def repeat(first: Operation, is_same: Callable[[Operation], bool]) -> Intent:
     `is_same` returns False for it.
     """
     if not is_same(first):
-        raise Conflict(
-            f"request key {first.request_key} was used for {first.kind} of {first.topic_name} "
-            f"(operation {first.operation_id}); take a fresh key"
-        )
+        raise used_otherwise(first)
     return Intent(first, repeated=True)
+
+
+def used_otherwise(first: Operation, *, did: str = "", wanted: str = "") -> Conflict:
+    """Return the error for a request whose key an earlier request used for the operation `first`. `did` and `wanted` say what differs:
+    what the first operation does, and what the refused request wants.
+    """
+    return Conflict(
+        f"request key {first.request_key} was used for {first.kind} of {first.topic_name} "
+        f"(operation {first.operation_id}{did and f': {did}'}){wanted and f', not for {wanted}'}; take a fresh key"
+    )
 
 
 def is_same(first: Operation, topic: int | str, kind: OperationKind, subscription: str | None = None) -> bool:

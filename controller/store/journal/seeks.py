@@ -21,7 +21,7 @@ from controller.domain.errors import Conflict, HeldUp, SubscriptionNotFound, Uns
 from controller.domain.operation import RELEASE_SECONDS, SEEK_TARGET, SUBSCRIPTION, Operation, OperationKind
 from controller.domain.seek_target import SeekTarget
 from controller.store.journal.operations import NewOperation, Request, read_operations, write_operation
-from controller.store.journal.request_keys import Intent, is_same, once
+from controller.store.journal.request_keys import Intent, is_same, once, used_otherwise
 from controller.store.mirrors import mirrors
 from controller.store.topics import bucket_owners, drains, gates, subscriptions, topics
 from controller.store.topics.bucket_owners import SubscriptionKey
@@ -55,6 +55,7 @@ _END_OWNERS = """
      WHERE b.topic_id = :topic_id AND b.subscription = :subscription
        AND o.operation_id = :operation_id AND o.finished_at IS NULL AND o.state <> 'committed'
 """
+_MOVES_CURSORS = "SELECT state = 'prepared' FROM cleave.operation WHERE operation_id = :operation_id"
 _HAS_OWNERS = """
     SELECT EXISTS (SELECT FROM cleave.bucket_owner WHERE topic_id = :topic_id AND subscription = :subscription)
 """
@@ -114,13 +115,12 @@ def intend_seek(
     the subscription have `release_seconds` to release their buckets; then the leader removes the remaining owners.
 
     After the transaction commits, no bucket is assigned before the seek is committed or aborted, because this
-    function and the leader lock the row of the subscription. A repeated request key returns the first seek, whatever
-    its target.
+    function and the leader lock the row of the subscription. A repeated request key returns the first seek.
 
     Raises TopicNotFound; TopicNotLive; SubscriptionNotFound unless the subscription is live; and Unsupported if a
     broker keeps the layout. Raises Conflict if a checkpoint subscription seeks to a target other than `kept`, if
     another kind of subscription seeks to `kept`, if standard consumers would read a segment before the ancestors of
-    the segment, or if the request key was used for another subscription or kind of operation. Also raises the errors
+    the segment, or if the request key was used for another target, subscription or kind of operation. Also raises the errors
     of `request_keys.once`.
     """
 
@@ -153,9 +153,12 @@ def intend_seek(
         drains.notify_leader(tx, topic_id)
         return write_operation(tx, topic, NewOperation(OperationKind.SEEK, parameters=parameters), request)
 
-    return once(
+    intent = once(
         tx, request, write_intent, lambda first: is_same(first, topic_id, OperationKind.SEEK, subscription)
     )
+    if intent.operation.parameters[SEEK_TARGET] != target.sought:
+        raise used_otherwise(intent.operation, wanted=f"a seek {target.sentence}")
+    return intent
 
 
 def give_up(tx: Connection, topic_id: int, subscription: str, actor: str, reason: str) -> list[Operation]:
@@ -195,9 +198,6 @@ def end_owners(tx: Connection, operation: Operation) -> int:
     """Remove all owners of the subscription's buckets, including owners that have not released their buckets, and
     return the number of removed owners. Waits for the locks of the topic and the subscription.
 
-    If the target of the seek is a time, also lower the creation epoch of the subscription, so that the subscription
-    reads all segments that may have stored messages at that time or later.
-
     Returns 0 and changes nothing if the subscription is being deleted or does not exist. Removes no owner if another
     runner has committed or ended the seek. Raises TopicNotFound.
     """
@@ -207,13 +207,28 @@ def end_owners(tx: Connection, operation: Operation) -> int:
         bucket_owners.lock(tx, key)
     except SubscriptionNotFound:  # the subscription is being deleted, with its owners
         return 0
-    sought = operation.parameters[SEEK_TARGET]
-    if isinstance(sought, int):
-        since = to_datetime(max(sought - CLOCKS_APART_MS, 0))
-        subscriptions.reach_back(
-            tx, key.topic_id, key.name, subscriptions.first_epoch(tx, key.topic_id, since)
-        )
     return tx.execute(text(_END_OWNERS), {**key.parameters, "operation_id": operation.operation_id}).rowcount
+
+
+def reach_back(tx: Connection, operation: Operation) -> None:
+    """If the target of the seek is a time, make the subscription read all segments that may have stored messages at that time or later.
+    Call this only after the seek has stopped its readers: a seek that is cancelled before must not change what the subscription reads.
+
+    Does nothing if another runner has ended or committed the seek meanwhile, or if the subscription is being deleted. Waits for the locks
+    of the topic and the subscription.
+    """
+    key, sought = _key(operation), operation.parameters[SEEK_TARGET]
+    if not isinstance(sought, int):
+        return
+    topics.get_topic(tx, key.topic_id, lock=True)
+    try:
+        bucket_owners.lock(tx, key)
+    except SubscriptionNotFound:
+        return
+    if tx.execute(text(_MOVES_CURSORS), {"operation_id": operation.operation_id}).scalar_one():
+        since = to_datetime(max(sought - CLOCKS_APART_MS, 0))
+        epoch = subscriptions.first_epoch(tx, key.topic_id, since)
+        subscriptions.reach_back(tx, key.topic_id, key.name, epoch)
 
 
 def logs_of(tx: Connection, key: SubscriptionKey) -> list[SeekLog]:

@@ -26,7 +26,7 @@ from controller.store.postgres.prepared_statements import Prepared
 from controller.store.topics.topics import TopicState
 
 FORGETTABLE = frozenset({OperationState.PREPARED, OperationState.FENCED, OperationState.DONE})
-"""States whose record need not wait for the disk.
+"""States whose record need not wait for the disk, except `prepared` of a seek, which decides whether the seek can be cancelled.
 
 A server that crashes shortly afterwards loses such a record, and the runner performs the step again. The step is idempotent, and
 its later effects in this database are lost with the record, because PostgreSQL loses changes only from the end of its log. After

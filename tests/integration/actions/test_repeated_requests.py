@@ -113,3 +113,113 @@ def test_a_repeated_adoption_gets_its_operation_after_the_old_topic_is_terminate
         _perform(cleave, "topics adopt", **(fields | {"topic": "another"}))
     with pytest.raises(Conflict, match="already terminated"):
         _perform(cleave, "topics adopt", "a fresh key", **fields)
+
+
+def test_a_dry_run_of_a_repeated_deletion_gets_its_operation_and_loses_nothing(
+    bench: Bench, perform: Perform
+) -> None:
+    """Neither while the deletion is under way, nor when it has ended, nor when another topic has the name."""
+    bench.create(segments=2)
+    fresh = perform("topics delete", is_dry_run=True)
+    assert (fresh.repeated, len(fresh.segments)) == (False, 2)
+    first = perform("topics delete")
+
+    def agree() -> None:
+        again, dry = perform("topics delete"), perform("topics delete", is_dry_run=True)
+        assert (again.operation_id, again.repeated, dry.repeated) == (first.operation_id, True, True)
+        assert (dry.state, dry.segments) == (again.state, None)
+
+    agree()
+    bench.settle()
+    agree()
+    bench.create(segments=4)
+    agree()
+
+
+def test_a_dry_run_of_a_repeated_seek_moves_no_cursor(bench: Bench, perform: Perform) -> None:
+    bench.topic_with()
+    fields = {"subscription": "billing", "to": "earliest"}
+    fresh = perform("subscriptions seek", is_dry_run=True, **fields)
+    assert (fresh.repeated, len(fresh.cursors)) == (False, 1)
+    perform("subscriptions seek", **fields)
+    bench.settle()
+
+    dry = perform("subscriptions seek", is_dry_run=True, **fields)
+
+    assert (dry.repeated, dry.state, dry.cursors) == (True, "done", None)
+
+
+OTHERS: list[tuple[str, dict[str, object], str, dict[str, object], str]] = [
+    ("split", {"segment_id": 0}, "split", {"segment_id": 1}, "a reshape that does not fit segment 0"),
+    (
+        "split",
+        {"segment_id": 0},
+        "split",
+        {"segment_id": 0, "parts": 4},
+        "split of segment 0 into 0000-1fff, 2000-3fff, 4000-5fff, 6000-7fff",
+    ),
+    (
+        "split",
+        {"segment_id": 0, "cut_points": [0x1000]},
+        "split",
+        {"segment_id": 0},
+        "split of segment 0 into 0000-3fff, 4000-7fff",
+    ),
+    (
+        "rebucket",
+        {"segment_id": 0, "bucket_count": 8},
+        "rebucket",
+        {"segment_id": 0, "bucket_count": 2},
+        "rebucket of segment 0 into 0000-7fff with 2 buckets",
+    ),
+    (
+        "merge",
+        {"first_id": 0, "second_id": 1},
+        "recut",
+        {"segment_ids": [0, 1], "cut_points": [0x2000]},
+        "recut of segment 0, 1 into 0000-1fff, 2000-ffff",
+    ),
+]
+
+
+@pytest.mark.parametrize("is_deleted", [False, True])
+@pytest.mark.parametrize(("kind", "fields", "other_kind", "other_fields", "wanted"), OTHERS)
+def test_only_the_same_reshape_gets_the_operation_of_its_key(
+    bench: Bench,
+    perform: Perform,
+    kind: str,
+    fields: dict[str, object],
+    other_kind: str,
+    other_fields: dict[str, object],
+    wanted: str,
+    is_deleted: bool,
+) -> None:
+    """Before the operation runs, after it, and after its topic is gone."""
+    bench.create(segments=2)
+    first = perform(f"segments {kind}", **fields)
+
+    def compare() -> None:
+        for is_dry_run in (False, True):
+            again = perform(f"segments {kind}", is_dry_run=is_dry_run, **fields)
+            assert (again.repeated, again.children) == (True, first.children)
+            with pytest.raises(Conflict, match="request key only-once was used for") as refused:
+                perform(f"segments {other_kind}", is_dry_run=is_dry_run, **other_fields)
+            assert f"operation {first.operation_id}" in refused.value.message
+            assert f"not for {wanted}; take a fresh key" in refused.value.message
+
+    compare()
+    bench.settle()
+    if is_deleted:
+        bench.finish(topic_admin.delete_topic(bench.store, TOPIC, bench.request()))
+    compare()
+
+
+def test_a_repeated_seek_to_another_target_is_refused(bench: Bench, perform: Perform) -> None:
+    bench.topic_with()
+    fields = {"subscription": "billing"}
+    first = perform("subscriptions seek", to="earliest", **fields)
+
+    assert perform("subscriptions seek", to="earliest", **fields).operation_id == first.operation_id
+    with pytest.raises(Conflict, match="request key only-once was used for seek") as refused:
+        perform("subscriptions seek", to="latest", **fields)
+    assert "not for a seek past everything published so far; take a fresh key" in refused.value.message

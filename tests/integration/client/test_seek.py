@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 import pytest
+from sqlalchemy import Connection
 
 from controller.client.producer import Producer
 from controller.client.servers import Servers
 from controller.client.stream_consumer import Batch, StreamConsumer
 from controller.domain.errors import Conflict, DataPlaneUnavailable, SubscriptionNotFound, Unsupported
-from controller.domain.operation import OperationState
+from controller.domain.operation import Operation, OperationState
 from controller.domain.operation_steps import Step
 from controller.domain.seek_target import EARLIEST, LATEST, SeekTarget
 from controller.postgres_source import PostgresSource
@@ -386,6 +387,47 @@ def test_a_runner_that_looked_before_it_was_asked_to_give_up_goes_no_further(
     bench.execute("UPDATE cleave.operation SET claimed_by = NULL, claim_expires_at = NULL")
     bench.drive(operation_id)
     assert bench.operation(operation_id).state is OperationState.ABORTED
+
+
+@pytest.mark.parametrize("moment", ["before the owners end", "after the owners ended"])
+def test_one_that_is_given_up_while_it_stops_the_readers_changes_nothing_that_they_read(
+    bench: Bench, producer: Producer, servers: Servers, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """The subscription began after the split, so it does not read the parent."""
+    send(producer, 0)
+    bench.reshape(splitting(0))
+    bench.finish(
+        subscription_admin.create_subscription(bench.store, TOPIC, "late", bench.request(), from_latest=True)
+    )
+    with joining(partial(StreamConsumer, servers, bench.logs, TOPIC, "late")) as join:
+        reader = join("a")
+        send(producer, 1)
+        assert take(reader, count=len(KEYS)) == everything(1)
+        seek = subscription_admin.seek_subscription(
+            bench.store, TOPIC, "late", EARLIEST, bench.request(), release_seconds=60.0
+        )
+        wait_for_no_owner(bench, reader)
+        end_owners = seeks.end_owners
+
+        def cancel() -> None:
+            subscription_admin.give_up_seek(bench.store, TOPIC, "late", actor="ada", reason="too far")
+
+        def cancelled_meanwhile(tx: Connection, operation: Operation) -> int:
+            if moment == "before the owners end":
+                cancel()
+                return end_owners(tx, operation)
+            with bench.store.transaction() as own:
+                ended = end_owners(own, operation)
+            cancel()
+            return ended
+
+        monkeypatch.setattr(seeks, "end_owners", cancelled_meanwhile)
+        operation_id = seek.operation.operation_id
+        bench.drive(operation_id)
+
+        assert bench.operation(operation_id).state is OperationState.ABORTED
+        send(producer, 2)
+        assert take(reader, count=len(KEYS)) == everything(2)
 
 
 def test_a_runner_that_dies_between_two_cursors_leaves_it_to_the_next(

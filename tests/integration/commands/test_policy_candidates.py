@@ -9,6 +9,12 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
+from controller.actions.action import find_action, perform_at
+from controller.actions.context import Caller, Options
+from controller.bootstrap import Application
+from controller.domain.errors import Conflict
+from controller.domain.operation import Origin
+from controller.settings import load_settings
 from tests.support.command_line import CommandLine
 from tests.support.recorded import keep_days
 
@@ -70,6 +76,27 @@ def test_a_repeat_of_a_promotion_is_harmless(cleave: CommandLine, recorded: str)
 
     assert "was promoted: regret" in said
     assert "was promoted: regret" in in_a_dry_run
+    assert cleave.rows() == before
+
+
+def test_a_key_of_another_candidates_promotion_is_refused_in_a_dry_run_too(
+    cleave: CommandLine, recorded: str
+) -> None:
+    app = Application(load_settings(), cleave.store)
+    action, caller = find_action("policy promote"), Caller("ada", Origin.API, "a test", "only-once")
+
+    def promote(*, is_dry_run: bool) -> Any:
+        request = action.request(topic=f"topic://{recorded}")
+        return perform_at(app, caller, Options(dry_run=is_dry_run), action, request)
+
+    cleave.ok("policy", "propose", recorded, *WORSE)
+    assert promote(is_dry_run=False).state == "refused"
+    cleave.ok("policy", "propose", recorded, *BETTER[1:])
+    before = cleave.rows()
+
+    for is_dry_run in (False, True):
+        with pytest.raises(Conflict, match="is not about candidate 2"):
+            promote(is_dry_run=is_dry_run)
     assert cleave.rows() == before
 
 

@@ -70,6 +70,26 @@ def test_a_split_is_done_by_the_broker_and_ours_in_the_history(
     assert history(store, attached) == [(0, "mirrored", "manual", 0), (1, "split", "manual", None)]
 
 
+def test_only_the_same_reshape_gets_the_operation_of_its_key(
+    store: Store, keeper: PulsarScalableDataPlane, attached: str, finish: Finish
+) -> None:
+    """The broker chooses the ids of the children, so the journal has their ranges only."""
+    planes, once = {PLANE: keeper}, request("once")
+
+    def submit(planner: segment_admin.Planner) -> Any:
+        return segment_admin.submit(store, planes, attached, planner, once)
+
+    first = submit(segment_admin.splitting(0))
+    assert finish(first) is OperationState.DONE
+
+    again = submit(segment_admin.splitting(0))
+    assert (again.repeated, again.operation.operation_id) == (True, first.operation.operation_id)
+    with pytest.raises(
+        Conflict, match=r"segment 0 into 0000-3fff, 4000-7fff.*, not for rebucket of segment 0"
+    ):
+        submit(segment_admin.rebucketing(0, 8))
+
+
 def test_what_others_do_is_mirrored_as_theirs_and_a_merge_of_ours_follows(
     store: Store, keeper: PulsarScalableDataPlane, attached: str, finish: Finish
 ) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from sqlalchemy import text
+from structlog.testing import capture_logs
 
 from controller.domain.errors import CleaveError, DataPlaneUnavailable, LostRace, TopicHeld
 from controller.domain.hash_range import HashRange
@@ -18,6 +20,7 @@ from controller.services.reconciler import FindingKind, reconcile, reconcile_top
 from controller.services.segment_admin import splitting
 from controller.store.journal import claims, reshape_intents, topic_intents
 from controller.store.journal.reshape_intents import ReshapeDraft
+from controller.store.postgres.engine import Store
 from controller.store.topics import drains, held_topics, recovered_layout, topics
 from controller.store.topics.bucket_owners import SubscriptionKey
 from tests.integration.services.test_older_journal import shape
@@ -274,6 +277,7 @@ def test_a_claimed_operation_holds_the_topic_until_its_claim_is_over(bench: Benc
     [found] = reconcile(bench.store, bench.planes, bench.topic_id)
     assert "still claimed by other" in (found.error or "")
     assert "ahead of the journal" in (held_reason(bench) or "")
+    assert "still claimed by other" in (held_reason(bench) or "")
     assert [i for i, _, _ in shape(bench)] == [0]
 
     bench.execute(
@@ -314,6 +318,26 @@ def test_a_topic_is_held_until_the_fence_that_stopped_half_way_is_complete(bench
         reconcile(bench.store, {"embedded": plane.as_data_plane()}, bench.topic_id)
     assert "ahead of the journal" in (held_reason(bench) or "")
 
+    assert verify_topics(bench.store, bench.planes) == (1, 1)
+    assert shape(bench) == [(7, "0000-ffff", (0, 1))]
+
+
+def test_a_topic_is_held_with_the_log_that_another_session_keeps_open_as_the_reason(bench: Bench) -> None:
+    """It is logged once, however often the comparison is repeated."""
+    bench.topic_with(segments=2)
+    lost_logs(bench, WHOLE, 0, 1, messages=0)
+    writer, open_log = Store(bench.url), bench.log_of(1)
+
+    with capture_logs() as lines, writer.transaction() as tx:
+        tx.execute(text("SELECT FROM embedded.log WHERE name = :log FOR UPDATE"), {"log": open_log})
+        [found], again = (reconcile(bench.store, bench.planes, bench.topic_id) for _ in range(2))
+    writer.dispose()
+
+    assert again == (found,)
+    assert open_log in (found.error or "")
+    reason = held_reason(bench) or ""
+    assert reason == f"{found.reason}; {found.error}"
+    assert [line["reason"] for line in lines if line["event"] == "topic held"] == [reason]
     assert verify_topics(bench.store, bench.planes) == (1, 1)
     assert shape(bench) == [(7, "0000-ffff", (0, 1))]
 

@@ -12,6 +12,7 @@ from controller.dataplane.base import LogState
 from controller.dataplane.embedded.plane import EmbeddedDataPlane
 from controller.domain.errors import Conflict, DataPlaneUnavailable, LostRace, Terminal
 from controller.domain.operation import OperationState
+from controller.domain.seek_target import EARLIEST
 from controller.services import subscription_admin
 from controller.services.operation_runner import Outcome, backoff, log_steps, run_due, run_operation
 from controller.services.segment_admin import splitting
@@ -391,16 +392,22 @@ def test_the_longest_call_of_any_plane_counts(bench: Bench) -> None:
 # The disk.
 
 
-def waiting_for_disk(bench: Bench, monkeypatch: pytest.MonkeyPatch, **changes: object) -> dict[_S, set[bool]]:
-    """By the state recorded, whether its record waited: of a split, a subscription, and a split that is given up."""
+def watch_records(monkeypatch: pytest.MonkeyPatch) -> dict[_S, set[bool]]:
+    """By the state recorded from now on, whether its record waited."""
     recording, waited = steps.record, dict[_S, set[bool]]()
 
     def record(*arguments: Any, waits_for_disk: bool = True, **named: Any) -> Any:
         waited.setdefault(arguments[1][0].leads_to, set()).add(waits_for_disk)
         return recording(*arguments, waits_for_disk=waits_for_disk, **named)
 
-    bench.topic_with(segments=2)
     monkeypatch.setattr(steps, "record", record)
+    return waited
+
+
+def waiting_for_disk(bench: Bench, monkeypatch: pytest.MonkeyPatch, **changes: object) -> dict[_S, set[bool]]:
+    """By the state recorded, whether its record waited: of a split, a subscription, and a split that is given up."""
+    bench.topic_with(segments=2)
+    waited = watch_records(monkeypatch)
     bench.intend(splitting(0))
     subscription_admin.create_subscription(bench.store, TOPIC, "asked", bench.request())
     bench.intend(splitting(1), bench.request(deadline_seconds=0.0))
@@ -420,6 +427,22 @@ def test_what_people_are_told_and_what_leads_to_deletions_waits_for_the_disk(
         _S.ABORTED: {True},
         _S.DONE: {False},
     }
+
+
+def test_that_a_seek_has_stopped_its_readers_waits_for_the_disk(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If a crash lost this record, the seek could be cancelled after it has moved cursors."""
+    bench.topic_with()
+    waited = watch_records(monkeypatch)
+
+    bench.finish(
+        subscription_admin.seek_subscription(
+            bench.store, TOPIC, "billing", EARLIEST, bench.request(), release_seconds=0.0
+        )
+    )
+
+    assert waited[_S.PREPARED] == {True}
 
 
 def test_an_announcement_need_not_wait_where_the_logs_are_in_the_journals_server(

@@ -231,6 +231,36 @@ def test_a_topic_is_left_when_nothing_else_of_it_lives_and_its_logs_stay_the_bro
     assert driver.do(deletion_entries.list_open) == []
 
 
+def give_up(driver: StoreDriver, operation: Operation) -> Operation:
+    """Claimed, and refused by the broker for good."""
+    refused = StepRecord(driver.claim(operation), ((Step.ABORT, _S.ABORTING),), {"reason": "refused"})
+    return driver.record(StepRecord(driver.record(refused), ((Step.FINISH_ABORT, _S.ABORTED),)))
+
+
+@pytest.mark.parametrize("leaves_by", ["detach", "delete"])
+def test_a_topic_that_its_broker_does_not_let_go_is_live_again(driver: StoreDriver, leaves_by: str) -> None:
+    topic_id = attach(driver)
+    act = mirror_intents.intend_detach if leaves_by == "detach" else topic_intents.intend_delete
+
+    give_up(driver, driver.do(act, topic_id, request()).operation)
+
+    assert driver.do(topics.get_topic, topic_id).state is TopicState.LIVE
+
+
+def test_a_topic_whose_attachment_and_deletion_were_both_aborted_is_not_live(driver: StoreDriver) -> None:
+    """It has no layout. Its name is free, as after any aborted attachment."""
+    attaching = intend_attach(driver)
+    deleting = driver.do(topic_intents.intend_delete, attaching.topic_id, request()).operation
+    assert driver.run(attaching).state is _S.ABORTED
+
+    give_up(driver, deleting)
+
+    assert driver.do(topics.get_topic, attaching.topic_id).state is TopicState.DELETED
+    assert driver.sql("SELECT count(*) FROM cleave.mirror") == [(0,)]
+    again = attach(driver)
+    assert driver.do(topics.get_topic, again).state is TopicState.LIVE
+
+
 def test_a_topic_attached_anew_goes_on_counting_whatever_its_broker_begins_with(driver: StoreDriver) -> None:
     first = attach(driver, FIRST.split(0, 1))
     commit(driver, to_the_commit(driver, driver.do(mirror_intents.intend_detach, first, request()).operation))
