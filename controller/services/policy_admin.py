@@ -85,12 +85,15 @@ def kind_of(level: str) -> PolicyLevel:
 
 
 def change(store: Store, level: str, merge: Merge, *, actor: str) -> Changed:
-    """Replace the document of the level by the result of `merge`, which is called with the present document, and return both documents. An
-    empty result removes all parameters; the cluster then has the defaults. A change is logged after the commit.
+    """Replace the document of the level by the result of `merge`, which is called with the present document, and
+    return both documents. An empty result removes all parameters of the level; the cluster then has the defaults. A
+    commit that changes a parameter is logged, except in a dry run. The history records `actor`.
 
-    If another transaction changes the level in the meantime, `merge` is called again with the document of that transaction, at most
-    `_ATTEMPTS` times in all; then LostRace is raised. Raises TopicNotFound, TopicNotLive, InvalidInput for an invalid name of a namespace,
-    and InvalidPolicy if the document has an unknown parameter or a value of a wrong type, or is not valid together with the levels above.
+    If another transaction changes the level in the meantime, `merge` is called again with the document of that
+    transaction, at most `_ATTEMPTS` times in all; then LostRace is raised. Raises TopicNotFound and TopicNotLive for
+    a topic's level; InvalidInput for an invalid name of a namespace; InvalidPolicy if the new document has an unknown
+    parameter or a value of a wrong type, or is not valid together with the levels above; the errors of `merge`; and
+    the errors of `Store.transaction`.
     """
     attempts = tenacity.Retrying(
         retry=tenacity.retry_if_exception(_is_stale),
@@ -132,8 +135,9 @@ def stored(tx: Connection, level: str) -> Document:
 
 
 def _stored(tx: Connection, level: str) -> tuple[Document, int]:
-    """Return the document of `stored`, and the row version of the level: that of the topic's row for a topic, 0 if the namespace or the
-    cluster has no row. Raises TopicNotFound.
+    """Return the document of `stored`, and the row version that a change of the level must name. For a topic this is
+    the version of the topic's row, even if the topic has no policy; for a namespace or the cluster without a row it
+    is 0. Raises TopicNotFound.
     """
     kind = kind_of(level)
     if kind is PolicyLevel.CLUSTER:
@@ -157,8 +161,10 @@ def _as_written(read: Callable[[], Document], stored_document: Document) -> Docu
 
 
 def _write(tx: Connection, level: str, document: Document, actor: str, row_version: int) -> None:
-    """Store the document at the level. At a topic, an empty document removes the override. Raises InvalidPolicy, TopicNotFound,
-    TopicNotLive, InvalidInput for an invalid name of a namespace, and LostRace if the level has another row version than `row_version`.
+    """Store the document at the level, in the caller's transaction; the history records `actor`. An empty document
+    removes the override of a topic; a namespace keeps a row with an empty override, and the cluster gets the
+    defaults. Raises InvalidPolicy, TopicNotFound, TopicNotLive, InvalidInput for an invalid name of a namespace, and
+    LostRace (`what` is `policy`) if the level no longer has the row version `row_version`.
     """
     kind = kind_of(level)
     if kind is PolicyLevel.CLUSTER:
@@ -182,11 +188,15 @@ def preview(
     level: str,
     merge: Merge,
 ) -> Consequences:
-    """Evaluate up to `MOST_TOPICS` topics of the level under the policy in force and under the policy that `merge` returns, and return the
-    topics whose decisions differ. Both evaluations use the same inputs at one instant, so that differences come from the policy alone.
+    """Evaluate up to `MOST_TOPICS` live topics of the level under the policy in force and under the policy that would
+    be in force after the change. `merge` is called with the level's present document and returns the level's new
+    document. Return the topics whose decisions differ, and both documents. All evaluations of a topic use the same
+    inputs at the same instant, so that differences come from the policy alone.
 
-    Topics whose data plane is not in `planes` are not evaluated. The preview writes and locks nothing. Raises InvalidPolicy as the change
-    would, TopicNotFound and TopicNotLive; the name of a namespace is not checked.
+    Topics whose data plane is not in `planes` are not evaluated, and are absent from `evaluated`. The preview writes
+    and locks nothing. Raises TopicNotFound and TopicNotLive for a topic's level, InvalidPolicy as `change` does, the
+    errors of `merge`, and the errors of `Store.transaction`. Unlike `change`, the preview does not check the name of
+    a namespace: an unknown namespace has no topics.
     """
     capabilities = {name: plane.capabilities for name, plane in planes.items()}
     with snapshot(store) as tx:
@@ -210,9 +220,10 @@ def preview(
 
 
 def _demand_valid(tx: Connection, level: str, document: Document) -> Document:
-    """Return the document that `stored` would return after the change, for the cluster with every parameter. The
-    name of a namespace is not checked. Raises InvalidPolicy as `change` does, TopicNotFound, TopicNotLive.
-    As in the change, the levels above are not checked for a topic's empty document, which removes the override.
+    """Return the document that `stored` would return if `document` were stored at the level; for the cluster with
+    every parameter. Writes nothing. Raises InvalidPolicy in the same cases as `change`, and TopicNotFound and
+    TopicNotLive for a topic's level. The name of a namespace is not checked. An empty document of a topic, which
+    removes the override, is returned without a check of the levels above.
     """
     kind = kind_of(level)
     if kind is PolicyLevel.CLUSTER:
@@ -234,9 +245,10 @@ def _demand_valid(tx: Connection, level: str, document: Document) -> Document:
 
 
 def _topics(tx: Connection, level: str) -> tuple[dict[int, str], int]:
-    """Return the names of the topics that a preview evaluates, by id, and the number of live topics of the level. Of
-    more than `MOST_TOPICS`, topics spread evenly over the ids are returned. A topic's own level has one topic, live or
-    not. Raises TopicNotFound.
+    """Return two values: the names, by id, of the topics that a preview evaluates, and the number of live topics of
+    the level. If the level has more than `MOST_TOPICS` live topics, the names are a selection that is spread evenly
+    over the ids. The level of a topic has one topic, live or not. A namespace or cluster without live topics gives no
+    names and 0. Raises TopicNotFound.
     """
     kind = kind_of(level)
     if kind is PolicyLevel.TOPIC:

@@ -129,19 +129,20 @@ class PolicyBacktest:
         progress: Progress = lambda _done, _of: None,
         most_days: float = math.inf,
     ) -> BacktestAnswer:
-        """Run a backtest and store its results. `engine` is `spark` or `here`; None chooses by the amount of
-        work. `most_days` is the maximum number of simulated days, for callers that wait for the result.
-        `progress` is called after simulations on `here`, with the completed and the total number.
+        """Run a backtest of the question's policies on the loads, and return the results, which are also stored.
+        `engine` is `spark` or `here`; None chooses by the amount of work. `most_days` is the maximum number of
+        simulated days, for callers that wait for the result. `progress` is called after simulations on `here`, with
+        the completed and the total number. A load without a result is in `left_out` with the reason.
 
-        A repeated call with the same key returns the stored results of a finished run, whatever its question;
-        a run that failed or did not finish is computed again. If the backtest fails, the run is stored as
-        failed.
+        If a run with the same key has finished, its stored results are returned, whatever the question of this call,
+        and `was_done` is True. A run that failed or did not finish is computed again. If the backtest fails, the run
+        is stored as failed with the error, and the error is raised.
 
-        Raises InvalidInput if no load has a result and the simulation of at least one failed, if each
-        load does not fit a candidate, a trace cannot be read or more than `most_days` days would be
-        simulated. Raises NotFound if a named topic is not live, there is no topic, or no load has a result
-        for another reason, such as no recorded rates. Raises Unsupported without NumPy or PyArrow, and the
-        errors of the engine.
+        Raises InvalidInput if a trace cannot be read, if more than `most_days` days would be simulated, or if no load
+        has a result and the simulation of at least one load failed. Raises InvalidPolicy if no load remains because a
+        candidate is not valid together with the loads' policies. Raises NotFound if a requested topic is not live, if
+        no topic is selected, or if no load has a result for another reason, such as no recorded rates. Raises
+        Unsupported without NumPy or PyArrow, the errors of the engine, and the errors of `Store.transaction`.
         """
         _demand_numpy()
         started, request = self._begin(question, loads, asked_by, request_key)
@@ -158,8 +159,10 @@ class PolicyBacktest:
     def _begin(
         self, question: Question, loads: Loads, asked_by: str, request_key: str
     ) -> tuple[backtests.StartedRun, BacktestRequest]:
-        """Return the run with this request key, and the run's request without recordings. The run is inserted if there
-        is none, and set to running again unless it is done.
+        """Store the request as a run in state running, unless its key has a run, and commit. Return the run with this
+        key, and the request of this call without recordings. A run with this key that failed or did not finish is set
+        to running again; a run that is done does not change, and `is_done` of the returned run is True. Raises the
+        errors of `Store.transaction`.
         """
         request = BacktestRequest(request_key, asked_by, code_versions(), _inputs(question, loads, ()))
         with self.store.transaction() as tx:
@@ -181,12 +184,15 @@ class PolicyBacktest:
         progress: Progress,
         most_days: float,
     ) -> BacktestAnswer:
-        """Collect the loads, compute the costs with the engine (None: the one that fits the amount of work,
-        which is logged), store the results, and return them. A load without a result is left out with a
-        reason. Raises InvalidInput if no load has a result and the simulation of at least one failed, if each
-        load does not fit a candidate, a trace cannot be read or more than `most_days` days would be
-        simulated. Raises NotFound if a named topic is not live, there is no topic, or no load has a result
-        for another reason, and the errors of the engine.
+        """Collect the loads, compute the costs with the engine (None: the engine that fits the amount of work), store
+        the results, set the run to done, and return the results. The engine is logged. A load without a result is in
+        `left_out` with the reason.
+
+        Raises InvalidInput if a trace cannot be read, if more than `most_days` days would be simulated, or if no load
+        has a result and the simulation of at least one load failed. Raises InvalidPolicy if no load remains because a
+        candidate is not valid together with the loads' policies. Raises NotFound if a requested topic is not live, if
+        no topic is selected, or if no load has a result for another reason. Also raises the errors of the engine and
+        of `Store.transaction`. After an error nothing is stored, and the run is still running.
         """
         recordings, left_out, rates = self._collect(question, loads)
         days = _days_of(question, recordings)
@@ -227,10 +233,14 @@ class PolicyBacktest:
     def _collect(
         self, question: Question, loads: Loads
     ) -> tuple[list[Recording], dict[str, str], pa.Table | None]:
-        """Return the recordings to simulate, the reasons of loads that are left out, by name, and the rates of traces
-        with the columns of `RATE_COLUMNS` (None for topics). A recording is left out if a candidate is not valid for
-        its policy. Raises InvalidPolicy if every recording is left out, InvalidInput for a trace that cannot be read,
-        and NotFound if a named topic is not live or there is no topic.
+        """Return three values: the recordings to simulate, the reasons of the loads that are left out, by name, and
+        the rates of the traces with the columns of `RATE_COLUMNS` (None if the loads are topics). A topic whose
+        policy cannot be read is left out. A recording is also left out if a candidate of the question is not valid
+        together with the recording's policy.
+
+        Raises the first InvalidPolicy if such candidates leave no recording, InvalidInput for a trace that cannot be
+        read, NotFound if a requested topic is not live or no topic is selected, and the errors of
+        `Store.transaction`.
         """
         if loads.traces:
             recordings, rates = _recordings_of_traces(loads.traces)
@@ -253,8 +263,11 @@ class PolicyBacktest:
         return valid_recordings, left_out, rates
 
     def _recordings_of_topics(self, loads: Loads) -> tuple[list[Recording], dict[str, str]]:
-        """Return the recordings of the selected live topics, with the topic id as key, and the reasons of topics whose
-        policy cannot be read, by name. Raises NotFound if a named topic is not live, or if there is no topic.
+        """Return the recordings of the selected live topics, with the topic id as key, and the reasons, by name, of
+        topics that are left out because their policy cannot be read. If no topic is selected by name or namespace,
+        all live topics are selected. A recording covers the time from `loads.since` to `loads.until`, under the
+        topic's policy in force. Raises NotFound if a requested topic is not live, or if the selection has no live
+        topic, and the errors of `Store.transaction`.
         """
         from spark_jobs.recorded_load import Recording
 
@@ -303,9 +316,11 @@ class PolicyBacktest:
         rates: pa.Table | None,
         progress: Progress,
     ) -> pa.Table:
-        """Compute the costs without Spark, and return them with the columns of `spark_jobs.policy_backtest.RESULTS`: of
-        traces (`rates`) in this process, of topics (`rates` is None) by `self.compute`, from the span of `loads`. Calls
-        `progress` with the completed and the total number of simulations.
+        """Compute the costs without Spark, and return them with the columns of `spark_jobs.policy_backtest.RESULTS`.
+        If `rates` are given, the recordings are traces, and are simulated in this process. If `rates` is None, the
+        recordings are topics, and `self.compute` simulates them on the history between `loads.since` and
+        `loads.until`. `progress` is called with the completed and the total number of simulations. Raises the errors
+        of the engine.
         """
         from spark_jobs.policy_backtest import compute_here
 
@@ -335,9 +350,11 @@ class PolicyBacktest:
         loads: Loads,
         rates: pa.Table | None,
     ) -> pa.Table:
-        """Return the costs computed on Spark, with the columns of `spark_jobs.policy_backtest.RESULTS`, of traces
-        (`rates`) or of topics (`rates` is None) in the span of `loads`. If no day of the history in the period has
-        files, the costs of topics are computed without Spark.
+        """Compute the costs on Spark, and return them with the columns of `spark_jobs.policy_backtest.RESULTS`. If
+        `rates` are given, the recordings are traces. If `rates` is None, the recordings are topics, and their rates
+        are read from the history between `loads.since` and `loads.until`. If the history has no files for any day of
+        this period, the costs of topics are computed without Spark, and without calls of a progress function. Raises
+        the errors of Spark.
         """
         from spark_jobs.policy_backtest import compute, rates_of_history
         from spark_jobs.session import frame_of, with_session
@@ -389,9 +406,9 @@ def _demand_numpy() -> None:
 
 
 def _recordings_of_traces(traces: Sequence[Trace]) -> tuple[list[Recording], pa.Table]:
-    """Read the traces, at least one. Return them as recordings under the default policy, in the same order, with the
-    keys -1, -2 and so on, and their rates with the columns of `RATE_COLUMNS`. Raises InvalidInput if a file cannot be
-    read as a trace.
+    """Read the files of the traces, at least one trace. Return a recording of each trace under the default policy, in
+    the same order, with the keys -1, -2 and so on, and the rates of all traces in one table with the columns of
+    `RATE_COLUMNS`. Raises InvalidInput if a file does not exist, or cannot be read as a trace.
     """
     import pyarrow as pa
 
@@ -475,10 +492,11 @@ def _trace_document(trace: Trace) -> dict[str, Any]:
 def _read_table(
     table: pa.Table,
 ) -> tuple[list[BacktestResult], dict[tuple[str, str], Mapping[str, Any]], dict[str, str]]:
-    """Return what `table`, which has the columns of `spark_jobs.policy_backtest.RESULTS`, contains: the results of the
-    rows without an error, in the order of the rows; the data of the chart (`picture`) by load and policy, from the
-    first row of each pair that has one; and the error of each load that could not be simulated, by load. A trace, whose
-    key is negative, has no topic id.
+    """Return the content of `table`, which has the columns of `spark_jobs.policy_backtest.RESULTS`, as three values.
+    The first is the list of results, one for each row without an error, in the order of the rows; a trace, whose key
+    is negative, has no topic id. The second is the data of the charts by load and policy; of several rows of a pair
+    with data, the first counts. The third is the error of each load with an error row, by load (the last error of
+    several).
     """
     results: list[BacktestResult] = []
     errors: dict[str, str] = {}

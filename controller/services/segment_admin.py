@@ -50,9 +50,9 @@ SegmentNotFound, and InvalidLayoutChange if the layout does not permit the resha
 
 
 def splitting(segment_id: int, *, at: Sequence[int] = (), parts: int | None = None) -> Planner:
-    """Return a planner that splits at the cut points `at` (the first hashes of the children after the first), into
-    `parts` of equal width, or, with neither, at the midpoint. Raises InvalidInput if both are given; the planner checks
-    their values.
+    """Return a planner that splits the segment at the cut points `at` (the first hashes of all children except the
+    first), or into `parts` children of equal width, or, if neither is given, into two halves. Raises InvalidInput if
+    both `at` and `parts` are given. The planner, not this function, checks the values and whether the segment exists.
     """
     if at and parts is not None:
         raise InvalidInput(f"split of segment {segment_id}: give cut points or a number of parts, not both")
@@ -92,14 +92,17 @@ def recutting(segment_ids: Sequence[int], cut_points: Sequence[int]) -> Planner:
 def submit(
     store: Store, planes: Mapping[str, DataPlane], topic: str, planner: Planner, request: Request
 ) -> Intent:
-    """Read the topic, plan the reshape, and write and return its intent. Repeat this if another request changed the
-    topic first. After `UNLOCKED_ATTEMPTS`, or at once if the request key or a segment is in use meanwhile, do it under
-    the topic's lock.
+    """Write the intent of the reshape that `planner` plans on the topic's present layout, and return the intent; the
+    operation runner performs the reshape later. If another request changes the topic in the meantime, the topic is
+    read and planned again, at most `UNLOCKED_ATTEMPTS` times. After these attempts, or at once if the request key or
+    a segment is in use, the topic's row is locked, so that other requests wait.
 
-    If the request key was used for the same reshape of this topic, the first operation is returned, also if the topic
-    no longer exists. Raises TopicNotFound, TopicNotLive, TopicHeld, SegmentNotFound, InvalidLayoutChange,
-    SegmentBusy, LostRace, Conflict if the request key was used for another topic, reshape or kind of request, or
-    Unsupported if the topic's data plane is not configured here or cannot perform the reshape.
+    If the request key was used for the same reshape of this topic, the first operation is returned with `repeated`
+    True, also if the topic no longer exists. Raises Conflict if the request key was used for another topic, another
+    reshape or another kind of request. Also raises TopicNotFound, TopicNotLive, TopicHeld, SegmentNotFound,
+    InvalidLayoutChange, SegmentBusy if a segment is part of a live operation, LostRace if the topic changed during
+    the last attempt, Unsupported if the topic's data plane is not configured here or cannot perform the reshape, and
+    the errors of `Store.transaction`.
     """
     for _ in range(UNLOCKED_ATTEMPTS):
         try:
@@ -129,10 +132,11 @@ def submit(
 def _submit_locked(
     store: Store, planes: Mapping[str, DataPlane], topic: str, planner: Planner, request: Request
 ) -> Intent:
-    """Write the intent under the topic's lock, so that nothing changes in between; other requests wait. If
-    the request key was used for the same reshape of this topic, return the first intent. Raises TopicNotFound,
-    TopicNotLive, TopicHeld, SegmentNotFound, InvalidLayoutChange, SegmentBusy, Unsupported, and Conflict if the
-    request key was used for another topic, reshape or kind of request.
+    """Lock the topic's row, plan the reshape and write the intent, and return the intent. Other requests for the
+    topic wait. If the request key was used for the same reshape of this topic, return the first intent and write
+    nothing. Raises Conflict if the request key was used for another topic, another reshape or another kind of
+    request. Also raises TopicNotFound, TopicNotLive, TopicHeld, SegmentNotFound, InvalidLayoutChange, SegmentBusy,
+    LostRace, Unsupported, and the errors of `Store.transaction`.
     """
     with store.transaction() as tx:
         topics.find_topic(tx, topic, lock=True)
@@ -144,9 +148,11 @@ def _submit_locked(
 
 
 def _same(repeated: Intent, planner: Planner) -> Intent:
-    """Return the intent of an earlier request with the key. Raises Conflict if the planner plans another reshape of the
-    segments that the first request reshaped. The request is planned with any number of buckets, because the
-    policy's maximum may have changed since.
+    """Return `repeated`, the intent of the first request with the request key, if this request wants the same
+    reshape: kind, parents, ranges and, for a rebucket, number of buckets agree. Raises Conflict otherwise. `planner`
+    is the plan of this request; it is applied to the parents of the first operation, as they were before, with any
+    number of buckets permitted, because the policy's maximum may have changed since. Reads and writes nothing in the
+    store.
     """
     first = repeated.operation
     did = _describe(_reshape_of(first))
@@ -162,7 +168,9 @@ def _same(repeated: Intent, planner: Planner) -> Intent:
 
 
 def _reshape_of(operation: Operation) -> Reshape:
-    """Return the reshape of the operation. If a broker keeps the layout and chooses the ids of the children, they are 0."""
+    """Return the reshape that the operation, which must be a reshape, performs or performed. If a broker keeps the
+    layout and chooses the ids of the children, the children have the id 0.
+    """
     children = tuple(child.plan for child in operation.children)
     ranges = operation.parameters.get("child_ranges")
     if isinstance(ranges, Sequence):
@@ -192,9 +200,9 @@ def _describe(planned: Reshape) -> str:
 def _draft(
     store: Store, planes: Mapping[str, DataPlane], view: TopicView, planner: Planner, request: Request
 ) -> ReshapeDraft:
-    """Return the draft of the reshape for the topic as it was read. Raises TopicNotLive, TopicHeld,
-    SegmentNotFound, InvalidLayoutChange, and Unsupported if the data plane is not configured here or cannot
-    perform the reshape.
+    """Return the draft of the reshape that the planner plans on the topic as it was read in `view`. Writes nothing.
+    Raises TopicNotLive, TopicHeld, SegmentNotFound, InvalidLayoutChange, Unsupported if the data plane is not
+    configured here or cannot perform the reshape, and the errors of `Store.single_statement`.
     """
     view.demand_current()
     plane = configured(planes, view.data_plane, view.name)
@@ -204,9 +212,10 @@ def _draft(
 
 
 def _plan(store: Store, view: TopicView, planner: Planner) -> tuple[SegmentLayout, Reshape]:
-    """Return the layout of `view`, which has the ACTIVE segments only, and the plan on this layout. If the
-    plan fails, read the whole layout and plan on it, because its errors are more specific. Raises
-    SegmentNotFound, InvalidLayoutChange.
+    """Return a layout and the plan on this layout. The layout is that of `view`, which has the ACTIVE segments only.
+    If the planner refuses this layout, the whole layout is read from the store, and the plan is made on the whole
+    layout, because its errors are more specific. Raises SegmentNotFound, InvalidLayoutChange, and the errors of
+    `Store.single_statement`. Writes nothing.
     """
     max_buckets = view.cluster_policy.entry_bucket_max_per_segment
     try:
@@ -218,9 +227,10 @@ def _plan(store: Store, view: TopicView, planner: Planner) -> tuple[SegmentLayou
 
 
 def _demand_capable(plane: DataPlane, layout: SegmentLayout, planned: Reshape) -> None:
-    """Raise Unsupported if the data plane cannot perform the reshape: a repair (`ReshapeKind.HEAL`) on a broker
-    that keeps layouts, or, according to its capabilities, a recut, a split into more than `max_children` children, or a
-    split away from the midpoint.
+    """Raise Unsupported if the data plane cannot perform the reshape. A repair (`ReshapeKind.HEAL`) is refused if the
+    broker keeps the layout. A recut is refused without the capability `recut`. A split is refused if it has more than
+    `max_children` children, or if the data plane splits at the midpoint only and the children are not the two halves.
+    `layout` must have the parent of a split. Makes no call.
     """
     capabilities = plane.capabilities
     if planned.kind is ReshapeKind.HEAL and isinstance(plane, LayoutKeeper):

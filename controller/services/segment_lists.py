@@ -40,10 +40,11 @@ class SegmentLists:
             return published_segments(tx, topic)
 
     def of_queue(self, topic: str, subscription: str) -> tuple[PublishedLayout, str]:
-        """Return the segments that the queue has to read, now or later; drained segments are left out. Return
-        also the `as_of`, which identifies the subscription's position in its history of seeks, and changes
-        with each seek. Raises TopicNotFound, TopicNotLive, SubscriptionNotFound; Conflict if the subscription
-        is of another kind.
+        """Return the segments that the queue subscription has to read, at present or later, with their logs, and the
+        `as_of` of this list. Segments that the subscription has drained are left out. The `as_of` changes with each
+        seek of the subscription; pass it to `drained` with reports about these segments. Raises TopicNotFound,
+        TopicNotLive, SubscriptionNotFound, Conflict if the subscription is not a queue, and the errors of
+        `Store.transaction`.
         """
         with self._store.transaction() as tx:
             row = topics.find_topic(tx, topic)
@@ -57,10 +58,15 @@ class SegmentLists:
         return published, as_of
 
     def drained(self, topic: str, subscription: str, as_of: str, segment_ids: Collection[int]) -> None:
-        """Record that the queue's consumers have settled all messages of these sealed segments, under the
-        locks of topic and subscription. `as_of` is the value in the list from which the segments were read. Pruned
-        segments are ignored. Raises TopicNotFound, SubscriptionNotFound, LostRace if a seek has changed
-        `as_of`, and Conflict if the subscription is of another kind or a segment is not sealed.
+        """Record that the queue subscription has drained these sealed segments: its consumers have settled all
+        messages. The leader of the topic is notified, and the rows of the topic and the subscription are locked until
+        the commit. `as_of` is the value that `of_queue` returned with the segments. Segments that are recorded as
+        drained or are pruned are ignored.
+
+        Raises TopicNotFound; SubscriptionNotFound, also while the subscription is being deleted; LostRace if a seek
+        has changed `as_of`, so that the caller must read the segments again; Conflict if the subscription is not a
+        queue, or if a segment is active or unknown, in which case no segment is marked; and the errors of
+        `Store.transaction`.
         """
         with self._store.transaction() as tx:
             topic_id = topics.find_topic(tx, topic, lock=True).topic_id
@@ -83,8 +89,8 @@ def _undrained(to_read: readable_segments.ToRead) -> SegmentLayout:
 
 
 def _demand_queue(tx: Connection, key: SubscriptionKey) -> str:
-    """Return the subscription's `as_of`. Raises Conflict unless the subscription is recorded as a queue.
-    Raises SubscriptionNotFound.
+    """Return the `as_of` of the queue subscription, a text that each seek changes. The subscription may be live or
+    being deleted. Raises SubscriptionNotFound, and Conflict if the subscription is of another kind.
     """
     row = subscriptions.get_subscription(tx, key.topic_id, key.name)
     if row.kind is not SubscriptionKind.QUEUE:

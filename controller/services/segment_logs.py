@@ -40,10 +40,11 @@ class SegmentLog:
         return self.segment.state is SegmentState.SEALED
 
     def ensure_exists(self, names: Sequence[str]) -> None:
-        """Create the log if it does not exist, and its missing cursors of all subscriptions of the topic. `names`
-        is only checked: each name must be a subscription of the topic.
-
-        Raises SubscriptionNotFound, Conflict for a sealed segment, and the errors of the data plane.
+        """Create the log of the active segment if the log does not exist, and the missing cursors of all live
+        subscriptions of the topic, at the earliest message. Existing cursors do not move. `names` is only checked:
+        each name must be a live subscription of the topic, as read by `find`. The cursors that are created do not
+        depend on `names`. Raises SubscriptionNotFound for a name that is not, Conflict for a sealed segment, and the
+        errors of the data plane.
         """
         self._demand(names)
         if self.is_sealed:
@@ -60,9 +61,10 @@ class SegmentLog:
             )
 
     def backlog(self, name: str) -> int:
-        """Return the number of messages in the segment that the subscription `name` has not acknowledged; a
-        broker may estimate it (`DataPlane.backlog`). Raises SubscriptionNotFound if the log or the cursor does
-        not exist, and the errors of the data plane.
+        """Return the number of messages in the segment that the subscription `name` has not acknowledged; a broker
+        may estimate the number (`DataPlane.backlog`). The subscription need not be recorded in Cleave. Raises
+        SubscriptionNotFound if the log or the cursor does not exist, and the errors of the data plane, such as
+        DataPlaneUnavailable.
         """
         unread = self.plane.backlog(self.backing_topic, name)
         if unread is None:
@@ -81,10 +83,12 @@ class SegmentLog:
 
 
 def find(store: Store, planes: Mapping[str, DataPlane], topic: str, descriptor: str) -> SegmentLog:
-    """Return the segment with the descriptor, such as `0000-7fff-12`, with its log and the live subscriptions
-    of its topic. Raises InvalidInput for a descriptor of another form, TopicNotFound, TopicNotLive while the
-    topic is being created, SegmentNotFound if the layout has no such segment, Unsupported if a broker keeps
-    the layout or the data plane is not configured here.
+    """Return the segment with the descriptor, such as `0000-7fff-12`, with its log, its data plane and the live
+    subscriptions of its topic. The topic is live or being deleted; the segment is active or sealed, but not pruned.
+    The log itself need not exist, and no call is made. Raises InvalidInput for a descriptor of another form;
+    TopicNotFound; TopicNotLive while the topic is being created; SegmentNotFound if the layout has no segment with
+    this id and range; Unsupported if a broker keeps the layout or the data plane is not configured here; and the
+    errors of `Store.transaction`.
     """
     hash_range, segment_id = parse_segment_descriptor(descriptor)
     with store.transaction() as tx:

@@ -51,15 +51,17 @@ def create_subscription(
     from_latest: bool = False,
     consumers: SubscriptionConsumers = SubscriptionConsumers.CLEAVE,
 ) -> Intent:
-    """Write and return the intent to create a subscription at the earliest message of every segment that still exists,
-    sealed ones included. With `from_latest`, the subscription begins after the messages published so far. For standard
-    consumers call `subscription_consumers.demand_stock` first.
+    """Insert the subscription, and write and return the intent to create its cursors; the operation runner creates
+    the cursors later. The subscription begins at the earliest message of every segment that still exists, sealed
+    segments included. With `from_latest`, the subscription begins after the messages published so far. `consumers`
+    says whether Cleave's client or standard consumers read the subscription; for standard consumers call
+    `subscription_consumers.demand_stock` first.
 
-    A repeated request key returns its first intent, even if the other parameters differ. Raises TopicNotFound,
-    TopicNotLive, InvalidInput for the name, also if the name of the dead-letter log of a stream subscription would be
-    too long, or Conflict if the topic has a subscription of the name, even one being
-    deleted, if a segment that standard consumers would wait for has a successor without a barrier, or if the request
-    key was used for another subscription or kind of request.
+    A repeated request key returns its first intent, even if other parameters differ. Raises TopicNotFound and
+    TopicNotLive. Raises InvalidInput if the name is invalid, or if the name of the dead-letter log of a stream
+    subscription would be too long. Raises Conflict if the topic has a subscription of the name, even while that
+    subscription is being deleted; if a segment that standard consumers must not read yet has no barrier; or if the
+    request key was used for another subscription or kind of request. Also raises the errors of `Store.transaction`.
     """
     with store.transaction() as tx:
         row = topics.find_topic(tx, topic)
@@ -72,12 +74,13 @@ def create_subscription(
 
 
 def delete_subscription(store: Store, topic: str, subscription: str, request: Request) -> Intent:
-    """Write and return the intent to delete the subscription with its consumers and its positions on all segments,
-    sealed ones included.
+    """Set the subscription to deleting, and write and return the intent to delete the subscription with its consumers
+    and its cursors on all segments, sealed segments included. The operation runner deletes the cursors later.
+    Connected consumers do not prevent the deletion.
 
-    A repeated request key returns its first intent. Raises TopicNotFound, TopicNotLive, SubscriptionNotFound, and
-    Conflict if the subscription is being deleted already, or if the request key was used for another subscription or
-    kind of request.
+    A repeated request key returns its first intent while the topic exists. Raises TopicNotFound; TopicNotLive;
+    SubscriptionNotFound; Conflict if the subscription is being deleted already, or if the request key was used for
+    another subscription or kind of request; and the errors of `Store.transaction`.
     """
     with store.transaction() as tx:
         topic_id = topics.find_topic(tx, topic).topic_id
@@ -93,17 +96,21 @@ def seek_subscription(
     *,
     release_seconds: float,
 ) -> Intent:
-    """Write and return the intent to move the subscription on every segment that it reads, sealed segments included. If
-    the target is an instant, the subscription also reads segments from before its own beginning that may have messages
-    of that instant or later. With the target `kept` no cursor moves. A repeated request key returns the first seek of
-    the subscription.
+    """Write and return the intent to move the subscription on every segment that the subscription reads, sealed
+    segments included. The operation runner moves the cursors later. If the target is an instant, the subscription
+    afterwards also reads segments from before its own beginning that may have messages of that instant or later. With
+    the target `kept` no cursor moves. A repeated request key with the same target returns the first seek of the
+    subscription.
 
-    The consumers first release their buckets, and lose after `release_seconds` (0 to `MOST_RELEASE_SECONDS`) those that
-    they have not released. Positions and acknowledgements from before the seek are then refused. Raises TopicNotFound,
-    TopicNotLive, SubscriptionNotFound, InvalidInput for `release_seconds`, Unsupported if a broker keeps the layout.
-    Raises Conflict if a checkpoint subscription seeks to any target but `kept` or another subscription seeks to `kept`,
-    if standard consumers would read a segment before its ancestors, or if the request key was used for another target,
-    subscription or kind of request.
+    The leader asks the consumers to release their buckets. After `release_seconds` (0 to `MOST_RELEASE_SECONDS`), the
+    consumers lose the buckets that they have not released. Positions and acknowledgements from before the seek are
+    refused afterwards.
+
+    Raises TopicNotFound; TopicNotLive; SubscriptionNotFound, also while the subscription is being deleted;
+    InvalidInput for `release_seconds`; and Unsupported if a broker keeps the layout. Raises Conflict if a checkpoint
+    subscription seeks to any target but `kept`, if a subscription of another kind seeks to `kept`, if standard
+    consumers would read a segment before its ancestors, or if the request key was used for another target,
+    subscription or kind of request. Also raises the errors of `Store.transaction`.
     """
     if not 0 <= release_seconds <= MOST_RELEASE_SECONDS:
         raise InvalidInput(
@@ -115,12 +122,14 @@ def seek_subscription(
 
 
 def give_up_seek(store: Store, topic: str, subscription: str, *, actor: str, reason: str) -> list[Operation]:
-    """Cancel the subscription's seeks that have not stopped a consumer yet, so that the subscription
-    continues at its present position. Return the operations of these seeks, which the operation runner then
-    aborts.
+    """Request the abort of the subscription's seeks that have not stopped the readers yet, so that the subscription
+    continues at its present position. The operation runner aborts the seeks later. Return the operations of these
+    seeks, including seeks whose abort was requested before. `actor` and `reason` are stored as the reason of the
+    abort; an earlier reason is kept.
 
-    Raises TopicNotFound, TopicNotLive, SubscriptionNotFound; Conflict if there is no seek, or only a seek
-    that has stopped consumers, whose cursors may have moved.
+    Raises TopicNotFound; TopicNotLive; SubscriptionNotFound, also while the subscription is being deleted; Conflict
+    if there is no seek, or only a seek that has stopped the readers, because cursors may have moved; and the errors
+    of `Store.transaction`.
     """
     with store.transaction() as tx:
         topic_id = topics.find_topic(tx, topic).topic_id
@@ -136,11 +145,14 @@ def cursors_to_move(
     after: tuple[int, int] | None = None,
     limit: int | None = None,
 ) -> list[CursorToMove]:
-    """Return the cursors that a seek of the subscription would move, drained segments included, with their
-    backlogs, ordered by range and segment: at most `limit` (None: all), after `after` (the start of a range,
-    and a segment's id). A seek to an instant may also move cursors on segments that were sealed before the
-    subscription began, which are left out here. Changes nothing. Raises TopicNotFound, SubscriptionNotFound,
-    Unsupported if the data plane is not configured here, and the errors of the data plane.
+    """Return the cursors that a seek of the subscription would move, with their backlogs, ordered by the start of the
+    range and segment id. Cursors on drained segments are included. At most `limit` cursors (None: all) that follow
+    `after` (start of a range and segment id; None: from the first) are returned. A seek to an instant may also move
+    cursors on segments that were sealed before the subscription began; these cursors are left out.
+
+    Changes nothing, but makes one data-plane call per returned cursor. A missing log or cursor has a `backlog` of
+    None. Raises TopicNotFound, SubscriptionNotFound, Unsupported if the data plane is not configured here, the errors
+    of the data plane, such as DataPlaneUnavailable, and the errors of `Store.transaction`.
     """
     with store.transaction() as tx:
         row = topics.find_topic(tx, topic)

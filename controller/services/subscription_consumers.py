@@ -44,9 +44,9 @@ _NAMED = 5
 
 
 def demand_gates(planes: Mapping[str, DataPlane], data_plane: str, topic: str) -> None:
-    """Raise Unsupported if the logs of the topic cannot have gates: its data plane is not configured here,
-    has no gates, or refuses them. The message names the remedy. Raises the errors of the data plane, such as
-    NotFound for a missing namespace.
+    """Do nothing if the logs of the topic can have gates. Raise Unsupported, with the remedy, if the data plane named
+    `data_plane` is not configured here, has no gates, or refuses gates. Asks the data plane, and raises its errors,
+    such as NotFound for a missing namespace and DataPlaneUnavailable.
     """
     plane = configured(planes, data_plane, topic)
     if not isinstance(plane, GatedDataPlane):
@@ -60,8 +60,10 @@ def demand_gates(planes: Mapping[str, DataPlane], data_plane: str, topic: str) -
 def demand_ordered_type(
     planes: Mapping[str, DataPlane], topic: TopicRow, subscription: str, logs: Collection[str]
 ) -> None:
-    """Raise Unsupported if consumers of a type other than `TYPES_IN_ORDER` are attached to the subscription on these logs. Reads the
-    consumers from the data plane, and raises its errors; does nothing if the data plane does not list consumers.
+    """Raise Unsupported if a consumer of a type other than `TYPES_IN_ORDER` is attached at the broker to the
+    subscription on one of these logs; gates keep no order for such a consumer. The error names one type and the
+    remedy. Raises the errors of the data plane. Does nothing if the data plane does not list consumers or is not
+    configured here.
     """
     for kind in sorted(_attached(planes, topic, subscription, logs) - TYPES_IN_ORDER):
         raise Unsupported(
@@ -73,9 +75,11 @@ def demand_ordered_type(
 def demand_stock(
     store: Store, planes: Mapping[str, DataPlane], topic: TopicRow, subscription: str, kind: SubscriptionKind
 ) -> None:
-    """Raise Conflict or Unsupported if standard consumers could not read the subscription in order: its kind, `kind`, is not STREAM
-    (Conflict), the data plane has no gates, or consumers of a type other than `TYPES_IN_ORDER` are attached. Raises the errors of the data
-    plane.
+    """Check, without a change, that standard consumers could read the subscription in order. `kind` is the kind that
+    the subscription has or is to have; the subscription need not exist. Raises Conflict if `kind` is not STREAM.
+    Raises Unsupported if the data plane is not configured here, has no gates or refuses gates, or if a consumer of a
+    type other than `TYPES_IN_ORDER` is attached. Also raises the errors of the data plane, such as NotFound for a
+    missing namespace, and the errors of `Store.transaction`.
     """
     if kind is not SubscriptionKind.STREAM:
         raise Conflict(
@@ -98,15 +102,20 @@ def set_sharing(
     parents_block: bool | None = None,
     drain_consumers: int | None = None,
 ) -> None:
-    """Set the parameters of the sharing of a subscription (`subscriptions.set_sharing`) in one statement; None keeps a parameter. Another
-    kind of consumers also increases the topic's subscription version, so that reshapes in progress apply the change.
+    """Set the parameters by which the subscription's consumers share segments (`subscriptions.set_sharing`); None
+    keeps a parameter. If `consumers` is not None and differs from the stored value, the kind of consumers changes.
+    The checks at the data plane then come first; one transaction afterwards locks topic and subscription, checks the
+    rows and writes. The change also increases the topic's subscription version, so that reshapes in progress apply
+    it.
 
-    For another kind of consumers, the checks at the data plane come first; one transaction then locks topic and subscription, checks the
-    rows and writes. Raises TopicNotFound and the errors of `subscriptions.set_sharing`; for another kind of consumers also TopicNotLive,
-    the errors of the data plane, and Conflict while a consumer reads or a seek is in progress. For STOCK, also raises Unsupported if the
-    data plane has no gates or a consumer of a type other than `TYPES_IN_ORDER` is attached, and Conflict for a subscription that is not
-    STREAM, or while a sealed segment is not read to its end. The last check is left out if the gates of all segments with a sealed ancestor
-    are closed already, as after a restore of the database to a time before this change; the gates are then recorded as closed.
+    Raises TopicNotFound, SubscriptionNotFound, the other errors of `subscriptions.set_sharing`, and the errors of
+    `Store.transaction`. A change of the kind of consumers also raises TopicNotLive, the errors of the data plane, and
+    Conflict while consumers are attached or registered, a bucket has an owner, or a seek is in progress.
+
+    A change to STOCK also raises the errors of `demand_stock`, and Conflict while the subscription has not drained a
+    sealed segment. The drains are not checked if the gates of all segments with a sealed ancestor are closed at the
+    data plane already, as after a restore of the database to a time before this change; these gates are then recorded
+    as closed.
     """
     with store.transaction() as tx:
         topic_row = topics.find_topic(tx, topic)
@@ -142,8 +151,10 @@ def set_sharing(
 def _closed_gates(
     store: Store, planes: Mapping[str, DataPlane], topic: TopicRow, row: SubscriptionRow
 ) -> frozenset[str]:
-    """Return the logs of segments with a sealed ancestor that the subscription reads, drained or not, if the log's gate is CLOSED or SPENT
-    at the data plane. Empty if the data plane has no gates. Raises SubscriptionNotFound and the errors of the data plane.
+    """Return the logs of the segments that have a sealed ancestor which the subscription reads, drained or not, and
+    whose gate for the subscription is CLOSED or SPENT at the data plane. Changes nothing. Empty if there is no such
+    log, if the data plane has no gates, or if the data plane is not configured here. Raises SubscriptionNotFound, the
+    errors of the data plane, and the errors of `Store.transaction`.
     """
     plane = planes.get(topic.data_plane)
     if not isinstance(plane, GatedDataPlane):
@@ -157,9 +168,10 @@ def _closed_gates(
 
 
 def _has_closed_gates(tx: Connection, row: SubscriptionRow, closed_logs: Collection[str]) -> bool:
-    """Return True if there are segments with a sealed ancestor that the subscription reads, drained or not, and the logs of all these
-    segments are in `closed_logs`, whose gates are closed at the data plane. The gates are then recorded as closed. Otherwise return False
-    and change nothing.
+    """Return True if all segments that have a sealed ancestor which the subscription reads, drained or not, have
+    their logs in `closed_logs`, and there is at least one such segment. `closed_logs` are logs whose gates are closed
+    at the data plane. If True, the gates of these segments are also recorded as closed, in the caller's transaction.
+    If False, nothing changes. Raises SubscriptionNotFound.
     """
     key = SubscriptionKey(row.topic_id, row.name)
     logs_behind = gates.behind_read_by(tx, key)

@@ -56,11 +56,14 @@ segment ids.
 
 
 def lag(store: Store, planes: Mapping[str, DataPlane], topic: str, subscription: str) -> list[BucketLag]:
-    """Return the lag of each bucket of the segments that the subscription has to read and has not drained, or one entry
-    for a segment whose buckets cannot be counted or whose count failed. The entries are ordered by hash range and
-    bucket. The calls of the data plane run `PARALLEL_CALLS` at a time. A segment that cannot be counted has no number,
-    and an error if the data plane raised one. Raises TopicNotFound, SubscriptionNotFound, Unsupported if the data plane
-    is not configured here.
+    """Return the lag of each bucket of the segments that the subscription has to read and has not drained, ordered by
+    hash range and bucket. Empty if there is no such segment. A segment has one entry with `bucket` None if the data
+    plane cannot count buckets, if the subscription is a queue, or if the count failed. Changes nothing. Data-plane
+    calls run `PARALLEL_CALLS` at a time, and the function waits for all of them.
+
+    If the data plane raises a CleaveError for a segment, the entry has the `error` and no number. If the log or the
+    cursor is missing, the entries have no number and no error. Raises TopicNotFound, SubscriptionNotFound,
+    Unsupported if the data plane is not configured here, and the errors of `Store.transaction`.
     """
     with store.transaction() as tx:
         row = topics.find_topic(tx, topic)
@@ -95,11 +98,11 @@ def lag(store: Store, planes: Mapping[str, DataPlane], topic: str, subscription:
 def unread(
     store: Store, planes: Mapping[str, DataPlane], topic: str, subscription: str, segment_ids: Collection[int]
 ) -> dict[int, int]:
-    """Return the number of unacknowledged messages of each of these segments, by id. Segments that the
-    subscription does not have to read, or that cannot be counted within `UNREAD_SECONDS` or because of an error of
-    the data plane, are left out. Calls in progress at that time continue in the background, and calls that have not
-    begun are cancelled. Raises TopicNotFound, SubscriptionNotFound, and Unsupported if the data plane is not
-    configured here.
+    """Return the number of unacknowledged messages of each of these segments, by id. A segment is absent if the
+    subscription does not have to read it, if its log or cursor is missing, if the data plane raises an error, or if
+    the count takes longer than `UNREAD_SECONDS`. The function returns after this time at the latest: calls that have
+    begun continue in the background, and the other calls are cancelled. Raises TopicNotFound, SubscriptionNotFound,
+    Unsupported if the data plane is not configured here, and the errors of `Store.transaction`.
     """
     with store.transaction() as tx:
         row = topics.find_topic(tx, topic)
@@ -129,10 +132,10 @@ def _of_segment(
     *,
     counts_buckets: bool,
 ) -> list[BucketLag]:
-    """Return the lag of each bucket of the segment in ring order, or one entry for the whole segment if buckets cannot
-    be counted. `log` is the backing topic, and `owners` are the owners of buckets of the segment. If the log or the
-    subscription is missing, the entries have no number. After an error of the data plane, return one entry for the
-    segment with the error.
+    """Return the lag of each bucket of the segment in ring order if `counts_buckets` is True and the data plane
+    counts buckets; otherwise one entry for the whole segment. `log` is the backing topic. `owners` are the owners of
+    buckets of this segment. If the log or the subscription is missing, the entries have no number. If the data plane
+    raises a CleaveError, return one entry for the segment with the error's message; the error is not raised.
     """
     segment_fields = (segment.segment_id, str(segment.hash_range), segment.state.value)
     segment_owners = tuple(sorted({owner.consumer for owner in owners}))

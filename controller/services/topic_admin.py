@@ -36,14 +36,19 @@ def create_topic(
     policy: PolicyOverride | None = None,
     properties: Mapping[str, str] | None = None,
 ) -> Intent:
-    """Write the intent to create a topic (`topic://tenant/namespace/name`) with `segments` equal segments, 1..65536, and return it.
-    On a data plane that keeps layouts, the operation creates the topic there and mirrors its layout.
+    """Insert a topic (`topic://tenant/namespace/name`) in state creating, and write and return the intent to create
+    `segments` equal segments (1 to 65536); the operation runner creates the logs later. `policy` is the topic's
+    policy override; None sets none. On a data plane that keeps layouts, the operation creates the topic there and
+    mirrors its layout. The policy's maximum number of segments does not apply, because that maximum restricts
+    automatic splits only.
 
-    A repeated request key returns its first intent, even if segments, policy or properties differ; data plane, namespace and
-    properties are checked before. The policy's maximum number of segments does not apply: it restricts automatic splits only.
-    Raises InvalidInput (also for an override that does not fit the levels above), TopicExists, NotFound if the data plane lacks the
-    namespace, Unsupported for a data plane that is not configured here, LostRace if another topic used the name in the meantime,
-    and Conflict if the request key was used for another topic or kind of operation.
+    A repeated request key returns its first intent, even if segments, policy or properties differ. Data plane,
+    namespace and properties are checked before that. Raises InvalidInput for an invalid name, property or number of
+    segments; InvalidPolicy if `policy` is not valid together with the levels above; TopicExists; NotFound if the data
+    plane lacks the namespace; Unsupported if the data plane is not configured here; LostRace if another topic used
+    the name in the meantime; Conflict if the request key was used for another topic or kind of operation; and the
+    errors of `Store.transaction`. If the data plane cannot answer whether the namespace exists, the operation detects
+    a missing namespace.
     """
     if data_plane not in planes:
         raise Unsupported(
@@ -84,13 +89,14 @@ def create_topic(
 def attach_topic(
     store: Store, planes: Mapping[str, DataPlane], name: str, request: Request, *, data_plane: str
 ) -> Intent:
-    """Intend to attach a topic whose layout its broker keeps: mirror the layout, and decide in the broker's place. A repeated
-    request key returns its first intent.
+    """Insert a topic in state creating, and write and return the intent to attach a topic whose layout its broker
+    keeps. The operation then mirrors the layout, turns the broker's own auto-scaler off for the topic, and lets
+    Cleave decide instead; `detach_topic` restores the auto-scaler. The broker is not called here, so the operation
+    detects a topic that the broker lacks. A repeated request key returns its first intent.
 
-    The broker's own auto-scaler is turned off for the topic, and restored by `detach_topic`. Raises InvalidInput for the name,
-    TopicExists, Unsupported for a data plane that keeps no layouts or is not configured here, LostRace if another topic used the
-    name in the meantime, and Conflict if the request key was used for another topic or kind of request. The operation detects a
-    topic that the broker lacks.
+    Raises InvalidInput for the name; TopicExists; Unsupported if the data plane keeps no layouts or is not configured
+    here; LostRace if another topic used the name in the meantime; Conflict if the request key was used for another
+    topic or kind of request; and the errors of `Store.transaction`.
     """
     layout_keeper(planes, data_plane)
     with store.transaction() as tx:
@@ -111,11 +117,14 @@ def layout_keeper(planes: Mapping[str, DataPlane], data_plane: str) -> LayoutKee
 
 
 def detach_topic(store: Store, name: str, request: Request) -> Intent:
-    """Intend to return a topic to its broker's own controller. The data of the topic does not change. A repeated request key
-    returns its first intent, also after the topic was detached.
+    """Set an attached topic to deleting, and write and return the intent to return the topic to its broker's own
+    controller. The operation restores the broker's auto-scaler setting and then removes the topic from Cleave. The
+    topic's logs and data on the broker do not change. A repeated request key returns its first intent, also after the
+    topic was detached.
 
-    Raises TopicNotFound, TopicNotLive, and Conflict for a topic that was not attached, or if the request key was used for another
-    topic or kind of request.
+    Raises TopicNotFound; TopicNotLive; Conflict if Cleave keeps the layout of the topic or its attachment has not
+    stored a mirror yet, or if the request key was used for another topic or kind of request; and the errors of
+    `Store.transaction`.
     """
     with store.transaction() as tx:
         repeated = repeated_intent(tx, request.request_key, name, [OperationKind.DETACH])
@@ -128,12 +137,14 @@ def detach_topic(store: Store, name: str, request: Request) -> Intent:
 
 
 def delete_topic(store: Store, name: str, request: Request) -> Intent:
-    """Write and return the intent to delete the topic and all its logs, unread data included. A repeated request key returns its
-    first intent, also after the topic was deleted.
+    """Set the topic to deleting, and write and return the intent to delete the topic and all its logs, unread data
+    included. The operation runner deletes the logs later. The topic accepts no further request; its reshapes in
+    progress end first. A topic that is being created can be deleted too. A repeated request key returns its first
+    intent, also after the topic was deleted.
 
-    No further intent is accepted; reshapes in progress end first. A topic that is being created can be deleted too. Raises
-    TopicNotFound, TopicNotLive, TopicHeld, also for an unverified topic, and Conflict if the request key was used for another topic
-    or kind of request.
+    Raises TopicNotFound; TopicNotLive if the topic is being deleted already; TopicHeld if the topic is held or
+    unverified; Conflict if the request key was used for another topic or kind of request; and the errors of
+    `Store.transaction`.
     """
     with store.transaction() as tx:
         repeated = repeated_intent(tx, request.request_key, name, [OperationKind.DELETE])
@@ -143,8 +154,9 @@ def delete_topic(store: Store, name: str, request: Request) -> Intent:
 
 
 def _demand_namespace(plane: DataPlane, topic: str) -> None:
-    """Raise NotFound if the data plane lacks the topic's namespace. Does nothing for a data plane without namespaces.
-    If the data plane cannot answer, the operation detects the missing namespace.
+    """Raise NotFound if the data plane reports that the namespace of `topic` does not exist. Does nothing for a data
+    plane without namespaces. Any other CleaveError of the call, such as DataPlaneUnavailable, is ignored: the
+    operation then detects a missing namespace.
     """
     if not isinstance(plane, NamespacedDataPlane):
         return
@@ -157,8 +169,9 @@ def _demand_namespace(plane: DataPlane, topic: str) -> None:
 
 
 def _check_properties(properties: Mapping[str, str]) -> None:
-    """Raise InvalidInput for text that cannot be stored, and for a retention of another form than
-    `RETENTION_FORM`, because collection would keep everything for ever.
+    """Raise InvalidInput if a key or value cannot be stored as UTF-8, or if the retention (`RETENTION_PROPERTY`) is
+    not a number of minutes in the form `RETENTION_FORM`. With a retention of another form, no message would ever be
+    deleted. Other properties may have any key and value; no properties are valid.
     """
     for key, property_value in properties.items():
         utf8(key, "topic property")

@@ -54,13 +54,15 @@ def plan(
     segments: int | None = None,
     data_plane: str = "pulsar",
 ) -> Plan:
-    """Inspect the old topic and return the plan of the adoption: under the name `topic` (None: the old name),
-    with `segments` segments (None: one for each old log). Changes nothing. The name and the maximum number of
-    segments are not checked here, but in `adopt`.
+    """Inspect the old topic on the data plane, and return the plan of its adoption: under the name `topic` (None: the
+    old name), with `segments` segments (None: one for each old log). Changes nothing. Connected clients and
+    subscriptions that cannot be served are no errors here, but part of the plan. Whether the new name is free and
+    valid, and the maximum number of segments, are checked in `adopt`.
 
-    Raises TopicNotFound, InvalidInput, also for `segments` below 1, Conflict if a log of the topic is already
-    terminated, Unsupported if the data plane is not configured here or has no topics to adopt, and the errors
-    of the data plane.
+    Raises TopicNotFound; InvalidInput for `segments` below 1, or for an old topic that is not persistent, is a single
+    partition or has too many partitions; Conflict if a log of the old topic is already terminated; Unsupported if the
+    data plane is not configured here or has no topics to adopt; and the other errors of `describe_topic`, such as
+    DataPlaneUnavailable.
     """
     plane = planes.get(data_plane)
     if not isinstance(plane, Adoptable):
@@ -92,16 +94,19 @@ def adopt(
     cut_off: bool = False,
     stock_subscriptions: Collection[str] = (),
 ) -> Intent:
-    """Intend the planned adoption. A repeated request key returns its first intent, unless `planned` is
-    refused for its connected clients or its subscriptions. Standard consumers continue to read the
-    subscriptions in `stock_subscriptions`, behind gates; the caller checks that the data plane has gates.
-    With `cut_off`, the broker notifies all connected clients that the topic has ended.
+    """Insert the topic and its subscriptions, and write and return the intent of the planned adoption; the operation
+    runner performs the adoption later. The data plane is not called, so the plan is used as it was made. Standard
+    consumers continue to read the subscriptions in `stock_subscriptions`, behind gates; the caller checks that the
+    data plane has gates. `cut_off` permits connected clients: the broker then notifies them that the topic has ended.
+    A repeated request key returns its first intent, but only if the checks of connected clients and subscriptions
+    pass.
 
-    Raises Conflict with the names of connected clients unless `cut_off`, or if the request key was used for
-    another topic or kind of request; TopicExists; LostRace if another topic used the name in the meantime;
-    and InvalidInput, also for a name in `stock_subscriptions` that does not exist or is read as a queue.
-    Subscriptions that cannot be served are refused with InvalidInput, because their messages would never be
-    read; a dry run, whose store rolls back each transaction, leaves them out instead.
+    Raises Conflict, with the names of connected clients, if there are any and `cut_off` is False, or if the request
+    key was used for another topic or kind of request. Raises TopicExists; LostRace if another topic used the name in
+    the meantime; InvalidInput for an invalid name or number of segments, or for a name in `stock_subscriptions` that
+    does not exist or is read as a queue; and the errors of `Store.transaction`. Also raises InvalidInput for
+    subscriptions that no consumer of Cleave can read, because their messages would never be read. A dry run, whose
+    store rolls back each transaction, leaves such subscriptions out instead.
     """
     if planned.unserved and not store.rolls_back:
         raise InvalidInput(

@@ -52,9 +52,12 @@ def ask(
     changes: Mapping[str, Any],
     lanes: Collection[Lane] = ALL_LANES,
 ) -> WhatIf:
-    """Evaluate the topic under the policy in force and under the policy with `changes`, the new values by
-    parameter. Writes nothing. Raises TopicNotFound, NotFound if the topic is not live or its data plane is not
-    configured here, InvalidPolicy, and InvalidInput for a parameter that is removed (None).
+    """Evaluate the topic under the policy in force and under the policy with `changes`, the changed values by
+    parameter, both on the same inputs at one instant. `lanes` are the questions to evaluate. Return both evaluations
+    with their inputs; without `changes` both are equal. Writes nothing. Raises TopicNotFound, NotFound if the topic
+    is not live or its data plane is not configured here, InvalidInput for a parameter with the value None,
+    InvalidPolicy if the changed policy is not valid or the policy in force cannot be read, and the errors of
+    `Store.transaction`.
     """
     return compare(topic, *situations_of(store, planes, topic, changes), lanes)
 
@@ -74,10 +77,11 @@ def compare(
 def situations_of(
     store: Store, planes: Mapping[str, DataPlane], topic: str, changes: Mapping[str, Any]
 ) -> tuple[EvaluationInput, EvaluationInput]:
-    """Return the topic's inputs under the policy in force and under the policy with `changes`, the new values
-    by parameter (none: the same inputs twice), from one read-only snapshot and at one instant. Raises
-    TopicNotFound, NotFound if the topic is not live or its data plane is not configured here, InvalidPolicy,
-    and InvalidInput for a parameter that is removed (None).
+    """Return the topic's inputs under the policy in force and under the policy with `changes`, the changed values by
+    parameter, from one read-only snapshot and at one instant. Without `changes` both inputs are the same. Raises
+    TopicNotFound, NotFound if the topic is not live or its data plane is not configured here, InvalidInput for a
+    parameter with the value None, InvalidPolicy if the changed policy is not valid or, with `changes`, the policy in
+    force cannot be read, and the errors of `Store.transaction`.
     """
     with snapshot(store) as tx:
         row = topics.find_topic(tx, topic)
@@ -92,8 +96,9 @@ def present_situation(
     planes: Mapping[str, DataPlane],
     instead: AutoScalePolicy | None = None,
 ) -> EvaluationInput:
-    """Return the topic's present inputs, with the policy in force or with the policy `instead`. Raises
-    NotFound if the topic is not live or its data plane is not configured here.
+    """Return the topic's present evaluation inputs, with the policy in force or, if it is given, with the policy
+    `instead`, which is not validated. Writes nothing. Raises NotFound if the topic is not live, or if its data plane
+    is not in `planes`.
     """
     inputs = evaluation_inputs.load_evaluation_inputs(
         tx,
@@ -119,9 +124,10 @@ def demand_values(changes: Mapping[str, Any]) -> None:
 
 
 def changed(policy: AutoScalePolicy, changes: Mapping[str, Any]) -> AutoScalePolicy:
-    """Return the policy with `changes`, the new values by parameter, validated as a whole. Raises
-    InvalidInput for a parameter that is removed (None), InvalidPolicy for other errors and for a policy in
-    force that cannot be read.
+    """Return a copy of the policy with `changes`, the changed values by parameter; the copy is validated as a whole.
+    Raises InvalidInput for a parameter with the value None, because the resulting value would depend on the levels of
+    policy. Raises InvalidPolicy for an unknown parameter, a value of a wrong type, a policy that is not valid, and an
+    `UnreadablePolicy` as `policy`.
     """
     if isinstance(policy, UnreadablePolicy):
         raise InvalidPolicy(f"the policy in force cannot be read ({policy.why}); set it right first")

@@ -51,15 +51,18 @@ def after_failure(
     is_aborted_next: bool,
     is_action_left_out: bool,
 ) -> AfterFailure:
-    """Return what the runner does with the operation after the error of a step.
+    """Return the reaction of the runner to the error of a step, with the delay in seconds. Changes nothing.
 
-    FencedOut: leave. A lost race (HeldUp included): try again; at the `LOST_RACES_IN_A_ROW`th in a row, defer. A final
-    error (`_is_final`): abort if that is still possible. A terminal error of the last action: finish without this
-    action. Any other error: defer.
+    FencedOut: LEAVE. A LostRace (HeldUp included): TRY_AGAIN, unless this is at least the `LOST_RACES_IN_A_ROW`th
+    lost race in a row, which is treated like any other error. An error that makes another attempt useless
+    (`_is_final`): ABORT if the operation can still be given up (`can_give_up`) and `is_aborted_next` is False. A
+    Terminal error in state COMMITTED or ABORTING, in which only the last action is missing: FINISH_WITHOUT, unless
+    `is_action_left_out` is True. Any other error: DEFER.
 
-    `last_observation`: None if the operation was not observed since its last step. `lost_races`: number of consecutive
-    lost races before this error. `is_aborted_next`: an earlier error made the abort the next step already.
-    `is_action_left_out`: the operation finishes without its last action already.
+    `last_observation`: None if the operation was not observed since its last step. `call_timeout_seconds`: time-out
+    of a data-plane call, and the minimum delay after DataPlaneTimeout. `lost_races`: number of consecutive lost races
+    before this error. `is_aborted_next`: an earlier error already made the abort the next step. `is_action_left_out`:
+    an earlier error already made the operation finish without its last action.
     """
     if isinstance(error, FencedOut):
         return AfterFailure(Reaction.LEAVE)
@@ -76,9 +79,10 @@ def after_failure(
 
 
 def _is_final(error: CleaveError, operation: Operation, last_observation: Observed | None) -> bool:
-    """Return True if another attempt is useless: after a terminal error, or if the data plane is unavailable
-    after the deadline of an operation that no deadline ends while it waits. Without `last_observation` the
-    deadline counts as not passed.
+    """Return True if another attempt is useless. This is the case after any Terminal error. It is also the case after
+    DataPlaneUnavailable if the kind of the operation is in `NOT_ABORTABLE` (no deadline ends such an operation while
+    it waits) and its deadline has passed at `last_observation`. Without `last_observation`, the deadline counts as
+    not passed.
     """
     is_late = last_observation is not None and last_observation.now_ms >= operation.deadline_at_ms
     is_patient = operation.kind in NOT_ABORTABLE

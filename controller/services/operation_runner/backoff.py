@@ -25,17 +25,18 @@ an outage ends.
 def delay_seconds(
     error: CleaveError, attempts: int, call_timeout_seconds: float, *, is_closed: bool = False
 ) -> float:
-    """Return the seconds until the next attempt: `FIRST_DELAY_SECONDS`, doubled for each of the `attempts`,
-    which failed before this one, up to `LONGEST_DELAY_SECONDS`; after a lost race up to
-    `LONGEST_DELAY_AFTER_RACES_SECONDS`. A retryable error's own delay is the minimum, up to the same limit.
-    After a terminal error, which only a person can remove, the delay is at once the longest.
+    """Return the seconds until the next attempt after this error. `attempts` is the number of failed attempts before
+    this one. The delay begins with `FIRST_DELAY_SECONDS`, doubles with each of the `attempts`, and is at most
+    `LONGEST_DELAY_SECONDS`, or after a LostRace `LONGEST_DELAY_AFTER_RACES_SECONDS`. The error's own `delay_seconds`,
+    if the error is Retryable, is the minimum, up to the same limit. After a terminal error, which only a person can
+    remove, the delay is `LONGEST_DELAY_SECONDS` from the first attempt on.
 
-    `is_closed`: ranges accept no writes until the operation commits. After a retryable error the limit is
-    therefore `LONGEST_DELAY_OF_CLOSED_SECONDS` and the error's own delay does not count, unless that delay is
-    at least `LONGEST_DELAY_SECONDS`. A terminal error keeps the longest delay.
+    `is_closed`: ranges accept no writes until the operation commits. The limit is then
+    `LONGEST_DELAY_OF_CLOSED_SECONDS`, and the error's own delay does not count. This does not apply to a terminal
+    error, nor to an error whose own delay is at least `LONGEST_DELAY_SECONDS`.
 
-    In any case, the delay after a call that timed out is at least `call_timeout_seconds`: the call may still be
-    in progress, and no other call may be made until it ends.
+    After DataPlaneTimeout the delay is at least `call_timeout_seconds`, whatever the limit: the call may still be in
+    progress, and no other call may be made until it ends.
     """
     backoff_seconds = FIRST_DELAY_SECONDS * float(2 ** min(attempts, 10))
     requested_seconds = error.delay_seconds if isinstance(error, Retryable) else LONGEST_DELAY_SECONDS

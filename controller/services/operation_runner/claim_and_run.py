@@ -16,11 +16,14 @@ from controller.store.shards import Shards
 
 
 def run_operation(context: RunnerContext, operation_id: int) -> Outcome:
-    """Claim one operation and run it as far as possible. Return how the run ended; NOT_CLAIMED if the
-    operation does not exist, is final or not due, if its topic is held, if it must wait for an older reshape
-    of a topic whose broker keeps the layout, if its row is locked, or if another runner or another thread of
-    this runner has claimed it. An error of a step is recorded, not raised: only errors of the store are
-    raised, such as StoreUnavailable.
+    """Claim one operation and perform its steps until the operation has finished, is deferred or has lost its claim,
+    or the runner stops. Return how the run ended.
+
+    NOT_CLAIMED means that nothing was done: the operation does not exist, is final or not due; its topic is held; its
+    kind is unknown to this version; it must wait for an older reshape of a topic whose broker keeps the layout; its
+    row is locked; or another runner or another thread of this runner has claimed it. An error of a step is recorded
+    in the journal, not raised. Only errors of the store are raised, such as StoreUnavailable; a later claim then
+    continues from the last recorded step.
     """
     claims_won, claimed_until = _claim(context, limit=1, operation_id=operation_id)
     if not claims_won:
@@ -30,13 +33,14 @@ def run_operation(context: RunnerContext, operation_id: int) -> Outcome:
 
 
 def run_due(context: RunnerContext, *, limit: int = 1, shards: Shards | None = None) -> int:
-    """Claim and run up to `limit` operations that are due, in the given shards or (None) in all. Return the
-    number of claims, however their runs ended; an operation that is deferred and due again within the call
-    counts again. Ends early if none is due or the runner should stop.
+    """Claim and run up to `limit` operations that are due, in the given shards or (None) in all. Return the number of
+    claims, however their runs ended; 0 if no operation is due. An operation that is deferred and due again within the
+    call counts again. The call ends early if no operation is due or the runner should stop.
 
-    Reshapes that share calls run together; all other operations run one after another. Threads may call this
-    function concurrently: operations on disjoint segments of one topic do not wait for each other. Only
-    errors of the store are raised, such as StoreUnavailable.
+    Reshapes whose data plane shares calls run together; all other operations run one after another. Threads may call
+    this function concurrently: operations on disjoint segments of one topic do not wait for each other. An error of a
+    step is recorded in the journal, not raised. Only errors of the store are raised, such as StoreUnavailable; later
+    claims then continue the operations that were not finished.
     """
     count = 0
     while count < limit and not context.should_stop():
@@ -49,10 +53,12 @@ def run_due(context: RunnerContext, *, limit: int = 1, shards: Shards | None = N
 
 
 def _drive(context: RunnerContext, claims_won: Sequence[Claim], claimed_until: float) -> list[Outcome]:
-    """Run the claimed operations, one set of `_sets` after another, and return their outcomes in this order.
-    The claims end at `claimed_until` (monotonic seconds). After an error, which is an error of the store and
-    is raised, all operations are noted as not stepped: no call is in progress, and the next claim resumes
-    them.
+    """Run the claimed operations, one set of `_sets` after another, and return their outcomes in the order of the
+    sets, which may differ from the order of `claims_won`. The claims end at `claimed_until` (monotonic seconds).
+
+    Any error, normally an error of the store such as StoreUnavailable, is raised, and the operations of all sets are
+    removed from `context.in_progress`. No call is in progress then, so the next claim of this runner resumes the
+    operations.
     """
     try:
         return [
@@ -72,12 +78,14 @@ def _claim(
     operation_id: int | None = None,
     shards: Shards | None = None,
 ) -> tuple[Sequence[Claim], float]:
-    """Claim up to `limit` operations that are due, in the given shards or (None) in all, or only the operation
-    `operation_id`, whatever its shard; one thread of the runner at a time. Return the claims, by id and
-    possibly fewer or none, and their end, as monotonic seconds counted from before the request, because the
-    response may be slow.
-    Past the fence only one operation is claimed unless all data planes share calls. Also notes that this
-    thread steps the operations.
+    """Claim up to `limit` operations that are due, in the given shards or (None) in all. With `operation_id`, claim
+    only this operation, if it is due, whatever its shard. Only one thread of the runner claims at a time. Return the
+    claims by operation id, possibly fewer than `limit` or none, and the end of the claims in monotonic seconds. The
+    end is counted from before the request, because the response may be slow.
+
+    Of the operations past the fence (states FENCING and FENCED), at most one is claimed, unless all data planes share
+    calls. The claimed operations are added to `context.in_progress`, so that no other thread of this runner claims
+    them. Raises the errors of `Store.single_statement`, such as StoreUnavailable.
     """
     sharing = [name for name, plane in context.planes.items() if _shares_calls(plane)]
     with context.claiming, context.store.single_statement() as tx:

@@ -36,9 +36,14 @@ class GateSteps:
         self._store, self._any_plane, self._call_all = store, plane, call_all
 
     def close_children(self, operation: Operation, names: Sequence[str]) -> None:
-        """Close the gate of each child for each subscription of standard consumers (`names`), and record the gates as closed. No effect
-        without such subscriptions, and for operations whose children succeed no log. Raises Unsupported on a data plane without gates, and
-        the errors of the calls.
+        """Close the gate of each child for each subscription of standard consumers (`names`) at the data plane, then
+        record the gates as closed. The rows of gates that are recorded already do not change, and no row is written
+        if the claim is lost or the operation is committed. No effect without `names`, and for operations whose
+        children succeed no log.
+
+        Raises Unsupported on a data plane without gates, the errors of `close_gate`, such as SegmentNotFound,
+        DataGone and DataPlaneUnavailable, HeldUp if a claim is lost, and the errors of `Store.transaction`. After an
+        error of a call no row is written, but some gates may be closed.
         """
         if not (names and operation.kind.succeeds_logs):
             return
@@ -49,9 +54,12 @@ class GateSteps:
             gates.note_closed(tx, operation, [(name, child.plan.segment_id) for name, child in pairs])
 
     def keep_closed(self, operation: Operation, names: Sequence[str]) -> None:
-        """Verify the gates of the children at the data plane before the parents are terminated, and close the gates that are not closed
-        there. Writes no rows. No effect without subscriptions of standard consumers (`names`), and for operations whose children succeed no
-        log. Raises Unsupported on a data plane without gates, and the errors of the calls.
+        """Read the state of each child's gate at the data plane, for each subscription of standard consumers
+        (`names`), and close each gate that is not closed there. The operation does this before it terminates the
+        parents. Writes no rows. No effect without `names`, and for operations whose children succeed no log.
+
+        Raises Unsupported on a data plane without gates, the errors of `gate_state` and `close_gate`, such as
+        SegmentNotFound, DataGone and DataPlaneUnavailable, and HeldUp if a claim is lost.
         """
         if not (names and operation.kind.succeeds_logs):
             return
@@ -62,15 +70,16 @@ class GateSteps:
         self._call_all([partial(plane.close_gate, log, name) for log, name in unclosed])
 
     def probe_fences(self, logs: Sequence[str]) -> None:
-        """Probe whether consumers can connect to these terminated logs, and whether the logs are still
-        terminated. The data plane reloads a log that refuses consumers; an open log is terminated again
-        unless another log refuses consumers. Raises HeldUp if there was a log of either kind, so that the
-        step probes again. No effect on a data plane without gates.
+        """Verify that consumers can connect to these logs, which were terminated, and that the logs are still
+        terminated. Returns if each log is terminated or missing. No effect on a data plane without gates.
 
-        A broker (seen with 4.2.4) forgets a termination that it has confirmed, if it unloads the log at the
-        same time.
+        The data plane reloads a log that refuses consumers (FENCED); then HeldUp is raised, and no open log is
+        terminated again in this call. If no log refuses consumers but logs are open again, the open logs are
+        terminated again, and HeldUp is raised. The caller repeats the step after HeldUp. Also raises the errors of
+        `probe_fence` (Unsupported if this process lacks the library for the probe) and of `terminate_segment`.
 
-        The new layout is committed before this step, so no producer waits for it.
+        A broker (seen with 4.2.4) forgets a termination that it has confirmed, if it unloads the log at the same
+        time. The new layout is committed before this step, so no producer waits for the step.
         """
         if not isinstance(self._any_plane, GatedDataPlane):
             return
@@ -91,12 +100,18 @@ class GateSteps:
     def create_cursors(
         self, operation: Operation, key: SubscriptionKey, logs: Sequence[str]
     ) -> tuple[list[str], list[str]]:
-        """Create the cursors of a new subscription of standard consumers on those of `logs` that need a gate because
-        they descend from a sealed segment which the subscription reads, and record and close the gates. The data plane
-        sets the dispatch rate before it creates the cursor. A recorded gate that is no longer closed stays as it is.
-        Return the `logs` that need no gate or have such a gate, in their order, whose cursors are not created here, and
-        the logs that need a gate and do not exist: the reconciler creates these logs again with every cursor and gate.
-        Raises SubscriptionNotFound, Unsupported on a data plane without gates, and the errors of the calls.
+        """Create the cursors of a new subscription of standard consumers on those of `logs` that need a gate, which
+        are logs that descend from a sealed segment which the subscription reads. The gates are recorded and committed
+        as closed, then closed at the data plane, which creates the cursors. A gate whose recorded state is no longer
+        closed does not change.
+
+        Return two lists. The first has the `logs`, in their order, whose cursors the caller must still create: logs
+        that need no gate, and logs whose gate is no longer closed. The second has the logs that need a gate and do
+        not exist: the reconciler creates these logs again with every cursor and gate.
+
+        Raises SubscriptionNotFound, Unsupported on a data plane without gates (the gates are recorded then), the
+        errors of `close_gate` except SegmentNotFound, HeldUp if a claim is lost, and the errors of
+        `Store.transaction`.
         """
         with self._store.transaction() as tx:
             known = {gate.segment_id: gate for gate in gates.gates_of(tx, key)}
@@ -120,8 +135,10 @@ class GateSteps:
         return [log for log in logs if log not in gated], list(compress(gated, missing))
 
     def remove(self, operation: Operation, name: str) -> None:
-        """Remove the dispatch rates of a deleted subscription, by opening its recorded gates; a new subscription of the name would
-        inherit the rates. No effect on a data plane without gates.
+        """Open at the data plane the recorded gates of a deleted subscription, so that no dispatch rate remains for a
+        new subscription of the name. The rows of the gates stay. Gates on pruned segments are left out. No effect
+        without recorded gates, or on a data plane without gates. Raises the errors of `open_gate`, HeldUp if a claim
+        is lost, and the errors of `Store.single_statement`.
         """
         if not isinstance(self._any_plane, GatedDataPlane):
             return
@@ -130,9 +147,14 @@ class GateSteps:
         self._call_all([partial(self._any_plane.open_gate, gate.backing_topic, name) for gate in left])
 
     def close_for_seek(self, operation: Operation, key: SubscriptionKey, instant_ms: int) -> None:
-        """Record and close the gates of the segments with a sealed ancestor that may have messages to read after a seek
-        to `instant_ms` (epoch milliseconds), before a cursor moves. At the data plane a missing log is skipped, and a
-        missing cursor created. Raises SubscriptionNotFound, and Unsupported on a data plane without gates.
+        """Record and close the gates of the segments that have a sealed ancestor which may have messages to read
+        after a seek to `instant_ms` (milliseconds since the Unix epoch). Call this function before a cursor moves. An
+        ancestor counts if it was sealed at or after the instant less `CLOCKS_APART_MS`, by which clocks may differ.
+        The rows are committed first; each of these gates becomes closed, whatever its state was.
+
+        At the data plane a missing log is skipped, and a missing cursor is created. Raises SubscriptionNotFound,
+        Unsupported on a data plane without gates, the errors of `close_gate` except NotFound, HeldUp if a claim is
+        lost, and the errors of `Store.transaction`.
         """
         since = to_datetime(max(instant_ms - CLOCKS_APART_MS, 0))
         with self._store.transaction() as tx:
@@ -149,14 +171,18 @@ class GateSteps:
     def move_cursors(
         self, operation: Operation, key: SubscriptionKey, logs: Sequence[SeekLog], instant_ms: int | None
     ) -> Mapping[str, object]:
-        """Move the cursors to `instant_ms` (epoch milliseconds; None: the end), ancestors first. Return `logs` (the
-        number), `read` (sorted ids of the sealed segments that are read to their end) and `missing` (ids of the
-        segments without a log) for the journal.
+        """Move the cursors of the subscription on `logs` to `instant_ms` (milliseconds since the Unix epoch; None:
+        the end of each log), ancestors first. Return for the journal `logs` (the number of logs), `read` (sorted ids
+        of the sealed segments whose cursors are persisted at the end) and `missing` (ids of the segments without a
+        log). Writes no rows.
 
-        In a move to an instant, the cursor of a segment stays at its barrier while an ancestor is unread. An ancestor
-        counts as read after the data plane has persisted its cursor at the end, and also if it is in `missing`. A
-        missing cursor is created for a move to an instant; for a move to the end, its segment is in `missing`. Raises
-        Unsupported on a data plane without gates.
+        In a move to an instant, the cursor of a segment moves only if all its ancestors among `logs` count as read;
+        otherwise the cursor is put at the beginning of the log, where the barrier is. A sealed ancestor counts as
+        read if it is in `read` or `missing`. A missing cursor is created for a move to an instant; in a move to the
+        end, a segment without a cursor is in `missing`.
+
+        Raises Unsupported on a data plane without gates, the errors of the calls except NotFound, HeldUp if a claim
+        is lost, and the errors of `Store.single_statement`. After an error, some cursors may have moved.
         """
         with self._store.single_statement() as tx:
             layout = layouts.load_layout(tx, operation.topic_id)
@@ -210,10 +236,13 @@ def _generations(layout: SegmentGraph, logs: Iterable[SeekLog]) -> list[list[See
 def _move(
     plane: GatedDataPlane, name: str, log: SeekLog, instant_ms: int | None, *, is_free: bool
 ) -> bool | None:
-    """Move the cursor of one log to `instant_ms` (None: to the end). An instant is replaced by the begin of
-    the log, so that the cursor stays at the barrier, unless `is_free`. Return True if the log is sealed and
-    the cursor is persisted at its end; None if the log is missing, or, for a move to the end, the cursor;
-    otherwise False.
+    """Move the cursor of the subscription `name` on one log to `instant_ms` (milliseconds since the Unix epoch; None:
+    the end). In a move to an instant, `is_free` False moves the cursor to the beginning of the log instead, so that
+    the cursor stays at the barrier.
+
+    Return True if the log is sealed and the cursor is persisted at the end of the log. Return None if the log is
+    missing, or if the cursor is missing in a move to the end. Otherwise return False: the log is active, or messages
+    remain to be read. Raises the errors of the data plane except NotFound.
     """
     try:
         if instant_ms is None:
@@ -226,8 +255,10 @@ def _move(
 
 
 def seek(plane: DataPlane, log: str, name: str, instant_ms: int) -> None:
-    """Move the cursor to the instant. If the log has no cursor, because it was sealed before the subscription was created, create the
-    cursor first. Raises NotFound if the log does not exist.
+    """Move the cursor of the subscription `name` on `log` to the instant (milliseconds since the Unix epoch). If the
+    cursor does not exist, because the log was sealed before the subscription was created, create the cursor first.
+    Raises NotFound if the log does not exist, and the other errors of the data plane. If the second call fails after
+    the cursor was created, the cursor stays at the earliest message.
     """
     try:
         plane.seek(log, name, instant_ms)

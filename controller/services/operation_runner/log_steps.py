@@ -79,8 +79,9 @@ class ObservedOperation:
             )
 
     def unmanaged_log(self, child_logs: Mapping[str, CreatedLog]) -> str | None:
-        """Return the name of the first child log that another operation created; None if there is none.
-        `child_logs` must have the log of each child, by name.
+        """Return the name of the first child's log whose recorded origin is not this operation: another operation,
+        perhaps of another journal, created the log. None if there is no such log. `child_logs` has the logs as the
+        data plane reports them, by name, and must have the log of each child.
 
         A log without an origin passes: a client may have created the log by opening a reserved child early.
         """
@@ -116,9 +117,15 @@ class LogSteps:
         self._gates = GateSteps(store, plane, call_all)
 
     def perform(self, step: Step, subjects: Sequence[ObservedOperation]) -> StepResults:
-        """Perform the step for all operations, and return the results. An obstacle of one operation is in the results' `errors`. A step
-        that needs no action on logs returns empty details. Raises the first error of a call, which applies to all operations, and
-        Unsupported if the data plane cannot create or terminate logs.
+        """Perform the step for all operations, and return the results. An obstacle of a single operation
+        (UnmanagedLog, Conflict, or HeldUp while its parents cannot be terminated) is not raised, but returned in the
+        results' `errors`. A step that needs no action on logs returns empty details.
+
+        Raises the first error of a call, such as DataPlaneUnavailable, which then concerns all operations; some calls
+        may have taken effect, and the step may be repeated. Also raises HeldUp if a claim is lost or if the
+        termination of a single operation must be repeated, SubscriptionNotFound if a subscription to be created has
+        no row, Unsupported if the data plane lacks a necessary function (logs that Cleave creates, or gates), and the
+        errors of the store.
         """
         match step:
             case Step.CREATE_CHILDREN | Step.SET_FENCING:
@@ -149,13 +156,19 @@ class LogSteps:
                 return StepResults({subject.operation_id: {} for subject in subjects})
 
     def _create_children(self, subjects: Sequence[ObservedOperation], *, demands_open: bool) -> StepResults:
-        """Create each reserved log with every subscription, and close its gates. An existing log keeps its cursors and
-        gets the missing subscriptions. The details have `subscriptions` (those that exist on any child), and if there
-        are any `made by applications` (those of them without a live row) and `gates closed for`.
+        """Create the log of each child with every subscription at the earliest message, then close the children's
+        gates. An existing log keeps its cursors and gets the missing subscriptions. The details have `subscriptions`
+        (all subscriptions that exist on any child), `made by applications` (those subscriptions that have no live
+        row; absent if there are none) and `gates closed for` (the subscriptions with gates; absent if there are
+        none). `carried` of the results has the subscriptions as well.
 
-        An operation gets UnmanagedLog if another operation created one of its logs. With `demands_open`, which holds
-        before the fence, it gets Conflict if a child is terminated: the child could never accept a write, and aborting
-        has no cost yet.
+        If another operation created a child's log, the results' `errors` have UnmanagedLog for the operation. With
+        `demands_open`, which the steps before the fence use, the errors have Conflict if a child's log does not
+        accept appends: the child could never accept a write, and an abort has no cost yet. The gates of an operation
+        with an error are not closed.
+
+        Raises Unsupported if Cleave creates no logs on the data plane or the data plane lacks gates that are
+        necessary, the errors of the calls, and the errors of the store.
         """
         created_logs = self._create(successor for subject in subjects for successor in subject.successors())
         results = StepResults()
@@ -188,12 +201,16 @@ class LogSteps:
         return results
 
     def _terminate_parents(self, subjects: Sequence[ObservedOperation]) -> StepResults:
-        """Close the gates of the children, then terminate the parents, which fences their ranges. The details have the
-        end position of each parent, by log, as `positions`. A parent that was terminated under this claim is not
-        terminated again.
+        """Verify that the gates of the children are closed, then terminate the logs that the operations fence, which
+        stops writes to their ranges. The details have the end position of each of these logs, by log, as `positions`.
+        A log that was terminated under this claim is not terminated again.
 
-        If the common call did not terminate a parent, its operation gets HeldUp and is tried alone later. An operation
-        that is alone creates a missing parent again, and raises HeldUp for a parent that another client holds.
+        If the data plane did not terminate a log, because the log is missing or another client holds it, the results
+        depend on the number of operations. With several operations, the operation of the log gets HeldUp in `errors`,
+        and its known positions are kept in `positions`, so that the operation is tried alone later. An operation that
+        is alone creates a missing log again, empty, and terminates it; HeldUp is raised if another client holds the
+        log. Also raises Unsupported if Cleave creates no logs on the data plane, and the errors of the calls and the
+        store.
         """
         for subject in subjects:
             self._gates.keep_closed(subject.operation, subject.observed.stock_subscriptions)
@@ -229,11 +246,14 @@ class LogSteps:
     def _recreate_and_terminate(
         self, subject: ObservedOperation, positions: dict[str, str], unterminated: Sequence[str]
     ) -> Detail:
-        """Create each parent that was deleted by hand again, empty, and terminate it: otherwise any client could create
-        a log of this name and write to it. Return all positions, by log, as `positions`, and the logs that were missing
-        as `found missing`. Adds to `positions`.
+        """Create each log in `unterminated` again, empty and with every live subscription, and terminate it. The logs
+        were deleted by hand; otherwise any client could create a log of this name and write to it. Return the end
+        positions of all logs as `positions`, and `unterminated` as `found missing`. `positions` has the known end
+        positions by log; the positions of the logs that were created again are added to this argument.
 
-        Raises HeldUp for a log that exists and another client holds, or that is missing again.
+        Raises HeldUp for the first log that exists (another client holds it), and for logs that are missing or held
+        after their creation. Logs before it in `unterminated` stay created and terminated. Also raises the errors of
+        the calls and the store.
         """
         for log in unterminated:
             [state] = self._call_all([partial(self._plane.segment_state, log)])
@@ -249,13 +269,15 @@ class LogSteps:
         return {"positions": positions, "found missing": list(unterminated)}
 
     def _complete_children(self, subjects: Sequence[ObservedOperation]) -> StepResults:
-        """Create on the children each subscription that exists on a parent, has no row and is not known to exist on the
-        children: an application may have made the subscription during the termination. The details have these
-        subscriptions as `subscriptions` and the children's logs that do not exist as `logs found missing`. They are
-        empty without such subscriptions, and for operations that replace no logs.
+        """Copy late subscriptions to the children, then probe the fences of the parents' logs. A late subscription
+        exists on a parent, has no row, and is not known to exist on the children: an application may have created it
+        during the termination. Its cursors are created on each child at the earliest message. The details have the
+        late subscriptions as `subscriptions`, and the children's logs that do not exist as `logs found missing`. The
+        details are empty without late subscriptions, and for operations that replace no logs.
 
-        Then check, on a data plane with gates, that the parents are terminated, because a broker may have left a parent
-        fenced. Raises HeldUp if a parent was not, so that the step is repeated.
+        The probe is made on a data plane with gates, because a broker may have left a parent fenced or reopened it.
+        Raises HeldUp if a parent was not terminated properly, so that the step is repeated. Also raises Unsupported
+        if Cleave creates no logs on the data plane, and the errors of the calls.
         """
         results = StepResults({subject.operation_id: {} for subject in subjects})
         succeeding = [subject for subject in subjects if subject.operation.kind.succeeds_logs]
@@ -280,11 +302,15 @@ class LogSteps:
         return results
 
     def _create_cursors(self, operation: Operation) -> Detail:
-        """Create the cursors on every log that held data at or after the subscription's first epoch, sealed logs
-        included. Return the number of logs as `logs`, and the logs that do not exist as `logs found missing`.
+        """Create the subscription's cursors on every log of the topic that must have one: logs of segments that are
+        not pruned and were active after the subscription's creation epoch, sealed segments included. Return the
+        number of these logs as `logs`, and the logs that do not exist as `logs found missing`; the reconciler creates
+        missing logs again with every cursor.
 
-        If the operation requests it, the cursors begin after the last message. Cursors of standard consumers are
-        created together with their gates. Raises SubscriptionNotFound.
+        The cursors begin at the earliest message. If the operation's parameter `FROM_LATEST` is True, the cursors
+        begin after the last message, and existing cursors are moved there too. Cursors of standard consumers are
+        created together with their gates, which are recorded and closed. Raises SubscriptionNotFound, Unsupported if
+        a gate is necessary on a data plane without gates, and the errors of the calls and the store.
         """
         name = str(operation.parameters[SUBSCRIPTION])
         with self._store.single_statement() as tx:
@@ -297,8 +323,13 @@ class LogSteps:
         return {"logs": len(logs), "logs found missing": [*missing, *self._add_cursors(ungated, name)]}
 
     def _delete_cursors(self, operation: Operation) -> Detail:
-        """Delete the subscription's cursors from every log of the topic, and the dispatch rates of its gates; the rows
-        of the gates stay. Return the number of the topic's logs, with or without a cursor, as `logs`.
+        """Delete the subscription's cursors from every log of the topic's segments that are not pruned, even if
+        consumers are connected, and open the recorded gates of the subscription at the data plane, so that no
+        dispatch rate remains. The rows of the subscription and of its gates stay. Return the number of the logs, with
+        or without a cursor, as `logs`.
+
+        A missing log or cursor, and a name that the data plane refuses (InvalidInput), are no errors. Raises the
+        other errors of the calls, and the errors of the store.
         """
         name = str(operation.parameters["subscription"])
         with self._store.single_statement() as tx:
@@ -313,13 +344,16 @@ class LogSteps:
         return {"logs": len(logs)}
 
     def _stop_readers(self, operation: Operation) -> Detail:
-        """End the ownership of all buckets of the subscription, which their owners have not released in time. Return
-        the number of these owners as `not let go of`: 0 also if the subscription is being deleted. Raises HeldUp, and ends
-        no ownership, if a gate of the subscription is being opened. Until the step is recorded, the seek can be
-        cancelled; the leader then assigns the buckets again.
+        """Begin a seek: end the ownership of all buckets of the subscription that their owners have not released in
+        time. Return the number of these ownerships as `not let go of`; the number is 0, and nothing changes, if the
+        subscription is being deleted or does not exist. Until the step is recorded, the seek can be cancelled; the
+        leader then assigns the buckets again.
 
-        Every cursor is read first, and the errors of the data plane are raised: while a cursor is unreachable, none
-        must be moved, and the seek can still be cancelled. A missing log or cursor is no error.
+        Before that, every cursor of the subscription is read, and the errors of the data plane, such as
+        DataPlaneUnavailable, are raised, because no cursor may move while another cursor is unreachable. A missing
+        log or cursor is no error. Raises HeldUp, and ends no ownership, if a call that opens a gate of the
+        subscription may be in progress. Also raises HeldUp if a claim is lost, TopicNotFound, and the errors of the
+        store.
         """
         name = str(operation.parameters[SUBSCRIPTION])
 
@@ -334,14 +368,20 @@ class LogSteps:
             return {"not let go of": ended_owners}
 
     def _move_cursors(self, operation: Operation) -> Detail:
-        """Move each cursor of the subscription to the target of the seek: an instant in milliseconds since the Unix
-        epoch, or None, the end of each log. Any other target is that of a checkpoint group, which stores its positions
-        itself; then no cursor moves. Return the number of logs as `logs`, the ids of the sealed segments that then have
-        nothing to read as `read`, and the ids of the segments without a log or cursor as `missing`.
+        """Move each cursor of the subscription to the target of the seek. An int is an instant in milliseconds since
+        the Unix epoch, and None is the end of each log. With any other target, which is a target of a checkpoint
+        group that stores its positions itself, no cursor moves. Before a move to an instant, a committed transaction
+        makes the subscription read all segments that may have messages since the instant.
 
-        Before a seek to an instant, make the subscription read all segments with messages since then. A missing cursor
-        is created for an instant. The cursors of standard consumers are moved by `_move_gated_cursors`. A segment that
-        is created in the meantime starts at the right position: all its messages are younger than the request.
+        Return the number of logs as `logs`, the ids of the sealed segments without a message left to read as `read`,
+        and the ids of the segments without a log or cursor as `missing`. For an instant, a missing cursor is created.
+        A segment that is created in the meantime needs no move: all its messages are younger than the request.
+
+        The cursors of standard consumers are moved by `_move_gated_cursors`, where an ancestor that has messages left
+        keeps its descendants' cursors at their barriers. Raises the errors of the calls except NotFound, Unsupported
+        if standard consumers read the subscription on a data plane without gates, HeldUp if a claim is lost,
+        TopicNotFound, and the errors of the store. After an error, some cursors may have moved; the step may be
+        repeated.
         """
         name = str(operation.parameters[SUBSCRIPTION])
         target = operation.parameters[SEEK_TARGET]
@@ -377,9 +417,11 @@ class LogSteps:
         }
 
     def _move_gated_cursors(self, operation: Operation, name: str, logs: Sequence[SeekLog]) -> Detail:
-        """Move the cursors of standard consumers. Return the keys of `GateSteps.move_cursors`: `logs`, `read` and
-        `missing`. A target that is not an instant counts as the end. Before a seek to an instant, the gates of every
-        segment that has ancestors to read are closed.
+        """Move the cursors of a subscription of standard consumers to the target of the seek. An int is an instant in
+        milliseconds since the Unix epoch; any other target counts as the end of each log. Before a move to an
+        instant, the gates of every segment that has a sealed ancestor to read are recorded and closed. Return the
+        keys of `GateSteps.move_cursors`: `logs`, `read` and `missing`. Raises the errors of
+        `GateSteps.close_for_seek` and `GateSteps.move_cursors`.
         """
         key, target = SubscriptionKey(operation.topic_id, name), operation.parameters[SEEK_TARGET]
         instant_ms = target if isinstance(target, int) else None
@@ -392,8 +434,9 @@ class LogSteps:
             return name in gates.stock_subscriptions(tx, operation.topic_id)
 
     def _create_after_last(self, log: str, name: str) -> None:
-        """Create the cursor and move it behind the last message. A cursor that exists already is moved too, because
-        an earlier attempt may have ended between the two calls. A missing log is skipped.
+        """Create the cursor of the subscription `name` and move the cursor behind the last message. An existing
+        cursor is moved too, because an earlier attempt may have ended between the two calls. A missing log is
+        skipped. Raises the other errors of the data plane, such as DataPlaneUnavailable.
         """
         with suppress(SegmentNotFound):
             self._plane.create_subscription(log, name)
@@ -407,8 +450,9 @@ class LogSteps:
 
     def _add_cursors(self, topics: Sequence[str], name: str) -> list[str]:
         """Create the cursors of the subscription `name` at the earliest message of the logs `topics`; existing
-        cursors stay where they are. Return the logs that do not exist: the reconciler creates these logs again with
-        every cursor.
+        cursors do not move. Return the logs that do not exist, in the order of `topics`: the reconciler creates these
+        logs again with every cursor. Raises the errors of the calls except SegmentNotFound, and HeldUp if a claim is
+        lost.
         """
 
         def is_missing(topic: str) -> bool:

@@ -57,11 +57,15 @@ class MirrorSteps:
         self._call_all = call_all
 
     def perform(self, step: Step) -> Detail:
-        """Perform the step on the broker, and return the details to store in the journal. A commit returns the broker's
-        layout as `layout`, except for a topic that is detached or deleted. A step that needs no action returns empty
-        details. Raises Unsupported if the data plane keeps no layouts, TopicNotFound if the broker lacks the topic, and
-        the errors of the data plane. Giving the topic back, deleting it and checking its logs succeed without the
-        topic.
+        """Perform the step on the broker, and return the details to store in the journal. Details are empty for a
+        step that needs no action. A commit reads the broker's layout and returns it as `layout`; for a topic that is
+        detached or deleted, the commit needs no action.
+
+        Raises Unsupported if the data plane keeps no layouts; DataPlaneUnavailable if the data plane is not
+        configured in this process or does not answer; TopicNotFound if the broker lacks the topic; Conflict if the
+        parents were reshaped otherwise; LostRace if the topic is no longer being attached; HeldUp if a claim is lost;
+        and the errors of the store. Restoring the auto-scaler setting (GIVE_BACK, and the end of an aborted
+        attachment), deleting the topic and checking its logs succeed if the broker lacks the topic.
         """
         match step:
             case Step.TAKE_OVER:
@@ -83,12 +87,17 @@ class MirrorSteps:
                 return {}
 
     def _take_over(self) -> Detail:
-        """Create the topic if the operation requests it, store the broker's auto-scaler setting, then turn the
-        auto-scaler off for this topic. Return the earlier setting as `auto_scaler_before`.
+        """Take the topic over from the broker's auto-scaler. First create the topic at the broker if the operation
+        requests `create_segments`; an existing topic does not change. Then store the topic's auto-scaler setting
+        (None: the topic has no setting of its own), and turn the auto-scaler off for this topic. Return the stored
+        setting as `auto_scaler_before`.
 
-        The setting that was stored first stays. If the operation was aborted or the topic deleted in the meantime, the
-        earlier setting is restored at once. Raises TopicNotFound if the broker lacks the topic, and LostRace if the
-        topic is no longer being attached.
+        A setting that was stored by an earlier call is kept and returned. If the auto-scaler need no longer be off
+        (`_must_stay_off`), because the operation was aborted or the topic deleted or detached in the meantime, the
+        stored setting is restored at once.
+
+        Raises TopicNotFound if the broker lacks the topic, LostRace if no setting is stored and the topic is no
+        longer being attached, HeldUp if a claim is lost, and the other errors of the data plane and the store.
         """
         keeper = self._keeper()
         segments = self._operation.parameters.get("create_segments")
@@ -104,13 +113,14 @@ class MirrorSteps:
         return {"auto_scaler_before": before}
 
     def _must_stay_off(self) -> bool:
-        """Return True if the broker's auto-scaler must still be off: a topic of this name is live or being
-        created, and it is another topic, attached since, or this operation is neither aborted nor being
-        aborted.
+        """Return True if the broker's auto-scaler must still be off: a topic of this name is live or being created in
+        Cleave. If this topic is the operation's own topic, the operation must also be neither aborted nor being
+        aborted. If the topic is another topic, attached later under the name, the state of this operation does not
+        matter. Raises OperationNotFound if the journal lacks the operation, and the errors of `Store.transaction`.
 
-        A process may sleep between its last check of the claim and the call, and wake after another runner
-        has aborted and restored the setting. No other process would restore the setting again, so the late
-        process does, without the claim that it has lost.
+        A process may sleep between its last check of the claim and the call that turns the auto-scaler off. If
+        another runner has aborted the operation and restored the setting in the meantime, only the late process can
+        restore the setting again. The late process therefore acts although it has lost the claim.
         """
         with self._store.transaction() as tx:
             operation = get_operation(tx, self._operation.operation_id)
@@ -123,9 +133,11 @@ class MirrorSteps:
         return topic.state in (TopicState.CREATING, TopicState.LIVE) and not (is_ours and is_given_up)
 
     def _give_back(self) -> Detail:
-        """Restore the auto-scaler setting that the attachment stored, and return it as `auto_scaler`. Does nothing, and
-        returns no details, if none was stored. If the broker does not have the topic, return its name as `found
-        missing`.
+        """Restore the broker's auto-scaler setting that the attachment stored, and return it as `auto_scaler` (None:
+        the topic had no setting of its own). The stored setting is kept. If no setting is stored, nothing is called,
+        and the details are empty. If the broker does not have the topic, return the topic's name as `found missing`.
+        Raises Unsupported if the data plane keeps no layouts, DataPlaneUnavailable, HeldUp if a claim is lost, and
+        the errors of the store.
         """
         keeper = self._keeper()
         with self._store.transaction() as tx:
@@ -139,14 +151,18 @@ class MirrorSteps:
         return {"auto_scaler": mirror.policy_before}
 
     def _reshape(self) -> Detail:
-        """Request the reshape unless the broker's layout shows it, and return as `logs found missing` the logs of
-        parents that had to be created again; empty if there were none. If the request times out, or fails with
-        DataPlaneUnavailable or Conflict, the error is raised only if the layout does not show the reshape. Also raises
-        DataPlaneUnavailable if the broker accepts the request but the layout does not show it yet, and Conflict if
-        the layout shows that the parents were reshaped otherwise.
+        """Request the reshape from the broker, unless the broker's layout shows that the reshape is done. Missing
+        logs of the parents are created before the request; their names are returned as `logs found missing`. The
+        details are empty if no log was missing.
 
-        A segment can be reshaped once, so a lost call and the call that follows it cannot both take effect. If the lost
-        call arrives late, the broker refuses the other.
+        If the request fails with DataPlaneTimeout, DataPlaneUnavailable or Conflict, the layout is read again. If the
+        layout shows the reshape, the step succeeds; otherwise the error is raised. DataPlaneUnavailable is also
+        raised if the broker accepts the request but the layout does not show the reshape yet. Conflict is also raised
+        if the layout shows that the parents were reshaped otherwise. Also raises TopicNotFound, Unsupported, and
+        HeldUp if a claim is lost.
+
+        A segment can be reshaped once, so a lost call and the call that follows it cannot both take effect. If the
+        lost call arrives late, the broker refuses the other call.
         """
         keeper, operation = self._keeper(), self._operation
         layout, restored = self._layout(), []
@@ -169,8 +185,10 @@ class MirrorSteps:
         return {"logs found missing": restored} if restored else {}
 
     def _restore_parents(self) -> list[str]:
-        """Create the parents' missing logs with every subscription of the topic, and return these logs. The
-        broker would fail to reshape a parent without a log, and would leave other logs behind.
+        """Create the missing logs of the parents with every subscription that the broker has for the topic, at the
+        earliest message. Return the names of these logs; empty if no parent's log is missing. The broker would fail
+        to reshape a parent without a log, and would leave other logs behind. Raises TopicNotFound, the other errors
+        of the data plane, and HeldUp if a claim is lost.
         """
         missing = self._call(partial(self._keeper().check_logs, self._topic)).missing
         parents = zip(self._operation.parent_ids, self._operation.parent_topics, strict=True)
@@ -182,11 +200,13 @@ class MirrorSteps:
         return logs
 
     def _check_logs(self) -> Detail:
-        """Check the logs of the layout, and store the result with an intent to split each segment without a log that may
-        be split. Return the ids of all segments without a log, as `segments without a log`, for the journal.
+        """Check at the broker which ACTIVE segments of the layout lack a log. Store the result, and write an intent
+        to split each such segment that may be split. Return the ids of all segments without a log, including those
+        that may not be split, as `segments without a log`. The details are empty if each segment has a log.
 
-        If each segment has a log, the details are empty. They are also empty, and nothing is stored, if the broker does
-        not answer or refuses: the mirror checks the logs later.
+        If the check fails with DataPlaneUnavailable or a Terminal error, the error is not raised: the details are
+        empty and nothing is stored, because the mirror checks the logs later. Raises HeldUp if a claim is lost,
+        TopicNotFound if the topic has no row, and the errors of `Store.transaction`.
         """
         try:
             check = self._call(partial(self._keeper().check_logs, self._topic))
@@ -197,9 +217,10 @@ class MirrorSteps:
         return {"segments without a log": list(check.missing)} if check.missing else {}
 
     def _is_done(self, layout: SegmentLayout) -> bool:
-        """Return True if children with the operation's ranges have taken over from its parents in this layout, False if
-        all parents are active. Raises Conflict otherwise, because the parents were reshaped otherwise or are gone, and
-        Unsupported if `child_ranges` of the operation, which a newer program wrote, is no list.
+        """Return True if in this layout children with exactly the operation's ranges have taken over from the
+        operation's parents. Return False if all parents are active. Raises Conflict otherwise: the parents were
+        reshaped differently, or a parent or child is gone. Raises Unsupported if the operation's parameter
+        `child_ranges` is missing or is not a list; a newer program then wrote the operation.
         """
         ranges = self._operation.parameters.get("child_ranges")
         if not isinstance(ranges, Sequence):
@@ -225,8 +246,8 @@ class MirrorSteps:
         return result
 
     def _keeper(self) -> LayoutKeeper:
-        """Return the data plane. Raises Unsupported if the data plane keeps no layouts, DataPlaneUnavailable if it is
-        not configured in this process.
+        """Return the operation's data plane, which keeps layouts. Makes no call. Raises Unsupported if the data plane
+        keeps no layouts, and DataPlaneUnavailable if the data plane is not configured in this process.
         """
         plane = self._plane()
         if not isinstance(plane, LayoutKeeper):

@@ -89,8 +89,9 @@ class _Member:
         return self.operation.operation_id
 
     def needs_no_call_for(self, step: Step) -> bool:
-        """Return True for a commit, and for the termination of parents that were all terminated under this claim.
-        Then only gates, if there are any, still need calls.
+        """Return True if the step makes no data-plane call for the logs of this operation. This holds for COMMIT, and
+        for TERMINATE_PARENTS if all logs that the operation fences were terminated under this claim; in that case
+        only gates, if there are any, still need calls. Return False for any other step.
         """
         if step is Step.COMMIT:
             return True
@@ -125,11 +126,12 @@ class OperationSet:
         """Ids of the operations for which the present calls are made."""
 
     def drive(self) -> list[Outcome]:
-        """Perform steps until every operation has an outcome. Return the outcomes in the order of the claims.
+        """Perform and record steps until every operation has an outcome. Return the outcomes in the order of the
+        claims: FINISHED, DEFERRED, FENCED_OUT or STOPPED. The error of a step is handled and recorded, not raised.
 
-        If the runner should stop, release the claims of the operations without an outcome, which end as
-        STOPPED. The thread sleeps while all operations wait for their next try. Raises errors of the store, such
-        as StoreUnavailable: the rows have the state of each operation then.
+        Between steps, if the runner should stop, the claims of the operations without an outcome are released, and
+        these operations end as STOPPED. The thread sleeps while all operations wait for their next try. Raises errors
+        of the store, such as StoreUnavailable: the recorded steps stay, and the other claims are not released.
         """
         self._defer_late_calls()
         while members := self._under_way():
@@ -146,8 +148,10 @@ class OperationSet:
         return [member for member in self._members if member.outcome is None]
 
     def _defer_late_calls(self) -> None:
-        """Defer each operation for which an earlier call of this process timed out and may still be in
-        progress. The operation was claimed again because the record of its deferral was lost.
+        """Defer each operation for which an earlier call of this process timed out and may still be in progress.
+        Another attempt is due when the call must have ended. Such an operation was claimed again because the record
+        of its deferral was lost. An operation whose claim is lost ends as FENCED_OUT. Raises the errors of
+        `Store.single_statement`.
         """
         now = self._context.clock.monotonic_seconds()
         for member in self._under_way():
@@ -156,8 +160,9 @@ class OperationSet:
                 self._defer(member, "a call that timed out may still be under way", late_seconds)
 
     def _observe(self, members: Sequence[_Member]) -> None:
-        """Read the observations of these operations from the journal, before their next step is chosen. An
-        operation without a row, which a fail-over lost, ends with the outcome FENCED_OUT.
+        """Read the present state of these operations and their topics from the journal, and store it in each member's
+        `observed`, on which the next step is chosen. An operation that has no row, because a fail-over lost the row,
+        ends with the outcome FENCED_OUT. Does nothing without members. Raises the errors of `Store.single_statement`.
         """
         if not members:
             return
@@ -171,13 +176,15 @@ class OperationSet:
                 )
 
     def _take_next(self, members: Sequence[_Member]) -> None:
-        """Take the most urgent next step (by `_urgency`) of the operations that are ready, which are those whose
-        `ready_at` has passed, together for all operations with this step. If no operation is ready, sleep until the
-        first one is.
+        """Choose the next step of each operation that is ready (its `ready_at` has passed), and take the most urgent
+        of these steps, by `_urgency`, together for the operations with this step. If no operation is ready, only
+        sleep until the first one is. Each member must have been observed. An operation whose next step is WAIT is
+        deferred, with a reason that says for what it waits.
 
-        Of the operations with this step, those that finish without their last action are taken first. Those that lost a
-        race are taken last, one at a time unless the step needs no call. An operation whose next step is WAIT is
-        deferred.
+        If some of the operations with this step finish without their last action, only these are taken. Operations
+        without a lost race go before operations that lost a race. The latter are taken one at a time, unless the step
+        needs no call. The remaining operations are taken by later calls. Raises the errors of `_take` and `_defer`,
+        which are errors of the store.
         """
         now = self._context.clock.monotonic_seconds()
         transitions = {
@@ -210,12 +217,13 @@ class OperationSet:
             self._take(transition, sharing)
 
     def _take(self, transition: Transition, members: Sequence[_Member]) -> None:
-        """Take one step of all these operations. An error repeats, aborts, defers or ends each of them
-        (`_handle_error`), except StoreUnavailable, which is raised.
+        """Take one step of all these operations. If the step fails, each operation that the error concerns is tried
+        again, aborted, deferred or ended (`_handle_error`). StoreUnavailable is raised instead, and so is an error of
+        the store that occurs while the first error is handled.
 
-        After a terminal error of several operations, each half is tried, because one operation may be the
-        cause. Operations that had an outcome before, or whose step was recorded before the error, are left
-        out.
+        After a Terminal error of several operations, the step is taken again for each half, because one operation may
+        be the cause. Operations that already have an outcome, and operations whose step was recorded before the
+        error, are left out.
         """
         before = {member: member.operation for member in members if member.outcome is None}
         try:
@@ -237,9 +245,13 @@ class OperationSet:
                 self._handle_error(member, error)
 
     def _do_and_record(self, transition: Transition, members: Sequence[_Member]) -> None:
-        """Renew the claims if necessary, perform the step, record it for each operation that has details, and
-        handle the errors of the others. The subscriptions and end positions that the step found are kept in the
-        members. Raises an error that concerns all operations, such as HeldUp if a claim is lost.
+        """Renew the claims if necessary, perform the step, and record it for each operation that has details in the
+        results. Then handle the errors of the other operations. The subscriptions and end positions that the step
+        found are stored in the members before the step is recorded.
+
+        Raises an error that concerns all operations: an error of a data-plane call, HeldUp if a claim is lost (its
+        operation has ended as FENCED_OUT by then), or an error of the store. Operations that were recorded before the
+        error stay recorded.
         """
         step, _ = transition
         self._calling = [member.operation_id for member in members]
@@ -260,11 +272,14 @@ class OperationSet:
                 self._handle_error(member, results.errors[member.operation_id])
 
     def _act(self, step: Step, members: Sequence[_Member]) -> StepResults:
-        """Perform the step for these operations, and return details or errors of each. No operation makes a
-        call for `ABORT`, or if it finishes without its last action. Otherwise a mirrored operation, which has
-        its set to itself, makes its calls at the broker; other operations make no call for `COMMIT` and
-        `FINISH_ABORT`. Raises DataPlaneUnavailable if a call is needed and the data plane is not configured in this
-        process, and the errors of the calls.
+        """Perform the step for these operations, and return details or an error for each of them. Writes nothing to
+        the operations' rows. The details of `ABORT`, which makes no call, are the reason of the abort. An operation
+        that finishes without its last action makes no call; its details are the reason.
+
+        A mirrored operation, which must be the only member, makes its calls at the broker (`MirrorSteps`). Other
+        operations make no call for `COMMIT` and `FINISH_ABORT`, and otherwise act on the logs (`LogSteps`). Raises
+        DataPlaneUnavailable if a call is needed and the data plane is not configured in this process, and the errors
+        of `MirrorSteps.perform` and `LogSteps.perform`.
         """
         if step is Step.ABORT:
             return StepResults(
@@ -290,9 +305,10 @@ class OperationSet:
         return LogSteps(self._context.store, plane, self._call_all).perform(step, subjects)
 
     def _record_of(self, member: _Member, transition: Transition, results: StepResults) -> StepRecord:
-        """Return the record of the step. The record includes the following step as well if that step is the
-        announcement of the fence or the commit, which need no action, except for mirrored topics. A step that
-        passes on subscriptions also records their version.
+        """Return the record of the step that was performed, with the details from `results`. Writes nothing. If the
+        following step is SET_FENCING or COMMIT, which needs no action, the record includes the following step as
+        well, except for mirrored topics. A step that creates subscriptions on the children also records the version
+        of the subscriptions. `results` must have details of the member.
         """
         step, leads_to = transition
         notes_subscriptions = step in (Step.CREATE_CHILDREN, Step.SET_FENCING, Step.SYNC_SUBSCRIPTIONS)
@@ -309,10 +325,14 @@ class OperationSet:
         return replace(record, moves=(transition, following)) if is_free else record
 
     def _record(self, records: dict[_Member, StepRecord]) -> None:
-        """Record the steps, which are the same for all records, under the claims, and apply them to the members. A
-        record that ends with a commit or the end of an abort makes its changes in the same transaction. Calls the
-        context's checkpoint before and after. An operation that the transaction leaves unchanged is handled as a lost
-        race or a lost claim; the error of a commit or an abort that `_end` makes is raised.
+        """Record the steps under the claims, and apply them to the members. All records must have the same steps. If
+        the last step is a commit or the end of an abort, the same transaction makes the changes of the commit or
+        abort. The context's checkpoint is called before and after the record, once for each step.
+
+        An operation that the record leaves unchanged is handled as a lost race or a lost claim, without an error. An
+        operation that is not a reshape of Cleave's own logs is committed, and every abort is ended, in a transaction
+        of its own (`_end`), whose error, such as FencedOut or LostRace, is raised: operations before it stay
+        committed, later ones are not tried. Also raises StoreUnavailable.
         """
         recorded_steps = [step for step, _ in next(iter(records.values())).moves]
         for step in recorded_steps:
@@ -328,8 +348,9 @@ class OperationSet:
             self._context.checkpoint(f"{step}:after")
 
     def _record_steps(self, records: dict[_Member, StepRecord]) -> None:
-        """Record the steps in one statement, and apply them to the members whose rows were written. For a member whose
-        row was not written, the lost race or lost claim is handled.
+        """Record the steps of all operations in one statement, and apply the records to the members whose rows were
+        written. Each other operation is handled as a lost race or a lost claim (`_handle_unrecorded`). All records
+        must lead to the same state. Raises the errors of `Store.single_statement`, after which no step is recorded.
         """
         leads_to = next(iter(records.values())).leads_to
         with self._context.store.single_statement() as tx:
@@ -346,10 +367,12 @@ class OperationSet:
         self._handle_unrecorded([member for member in records if member.operation_id not in recorded_at_ms])
 
     def _waits_for_disk(self, leads_to: OperationState, member: _Member) -> bool:
-        """Return True if the record of a step to the state `leads_to` must wait for the disk. States in `FORGETTABLE`
-        need not wait, except after a seek has stopped its readers: without this record, the seek could be cancelled
-        after its cursors have moved. The announcement of a fence need not wait if the logs to be terminated are in the
-        journal's server. `member` is one of the recorded operations, which all use one data plane.
+        """Return True if the transaction that records a step to the state `leads_to` must be on disk before the
+        operation goes on. Return False for the states in `FORGETTABLE`, except for the state PREPARED of a seek:
+        without this record, the seek could be cancelled after its cursors have moved. Also return False for FENCING,
+        the announcement of a fence, if the logs to be terminated are in the journal's server, which loses both
+        together. A data plane that is not configured here gives True for FENCING. `member` is one of the recorded
+        operations, which all use one data plane.
         """
         if member.operation.kind is OperationKind.SEEK and leads_to is OperationState.PREPARED:
             return True
@@ -359,18 +382,22 @@ class OperationSet:
         return not (isinstance(plane, SetWiseDataPlane) and plane.shares_journal_server)
 
     def _commit_reshapes(self, records: dict[_Member, StepRecord]) -> None:
-        """Commit the layouts. Operations of one topic are committed one after another, because each has an
-        epoch of its own.
+        """Commit the layouts of these reshapes, and apply the records to the members. Operations of one topic are
+        committed one after another, in the order of the records, because each has an epoch of its own; operations of
+        different topics share a transaction. A refusal or an error of an operation is handled (`_handle_error`), not
+        raised, except StoreUnavailable and other errors of the store in the handling.
         """
         for members in _in_distinct_topics(records):
             self._commit_turn({member: records[member] for member in members})
 
     def _commit_turn(self, records: dict[_Member, StepRecord]) -> None:
-        """Commit the layouts of operations of different topics in one transaction, and apply the records of the
-        committed operations to their members. If an error other than StoreUnavailable ends the transaction, commit
-        each half by itself, down to one operation, whose error is handled.
+        """Commit the layouts of these reshapes, of which no two have the same topic, in one transaction. Apply the
+        records of the committed operations to their members. For an operation that the transaction skipped, the
+        reason is read, counted if it is a lost race, and handled (`_handle_error`).
 
-        For an operation that the transaction left uncommitted, the reason is read and handled.
+        If an error ends the transaction, each half of the operations is committed by itself, down to a single
+        operation, whose error is handled. StoreUnavailable is raised at once. Errors of the store while a reason is
+        read or an error is handled are raised too; the commit stays.
         """
         runner, started_at_ms = self._context.claimant, min(member.observation().now_ms for member in records)
         members = list(records)
@@ -403,9 +430,10 @@ class OperationSet:
             self._apply_record(member, record, layout_commit.now_ms, epoch=layout_commit.epoch)
 
     def _end(self, member: _Member, record: StepRecord) -> None:
-        """Commit one operation that is no reshape of Cleave's own logs, or end the abort of any operation, in a
-        transaction of its own. Apply the record to the member. Raises the error of the refused commit, such as
-        FencedOut or LostRace; then nothing is written.
+        """In one transaction, record the steps and commit one operation that is not a reshape of Cleave's own logs,
+        or, if the record leads to ABORTED, end the abort of an operation of any kind. Then apply the record to the
+        member. Raises the errors of `commits.commit_one` or `commits.abort`, such as FencedOut, LostRace and HeldUp,
+        and the errors of `Store.transaction`; then nothing is written and the member does not change.
         """
         runner, started_at_ms = self._context.claimant, member.observation().now_ms
         with self._context.store.transaction() as tx:
@@ -418,13 +446,14 @@ class OperationSet:
     def _apply_record(
         self, member: _Member, record: StepRecord, now_ms: int, *, epoch: int | None = None
     ) -> None:
-        """Apply a recorded step to the member, log it, and, if the operation is final, end the member, log
-        this and count it as metrics. `now_ms` is the database's time of the record; `epoch` is the layout
-        epoch that was committed, if any.
+        """Apply to the member a step that the journal has recorded, log the step, and reset the member's lost races.
+        If the operation is final, the member ends with the outcome FINISHED, which is logged and counted in the
+        metrics. `now_ms` is the database's time of the record, in milliseconds since the Unix epoch. `epoch` is the
+        layout epoch that was committed; None keeps the operation's epoch. Writes nothing to the store.
 
-        The observation is kept, with the later time, only in the states FENCING and COMMITTED, whose next step
-        is always the same. Otherwise the observation is discarded, so that the next step is chosen on a new
-        observation. Also resets the member's lost races.
+        The member's observation is kept, with the later time, only in the states FENCING and COMMITTED, whose next
+        step is always the same. In any other state the observation is discarded, so that the next step is chosen on a
+        new observation.
         """
         took_ms = now_ms - member.observation().now_ms
         age_ms = member.observation().age_ms + took_ms
@@ -472,10 +501,11 @@ class OperationSet:
         }
 
     def _handle_unrecorded(self, members: Sequence[_Member]) -> None:
-        """Handle operations whose rows a record did not change. If the runner still has the claim, and the state is
-        the recorded state, a condition of the step no longer holds (an abort was requested, the deadline has passed
-        or the topic is being deleted): a lost race, which is counted. Otherwise the claim is lost. Does nothing
-        without members.
+        """Handle operations whose rows a record did not change. If the runner still has the claim and the operation
+        still has its state, a condition of the step no longer holds: an abort was requested, the deadline has passed,
+        or the topic is being deleted. This counts as a lost race in the metric and is handled as LostRace, so that
+        the operation is observed again. In any other case the claim is lost, and the operation ends as FENCED_OUT.
+        Does nothing without members. Raises the errors of `Store.single_statement`.
         """
         if not members:
             return
@@ -493,12 +523,13 @@ class OperationSet:
                 self._handle_error(member, claim_check.fenced_out(member.operation, runner))
 
     def _handle_error(self, member: _Member, error: CleaveError) -> None:
-        """Handle an error of an operation, and discard its observation. Does nothing else if the operation
-        has an outcome.
+        """Discard the operation's observation, and react to the error as `after_failure` decides: try the step again
+        after a pause, abort the operation next, finish it without its last action, defer it (recorded in the journal,
+        with the outcome DEFERRED), or end it as FENCED_OUT. The error itself is not raised. If the operation already
+        has an outcome, only the observation is discarded.
 
-        `after_a_failure` decides whether the step is tried again, or the operation ends here, is deferred, is aborted
-        next or finishes without its last action. UnmanagedLog also marks the topic as unverified, because the journal
-        may be older than the logs.
+        UnmanagedLog also marks the topic as unverified in the store, because the journal may be older than the logs:
+        the logs are compared before Cleave acts on the topic again. Raises the errors of `Store.single_statement`.
         """
         last_observation, member.observed = member.observed, None
         if member.outcome is not None:
@@ -530,8 +561,9 @@ class OperationSet:
             self._defer(member, str(error), max(delay_seconds, late_seconds))
 
     def _defer(self, member: _Member, reason: str, delay_seconds: float) -> None:
-        """Log the reason, record it and count the attempt, release the claim, and end the operation here as
-        DEFERRED. Another attempt is due after the delay. If the claim is lost, the outcome is FENCED_OUT.
+        """Log the reason, then store it as the operation's error, count the attempt and release the claim. The
+        operation ends here with the outcome DEFERRED; another attempt is due after `delay_seconds`. If the claim is
+        lost, nothing is stored and the outcome is FENCED_OUT. Raises the errors of `Store.single_statement`.
         """
         log.info(
             "operation deferred",
@@ -553,8 +585,9 @@ class OperationSet:
         self._end_member(member, Outcome.FENCED_OUT)
 
     def _release_claims(self, members: Sequence[_Member]) -> None:
-        """Release the claims in the journal, and end the operations here as STOPPED, also an operation whose claim is
-        lost.
+        """Release the claims in the journal, so that any runner may continue at once, and end the operations here
+        with the outcome STOPPED. A claim that is lost already is skipped, and its operation also ends as STOPPED.
+        Raises the errors of `Store.single_statement`; then no operation ends.
         """
         with self._context.store.single_statement() as tx:
             claims.release(tx, [member.operation for member in members], self._context.claimant)
@@ -587,12 +620,13 @@ class OperationSet:
         return plane
 
     def _call_all(self, calls: Sequence[Callable[[], Result]], seconds: float | None = None) -> list[Result]:
-        """Make the calls, up to `parallel_calls` at a time in threads, and return the results in order.
-        Before each group of calls, the claims are renewed if they might end before the calls.
+        """Make the calls, up to `parallel_calls` at a time in threads, and return the results in order. Before each
+        group of calls, the claims are renewed if they might end before the calls. `seconds` is the longest time of
+        one call; None: the time-out of an ordinary call. No calls: returns an empty list.
 
-        `seconds` is the longest time of one call; None: the time-out of an ordinary call. Raises the first
-        error in the order of the calls, after which no further group is called; HeldUp if a claim is lost, or
-        if a call might outlive the renewed claims.
+        Raises the first error in the order of the calls. The other calls of the group have ended by then and may have
+        taken effect; no further group is called. Raises HeldUp before a group if a claim is lost, or if a call might
+        outlive the renewed claims, and the errors of `Store.single_statement` if the renewal fails.
         """
         results: list[Result] = []
         longest_seconds = self._context.call_timeout_seconds if seconds is None else seconds
@@ -607,8 +641,10 @@ class OperationSet:
         return results
 
     def _called(self, longest_seconds: float, call: Callable[[], Result]) -> Result:
-        """Return the call's result. A call that timed out may be in progress for another `longest_seconds`,
-        so that time is noted for the operations of the call, even if the error of another call is raised.
+        """Make the call, and return its result. Raises the error of the call. After DataPlaneTimeout, the call may be
+        in progress for another `longest_seconds`, the longest time of one call. This time is noted in `in_progress`
+        for the operations of the present calls (`_calling`), so that their deferral lasts at least as long, even if
+        the error of another call is raised.
         """
         try:
             return call()
@@ -618,12 +654,13 @@ class OperationSet:
             raise
 
     def _hold_claims(self, longest_seconds: float | None = None) -> None:
-        """Renew the claims of all operations without an outcome if a call that starts now might outlive them.
-        `longest_seconds` is the longest time of the call, at least that of an ordinary call.
+        """Renew the claims of all operations without an outcome, for another `lease_seconds` (of the context), if a
+        call that starts at this moment might outlive the claims. Otherwise do nothing. `longest_seconds` is the
+        longest time of the call; None, or less than the time-out of an ordinary call, counts as this time-out.
 
-        An operation whose claim is lost ends as FENCED_OUT. Raises HeldUp if there is such an operation, so
-        that the step is chosen again without it, or if the renewal took so long that the call might outlive
-        the renewed claims.
+        An operation whose claim is lost ends as FENCED_OUT. Raises HeldUp if there is such an operation, so that the
+        step is chosen again without it, and if the renewal took so long that the call might outlive the renewed
+        claims. Also raises the errors of `Store.single_statement`.
         """
         clock, call_timeout_seconds = self._context.clock, self._context.call_timeout_seconds
         longest_seconds = max(call_timeout_seconds, longest_seconds or 0.0)

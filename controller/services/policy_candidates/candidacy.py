@@ -27,12 +27,15 @@ class Proposal:
 def propose(
     store: Store, topic: str, override: PolicyOverride, *, actor: str, reason: str, run_id: int | None = None
 ) -> Proposal:
-    """Propose a candidate into shadow, and return it. `override` has the parameters that the candidate sets on top of
-    the policy in force. If a candidate with the same parameters is in shadow, return this candidate unchanged.
+    """Propose a candidate for the topic into shadow, and return it. `override` has the parameters that the candidate
+    sets on top of the policy in force, which does not change. If a candidate with the same parameters is in shadow,
+    this candidate is returned unchanged, with `was_proposed_before` True; `actor`, `reason` and `run_id` are then
+    ignored.
 
-    `run_id` is a backtest that supports the candidate. Raises TopicNotFound, TopicNotLive, InvalidInput without a
-    parameter, InvalidPolicy for parameters that do not fit the levels above, Conflict if another candidate is in
-    shadow.
+    `run_id` is the backtest that is stored as the candidate's evidence; None stores no evidence. Raises
+    TopicNotFound, TopicNotLive, InvalidInput if `override` has no parameter, InvalidPolicy if the topic's override
+    with these parameters is not valid together with the levels above, or if the stored override cannot be read,
+    Conflict if a candidate with other parameters is in shadow, and the errors of `Store.transaction`.
     """
     if not override.parameters:
         raise InvalidInput(
@@ -55,9 +58,11 @@ def propose(
 
 
 def withdraw(store: Store, topic: str, *, actor: str, reason: str) -> CandidateRow:
-    """Withdraw the topic's newest candidate from shadow, and return it; the topic need not be live, and `reason`
-    becomes the candidate's outcome. Approvals of the candidate expire. A candidate that is already withdrawn stays as
-    it is. Raises TopicNotFound, NotFound if there is no candidate, and Conflict if it was promoted or refused.
+    """Withdraw the topic's newest candidate from shadow, and return it. The topic need not be live. `actor` and
+    `reason` are stored, `reason` as the candidate's outcome. Pending and approved approvals of the candidate expire;
+    the policy in force does not change. A candidate that is already withdrawn is returned unchanged. Raises
+    TopicNotFound, NotFound if the topic never had a candidate, Conflict if the candidate was promoted or refused, and
+    the errors of `Store.transaction`.
     """
     with store.transaction() as tx:
         row = topics.find_topic(tx, topic, lock=True)
@@ -84,9 +89,9 @@ def demand_candidate(candidate: CandidateRow | None, topic: str) -> CandidateRow
 
 
 def promoted(tx: Connection, topic_id: int, override: PolicyOverride) -> PolicyOverride:
-    """Return the override that the topic would have after a promotion: its stored override, in which the
-    candidate's parameters are added or replaced. Writes nothing. Raises InvalidPolicy for an override that
-    cannot be read.
+    """Return the override that the topic would have after a promotion: the topic's stored override, in which the
+    parameters of `override` (the candidate's) are added or replaced. Writes nothing, and does not validate the result
+    together with the levels above. Raises TopicNotFound, and InvalidPolicy if the stored override cannot be read.
     """
     stored = policies.stored_document(tx, topic_id=topic_id)
     return PolicyOverride.from_document({**stored, **override.to_document()})

@@ -101,16 +101,20 @@ def promote(
     request_key: str,
     with_approval: bool = False,
 ) -> Promotion:
-    """Compare the topic's candidate with the policy in force by a backtest, then promote or refuse it in one
-    transaction, and log a promotion. With `with_approval`, a candidate that would have cost less awaits approval
-    instead. A candidate that was promoted or refused stays as it is, without a backtest if this was known before. In a
-    dry run, whose store rolls back each transaction, the comparison is made and the candidate stays as it is.
+    """Compare the topic's newest candidate with the policy in force by a backtest. Then, in one transaction, promote
+    the candidate if it would have cost less, which sets the topic's override, and otherwise refuse it. With
+    `with_approval`, a candidate that would have cost less awaits approval instead, and `waits` of the result is True.
+    A promotion is logged.
+
+    A candidate that was promoted or refused before the call is returned unchanged, without a backtest. In a dry run,
+    whose store rolls back each transaction, the comparison is made and the candidate stays in shadow.
 
     `days` is the length of the topic's past that is simulated. `request_key` identifies the backtest: a repeated key
     compares the stored results of the first call. Raises TopicNotFound, NotFound without a candidate, Conflict for a
-    withdrawn candidate or if the policies cannot be compared (fewer than `DAYS_NEEDED` recorded days, no result, a topic
-    that is not live), TopicNotLive if the topic is not live after the backtest, LostRace if the policy in force was
-    changed in the meantime, and the other errors of `trials`.
+    withdrawn candidate or if the policies cannot be compared (fewer than `DAYS_NEEDED` recorded days, or no result,
+    for example because the topic is not live), TopicNotLive if the topic is no longer live after the backtest,
+    LostRace if the policy in force was changed since the comparison, InvalidPolicy if the promoted policy is not
+    valid, the other errors of `trials`, and the errors of `Store.transaction`.
     """
     candidate = _newest(store, topic)
     if candidate.state is not CandidateState.SHADOW:
@@ -133,9 +137,15 @@ def lock(tx: Connection, row: ApprovalRow) -> None:
 
 
 def carry_out(tx: Connection, row: ApprovalRow) -> None:
-    """Promote or refuse the candidate on its evidence, if the promotion was approved. After a rejection the
-    candidate stays in shadow. Raises TopicNotFound, TopicNotLive, NotFound or Conflict if the evidence does not hold
-    for the candidate, and LostRace if the policy in force was changed since the comparison.
+    """Carry out the answer to the approval of a promotion, in the caller's transaction. If the approval is approved,
+    promote the candidate on its stored evidence, or refuse the candidate if the evidence shows that it would not have
+    cost less. A promotion sets the topic's override. If the approval is not approved, or the topic has no candidate,
+    nothing changes, and the candidate stays in shadow.
+
+    Raises TopicNotFound, TopicNotLive, NotFound if the backtest of the evidence does not exist or has not finished,
+    Conflict if the backtest is not about the candidate or has too few recorded days, or if the candidate is
+    withdrawn, LostRace if the policy in force was changed since the comparison, and InvalidPolicy if the promoted
+    policy is not valid. After an error the caller rolls back.
     """
     candidate = candidates.newest(tx, row.topic_id or 0)
     if row.state is ApprovalState.APPROVED and candidate is not None:
@@ -143,14 +153,15 @@ def carry_out(tx: Connection, row: ApprovalRow) -> None:
 
 
 def weigh(store: Store, trials: Trials, topic: str, *, days: int, actor: str, request_key: str) -> Weighed:
-    """Compare the topic's candidate in shadow with the policy in force, by a backtest of the last `days` of
-    its past. The backtest is stored under `request_key`, and a repeated key returns its stored results; the
-    candidate stays as it is.
+    """Compare the topic's candidate in shadow with the policy in force, by a backtest of the last `days` days before
+    the database's present time. Return the results of both. The backtest is stored under `request_key`; a repeated
+    key compares the stored results of the first call. The candidate does not change.
 
-    Raises TopicNotFound, NotFound without a candidate, Conflict if fewer than `DAYS_NEEDED` days were
-    recorded, the candidate has ended, the stored backtest is about another candidate, or the backtest lacks the
-    result of the candidate or of the policy in force, also because `trials` raised NotFound. Raises LostRace if the
-    policy in force is not the one that the stored backtest compared. Also raises the other errors of `trials`.
+    Raises TopicNotFound, and NotFound without a candidate. Raises Conflict if the candidate is not in shadow, if
+    fewer than `DAYS_NEEDED` days were recorded, if the stored backtest of a repeated key is about another candidate,
+    if the backtest lacks the result of the candidate or of the policy in force, or if `trials` raises NotFound.
+    Raises LostRace if the policy in force is not the policy that the stored backtest of a repeated key compared. Also
+    raises the other errors of `trials`, and the errors of `Store.transaction`.
     """
     candidate = _newest(store, topic)
     if candidate.state is not CandidateState.SHADOW:
@@ -187,14 +198,17 @@ def weigh(store: Store, trials: Trials, topic: str, *, days: int, actor: str, re
 def promote_on(
     tx: Connection, topic: str, run_id: int, *, actor: str, with_approval: bool = False
 ) -> Promotion:
-    """Promote or refuse the topic's candidate on the evidence of the finished backtest `run_id`. With
-    `with_approval`, a candidate that would have cost less awaits approval instead of being promoted. The
-    topic stays locked until the transaction ends. A promotion sets the topic's override. A candidate that was
-    promoted or refused stays as it is.
+    """In the caller's transaction, promote the topic's newest candidate if the finished backtest `run_id` shows that
+    it would have cost less, and otherwise refuse it. A promotion sets the topic's override. With `with_approval`, a
+    candidate that would have cost less awaits approval instead: `run_id` becomes its evidence, and an approval is
+    added unless one is pending for this evidence. The topic's row stays locked until the transaction ends. A
+    candidate that was promoted or refused before is returned unchanged.
 
-    Raises TopicNotFound, TopicNotLive, NotFound without a candidate or a finished run of this id; Conflict
-    for a run that is not about this candidate or has fewer than `DAYS_NEEDED` recorded days, or for a
-    withdrawn candidate; LostRace if the policy in force is not the one that was compared: call `weigh` again.
+    Raises TopicNotFound and TopicNotLive; NotFound without a candidate, or if `run_id` is not a finished run;
+    Conflict if the run is not about this candidate or has fewer than `DAYS_NEEDED` recorded days, or if the candidate
+    is withdrawn; LostRace if the policy in force is not the policy that was compared (call `weigh` again); and
+    InvalidPolicy if the promoted policy is not valid together with the levels above. After an error the caller rolls
+    back.
     """
     row = topics.lock_live_topic(tx, topics.find_topic(tx, topic).topic_id)
     candidate = demand_candidate(candidates.newest(tx, row.topic_id), topic)
@@ -248,8 +262,8 @@ def _demand_not_withdrawn(candidate: CandidateRow, topic: str) -> CandidateRow:
 
 
 def _demand_enough_days(weighed: Weighed, days: int) -> None:
-    """Raise Conflict if fewer than `DAYS_NEEDED` days have figures. `days`, the length of the simulated past,
-    is named in the message.
+    """Raise Conflict if the result of the policy in force covers fewer than `DAYS_NEEDED` days with figures. `days`,
+    the length of the simulated past, only appears in the message.
     """
     recorded_days = measured_days(weighed.live)
     if recorded_days < DAYS_NEEDED:
@@ -261,9 +275,10 @@ def _demand_enough_days(weighed: Weighed, days: int) -> None:
 
 
 def _evidence(tx: Connection, topic: str, candidate: CandidateRow, run_id: int) -> Weighed:
-    """Return the run's figures about this candidate. Raises NotFound if there is no finished run of this id, Conflict
-    if the run is about another candidate or has fewer than `DAYS_NEEDED` recorded days, LostRace if the policy in force
-    is not the one that the run compared.
+    """Return the results of the backtest `run_id` for this candidate and for the policy in force. Changes nothing.
+    Raises NotFound if the run does not exist or has not finished. Raises Conflict if the run lacks a result of the
+    candidate with these parameters or of the policy in force, or has fewer than `DAYS_NEEDED` recorded days. Raises
+    LostRace if the present policy in force is not the policy that the run compared.
     """
     inputs = backtests.inputs_of(tx, run_id)
     results, _ = backtests.results_of(tx, run_id)

@@ -107,7 +107,10 @@ class _SearchResult:
     run_ids: tuple[int, ...]
 
     def answer(self, reason: str) -> TunedTopic:
-        """Return the result for the topic with this reason, and without a candidate."""
+        """Return the result for the topic with this reason (`why`), the best variant's parameters, and the regrets of
+        the policy in force and of the best variant in the search. The result has no candidate id, and no regrets of a
+        confirmation.
+        """
         searched_regrets = {
             name: regret(self.results_by_name[name]) for name in (IN_FORCE, self.variant.name)
         }
@@ -122,13 +125,15 @@ class _SearchResult:
 
 
 def tune(store: Store, trials: Trials, request: TuningRequest) -> list[TunedTopic]:
-    """Search and confirm in backtests that are stored, and propose candidates. Return one result per requested topic
-    (without requested topics, per live topic), ordered by name. The result of each topic without a candidate
-    says why.
+    """Search for a better policy for each requested topic, or for each live topic if none is requested, and propose
+    the best variant of a topic into shadow if a second part of the past confirms it. Return one result per topic,
+    ordered by name. A result without a candidate says why. All backtests are stored.
 
-    The best variant of a topic is proposed into shadow if it is confirmed, unless it was turned down within
-    `TURNED_DOWN` or cannot be proposed. Raises NotFound, before any search, if a requested topic is not live,
-    and the errors of `trials` except NotFound; candidates that were proposed before such an error stay.
+    A topic is not searched if its policy cannot be read, is not valid or not enabled, or follows Pulsar's own rules,
+    or if the topic has a candidate in shadow. A confirmed variant is not proposed if it was refused or withdrawn
+    within `TURNED_DOWN`, or if `propose` refuses it. Raises NotFound, before any search, if a requested topic is not
+    live. Also raises the errors of `trials` except NotFound, and the errors of `Store.transaction`; candidates that
+    were proposed before such an error stay.
     """
     with store.transaction() as tx:
         until = database_now(tx)
@@ -162,8 +167,9 @@ def tune(store: Store, trials: Trials, request: TuningRequest) -> list[TunedTopi
 
 
 def _reason_not_to_search(subject: Subject, in_shadow: Collection[int]) -> str | None:
-    """Return the reason why a topic is not searched: its policy cannot be read, is not valid or not enabled or follows
-    Pulsar's own rules, or it has a candidate in shadow (its id is in `in_shadow`). None if it is searched.
+    """Return the reason why the topic is not searched. The topic's policy cannot be read, is not valid, is not
+    enabled, or has `strict_pulsar`, or the topic has a candidate in shadow. None if the topic is to be searched.
+    `in_shadow` has the ids of the topics with a candidate in shadow.
     """
     policy = subject.policy
     if isinstance(policy, UnreadablePolicy):
@@ -192,9 +198,13 @@ class _Search:
     until: datetime
 
     def best_of(self, subjects: Sequence[Subject]) -> Iterable[TunedTopic | _SearchResult]:
-        """Yield for each topic, in no particular order, the best variant on the first part of the past, or a result
-        with the reason why there is none, for example because a variant of `ALONE` has no result for it. Runs
-        backtests: of the policy in force, of `ALONE`, and of each combination of helpful values.
+        """Search the first part of the past. Yield one value for each topic, in no particular order: the best
+        variant, or a result that says why there is none. The reasons are: too little of the past was recorded, a
+        variant of `ALONE` has no result for the topic, or no variant costs less than the policy in force.
+
+        While the values are read, backtests run: of the policy in force, of `ALONE`, and of each combination of
+        values that helped alone. A backtest for which `trials` raises NotFound is a reason for its topics; a
+        combination without a result is ignored. Raises the other errors of `trials`.
         """
         live = self._run_search((Variant(IN_FORCE),), [subject.name for subject in subjects], "in-force")
         if isinstance(live, str):
@@ -239,16 +249,17 @@ class _Search:
             )
 
     def confirm(self, variant: Variant, topics: Sequence[str]) -> Trial | str:
-        """Compare the variant with the policy in force on the part of the past that was not searched. Return
-        a message instead if `trials` raises NotFound, for example because no load was recorded. Raises the
-        other errors of `trials`.
+        """Simulate the policy in force (as `IN_FORCE`) and the variant (as `CANDIDATE`) on the part of the past that
+        was not searched, and return the trial for these topics. If `trials` raises NotFound, for example because no
+        load was recorded, return the message of this error instead. Raises the other errors of `trials`.
         """
         variants = (Variant(IN_FORCE), replace(variant, name=CANDIDATE))
         return self._run_trial(variants, topics, self.middle, self.until, f"confirm {variant.name}")
 
     def _run_search(self, variants: Sequence[Variant], topics: Sequence[str], purpose: str) -> Trial | str:
-        """Run the variants on the part of the past that is searched. Return a message instead if no load was
-        recorded.
+        """Simulate the variants for these topics on the part of the past that is searched, and return the trial.
+        `purpose` becomes a part of the request key. If `trials` raises NotFound, for example because no load was
+        recorded, return the message of this error instead. Raises the other errors of `trials`.
         """
         return self._run_trial(variants, topics, self.since, self.middle, f"search {purpose}")
 
@@ -260,9 +271,10 @@ class _Search:
         until: datetime,
         purpose: str,
     ) -> Trial | str:
-        """Run the variants on the load between two instants, under a key that names the purpose. Return a
-        message instead if `trials` raises NotFound, for example because no load was recorded. Raises the
-        other errors of `trials`.
+        """Simulate the variants for these topics on the load between the two instants, and return the trial. The key
+        of the backtest is the request key followed by `purpose`, so a repeated request returns the stored results. If
+        `trials` raises NotFound, for example because no load was recorded, return the message of this error instead.
+        Raises the other errors of `trials`.
         """
         request = self.request
         try:
@@ -281,10 +293,13 @@ class _Search:
     def _best(
         subject: Subject, trials: Sequence[Trial], variant: Variant | None
     ) -> TunedTopic | _SearchResult:
-        """Return the variant of least cost for the topic, or a result with a reason if none costs less than the policy
-        in force or differs from it. Of equal costs, the variant of the first name is taken. `trials` begin with the
-        policy in force and `ALONE`; `variant` is the topic's combination, None if it has none, and does not count
-        without a result.
+        """Return the variant that costs least for the topic; of equal costs, the variant whose name sorts first. If
+        this variant costs at least as much as the policy in force, or sets nothing that differs from it, return a
+        result with this reason instead.
+
+        `trials` begin with the trial of the policy in force and the trial of `ALONE`, which both must have results
+        for the topic. `variant` is the topic's combination of helpful values; None if the topic has no combination. A
+        combination without a result is ignored.
         """
         results_by_name = {
             name: result for trial in trials for name, result in trial.of(subject.name).items()
@@ -311,7 +326,9 @@ class _Search:
 
 
 def _reason_too_short(live: Trial, topic: str) -> str | None:
-    """Return the reason why too little of a topic's past was recorded; None if the past is sufficient."""
+    """Return the reason why the topic cannot be searched: `live`, the trial of the policy in force, has no result for
+    the topic, or has a result for fewer than `DAYS_SEARCHED` days. None if the past is sufficient.
+    """
     search_result = live.of(topic).get(IN_FORCE)
     if search_result is None:
         return live.left_out.get(topic, "no load was recorded")
@@ -323,9 +340,10 @@ def _reason_too_short(live: Trial, topic: str) -> str | None:
 
 
 def _combined_variant(results_by_name: Mapping[str, BacktestResult]) -> Variant | None:
-    """Return a variant with the value of least cost (of equal costs, the least value) of each parameter that alone cost less
-    than `adaptive` with its defaults. `results_by_name` are the topic's results of all variants of `ALONE`, by their
-    names. None if fewer than two parameters helped.
+    """Return a variant of `adaptive` that combines the helpful values. A value is helpful if it is the value of least
+    cost of its parameter (of equal costs, the smallest value) and alone costs less than `adaptive` with its defaults.
+    Return None if fewer than two parameters have a helpful value. `results_by_name` must have the topic's results of
+    all variants of `ALONE`, by their names.
     """
     helpful_values: dict[str, float] = {}
     for parameter, values in PARAMETERS.items():
@@ -359,8 +377,11 @@ def _changes(variant: Variant, live: AutoScalePolicy) -> dict[str, ParameterValu
 def _confirm_and_propose(
     store: Store, search: _Search, search_results: Sequence[_SearchResult]
 ) -> Iterable[TunedTopic]:
-    """Compare each best variant with the policy in force on the rest of the past, and propose those that cost
-    less there by `MARGIN`. Yield the result of each topic.
+    """Compare the best variant of each topic with the policy in force on the rest of the past, in one stored backtest
+    for each distinct set of parameters. A variant that costs less by the share `MARGIN` is proposed into shadow.
+    Yield the result of each topic, with the candidate's id or with the reason why nothing was proposed. Backtests and
+    proposals are made while the results are read. Raises the errors of `trials` except NotFound, and the errors of
+    `Store.transaction`.
     """
     by_topic = {result.subject.name: result for result in search_results}
     for variant, topics in _grouped(
@@ -382,9 +403,11 @@ def _name(parameters: Mapping[str, Any]) -> str:
 def _evaluate_confirmation(
     store: Store, request: TuningRequest, search_result: _SearchResult, trial: Trial | str
 ) -> TunedTopic:
-    """Propose the best variant of the search if `trial` confirms it: on at least `DAYS_CONFIRMED` days, it costs less by
-    `MARGIN` than the policy in force. Return the topic's result, with the candidate, or with the reason why nothing was
-    proposed. `trial` is the confirming run, or the message why there is none.
+    """Propose the best variant of the search into shadow if `trial` confirms it: the trial has at least
+    `DAYS_CONFIRMED` recorded days, and the variant costs less than the policy in force by more than the share
+    `MARGIN`. Return the topic's result, with the candidate's id or with the reason why nothing was proposed. `trial`
+    is the confirming backtest, or a message that says why there is no such backtest; this message then is the reason.
+    Raises the errors of `Store.transaction`.
     """
     if isinstance(trial, str):
         return search_result.answer(trial)
@@ -411,9 +434,11 @@ def _evaluate_confirmation(
 def _propose(
     store: Store, request: TuningRequest, search_result: _SearchResult, run_id: int, answer: TunedTopic
 ) -> TunedTopic:
-    """Propose the confirmed variant into shadow, and return the result with the candidate's id. If it was
-    turned down within `TURNED_DOWN`, or cannot be proposed, return the result with this reason. `run_id` is the
-    confirming backtest, `answer` the result without a candidate and a reason.
+    """Propose the confirmed variant into shadow, and return `answer` with the candidate's id. If a candidate with the
+    same parameters was refused or withdrawn within `TURNED_DOWN`, or `propose` raises Conflict, InvalidPolicy,
+    TopicNotFound or TopicNotLive, return `answer` with this reason instead. `run_id` is the confirming backtest,
+    which becomes the evidence. `answer` is the topic's result without a candidate and a reason. Raises the errors of
+    `Store.transaction`.
     """
     override = PolicyOverride(**search_result.parameters)
     with store.transaction() as tx:

@@ -50,9 +50,10 @@ class Suspects(Stoppable):
         self._checked_at: dict[str, float] = {}
 
     def report(self, topic: str, segment_id: int) -> None:
-        """Queue a check of the segment, whose log is missing or terminated according to a client, if the
-        segment is active and not queued yet. If `MOST_TOPICS` other topics or `MOST_SEGMENTS` segments of
-        this topic wait, the report is dropped. Raises TopicNotFound, TopicNotLive, StoreUnavailable.
+        """Queue a check of the segment, whose log is missing or terminated according to a client. `run` makes the
+        check later. No effect if the segment is queued already or is not an active segment of the topic. If
+        `MOST_TOPICS` other topics or `MOST_SEGMENTS` segments of this topic are queued, the report is dropped without
+        an error. Raises TopicNotFound, TopicNotLive while the topic is being created, and StoreUnavailable.
         """
         with self._lock:
             if segment_id in self._waiting.get(topic, ()):
@@ -77,9 +78,10 @@ class Suspects(Stoppable):
         return CHECK_SECONDS
 
     def check_next(self) -> bool:
-        """Check the suspects of the topic that has waited longest and was not checked in the last
-        `TOPIC_SECONDS`. Return False if there is no such topic, otherwise True, also after a CleaveError: it
-        is logged, and the suspects are forgotten, because the client reports the segment again.
+        """Take the topic that has waited longest of the topics not checked in the last `TOPIC_SECONDS`, and check its
+        suspects, which are then no longer queued. Return False if there is no such topic, otherwise True. A
+        CleaveError of the check, such as StoreUnavailable, is logged and not raised; the client reports the segment
+        again.
         """
         now = self._clock.monotonic_seconds()
         with self._lock:
@@ -100,11 +102,13 @@ class Suspects(Stoppable):
         return True
 
     def _check(self, name: str, segment_ids: Collection[int]) -> None:
-        """Describe the logs of these segments; if a log is not open or lacks a cursor of a recorded
-        subscription, reconcile the topic and log the kinds of the findings. Does nothing for segments that
-        are sealed or part of a live operation, and for topics whose broker keeps the layout or whose data
-        plane is not configured here. Raises TopicNotFound, and the errors of the data plane and of
-        `reconcile`.
+        """Describe the logs of those given segments that are active and not part of a live operation. If a log is not
+        open, or lacks a cursor of a recorded subscription, reconcile the whole topic, which repairs the differences,
+        and log the kinds of the findings. A log that does not answer is ignored.
+
+        Does nothing if none of the segments qualifies, if a broker keeps the layout of the topic, or if the topic's
+        data plane is not configured here. Raises TopicNotFound, the errors of the data plane, the errors of
+        `reconcile`, and the errors of `Store.transaction`.
         """
         with self._store.transaction() as tx:
             topic = topics.find_topic(tx, name)

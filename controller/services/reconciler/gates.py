@@ -45,10 +45,14 @@ class _Waiting:
 def reconcile_gates(
     store: Store, planes: Mapping[str, DataPlane], topic_ids: Collection[int], *, dry_run: bool = False
 ) -> list[Finding]:
-    """Compare the gates of the topics with layout and data plane, and correct their rows; a dry run only compares. Return the differences.
-    Topics without a row of a gate are not compared. A topic whose data plane does not answer, or that is gone, is logged and left to a
-    later run. After an unexpected error a topic is also recorded in the view `inspect.set_aside`. A topic whose data plane has no gates, or
-    is not configured here, has no differences. Only errors of the store are raised.
+    """Compare the recorded gates of the topics with the layout and the data plane, and correct the rows, so that the
+    gate keeper closes or opens the gates. A dry run only compares. Return the differences. Topics without a row of a
+    gate are not compared. A topic whose data plane has no gates, or is not configured here, has no differences.
+
+    If the comparison of a topic fails, for example because its data plane does not answer or the topic is gone, the
+    error is logged, the topic has no findings, and a later run compares it again. After an unexpected error the topic
+    is also recorded in the view `inspect.set_aside`, except in a dry run. Raises StoreUnavailable, and the errors of
+    the statements outside the comparisons.
     """
     with store.single_statement() as tx:
         with_gates = gates.topics_with_gates(tx, topic_ids)
@@ -62,10 +66,10 @@ def reconcile_gates(
 
 
 def _topic(store: Store, planes: Mapping[str, DataPlane], topic_id: int, *, dry_run: bool) -> list[Finding]:
-    """Compare the gates of one topic's live subscriptions of standard consumers, each in a transaction of its own, and
-    correct their rows unless `dry_run`. Return the differences; empty if the data plane has no gates or is not
-    configured here. A subscription that is deleted meanwhile is skipped. Raises TopicNotFound and the errors of the
-    data plane.
+    """Compare the gates of the topic's live subscriptions of standard consumers, each in a transaction of its own,
+    and correct the rows unless `dry_run`. Return the differences; empty if the data plane has no gates or is not
+    configured here. A subscription that is deleted in the meantime is skipped. Raises TopicNotFound, the errors of
+    the data plane, and the errors of `Store.transaction`; corrections of earlier subscriptions stay.
     """
     with store.transaction() as tx:
         topic = topics.get_topic(tx, topic_id)
@@ -87,9 +91,10 @@ def _topic(store: Store, planes: Mapping[str, DataPlane], topic_id: int, *, dry_
 
 
 def _states(store: Store, plane: GatedDataPlane, key: SubscriptionKey) -> dict[Gate, GateState | None]:
-    """Return the states, at the data plane, of the gates that are recorded as open on unread segments; None
-    for a gate whose log or cursor does not exist. Calls the data plane, `PARALLEL_CALLS` at a time, and
-    raises its errors. Raises SubscriptionNotFound.
+    """Ask the data plane for the states of those gates that are recorded as open and whose segments the subscription
+    has not drained. Return the states by gate; None for a gate whose log or cursor does not exist. Up to
+    `PARALLEL_CALLS` calls run at a time. Raises SubscriptionNotFound, the errors of the data plane, and the errors of
+    `Store.transaction`.
     """
     with store.transaction() as tx:
         unread = _waiting(tx, key).unread
@@ -111,10 +116,15 @@ def _differences(
     *,
     dry_run: bool,
 ) -> Iterator[Finding]:
-    """Yield the differences, and correct the rows unless `dry_run`: close the rows of gates that must be closed, and
-    have the keeper open gates that are shut at the data plane without a reason. A closed gate whose barrier is
-    acknowledged is only yielded. `states` are the result of `_states`; a gate whose row has changed since is not
-    compared with its state. Yields nothing while a seek is in progress. The caller holds the lock of the subscription.
+    """Yield the differences of the subscription's gates, and correct the rows before the first one is yielded, unless
+    `dry_run`. GATE_OPEN: a segment that waits for its ancestors has no gate or an open gate; the row becomes closed.
+    GATE_SHUT: the gate of a segment that need not wait is shut at the data plane, but recorded as open; the row
+    becomes ready, so that the gate keeper opens the gate. GATE_BREACHED: the barrier of a closed gate is
+    acknowledged; no row changes.
+
+    `states` are the result of `_states`; a gate whose row has changed since is not compared with its state. Yields
+    nothing, and corrects nothing, while a seek of the subscription is in progress. The caller holds the lock of the
+    subscription. Raises SubscriptionNotFound.
     """
     if seeks.under_way(tx, key) is not None:
         return

@@ -106,12 +106,13 @@ def compare(
     metadata: ExpectedLogs,
     ownership: Mapping[str, Ownership],
 ) -> list[Finding]:
-    """Return all differences between the data plane and the metadata. The caller has read `metadata` under
-    the topic's lock, after everything in `plane_view`. `ownership` is that of the listed logs that the
-    metadata does not expect, by name; a log without an entry was not reserved.
+    """Return all differences between the data plane and the metadata; empty if they agree. The caller has read
+    `metadata` under the topic's lock, after everything in `plane_view`. `ownership` has, by name, the journal's
+    records of the listed logs that the metadata does not expect; a log without an entry counts as not reserved.
 
-    If the data plane seems to be another cluster, each difference of an expected log has an error, so that
-    none of these is repaired. Findings about unexpected logs have no error.
+    If unread logs are missing and no log of the topic exists, the data plane seems to be another cluster. Each
+    difference of an expected log then has an `error`, which tells the caller not to repair it. Findings about
+    unexpected logs have no error.
     """
     differences = _differences(topic, plane_view, metadata)
     if _is_elsewhere(plane_view, differences):
@@ -136,8 +137,9 @@ def _is_elsewhere(plane_view: PlaneView, differences: Sequence[Finding]) -> bool
 def _unexpected_logs(
     topic: str, plane_view: PlaneView, metadata: ExpectedLogs, ownership: Mapping[str, Ownership]
 ) -> list[Finding]:
-    """Return findings about logs that the metadata does not expect: an orphaned log if the log may be
-    deleted, otherwise an unmanaged log with the reason to keep it.
+    """Return a finding for each listed log that the metadata does not expect: ORPHAN_LOG if the log may be deleted,
+    otherwise UNMANAGED_LOG, with the reason to keep the log. A listed log without a report in `plane_view` counts as
+    missing. A name that is not the name of a segment's log has no segment id.
     """
     findings = []
     for name in plane_view.listed:
@@ -154,10 +156,12 @@ def _unexpected_logs(
 
 
 def _differences(topic: str, plane_view: PlaneView, metadata: ExpectedLogs) -> list[Finding]:
-    """Return the differences of every log that the metadata shows unchanged and idle before and after it was described:
-    one if the log's state differs, otherwise those of its drained records or cursors; none for a topic that is not
-    live. Records of drained segments are compared only for an unverified topic, and cursors only while no subscription
-    changes.
+    """Return the differences of the topic's segment logs. Empty for a topic that is not live. A log is compared only
+    if its metadata was the same before and after the log was described, and no operation is working on it.
+
+    A log whose state differs from the state of its segment has one finding. Otherwise, a sealed segment has findings
+    about recorded drains that are wrong, but only if the topic is unverified; an active segment has findings about
+    its cursors, but only if no subscription of the topic was changing.
     """
     if metadata.topic_state != "live":
         return []
@@ -178,8 +182,9 @@ def _differences(topic: str, plane_view: PlaneView, metadata: ExpectedLogs) -> l
 
 
 def _unread_again(log_finding: Finding, log: BackingLog, plane_view: PlaneView) -> list[Finding]:
-    """Return a finding for each subscription that is recorded to have drained the segment and has unread messages:
-    the subscription was moved back in a time that the journal lost.
+    """Return an UNREAD_AGAIN finding for each subscription that is recorded to have drained the segment of this log,
+    but has unread messages there: the subscription was moved back in a time that the journal lost. A subscription
+    without a cursor on the log has no finding. `log_finding` gives the topic, log and segment of the findings.
     """
     cursors = plane_view.reports.get(log.backing_topic, MISSING_LOG).cursors
     return [
@@ -200,9 +205,10 @@ def _kind_of_difference(log: BackingLog, state: LogState) -> FindingKind | None:
 
 
 def _cursor_differences(log_finding: Finding, plane_view: PlaneView, metadata: ExpectedLogs) -> list[Finding]:
-    """Return a finding for each subscription that is recorded, before and after the log was described, and has no
-    cursor, and for each cursor whose subscription is recorded neither before nor after. A subscription that is being
-    deleted counts as recorded for its cursors, and needs none. Empty if the log is not open.
+    """Return a CURSOR_MISSING finding for each subscription that was live both before and after the log was described
+    and has no cursor on the log. Return a CURSOR_UNRECORDED finding for each cursor whose subscription was live
+    neither before nor after, and is not being deleted. Empty if the log is not open or was not described.
+    `log_finding` gives the topic, log and segment of the findings.
     """
     report = plane_view.reports.get(log_finding.backing_topic)
     if report is None or report.state is not LogState.OPEN:

@@ -50,9 +50,11 @@ def may_be_ahead(plane_view: PlaneView, metadata: ExpectedLogs, owners: Owners) 
 def plan(
     plane_view: PlaneView, metadata: ExpectedLogs, owners: Owners, layout: SegmentLayout, now: int
 ) -> RecoveryPlan:
-    """Return the layout that the logs show, and whether it differs from `layout`. If the records of the logs are
-    not sufficient, the plan names the problems. The caller has read `metadata` and `layout` under the topic's lock.
-    `now` is in milliseconds since the Unix epoch.
+    """Return the plan of a recovery: the layout that the logs show, and whether it differs from `layout`, the layout
+    of the journal (`is_needed`). If the records of the logs do not determine a layout, the plan's `problems` say why.
+    Writes nothing. The caller has read `metadata` and `layout` under the topic's lock, after `plane_view`. `owners`
+    are the journal's records of the listed logs that no segment has. `now`, in milliseconds since the Unix epoch, is
+    the time of the recovery.
     """
     logs = {log.segment_id: _log_of(log, layout, plane_view) for log in metadata.logs}
     unrecorded = _unrecorded_logs(plane_view, metadata, owners)
@@ -70,9 +72,10 @@ def plan(
 
 
 def _unrecorded_logs(plane_view: PlaneView, metadata: ExpectedLogs, owners: Owners) -> list[SegmentLog]:
-    """Return the logs with an origin that belong to no segment, past or present, and to no live operation. Such a log
-    with a deletion entry is left out if no such log of its operation, with or without a deletion entry, has carried
-    messages. `owners` has the ownership of the listed logs that the metadata does not expect, by name.
+    """Return the listed logs in `owners` that carry the record of an operation (an origin), but belong to no segment,
+    past or present, and to no live operation of the journal. `owners` has the journal's records of the listed logs
+    that the metadata does not expect, by name. A log that is queued for deletion is left out, unless the log itself,
+    or another such log of the same operation, has carried messages.
     """
     names = (
         name
@@ -99,10 +102,14 @@ def _recorded_logs(plane_view: PlaneView, names: Iterable[str]) -> list[SegmentL
 
 
 def recovered(plane_view: PlaneView, metadata: ExpectedLogs, planned: RecoveryPlan) -> RecoveredLayout:
-    """Return the plan with the subscriptions and positions of the data plane. A subscription is new if every active log
-    has a cursor of it and the journal does not know it, not even as being deleted. `marks` say by subscription and
-    segment id whether a sealed segment is read, for recorded and new subscriptions with a cursor on its log; a missing
-    log counts as read for all of them.
+    """Return the plan together with the subscriptions and drained segments that the data plane shows. Writes nothing.
+    A subscription is new if every active log of the planned layout has its cursor and the journal does not know it,
+    not even as being deleted. A new subscription is a QUEUE if one of its cursors is that of a queue, otherwise a
+    STREAM.
+
+    `marks` of the result say, by subscription and segment id, whether the subscription has read a sealed segment to
+    its end. There is a mark for each recorded or new subscription that has a cursor on the segment's log. A missing
+    log counts as read by all these subscriptions. Without active segments no subscription is new.
     """
     names = {log.segment_id: log.backing_topic for log in metadata.logs}
     names |= {segment_id: log.backing_topic for segment_id, log in planned.added.items()}
@@ -140,13 +147,18 @@ def recover_or_hold(
     *,
     is_last_round: bool,
 ) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
-    """Rebuild the layout from the logs and return the finding; or hold the topic and return the finding with an error; or, if logs must be
-    terminated first, hold the topic and return these logs and no finding. A rebuild is logged, and so is a hold, but not one until logs
-    are terminated, nor one for the reason that already holds the topic.
+    """Rebuild the layout from the logs, or hold the topic, in the caller's transaction. The caller holds the lock of
+    the topic row. Return findings, and logs that the caller must terminate before the next round. There are three
+    cases.
 
-    The topic is held with an error if the plan has problems, because the logs' records do not determine a layout, if a runner may still
-    work on the topic, or if logs are still open in the last round. The reason of the hold includes the error. Raises the errors of
-    `recovered_layout.commit`. The caller holds the lock of the topic row.
+    If there is an obstacle, the topic is held, and the finding is returned with the obstacle as its `error`. The
+    obstacles are: the plan has problems, because the logs' records do not determine a layout; a runner may still work
+    on the topic; or logs must be terminated first and `is_last_round` is True. The reason of the hold includes the
+    obstacle. Otherwise, if logs must be terminated first, the topic is held, and these logs are returned without a
+    finding. Otherwise the layout is rebuilt, the hold is released, and the finding is returned without an error.
+
+    A rebuild is logged. A hold is logged in the first case only, and only if the topic was not held for the same
+    reason before. Raises the errors of `recovered_layout.commit`, after which the caller rolls back.
     """
     planned, evidence = recovered.plan, finding.reason or ""
     busy_reason = recovered_layout.why_not_idle(tx, topic, call_timeout_seconds=plane.call_timeout_seconds)

@@ -66,13 +66,15 @@ def reconcile_topics(
     shards: Shards | None = None,
     dry_run: bool = False,
 ) -> tuple[list[Finding], int | None]:
-    """Compare the logs and gates of up to `limit` topics with an id above `after`, also topics that were deleted in the
-    last 24 hours, and repair their differences; a dry run only lists them. Return the findings, and the id after which
-    to continue (None: fewer than `limit` topics were left). `shards` restricts the topics; None: all.
+    """Compare the logs and gates of up to `limit` topics with an id above `after`, and repair the differences; a dry
+    run only lists the differences. Topics that were deleted in the last 24 hours are compared too. `shards` restricts
+    the topics; None compares the topics of all shards. Return the findings, and the id of the last compared topic as
+    the next `after`; None if there were fewer than `limit` topics, so that no topic is left.
 
-    All topics are first described together without a lock; those that agree are recorded as verified. Topics with a
-    difference are then reconciled one by one. If a topic cannot be compared, for example because its data plane does
-    not answer, the error is logged and the topic is skipped. Only errors of the store are raised.
+    The logs of the topics are described together, without a lock. Topics without a difference are recorded as
+    verified, and their lists of unmanaged logs are emptied. The other topics are reconciled one by one. If a topic
+    cannot be compared, for example because its data plane does not answer, the error is logged and the topic is
+    skipped. Only errors of the store are raised, such as StoreUnavailable.
     """
     with store.transaction() as tx:
         topic_ids = backing_logs.comparable_topics(tx, limit=limit, after=after, shards=shards)
@@ -88,9 +90,11 @@ def verify_topics(
     limit: int = TOPICS_PER_VIEW,
     shards: Shards | None = None,
 ) -> tuple[int, int]:
-    """Compare the logs of up to `limit` unverified topics, which exist after a restart, a promotion or a restore of the
-    database, and repair their differences. Return the number of these topics, and how many of them are verified and not
-    held afterwards. `shards` restricts the topics; None: all. Only errors of the store are raised.
+    """Compare the logs of up to `limit` unverified topics with the journal, and repair the differences. Topics become
+    unverified by a restart, a promotion or a restore of the database. `shards` restricts the topics; None: the topics
+    of all shards. Return the number of these topics, and how many of them are verified and not held afterwards; both
+    0 if no topic is unverified. A topic that cannot be compared is logged and stays unverified. Only errors of the
+    store are raised, such as StoreUnavailable.
     """
     with store.single_statement() as tx:
         topic_ids = held_topics.unverified_topics(tx, limit=limit, shards=shards)
@@ -104,9 +108,10 @@ def verify_topics(
 def _compare_all(
     store: Store, planes: Mapping[str, DataPlane], topic_ids: Sequence[int], *, dry_run: bool
 ) -> list[Finding]:
-    """Reconcile the topics that differ, and return the findings; a dry run changes nothing. A topic whose
-    comparison fails is logged and skipped. After an unexpected error it is also recorded in the view
-    `inspect.set_aside`. Only errors of the store are raised.
+    """Find the topics whose logs differ from the journal, reconcile each of them, and return the findings. Topics
+    that agree are recorded as verified. A dry run changes nothing. A topic whose reconciliation fails is logged and
+    skipped; after an unexpected error the topic is also recorded in the view `inspect.set_aside`, except in a dry
+    run. Only errors of the store are raised, such as StoreUnavailable.
     """
     return compare_each(
         store,
@@ -120,9 +125,12 @@ def _compare_all(
 def _topics_to_reconcile(
     store: Store, planes: Mapping[str, DataPlane], topic_ids: Sequence[int], *, dry_run: bool
 ) -> list[int]:
-    """Return the sorted ids of the topics that differ according to one common view, and of the topics whose logs could
-    not be described or whose data plane is not configured here. The other topics are recorded as verified and without
-    unmanaged logs, unless this is a dry run. Topics whose broker keeps the layout are only recorded.
+    """Describe the logs of all these topics together, and return the sorted ids of the topics to reconcile one by
+    one: topics with a difference, topics whose logs could not be described, and topics whose data plane is not
+    configured here or cannot describe logs. An id without a topic is absent.
+
+    All other topics are recorded as verified and without unmanaged logs, unless this is a dry run. Topics whose
+    broker keeps the layout are recorded without a comparison. Raises the errors of `Store.transaction`.
     """
     with store.transaction() as tx:
         rows = topics.get_topics(tx, topic_ids)
@@ -151,8 +159,10 @@ def _topics_to_reconcile(
 
 
 def _differing_topics(store: Store, plane: SetWiseDataPlane, names: Mapping[int, str]) -> list[int]:
-    """Return the ids of the topics that must be reconciled one by one; `names` are the topics' names by id. If their
-    common view fails, log the error and return all ids. Raises StoreUnavailable.
+    """Describe the logs of these topics together, and return the ids of the topics that must be reconciled one by
+    one: topics that differ or are held, and topics that are gone or of which a log did not answer. `names` are the
+    topics' names by id. Changes nothing. If the common description fails with any error except StoreUnavailable, the
+    error is logged, and all ids are returned. Raises StoreUnavailable.
     """
     try:
         plane_views = _views(store, plane, names)
@@ -175,8 +185,9 @@ def _differing_topics(store: Store, plane: SetWiseDataPlane, names: Mapping[int,
 
 
 def _must_reconcile(topic: str, plane_view: PlaneView, metadata: ExpectedLogs) -> bool:
-    """Return True if the topic is held or differs. Also True if an unverified topic has a log that belongs to
-    none of its recorded segments, because the common view does not describe such a log.
+    """Return True if the topic must be reconciled by itself: it is held, its logs differ from the metadata, or it is
+    unverified and has a listed log that belongs to none of its segments. The common view has no report on such a log,
+    so only a view of the single topic can tell who created the log.
     """
     if metadata.held_reason is not None or compare(topic, plane_view, metadata, {}):
         return True
@@ -192,14 +203,19 @@ def reconcile(
     actor: str = "reconciler",
     dry_run: bool = False,
 ) -> tuple[Finding, ...]:
-    """Compare the logs and gates of one topic and repair their differences; a dry run only lists them. A topic whose
-    logs are ahead of the journal is rebuilt from the logs, with `actor` as the actor of the change, or held. Any other
-    topic is recorded as verified and no longer held, unless its data plane seems to be another cluster. Return the
-    findings: a remedy that failed is the `error` of its finding. Empty if a broker keeps the layout. Idempotent.
+    """Compare the logs and gates of one topic with the journal, and repair the differences; a dry run only lists the
+    differences. Return the findings. If a remedy failed, its finding has an `error`, and a later call finds the
+    difference again. Empty if the topic's broker keeps the layout. Idempotent.
+
+    If the logs are ahead of the journal, the layout is rebuilt from the logs, with `actor` as the actor of the
+    change, or the topic is held. Any other topic is recorded as verified and is no longer held, even if a remedy
+    failed, unless its data plane seems to be another cluster: then nothing is repaired, and an unverified topic is
+    held.
 
     Raises TopicNotFound, Unsupported if the topic's data plane is not configured here or cannot describe logs,
-    DataPlaneUnavailable if a log does not answer, and TopicHeld, SegmentBusy or LostRace if the repair of a terminated
-    log cannot be intended. Errors of the gates are not raised (see `reconcile_gates`).
+    DataPlaneUnavailable if a log does not answer, TopicHeld, SegmentBusy or LostRace if the repair of a terminated
+    log cannot be intended, and the errors of the store. Errors of the gates' comparison are only logged (see
+    `reconcile_gates`).
     """
     differences = _reconcile_logs(store, planes, topic_id, actor=actor, dry_run=dry_run)
     return (*differences, *reconcile_gates(store, planes, [topic_id], dry_run=dry_run))
@@ -213,14 +229,16 @@ def _reconcile_logs(
     actor: str = "reconciler",
     dry_run: bool = False,
 ) -> tuple[Finding, ...]:
-    """Compare the logs of one topic and repair their differences, in up to `ROUNDS` rounds; a dry run only lists them.
-    Return the findings of all rounds, none if a broker keeps the layout. Idempotent.
+    """Compare the logs of one topic with the journal, and repair the differences, in up to `ROUNDS` rounds; a dry run
+    makes one round and only lists the differences. Return the findings of all rounds; empty if the topic's broker
+    keeps the layout. A remedy that failed is the `error` of its finding. Idempotent.
 
-    If the logs are ahead of the journal, open logs of segments that others replaced are terminated, and the layout is
-    rebuilt from the logs, with `actor` as the actor of the change. If the logs' records are not sufficient, a runner may
-    still work on the topic, or such a log is still open in the last round, the topic is held. Raises TopicNotFound, Unsupported (the topic's data plane is not
-    configured here, or cannot describe logs), DataPlaneUnavailable if a log does not answer, and TopicHeld, SegmentBusy
-    or LostRace if the repair of a terminated log cannot be intended.
+    If the logs are ahead of the journal, open logs of segments that other segments replaced are terminated, and the
+    layout is rebuilt from the logs, with `actor` as the actor of the change. If the logs' records are not sufficient,
+    a runner may still work on the topic, or such a log is still open in the last round, the topic is held instead,
+    and the finding has an `error`. Raises TopicNotFound, Unsupported if the topic's data plane is not configured here
+    or cannot describe logs, DataPlaneUnavailable if a log does not answer, TopicHeld, SegmentBusy or LostRace if the
+    repair of a terminated log cannot be intended, the other errors of the data plane, and the errors of the store.
     """
     with store.transaction() as tx:
         topic = topics.get_topic(tx, topic_id)
@@ -266,15 +284,19 @@ def _reconcile_view(
     dry_run: bool,
     is_last_round: bool,
 ) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
-    """Compare the view with the journal, and repair the differences. Return the findings, and the logs to
-    terminate before the next round, none in the last round. A dry run changes nothing.
+    """Compare the view of one topic with the journal, and repair the differences. Return the findings, and the logs
+    that the caller must terminate before the next round; in the last round (`is_last_round`) the list of logs is
+    empty. A dry run changes and locks nothing.
 
-    Rows change in one transaction, under the topic's lock; logs are repaired after its commit. If the logs
-    are ahead, only the recovery is made. Unless `compare` gives a difference an error, the topic is recorded
-    as verified and is no longer held, even if a remedy fails; otherwise an unverified topic is held. The list
-    of the topic's unmanaged logs is replaced. Raises TopicNotFound, and TopicHeld, SegmentBusy or LostRace if
-    the repair of a terminated log cannot be intended. A log on which the data plane fails has an error in its
-    finding.
+    Rows change in one transaction, under the topic's lock; then logs are repaired. If the logs are ahead of the
+    journal, the layout is rebuilt or the topic is held (`recover_or_hold`), and nothing else is repaired. Otherwise,
+    if no finding of `compare` has an error, the topic is recorded as verified and is no longer held, even if a remedy
+    fails later. If a finding has an error, an unverified topic is held. The list of the topic's unmanaged logs is
+    replaced.
+
+    Raises TopicNotFound, TopicHeld, SegmentBusy or LostRace if the repair of a terminated log cannot be intended, and
+    the errors of `Store.transaction`; then no row has changed. If the data plane fails for a log, the error is in the
+    log's finding and is not raised.
     """
     with store.transaction() as tx:
         # The lock keeps others from reserving ids or committing. A dry run takes no lock and reads the
@@ -325,8 +347,9 @@ def _reconcile_view(
 
 
 def _view_of_topic(store: Store, plane: SetWiseDataPlane, topic_id: int, name: str) -> PlaneView:
-    """Return the view of one topic, with a report on every listed log. Raises DataPlaneUnavailable if the
-    topic is gone or a log did not answer.
+    """Return the view of one topic, with a report on every listed log and on every log of the topic's segments.
+    Changes nothing. Raises DataPlaneUnavailable if the topic is gone or a log did not answer, the other errors of the
+    data plane, and the errors of `Store.transaction`.
     """
     plane_view = _views(store, plane, {topic_id: name}).get(topic_id)
     other_logs = (
@@ -341,10 +364,10 @@ def _view_of_topic(store: Store, plane: SetWiseDataPlane, topic_id: int, name: s
 
 
 def _views(store: Store, plane: SetWiseDataPlane, names: Mapping[int, str]) -> dict[int, PlaneView]:
-    """Return the views of topics by id: list the logs first, then read the metadata without a lock to know
-    which logs to describe.
-
-    `names` are the topics' names by id. A topic that is gone, or of which a log did not answer, is left out.
+    """Return the views of topics by id. `names` are the topics' names by id. The logs on the data plane are listed
+    first; then the metadata is read without a lock, and the logs of the segments are described. A topic that does not
+    exist, or of which a log did not answer, is absent. Raises the errors of the data plane and of
+    `Store.transaction`.
     """
     listed = plane.list_segments_of(list(names.values()))
     with store.transaction() as tx:
@@ -396,10 +419,13 @@ def _foreign(topic_id: int, findings: Sequence[Finding]) -> list[UnmanagedLog]:
 def _repair_metadata(
     tx: Connection, topic: topics.TopicRow, plane: DataPlane, metadata: ExpectedLogs, finding: Finding
 ) -> Finding:
-    """Apply the remedies that change rows, in the transaction that holds the topic's lock: queue the deletion
-    of an orphaned log, remove or add drained marks, or intend the repair of a terminated log. Return the
-    finding, with the id of the operation if a repair was intended. Other kinds are returned unchanged. Raises
-    TopicHeld, SegmentBusy or LostRace if the repair cannot be intended.
+    """Apply the remedy of the finding if the remedy changes rows, in the transaction of the caller, who holds the
+    topic's lock. ORPHAN_LOG: the deletion of the log is queued. UNREAD_AGAIN: the drained mark of the subscription is
+    removed. SEALED_MISSING: the segment is marked as drained for every live subscription. ACTIVE_TERMINATED: the
+    repair of the segment is intended. For other kinds nothing changes.
+
+    Return the finding; for ACTIVE_TERMINATED, a copy with the id of the operation. Raises TopicHeld, SegmentBusy or
+    LostRace if the repair cannot be intended; the caller then rolls back.
     """
     segment_id = finding.segment_id
     match finding.kind:
@@ -426,9 +452,10 @@ def _repair_metadata(
 def _intend_repair(
     tx: Connection, topic: topics.TopicRow, plane: DataPlane, metadata: ExpectedLogs, segment_id: int
 ) -> int:
-    """Intend the reshape of one segment into one, and return the id of the operation. If the reshape is
-    intended already, return the id of that operation. An aborted attempt has reserved an id, so the next
-    attempt has another key. Raises TopicHeld, SegmentBusy, LostRace.
+    """Write the intent to repair the segment by a reshape into one segment of the same range, and return the id of
+    the operation. If the same repair is intended already, return the id of that operation. After an aborted attempt a
+    new intent is written: the attempt has reserved a segment id, which is part of the request key. Raises TopicHeld,
+    SegmentBusy, TopicNotLive, and LostRace.
     """
     key = f"heal/{topic.topic_id}/{segment_id}/{metadata.next_segment_id}"
     reason = f"log of active segment {segment_id} is terminated"
@@ -449,12 +476,13 @@ def _repair_logs(
     closed: Collection[tuple[str, str]],
     finding: Finding,
 ) -> Finding:
-    """Apply the remedies that call the data plane: create a missing log or cursor, or terminate an open log
-    of a sealed segment. Other kinds are returned unchanged. A CleaveError becomes the `error` of the returned
-    finding, and a later run finds the difference again.
+    """Apply the remedy of the finding if the remedy calls the data plane. ACTIVE_MISSING: the log is created again,
+    with its cursors. SEALED_OPEN: the log is terminated. CURSOR_MISSING: the cursor is created at the earliest
+    message. For other kinds nothing is called. Return the finding. If the remedy raises a CleaveError, return a copy
+    of the finding with the error's text as `error`; a later run finds the difference again.
 
-    `origins` has the creation records of missing logs by name. `closed` holds pairs of log and subscription
-    with closed gates, whose cursors are created together with the gate.
+    `origins` has the creation records to store with missing logs, by log. `closed` has the pairs of log and
+    subscription whose gates are recorded as closed; the cursor of such a pair is created together with its gate.
     """
     remedies: Mapping[FindingKind, Callable[[], object]] = {
         FindingKind.ACTIVE_MISSING: lambda: _create_again(

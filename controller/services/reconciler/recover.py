@@ -43,14 +43,18 @@ def recover(
     data_plane: str | None = None,
     dry_run: bool = False,
 ) -> Recovery:
-    """Compare the topic's logs with the journal, and rebuild the layout if the logs are ahead. Return the
-    topic's state and the findings; a dry run changes nothing and only lists the findings.
+    """Compare the topic's logs with the journal, and repair the differences; if the logs are ahead of the journal,
+    rebuild the layout from the logs, or hold the topic if this is not possible. Return the topic's state and the
+    findings. The topic is marked as unverified first. A dry run changes nothing and only lists the findings.
 
-    The topic is marked as unverified first. A topic that is not in the journal gets a row if logs of it exist
-    on the data plane `data_plane`, which is ignored for any other topic. Raises TopicNotFound if such a topic
-    has no logs there or `data_plane` is None, Unsupported if the data plane is not configured here or keeps
-    layouts, TopicExists or LostRace if another transaction inserts such a topic first, and the errors of
-    `reconcile`, such as DataPlaneUnavailable if a log does not answer.
+    If the journal lacks the topic, the name of the data plane with its logs must be given as `data_plane`; the topic
+    then gets a row, in state creating, before the comparison. For any other topic `data_plane` is ignored. `actor` is
+    the actor of the changes.
+
+    Raises TopicNotFound if the journal lacks the topic and `data_plane` is None or has no logs of the topic;
+    Unsupported if the data plane is not configured here or keeps layouts; TopicExists or LostRace if another
+    transaction inserts the topic first; and the errors of `reconcile`, such as DataPlaneUnavailable if a log does not
+    answer. After an error of `reconcile`, the topic stays unverified.
     """
     row = _row_of(store, topic)
     if row is None:
@@ -92,9 +96,9 @@ def _set_wise(planes: Mapping[str, DataPlane], data_plane: str, topic: str) -> S
 
 
 def _ids_of_logs(planes: Mapping[str, DataPlane], topic: str, data_plane: str | None) -> list[int]:
-    """Return the segment ids, at least one, of the logs that a topic which is not in the journal has on the data plane.
-    Raises TopicNotFound if there are no logs, or if `data_plane` is None; Unsupported if the data plane is not
-    configured here or keeps layouts.
+    """Return the segment ids, at least one, in the names of the topic's logs on the data plane. The topic is not in
+    the journal. Raises TopicNotFound if `data_plane` is None or has no logs of the topic; Unsupported if the data
+    plane is not configured here or keeps layouts; and the errors of `list_segments`, such as DataPlaneUnavailable.
     """
     if data_plane is None:
         raise TopicNotFound(f"topic {topic} is not in the journal; name the data plane that has its logs")
@@ -108,9 +112,10 @@ def _ids_of_logs(planes: Mapping[str, DataPlane], topic: str, data_plane: str | 
 def _restore_row(
     store: Store, topic: str, segment_ids: Sequence[int], *, actor: str, data_plane: str
 ) -> TopicRow:
-    """Insert the row of a topic of which only logs exist, in state creating, and return it. The next segment id is
-    above every id of a log and every id used before. Raises TopicExists or LostRace if another transaction has
-    inserted the topic.
+    """Insert the row of a topic of which only logs exist, in state creating, and return the row. `segment_ids` (at
+    least one) are the segment ids in the names of the logs. The topic's next segment id is above all of these ids,
+    and above all ids that a deleted topic of the name has used. Raises TopicExists or LostRace if another transaction
+    has inserted the topic, InvalidInput for an invalid name, and the errors of `Store.transaction`.
     """
     with store.transaction() as tx:
         first_free = topic_name_reuse.demand_free_name(tx, topic)

@@ -22,9 +22,11 @@ def compare_each(
     failure: str,
     dry_run: bool,
 ) -> list[Finding]:
-    """Return the findings of `compare` for each topic. A topic whose comparison fails is logged with the text `failure` and skipped. After
-    an unexpected error the topic is also recorded in the view `inspect.set_aside`, unless this is a dry run. Of the errors of `compare`,
-    only StoreUnavailable is raised.
+    """Call `compare` for each topic, and return the findings of all calls. If `compare` raises an error for a topic,
+    the error is logged with the text `failure`, and the next topic is compared. If the error is not a CleaveError,
+    the topic is also recorded in the view `inspect.set_aside`, unless this is a dry run. StoreUnavailable is raised
+    at once, and the findings so far are lost. Also raises the errors of `Store.transaction` if the view cannot be
+    written.
     """
     findings: list[Finding] = []
     set_aside_topics: list[SetAside] = []

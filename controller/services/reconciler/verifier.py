@@ -56,10 +56,11 @@ class Verifier(Stoppable):
         ).run()
 
     def _paced_round(self) -> float:
-        """Run a round; if it verified topics, log this and call `on_verified`. Return the seconds until the
-        next round: 0 if topics were verified, `INTERVAL_SECONDS` if there were no unverified topics, and
-        after a round that verified none of them twice the last such pause, up to `LONGEST_INTERVAL_SECONDS`;
-        only a round without unverified topics shortens the pause again.
+        """Run a round. If the round verified topics, log their number, call `on_verified` and return 0, so that the
+        next round begins at once. Otherwise return the seconds until the next round. These are `INTERVAL_SECONDS` if
+        there were no unverified topics. After a round that found unverified topics and verified none, the seconds are
+        twice the last such pause, up to `LONGEST_INTERVAL_SECONDS`; only a round without unverified topics resets the
+        pause. Raises the errors of `round`.
         """
         unverified, verified = self.round()
         if verified:
@@ -72,8 +73,10 @@ class Verifier(Stoppable):
         return self._interval_seconds
 
     def round(self) -> tuple[int, int]:
-        """Compare unverified topics of the held shards. Return their number, and how many of them are
-        verified afterwards; both 0 without shards. Only errors of the store are raised.
+        """Compare the logs of unverified topics of the held shards with the journal, and repair the differences.
+        Return the number of compared topics, and how many of them are verified afterwards; both are 0 if the worker
+        holds no shard or no topic is unverified. A topic that cannot be compared is logged. Only errors of the store
+        are raised, such as StoreUnavailable.
         """
         shards = self._shards()
         return verify_topics(self._store, self._planes, shards=shards) if shards.held else (0, 0)

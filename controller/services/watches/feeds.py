@@ -74,8 +74,9 @@ class Feeds:
         self._listener.interrupt()
 
     def run(self) -> None:
-        """Run rounds until `stop`, then end every watch and close the listener. Errors are logged and the
-        round is repeated.
+        """Run rounds until `stop`; then end every watch with the reason `moved`, and close the listener. An error of
+        a round is logged, not raised, and the round is repeated, for a Retryable error after its own delay, up to
+        `LONGEST_WAIT_SECONDS`.
         """
         retry_seconds = (0.0, LONGEST_WAIT_SECONDS)
         Repeating(
@@ -86,8 +87,9 @@ class Feeds:
         self._listener.close()
 
     def _round(self) -> float:
-        """Wait, then notify the watchers. Return 0: the next round begins at once. Each feed notifies its
-        watchers, even if an earlier feed raises an error. The last error is raised at the end.
+        """Wait for notifications, then have each feed read what is due and notify its watchers. Return 0, because the
+        next round begins at once. If a feed raises an error, the other feeds still notify their watchers; the error
+        of the last feed that failed is raised at the end. If the wait raises an error, no feed is called.
         """
         self._wait()
         with ExitStack() as stack:
@@ -96,8 +98,10 @@ class Feeds:
         return 0.0
 
     def _wait(self) -> None:
-        """Wait for notifications, until a feed is due, or at most `LONGEST_WAIT_SECONDS`. Then have each feed
-        note what it must read: everything every `SWEEP_SECONDS`, and after notifications may have been lost.
+        """Wait until a notification arrives, a feed is due, or `LONGEST_WAIT_SECONDS` have passed. Then pass the
+        notifications, possibly none, to each feed, which notes what it must read. In the first round, at least every
+        `SWEEP_SECONDS`, and if notifications may have been lost, this is a sweep: each feed notes that everything
+        must be read.
         """
         due_in_seconds = min(feed.due_in_seconds for feed in self._feeds)
         notifications = self._listener.wait(max(0.0, min(due_in_seconds, LONGEST_WAIT_SECONDS)))

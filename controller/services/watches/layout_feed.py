@@ -67,25 +67,28 @@ class LayoutFeed:
         return self._read(topic)
 
     def find(self, topic: str) -> tuple[int, str | None]:
-        """Return the topic's id, and the web address of its leader; None if the topic has no leader, or if its leader
-        serves no HTTP. Takes one query, because consumers' requests begin with this unless this worker's session leader
-        knows the topic. Raises TopicNotFound.
+        """Return the topic's id and the web address of its leader. The address is None if no worker holds the topic's
+        shard, if the leader's own lease has expired, or if the leader serves no HTTP. The topic may be in any state
+        except deleted. Takes one query. Raises TopicNotFound, and the errors of `Store.single_statement`.
         """
         with self._store.single_statement() as tx:
             return leases.find_leader(tx, topic, self._shard_count)
 
     def why(self, topic: str, subscription: str) -> list[dict[str, Any]]:
-        """Return a row of `inspect.buckets` for each bucket that the subscription has to read, by hash range: its
-        owner, or the reason why no consumer reads it. Empty if there is no bucket to read, no such subscription, for
-        a queue, and for a checkpoint subscription without consumers. Raises TopicNotFound.
+        """Return the rows of the view `inspect.buckets` for the subscription, ordered by hash range: one row for each
+        bucket that the subscription has to read, with the bucket's owner, or the reason why no consumer reads the
+        bucket. Empty if the subscription does not exist, has no bucket to read or is a queue, or if it is a
+        checkpoint subscription without consumers. Raises TopicNotFound, and the errors of `Store.transaction`.
         """
         with self._store.transaction() as tx:
             topic_id = topics.find_topic(tx, topic).topic_id
             return inspection.rows(tx, _BUCKETS, topic_id=topic_id, subscription=subscription)
 
     def watch(self, topic_id: int, watcher: Watcher[FedLayout]) -> None:
-        """Add a watcher, and wake the feeds' thread, which sends the watcher the present layout, or ends the watch as
-        gone if there is no such topic. While the topic is being created, the watcher waits for the first layout.
+        """Add a watcher of the topic, and wake the feeds' thread, which sends the present layout to the watcher. If
+        there is no such topic, the feeds' thread ends the watch as `gone`. While the topic is being created, the
+        watcher receives nothing until the first layout is committed. `forget` removes the watcher, also after the
+        watch has ended.
         """
         with self._lock:
             self._watchers.setdefault(topic_id, set()).add(watcher)
@@ -94,7 +97,9 @@ class LayoutFeed:
         self._wake()
 
     def forget(self, topic_id: int, watcher: Watcher[FedLayout]) -> None:
-        """Remove a watcher without a notification to it. Forgets the layout that was sent last if the topic has no other watcher."""
+        """Remove the watcher without a notification to the watcher; no effect if it is not watching the topic. If the
+        topic has no other watcher, the topic is no longer read, and the layout that was sent last is forgotten.
+        """
         with self._lock:
             watching = self._watchers.get(topic_id, set())
             watching.discard(watcher)
@@ -109,8 +114,8 @@ class LayoutFeed:
         return 0.0 if self._dirty else math.inf
 
     def notice(self, notifications: Sequence[Notification], *, is_sweep: bool) -> None:
-        """Note which watched topics must be read again: those whose layout or leader is notified as changed; in a
-        sweep, all of them.
+        """Note which watched topics the next `notify` reads: topics whose layout changed according to the
+        notifications, and topics of shards whose leader changed; in a sweep, all watched topics. Sends nothing.
         """
         changed, shards_with_new_leader = _named(notifications, LAYOUTS), _named(notifications, LEADERS)
         with self._lock:
@@ -121,10 +126,14 @@ class LayoutFeed:
             }
 
     def notify(self) -> None:
-        """Read each topic with a change once, and send its watchers the layout if its epoch or leader changed; new
-        watchers in any case. The watches of a topic that is gone end as gone, and are not removed; those of a topic
-        that is being created wait for its first layout. Another CleaveError is raised, and the next call then reads all
-        these topics again. Any other error is logged, and the next sweep reads the topic again.
+        """Read each watched topic that is due once. Send the layout to all watchers of the topic if its epoch or
+        leader differs from what was sent last, and otherwise only to new watchers. If the topic is gone, its watches
+        end as `gone`, but the watchers are not removed. Watchers of a topic that is being created receive nothing
+        until the first layout is committed.
+
+        Another CleaveError of a reading, such as StoreUnavailable, is raised, and the next call reads all topics that
+        were due again. An unexpected error of a topic is logged and counted, and the next sweep reads that topic
+        again; the other topics are not affected.
         """
         with self._lock:
             dirty_ids, self._dirty = self._dirty & self._watchers.keys(), set()
@@ -151,8 +160,9 @@ class LayoutFeed:
         self._each(lambda watcher: watcher.end(reason))
 
     def _push(self, topic_id: int, layout: FedLayout) -> None:
-        """Send the layout to all watchers of the topic, or only to the new watchers if the epoch and the leader are those
-        of the layout that was sent last.
+        """Send the layout to all watchers of the topic, and remember it as the layout that was sent last. If its
+        epoch and leader are those of the layout that was sent last, only send it to watchers that have received no
+        layout yet.
         """
         with self._lock:
             previous = self._pushed.get(topic_id)

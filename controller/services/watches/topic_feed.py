@@ -44,8 +44,10 @@ class TopicFilter:
 
     @classmethod
     def of(cls, namespace: str, properties: Iterable[str]) -> TopicFilter:
-        """Build the filter from `key=value` texts, of which the value may be empty. Raises InvalidInput for
-        another form, or for a key given twice. The namespace is not checked.
+        """Build a filter for the namespace (`tenant/namespace`, not checked) and the properties that a topic must
+        have, given as `key=value` texts. No properties select all live topics of the namespace. The value may be
+        empty, and may contain `=`. Raises InvalidInput for a text without `=`, for an empty key, and for a key that
+        is given twice, even with the same value.
         """
         pairs = []
         for pair in properties:
@@ -78,7 +80,9 @@ class TopicFeed:
         self._due: dict[TopicFilter, float] = {}
 
     def look(self, topic_filter: TopicFilter) -> Names:
-        """Return the present names, sorted."""
+        """Return the present names of the live topics that the filter selects, sorted; empty if there are none or the
+        namespace does not exist. Raises the errors of `Store.transaction`, such as StoreUnavailable.
+        """
         with self._store.transaction() as tx:
             parameters = {
                 "namespace": topic_filter.namespace,
@@ -87,8 +91,8 @@ class TopicFeed:
             return tuple(tx.execute(_NAMES, parameters).scalars())
 
     def watch(self, topic_filter: TopicFilter, watcher: Watcher[Names]) -> None:
-        """Add a watcher, and wake the feeds' thread, which sends the present names to all watchers of this
-        filter.
+        """Add a watcher of the filter, and wake the feeds' thread, which reads the present names and sends them to
+        all watchers of this filter, the earlier watchers included.
         """
         with self._lock:
             self._watchers.setdefault(topic_filter, set()).add(watcher)
@@ -96,7 +100,9 @@ class TopicFeed:
         self._wake()
 
     def forget(self, topic_filter: TopicFilter, watcher: Watcher[Names]) -> None:
-        """Remove a watcher without a notification to it. A filter without watchers is no longer read."""
+        """Remove the watcher without a notification to the watcher; no effect if it is not watching the filter. A
+        filter without watchers is no longer read.
+        """
         with self._lock:
             watching = self._watchers.get(topic_filter, set())
             watching.discard(watcher)
@@ -111,8 +117,9 @@ class TopicFeed:
             return min(self._due.values(), default=math.inf) - self._clock.monotonic_seconds()
 
     def notice(self, notifications: Sequence[Notification], *, is_sweep: bool) -> None:
-        """Note which filters must be read again: those of the named namespaces after `GATHER_SECONDS`; in a
-        sweep, all of them at once.
+        """Note which watched filters must be read again: filters of the namespaces in the notifications,
+        `GATHER_SECONDS` from now; in a sweep, all filters at once. A filter that is due earlier keeps its time. Reads
+        and sends nothing.
         """
         named_namespaces = {
             notification.payload for notification in notifications if notification.channel == CHANNEL
@@ -124,9 +131,10 @@ class TopicFeed:
                     self._due[topic_filter] = min(due_at, self._due.get(topic_filter, math.inf))
 
     def notify(self) -> None:
-        """Read each due set of names once, and push it to the filter's watchers, changed or not. A
-        CleaveError is raised, and the next call then reads all sets. Any other error is logged, and the next
-        sweep reads the names again.
+        """Read the names of each filter that is due once, and send the names to all watchers of the filter, even if
+        the names are unchanged. A CleaveError of a reading, such as StoreUnavailable, is raised, and the next call
+        then reads all watched filters. An unexpected error of a filter is logged and counted, and the next sweep
+        reads that filter again; the other filters are not affected.
         """
         for topic_filter in self._take_due():
             try:
@@ -151,7 +159,9 @@ class TopicFeed:
             watcher.end(reason)
 
     def _take_due(self) -> list[TopicFilter]:
-        """Return the filters that are due, which are then no longer due."""
+        """Return the filters that are due, possibly none. These filters are due again only after the next
+        notification, sweep or `watch`.
+        """
         now = self._clock.monotonic_seconds()
         with self._lock:
             due_filters = [topic_filter for topic_filter, due_at in self._due.items() if due_at <= now]
@@ -177,10 +187,13 @@ class TopicChanges:
         self._sent: frozenset[str] | None = None
 
     def document(self, names: Names) -> Mapping[str, object] | None:
-        """Return the message as JSON, and count it as sent. The first message has the keys `hash` and
-        `topics` (all allowed names), each later message `hash`, `removed` and `added`; `hash` is the
-        `snapshot_hash` of all allowed names. None if no allowed name changed since the last call, or, instead
-        of the first message, if the client has these names already.
+        """Return the next message to the client as a JSON object, given the present names, and remember the allowed
+        names among them as sent. Names that the token does not allow are left out. The first message has the keys
+        `hash` and `topics` (all allowed names, sorted). Each later message has `hash`, `removed` and `added`. `hash`
+        is the `snapshot_hash` of all allowed names.
+
+        Return None if no message is necessary: the allowed names are those of the last call, or, in the first call,
+        their hash is the hash that the client already knows.
         """
         allowed_names = frozenset(filter(self._is_allowed, names))
         sent_names, self._sent = self._sent, allowed_names

@@ -63,8 +63,9 @@ class Agenda:
         return now >= self._sweep_at
 
     def defer(self, work: Work, now: float, patience_seconds: float) -> None:
-        """Defer the work by at most `patience_seconds`. Work that is already deferred keeps its due time, and
-        takes the added work along.
+        """Add the work to the deferred work. If no work was deferred, the deferred work becomes due
+        `patience_seconds` after `now`. If work was deferred already, all of it becomes due at the earlier of the two
+        times.
         """
         self._deferred = self._deferred | work
         self._deferred_until = min(self._deferred_until, now + patience_seconds)
@@ -75,15 +76,18 @@ class Agenda:
         return self._deferred is not NOTHING
 
     def take_deferred(self, now: float) -> Work:
-        """Return and remove the deferred work if it is due; otherwise NOTHING."""
+        """Return all deferred work and remove it from the agenda, if it is due at `now`. Otherwise return NOTHING and
+        change nothing.
+        """
         if now < self._deferred_until:
             return NOTHING
         work, self._deferred, self._deferred_until = self._deferred, NOTHING, math.inf
         return work
 
     def ask_sensors_soon(self, now: float) -> None:
-        """Make `must_ask_sensors` True after `BUSY_SECONDS`: a new operation was left to a busy thread and may still wait, or
-        evaluations of single topics have changed when they are due.
+        """Make `must_ask_sensors` return True from `BUSY_SECONDS` after `now`. An earlier call that takes effect
+        sooner stays in force. Used if a new operation was left to a busy thread and may still wait, or if evaluations
+        of single topics have changed when these topics are due.
         """
         self._ask_again_at = min(self._ask_again_at, now + BUSY_SECONDS)
 
@@ -98,11 +102,11 @@ class Agenda:
         return now >= min(self._firing_known_until, self._ask_again_at)
 
     def note_firings(self, firings: Collection[Firing], queried_at: float) -> None:
-        """Store the sensors' answers for `FIRINGS_KEPT_SECONDS`. `queried_at` is the time before the sensors were
-        queried, because the query may be slow.
-
-        The agenda keeps the work of the sensor that fires first, and of all that are overdue. A sensor that fires after
-        the next sweep is ignored. Earlier calls of `ask_sensors_soon` have no further effect.
+        """Replace the stored answers of the sensors; the answers are valid until `FIRINGS_KEPT_SECONDS` after
+        `queried_at`, the time just before the sensors were queried. The agenda keeps the work of the sensor that
+        fires first, and of all overdue sensors. If even the first sensor fires after the next sweep, its work is not
+        kept, because the sweep includes it. No firings: only the next sweep is due. Earlier calls of
+        `ask_sensors_soon` have no further effect.
         """
         self._ask_again_at = math.inf
         first_seconds = min((firing.in_seconds for firing in firings), default=math.inf)
@@ -115,19 +119,23 @@ class Agenda:
         self._firing_known_until = queried_at + FIRINGS_KEPT_SECONDS
 
     def wait_seconds(self, now: float) -> float:
-        """Return the seconds to wait for a notification until work is due or `ask_sensors_soon` takes effect, at least
-        `SHORTEST_WAIT_SECONDS`.
+        """Return the seconds from `now` for which the loop may wait for a notification: until a sensor fires, the
+        next sweep or deferred work is due, or a call of `ask_sensors_soon` takes effect, whichever is first. At least
+        `SHORTEST_WAIT_SECONDS`, even if work is overdue.
         """
         next_at = min(self._fires_at, self._deferred_until, self._ask_again_at)
         return max(next_at - now, SHORTEST_WAIT_SECONDS)
 
     def take_firing(self, now: float, *, waited_since: float, was_notified: bool) -> Work | None:
-        """Return the work of the sensors that fire at `now`; None if none does. NOTHING if only the next sweep is due.
-        Call it once after each wait. If sensors fire, the sensors must be queried again before the next wait.
+        """Return the work of the sensors that fire at `now`; None if no sensor fires, and NOTHING if only the next
+        sweep is due. Call this method once after each wait. `waited_since` is the beginning of the wait;
+        `was_notified` is True if the wait ended with a notification. If a sensor or the sweep is due, or the wait
+        ended without a notification, the stored answers become invalid, so that the sensors are queried again before
+        the next wait.
 
-        After a wait that ended early without a notification, the sensors are queried again too. Overdue
-        sensors fire after `SHORTEST_WAIT_SECONDS` at the earliest. They fire at once together with a
-        notification, so that a steady stream of notifications does not starve them.
+        Without a notification, overdue sensors fire at the earliest `SHORTEST_WAIT_SECONDS` after the beginning of
+        the wait. With a notification they fire at once, so that a steady stream of notifications does not starve
+        them.
         """
         earliest = (
             self._fires_at if was_notified else max(self._fires_at, waited_since + SHORTEST_WAIT_SECONDS)

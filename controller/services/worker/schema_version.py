@@ -22,8 +22,10 @@ class SchemaVersion:
         self._last_applied = known
 
     def compare(self, tx: Connection) -> None:
-        """Read the newest migration of the database, and log a warning, once for each change, if it is newer
-        than the one that this program knows. Does nothing if no version is recorded.
+        """Read the newest migration that the database has applied. If this migration is newer than `known`, the
+        newest one that the program knows, log a warning that the worker should be replaced, once for each migration.
+        Never raises because of a difference. Does nothing if the database records no version, or the version of the
+        last call.
         """
         applied = migrations.newest_applied(tx)
         if applied is None or applied == self._last_applied:

@@ -43,8 +43,9 @@ class Sensor:
     """
 
     def notified(self, topic_id: int | None) -> Work:
-        """Return the work that a notification about the topic requests; for None, about any topic of the held
-        shards. Operations are not limited to the topic: each notification runs all due operations.
+        """Return the work that a notification about the topic requests: the sensor's work, limited to this topic.
+        None stands for a notification about any topic; the work is then for all due topics of the held shards. Work
+        without lanes, which only runs operations, is never limited: each notification runs all due operations.
         """
         if topic_id is None or not self.work.lanes:
             return self.work
@@ -107,8 +108,9 @@ def default_sensors(*, load_lane: bool, merge_lane: bool, call_timeout_seconds: 
 
 
 def everything(sensors: Iterable[Sensor]) -> Work:
-    """Return the work of the first round, of a sweep, and after a lost connection: evaluate all topics that are due,
-    for the lanes of the sensors that have `fires_at`, and run all operations that can be claimed.
+    """Return the work that needs no notification: evaluate all topics that are due, and run all operations that can
+    be claimed. The lanes are those of the sensors that have `fires_at`; without such a sensor no lane is evaluated.
+    The worker does this work in its first round, in a sweep, and after a lost connection.
     """
     work = Work(operations=True, topic_ids=None)
     for sensor in sensors:

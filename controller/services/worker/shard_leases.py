@@ -93,13 +93,14 @@ class ShardLeases(OneProcess):
             return {shard: lease.term for shard, lease in self._leases.items()} if trusted else {}
 
     def demand_held(self, tx: Connection, shards: Shards, terms: Mapping[int, int] | None = None) -> None:
-        """Raise FencedOut unless this worker holds the leases of these shards, at their terms, by the database's clock.
-        The lease rows stay locked until the transaction ends, and the server ends the transaction if it is idle for the
-        lease time.
+        """Raise FencedOut unless this worker holds the leases of all these shards at their terms, by the database's
+        clock. Call this in the transaction that acts for the shards, so that the transaction of a worker that has
+        lost a lease fails. The lease rows stay share-locked until the transaction ends, so no other process takes the
+        leases over before, and the server ends the session if the transaction is idle for the lease time.
 
-        The check runs inside the transaction that acts, so that the transaction of a worker whose lease moved fails.
-        `terms` are the terms, by shard, for which the caller acts; a shard without a term is refused: the caller's
-        state may precede a lease that was lost and won again. None: the present terms.
+        `terms` are the terms, by shard, for which the caller acts. FencedOut is also raised if a shard's present term
+        is another one, or has no entry: the caller's state may be older than a lease that was lost and acquired
+        again. None accepts the present terms.
         """
         with self._lock:
             own_leases = {shard: lease for shard, lease in self._leases.items() if shard in shards.held}
@@ -117,13 +118,15 @@ class ShardLeases(OneProcess):
             )
 
     def round(self) -> bool:
-        """Renew, resign or acquire leases once, in one transaction, up to the worker's fair share of the shards. Return
-        True if `held` changed: other shards, or shards that are trusted again. A shard that was lost and is acquired
-        again in the same round, at another term, is no change. Logs and counts the shards that were acquired, and those
-        that were lost or resigned.
+        """Renew the lease of the worker's name and the leases of its shards once, in one transaction. Resign shards
+        beyond the worker's fair share, and acquire free shards up to the fair share. Return True if `held` changed:
+        it has other shards, or its shards are trusted again after their time to live had passed. A shard that was
+        lost and acquired again in the same round, at another term, is no change. Acquired shards, and lost or
+        resigned shards, are logged and counted.
 
-        Raises StoreUnavailable, HeldUp while another process of this name holds the lease of the name, and
-        WorkerNameInUse if that process has renewed the lease since the last round.
+        Raises HeldUp while another process of this name holds the lease of the name, WorkerNameInUse if that process
+        has renewed the lease since the last round, and the errors of `Store.transaction`, such as StoreUnavailable.
+        After an error `held` stays as it is until its time to live has passed.
         """
         began_at = self._clock.monotonic_seconds()
         with self._store.transaction() as tx:
@@ -165,12 +168,11 @@ class ShardLeases(OneProcess):
         return changed
 
     def _take_name(self, tx: Connection) -> None:
-        """Renew or acquire the lease of the worker itself, and store the address and schema version of this
-        process. With the lease, log a warning, once for each version, if the schema of the database is newer than
-        this program.
-
-        Raises HeldUp while another process, which may be dead, has the lease, and WorkerNameInUse if that
-        process renewed its lease since the last call.
+        """Renew or acquire the lease of the worker's name, in the caller's transaction, and store this process's web
+        address and schema version with the lease. Then log a warning, once for each version, if the schema of the
+        database is newer than this program. Raises HeldUp while another process of the name, which may be dead, holds
+        the lease. Raises WorkerNameInUse if that process has renewed the lease since the last call, which proves that
+        it is alive.
         """
         name = f"worker/{self._worker_id}"
         own_lease = leases.renew_or_acquire(
@@ -206,8 +208,9 @@ class ShardLeases(OneProcess):
             log.info(event, shard=shard, worker=self._worker_id, term=lease.term)
 
     def _renew(self, tx: Connection, fair_share: int) -> dict[int, Lease]:
-        """Renew the leases up to the fair share, lowest shard first, and resign the others. Return the renewed leases
-        by shard; lost leases are left out.
+        """Renew the leases that this process holds according to its memory, lowest shard first, up to `fair_share`
+        leases, and resign the remaining leases. Return the renewed leases by shard. A lease that has expired or
+        passed to another holder is absent, and does not count towards `fair_share`.
         """
         held_leases: dict[int, Lease] = {}
         for shard, lease in sorted(self._leases.items()):
@@ -223,12 +226,14 @@ class ShardLeases(OneProcess):
         return [shard for shard in range(self._shard_count) if f"shard/{shard}" not in leased_names]
 
     def run(self, on_change: Callable[[], None], on_refused: Callable[[], None] = lambda: None) -> None:
-        """Run rounds at a third of the lease time until `stop`, and call `on_change` after a round that
-        changed `held`. The first round begins after a pause.
+        """Run rounds at a third of the lease time until `stop`; the first round begins after one such pause. After a
+        round that changed `held`, call `on_change` in this thread.
 
-        A failed round is logged and repeated: after a Retryable error within `RETRY_SECONDS`, so that leases that have
-        not expired are renewed once the store answers, and after any other error within a third of the lease time. If
-        another process uses the name, store the error in `refused`, call `on_refused` and return.
+        A failed round is logged and repeated. The pause after a Retryable error is at most `RETRY_SECONDS`, so that
+        leases that have not expired are renewed as soon as the store answers; the pause after any other error is at
+        most a third of the lease time. If another process uses the worker's name (WorkerNameInUse), the error is
+        stored in `refused` instead of being raised, `on_refused` is called, and `run` returns. The leases are not
+        resigned at the end; call `resign`.
         """
         pause_seconds = self._ttl_seconds / 3
 
@@ -258,9 +263,10 @@ class ShardLeases(OneProcess):
         self._stop.set()
 
     def resign(self) -> None:
-        """Resign all leases of this process, so that other workers need not wait for the expiry. `held` is
-        empty afterwards. A Retryable error, such as an unavailable store, is logged; the leases then expire.
-        Must not be called while `run` may acquire leases.
+        """End all leases of this process at once: of its shards, of its name, and leases that this process does not
+        know of. Other workers need not wait for the expiry. `held` is empty afterwards. A Retryable error, such as an
+        unavailable store, is logged and not raised; the leases then expire by themselves. Other errors are raised.
+        The caller ensures that `run` has ended, because a round would acquire leases again.
         """
         with self._lock:
             own_leases, self._leases = self._leases, {}

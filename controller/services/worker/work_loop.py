@@ -122,8 +122,9 @@ class WorkLoop:
         self._listener.interrupt()
 
     def run(self) -> None:
-        """Run rounds until `stop`, then wait for the threads that run operations. After an error, pause and
-        repeat the round as a sweep.
+        """Run rounds until `stop`; then wait until the threads that run operations have ended. An error of a round is
+        logged, not raised: the loop pauses, at most `RETRY_SECONDS` after a Retryable error, and the next round is a
+        sweep. May be called only once, because the thread pool is closed at the end.
         """
         rounds = Repeating(
             self._round,
@@ -138,8 +139,9 @@ class WorkLoop:
             self._pool.shutdown(wait=True)
 
     def _round(self) -> float:
-        """Do the next round, which is a sweep at first and after an error. Then wait, and store the following
-        round. Return 0: the following round begins at once.
+        """Do the next round; then wait, and store the round that follows. Return 0, because the following round
+        begins at once. The first round, and the round after an error, is a sweep. Raises the errors of the
+        evaluation, of the wait and of the store.
         """
         next_round, self._next = self._next or self._everything(), None
         self._perform(next_round)
@@ -152,13 +154,14 @@ class WorkLoop:
         return Round(everything(self._sensors), self._parallel_operations)
 
     def _perform(self, next_round: Round) -> None:
-        """Evaluate those topics of the round that are due, and have the sensors queried again. Then start
-        threads for operations if the work requests operations or some were intended. Does nothing without
-        shards.
+        """Evaluate the topics of the round that are due, then start threads for operations if the round requests
+        operations or the evaluation intended any. Does nothing if the worker holds no shard. The operations
+        themselves run later, in the threads.
 
-        A Retryable error is raised at once. After another CleaveError, such as a lost right to act, log it, pause for
-        `REFUSED_PAUSE_SECONDS`, and still start requested operations. After any other error of the evaluation, start
-        the round's threads for operations, at least one, and raise the error.
+        A Retryable error of the evaluation is raised at once, and no thread is started. Another CleaveError, such as
+        FencedOut after a lost lease, is logged; the loop pauses for `REFUSED_PAUSE_SECONDS`, and the requested
+        operations are still started. Any other error is raised after the round's threads for operations, at least
+        one, were started.
         """
         shards, work = self._shards(), next_round.work
         if not shards.held:
@@ -181,8 +184,10 @@ class WorkLoop:
             self._start_operations(max(next_round.threads, intended, 1))
 
     def _ask_sensors_after(self, work: Work) -> None:
-        """Have the sensors queried after the evaluation, because it changes when topics are due: at once after an evaluation of all due
-        topics, soon after one of single topics, whose operations would otherwise compete with the query for the processor.
+        """Have the agenda query the sensors again after an evaluation of `work`, because the evaluation changes when
+        topics are due. After an evaluation of all due topics, the sensors are queried before the next wait. After an
+        evaluation of single topics, the sensors are queried `BUSY_SECONDS` later, so that the query does not compete
+        with the new operations for the processor.
         """
         if work.topic_ids is None:
             self._agenda.ask_sensors_again()
@@ -190,9 +195,10 @@ class WorkLoop:
             self._agenda.ask_sensors_soon(self._now())
 
     def _note_decided(self, work: Work, shards: Shards) -> None:
-        """Record as a metric, for each evaluated topic with notifications about its consumers since its previous
-        evaluation, the time since the first of these notifications. Forget topics of shards that this worker does not
-        hold. Does nothing if the consumer lane was not evaluated.
+        """Record in a metric how long the consumers of each evaluated topic waited for the decision: the time since
+        the first notification about the topic's consumers that no evaluation has followed yet. These topics no longer
+        wait afterwards; topics of shards that this worker does not hold are forgotten without a record. Does nothing
+        if `work` did not evaluate the consumer lane.
         """
         if Lane.CONSUMER not in work.lanes:
             return
@@ -208,11 +214,10 @@ class WorkLoop:
                 self._notified_at[topic_id] = since
 
     def _start_operations(self, threads: int) -> None:
-        """Start `threads` more threads that run operations, up to `parallel_operations` in all. A thread that
-        ends wakes the loop.
-
-        If `threads` is 1 while a thread is busy, no thread is started: the busy thread may take the
-        operation. The agenda has the sensors queried after `BUSY_SECONDS`, in case the operation still waits.
+        """Start up to `threads` more threads that run due operations, so that at most `parallel_operations` threads
+        run in all. Does not wait for the threads. A thread that ends wakes the loop. If `threads` is 1 and a thread
+        is busy, no thread is started, because the busy thread may take the operation; the sensors are queried after
+        `BUSY_SECONDS`, in case the operation still waits.
         """
         self._running = {future for future in self._running if not future.done()}
         if threads == 1 and self._running:
@@ -229,12 +234,13 @@ class WorkLoop:
         self._listener.interrupt()
 
     def _run_due_operations(self) -> None:
-        """Run operations until none is due, and then process the deletion entries of superfluous logs. Ends
-        when the loop stops or the worker has no shards.
+        """Run due operations of the held shards until none can be claimed, then process the deletion entries of
+        superfluous logs once. Return early, without this processing, if the loop stops or the worker holds no shard.
+        Runs in a thread of the pool, and raises no error.
 
-        After a Retryable error, for example while the store is unavailable, the thread logs it and tries again,
-        because nothing would wake it for the operations that it claimed. Any other error is logged and ends the
-        thread; the loop then queries the sensors again.
+        After a Retryable error, for example while the store is unavailable, the thread logs the error (a repeated
+        message once), pauses and tries again, because nothing would wake the thread for the operations that it
+        claimed. Any other error is logged and ends the thread; the loop then queries the sensors again.
         """
         last_error = ""
         while not self._stopping.is_set() and (shards := self._shards()).held:
@@ -260,12 +266,13 @@ class WorkLoop:
                 return
 
     def _wait(self) -> Round:
-        """Query the sensors if necessary, and block until a notification arrives, work is due according to the agenda,
-        or an interrupt. Return the next round: a sweep if it is due, requested by `rescan`, or if notifications were
-        lost; otherwise the work of the notifications, the sensors that fire and the deferred work that is due, possibly
-        none.
+        """Query the sensors if their answers are outdated. Then block until a notification arrives, work is due
+        according to the agenda, or the wait is interrupted. Return the next round. The next round is a sweep if a
+        sweep is due, `rescan` was called, or notifications may have been lost. Otherwise the round has the work of
+        the notifications, of the sensors that fire, and of the deferred work that is due; possibly no work.
 
-        An interrupt alone requests no work; the next call then queries the sensors.
+        An interrupt alone requests no work, but the next call queries the sensors. Raises the errors of the listener
+        and of `Store.transaction`, such as StoreUnavailable.
         """
         queried_at = self._now()
         if self._agenda.must_ask_sensors(queried_at):
@@ -286,9 +293,11 @@ class WorkLoop:
         return Round(work, requested.threads if fired is None else self._parallel_operations)
 
     def _requested_by(self, notifications: Sequence[Notification], now: float) -> Round:
-        """Return the work that the notifications request at once, and the number of threads for it. Defer the
-        work that may wait for more of its kind. Notifications about topics of other workers are skipped.
-        Counts the wake-ups, and notes since when consumers wait.
+        """Return the work that the notifications request at once, and the number of operation threads for it. The
+        work of sensors with patience is not returned, but deferred in the agenda. A notification about a topic of a
+        shard that this worker does not hold is ignored, and so is a channel of no sensor. Counts the wake-ups in the
+        metrics, and stores the time since which the consumers of a topic wait for a decision. No notifications: no
+        work and 0 threads.
         """
         shards, work, threads = self._shards(), NOTHING, 0
         for notification in notifications:
@@ -310,9 +319,10 @@ class WorkLoop:
         return Round(work, threads)
 
     def _firings(self) -> list[Firing]:
-        """Return the work of each sensor that fires without a notification for the held shards, with the
-        seconds until then by the database's clock. Empty without shards. Skips sensors of operations while
-        all threads are busy, and sensors that would fire for deferred work while work is deferred.
+        """Query the sensors. Return, for each sensor with a known next instant for the held shards, the seconds until
+        this instant by the database's clock (negative if overdue) and the sensor's work. Empty if the worker holds no
+        shard. Sensors of operations are skipped while all threads are busy, and sensors with `fires_for_patient` are
+        skipped while work is deferred. Raises the errors of `Store.transaction`.
         """
         shards = self._shards()
         firings: list[Firing] = []

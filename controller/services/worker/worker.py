@@ -40,9 +40,10 @@ class BackgroundService(Protocol):
 def run_part(
     part: BackgroundService, ended: list[str], is_stopping: Callable[[], bool], stop: Callable[[], None]
 ) -> None:
-    """Run a part of a process until the part ends. If `is_stopping` returns False then, the part has ended by
-    itself, with or without an error: append the name of its class to `ended` and call `stop`, because the
-    process would otherwise continue without the part unnoticed. Errors are logged, not raised.
+    """Run a part of a process until the part ends. An error of the part is logged, not raised. If `is_stopping`
+    returns False when the part ends, the part has ended by itself, with or without an error. The name of its class is
+    then appended to `ended`, and `stop` is called, because the process would otherwise continue without the part
+    unnoticed.
     """
     try:
         part.run()
@@ -64,9 +65,10 @@ def demand_none_ended(ended: Sequence[str]) -> None:
 
 @contextmanager
 def running(parts: Sequence[BackgroundService], stopping: threading.Event) -> Iterator[None]:
-    """Run the parts of a process in threads. At the end of the `with` block set `stopping`, stop the parts and wait for
-    their threads. A part that ends by itself sets `stopping`, and then InvariantViolated is raised at the end of the
-    block, unless the block raised an error.
+    """Run each of the parts of a process in a thread of its own during the `with` block. At the end of the block, set
+    `stopping`, stop the parts and wait for their threads. An error of a part is logged. A part that ends before
+    `stopping` is set sets `stopping`, which the block should watch. InvariantViolated is then raised at the end of
+    the block, unless the block itself raised an error.
     """
     ended: list[str] = []
     stop_process = ended, stopping.is_set, stopping.set
@@ -99,11 +101,13 @@ class Worker:
     """
 
     def run(self) -> None:
-        """Acquire shards, run the loop until `stop`, and resign the leases and close the listener at the end.
-        At the start, wait until the store is available and has the right schema.
+        """Acquire shards, run the work loop with the background services until `stop`, then resign the leases and
+        close the listener. At the start, wait until the store is available, has the right schema and lets the worker
+        acquire the lease of its name; errors that are not Terminal are logged and retried. Returns without having run
+        the loop if `stop` is called during this wait.
 
-        Raises WorkerNameInUse if another process runs under the name, other Terminal errors of the first
-        round of leases, and InvariantViolated if a background service ended by itself.
+        Raises WorkerNameInUse if another process runs under the name, other Terminal errors of the schema check and
+        of the first round of leases, and InvariantViolated if a background service ended by itself.
         """
         with telemetry.bound(worker=self.name):
             has_shards = False
@@ -116,10 +120,10 @@ class Worker:
                 self._work()
 
     def _work(self) -> None:
-        """Start the threads of the leases and background services, and run the loop. At the end, stop these
-        threads, wait for the thread of the leases only, resign the leases and close the listener. Raises
-        WorkerNameInUse if another process uses the name, and InvariantViolated if a background service ended by
-        itself.
+        """Start the threads of the leases and of the background services, and run the loop until it ends. Then stop
+        these threads, wait for the thread of the leases (not for the background services), resign the leases and
+        close the listener. Each of these steps is made even if another step fails. Raises WorkerNameInUse if another
+        process uses the worker's name, and InvariantViolated if a background service ended by itself.
         """
         leasing = telemetry.start_thread("leases", self.leases.run, self.loop.rescan, self.loop.stop)
         ended: list[str] = []
@@ -143,9 +147,10 @@ class Worker:
         demand_none_ended(ended)
 
     def _take_shards(self) -> bool:
-        """Check the schema and run the first round of leases, repeated with growing pauses until both succeed; then
-        return True. An error that repeats is logged once. Return False if the worker was stopped before. Raises
-        Terminal errors of either, such as WorkerNameInUse.
+        """Check the schema and run the first round of leases. Repeat both until both succeed, with pauses that grow
+        up to `LONGEST_WAIT_SECONDS`; then return True. Return False if the worker was stopped before. An error is
+        logged, an error with the same text only once. Terminal errors of the check or the round, such as
+        WorkerNameInUse, are raised at once.
         """
         delay_seconds, last_error = FIRST_WAIT_SECONDS, ""
         while not self.loop.is_stopping:
