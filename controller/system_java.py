@@ -1,10 +1,11 @@
-"""The Java of this machine, if it is new enough for Spark 4. Without it Spark cannot compute on this machine.
+"""The PySpark and the Java of this machine. Without PySpark, or a Java that is new enough for Spark 4, Spark cannot compute on this machine.
 
 The module reads the environment and runs `java -version`; it changes nothing. `devstack/java` has the Java of the local stack.
 """
 
 from __future__ import annotations
 
+import importlib.machinery
 import importlib.util
 import os
 import re
@@ -22,14 +23,25 @@ NO_SPARK: Final = "none"
 
 
 def can_run_spark(master: str) -> bool:
-    """Return True if PySpark is installed and a suitable Java exists. False if `master` is `NO_SPARK`.
+    """Return True if the complete PySpark is installed and a suitable Java exists. False if `master` is `NO_SPARK`.
 
     A Spark Connect server (`sc://`) has its own Java. Every other master needs Java `OLDEST` or later on this machine, and the function
     runs `java -version`.
     """
-    if master == NO_SPARK or importlib.util.find_spec("pyspark") is None:
+    if master == NO_SPARK or not has_pyspark():
         return False
     return master.startswith("sc://") or system_java_home() is not None
+
+
+def has_pyspark() -> bool:
+    """Return True if the complete PySpark is installed. False for `pyspark-client`, which has no `SparkContext`: `spark_jobs.session`
+    imports that class even for a Connect server. Imports nothing.
+    """
+    found = importlib.util.find_spec("pyspark")
+    if found is None:
+        return False
+    folders = [*(found.submodule_search_locations or ())]
+    return importlib.machinery.PathFinder.find_spec("core", folders) is not None
 
 
 def system_java_home() -> Path | None:

@@ -4,15 +4,13 @@ its result as a sentence.
 
 from __future__ import annotations
 
-import importlib.util
-
 from controller.bootstrap import Application
 from controller.clock import SystemClock
 from controller.doctor.findings import Note, read
 from controller.domain.errors import Terminal
 from controller.domain.formatting import duration
 from controller.questions.overviews import last_load_run
-from controller.system_java import NO_SPARK, system_java_home
+from controller.system_java import NO_SPARK, has_pyspark, system_java_home
 from controller.system_java import OLDEST as OLDEST_JAVA
 
 CLOCK_OFF_SECONDS = 2.0
@@ -106,8 +104,11 @@ def spark(cleave: Application) -> str:
     """
     if cleave.settings.spark_label == NO_SPARK:
         return f"not needed here: SPARK_MASTER is {NO_SPARK}, so PostgreSQL aggregates the load"
-    if importlib.util.find_spec("pyspark") is None:
-        raise Note("PySpark is not installed, so PostgreSQL aggregates the load; run pip install pyspark")
+    if not has_pyspark():
+        raise Note(
+            "PySpark is not installed (pyspark-client does not suffice), so PostgreSQL aggregates the load; "
+            "uninstall pyspark-client if it is there, and run pip install pyspark"
+        )
     import pyspark
 
     return f"PySpark {pyspark.__version__}, master {cleave.settings.spark_label}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from pathlib import Path
 
 import pytest
@@ -56,4 +57,18 @@ def test_postgresql_computes_where_pyspark_is_missing(master: str, monkeypatch: 
         "find_spec",
         lambda name, package=None: None if name == "pyspark" else found(name, package),
     )
+    assert chosen(master) == "sql"
+
+
+@pytest.mark.usefixtures("has_java")
+@pytest.mark.parametrize("master", ["local[2]", "sc://spark:15002"])
+def test_the_client_of_spark_connect_alone_is_not_enough(
+    master: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`pyspark-client` is a package `pyspark` without `pyspark.core`, and without Py4J."""
+    (tmp_path / "pyspark").mkdir()
+    (tmp_path / "pyspark" / "__init__.py").touch()
+    monkeypatch.delitem(sys.modules, "pyspark", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+
     assert chosen(master) == "sql"
