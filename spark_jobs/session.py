@@ -12,7 +12,6 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
-from urllib.parse import urlsplit
 from uuid import NAMESPACE_URL, UUID, uuid5
 
 from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
@@ -63,7 +62,12 @@ def frame_of(spark: SparkSession, table: pa.Table) -> DataFrame:
 
 def session_id(master: str, number: int = 0) -> UUID:
     """Return the fixed session id for the Connect server of `master`: the same in every process, and another id for each `number`."""
-    return uuid5(NAMESPACE_URL, f"cleave/load-aggregation/{urlsplit(master).netloc}/{number}")
+    return uuid5(NAMESPACE_URL, f"cleave/load-aggregation/{_address(master)}/{number}")
+
+
+def _address(master: str) -> str:
+    """Return host and port of the Connect server of `master`, without its parameters, which may have a token."""
+    return master.removeprefix("sc://").partition("/")[0].partition(";")[0].rpartition("@")[2]
 
 
 def get_session(master: str, conf: Mapping[str, str] | None = None) -> SparkSession:
@@ -197,14 +201,14 @@ def _connect(master: str, conf: dict[str, str]) -> SparkSession:
                 session.conf.set(key, value)
         except (AnalysisException, IllegalArgumentException) as error:
             raise InvalidInput(
-                f"Spark Connect at {urlsplit(master).netloc} refuses a setting: {str(error).splitlines()[0]}"
+                f"Spark Connect at {_address(master)} refuses a setting: {str(error).splitlines()[0]}"
             ) from error
         except PySparkException as error:
             if not _is_ended(error):
                 session.release_session_on_close = False  # the server does not answer
                 session.stop()
                 raise Retryable(
-                    f"Spark Connect at {urlsplit(master).netloc} does not answer; check that it is running and "
+                    f"Spark Connect at {_address(master)} does not answer; check that it is running and "
                     "that the token is correct",
                     10.0,
                 ) from error
@@ -212,7 +216,7 @@ def _connect(master: str, conf: dict[str, str]) -> SparkSession:
         _CONNECTED[master] = session  # type: ignore[assignment]  # another class with the same interface
         return _CONNECTED[master]
     raise Terminal(
-        f"the Connect server at {urlsplit(master).netloc} ended {_SESSION_IDS_TRIED} sessions of Cleave; "
+        f"the Connect server at {_address(master)} ended {_SESSION_IDS_TRIED} sessions of Cleave; "
         "restart the server, and do not call stop() on these sessions"
     )
 
@@ -226,7 +230,7 @@ def _demanding_address(master: str) -> Iterator[None]:
         yield
     except ValueError as error:
         raise InvalidInput(
-            f"{urlsplit(master).netloc} is no address of a Spark Connect server; write it as sc://host:port"
+            f"{_address(master)} is no address of a Spark Connect server; write it as sc://host:port"
         ) from error
 
 

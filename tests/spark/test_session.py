@@ -71,7 +71,10 @@ def test_a_value_that_a_setting_does_not_allow_is_invalid_input(spark: SparkSess
     assert spark.conf.get("spark.sql.shuffle.partitions") != "many"
 
 
-@pytest.mark.parametrize("master", ["sc://host:abc", "sc://host:70000", "sc://host:15002/db"])
-def test_an_address_that_no_connect_server_has_is_invalid_input(master: str) -> None:
-    with pytest.raises(InvalidInput, match=r"^host:\w+ is no address of a Spark Connect server"):
+@pytest.mark.parametrize(
+    "master",
+    ["sc://host:abc", "sc://host:70000", "sc://host:15002/db", "sc://[host", "sc://host:abc;token=s3cret"],
+)
+def test_an_address_that_no_connect_server_has_is_invalid_input_without_its_token(master: str) -> None:
+    with pytest.raises(InvalidInput, match=r"^\[?host(:\w+)? is no address of a Spark Connect server"):
         get_session(master, {})
