@@ -154,6 +154,7 @@ class SegmentWatch:
                 self._closed.wait(backoff.next_seconds())
             except Exception:  # noqa: BLE001 - the thread would end, and later changes would be missed
                 _log.exception("cannot read the segment list %s; retrying", self._path)
+                self._changed.set()
                 self._closed.wait(_LONGEST_RETRY_SECONDS)
             self._on_change()
 

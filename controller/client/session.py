@@ -276,9 +276,9 @@ class Session:
 
     def _deregister(self, until: float) -> None:
         """Deregister the consumer at any worker. Retryable errors are retried until `until` (`time.monotonic`
-        seconds); then a warning is logged, because other consumers must wait for the grace period. Any other
-        CleaveError ends the attempts silently, because the session has ended already. Raises only an error of the
-        token function that is no CleaveError.
+        seconds). Any other CleaveError ends the attempts silently, because the session has ended already. After the last
+        Retryable error, and after an error of the token function, a warning is logged, because other consumers must
+        wait for the grace period. Raises nothing.
 
         Each attempt gets a share of the time, at most `_DEREGISTER_SECONDS`, so that a stopped worker does not use up
         the time of workers that would respond.
@@ -300,6 +300,9 @@ class Session:
                 pause.wait(min(remaining_seconds, backoff.next_seconds()))
             except CleaveError:  # the session has ended already
                 return
+            except Exception as error:  # noqa: BLE001 - a failing token function must not keep the session open
+                reason = f"{type(error).__name__}: {error}"
+                break
         _log.warning(
             "%s: cannot deregister; other consumers wait for the grace period: %s", self._path, reason
         )

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any, Generic, TypeVar
 
 from controller.client.servers import Servers
-from controller.domain.errors import CleaveError, StoreUnavailable
+from controller.domain.errors import StoreUnavailable
 
 PATIENCE_SECONDS = 30.0
 """Nothing in a test takes so long."""
@@ -56,14 +56,14 @@ class Call:
     thread: threading.Thread = field(default_factory=threading.current_thread)
     """Who asks."""
     _answered: threading.Event = field(default_factory=threading.Event)
-    _error: CleaveError | None = None
+    _error: Exception | None = None
 
     @property
     def incarnation(self) -> str:
         """Incarnation that calls."""
         return str(self.document["incarnation"])
 
-    def answer(self, error: CleaveError | None = None) -> None:
+    def answer(self, error: Exception | None = None) -> None:
         """Answer the call, or refuse it with the error."""
         self._error = error
         self._answered.set()

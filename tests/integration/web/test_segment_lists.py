@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from controller.client.segment_lists import SegmentWatch
+from controller.client import segment_lists
+from controller.client.segment_lists import SegmentList, SegmentWatch
 from controller.client.servers import Servers
 from controller.devstack.serving import client_of, serving_leader
 from controller.domain.errors import AccessForbidden, Conflict, LostRace, SubscriptionNotFound, TopicNotFound
@@ -95,3 +96,25 @@ def test_a_token_of_another_topic_opens_nothing(address: str) -> None:
         with pytest.raises(AccessForbidden):
             SegmentWatch(strange, TOPIC, queue=queue, on_change=lambda: None)
     strange.close()
+
+
+def test_a_list_that_could_not_be_requested_is_requested_again_soon(
+    jobs: SegmentWatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A token function of the application may raise anything."""
+    monkeypatch.setattr(segment_lists, "LIST_SECONDS", 3600.0)
+    monkeypatch.setattr(segment_lists, "_LONGEST_RETRY_SECONDS", 0.0)
+    requests: list[str] = []
+
+    def failing_once() -> SegmentList:
+        requests.append("list")
+        if len(requests) == 1:
+            raise RuntimeError("the vault is sealed")
+        return jobs.current
+
+    jobs._watch.close()  # no other change requests the list
+    wait_until(lambda: not jobs._changed.is_set(), message="earlier requests")
+    monkeypatch.setattr(jobs, "ask", failing_once)
+    jobs.look_again()
+
+    wait_until(lambda: len(requests) == 2, message="the second request")

@@ -228,3 +228,19 @@ def test_who_was_told_that_it_left_leaves_no_thread_behind_when_it_is_closed() -
 
     wait_until(lambda: not run.threads, message="its threads end")
     assert len(run.leader.of("register")) == 1
+
+
+def test_a_token_function_that_fails_does_not_keep_a_closed_session_open(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    run = Run()
+    run.tell()
+    run.leader.held = {"goodbye"}
+    began = len(run.leader.calls)
+
+    closing = BackgroundCall(run.session.close)
+    run.leader.call("goodbye").answer(RuntimeError("the vault is sealed"))
+    closing.result()
+
+    run.demand_over(began)
+    assert "RuntimeError: the vault is sealed" in caplog.text
