@@ -122,11 +122,12 @@ class ReportArea:
         return f"brokers/{path}"
 
     def landed(self, from_ms: int, to_ms: int) -> LandedReports:
-        """Return the files of the ticks in the inclusive span (milliseconds since the Unix epoch), by kind, after reading their footers.
-        Lists only the days of the span.
+        """Return by kind the files with ticks in the span (both ends included, in milliseconds since the Unix epoch),
+        after reading their footers. Only the days of the span are listed. A kind without files has an empty tuple.
 
-        A file with another name or schema, or that is not Parquet, goes to `rejected` with the reason. A file that vanished meanwhile is
-        left out. Raises OSError if the storage does not answer.
+        A file with ticks in the span goes to `rejected`, with the reason, if its schema is not that of the kind or
+        the file is not Parquet. A file of these days whose name is not that of a report is rejected too. Nothing is
+        moved. A file that vanished meanwhile is left out. Raises OSError if the storage does not answer.
         """
         files: dict[str, tuple[LandedFile, ...]] = {}
         rejected: list[RejectedFile] = []

@@ -84,10 +84,10 @@ class Grant:
         return self.may(Right.LOOK_UP, topic=topic)
 
     def may(self, right: Right, *, topic: str | None = None, namespace: str | None = None) -> bool:
-        """Return True if the role has the right and its scope includes the topic or namespace (`tenant/namespace`).
-
-        `topic` is checked for a client only, and `namespace` for an operator's right to operate only. A client has its rights if `topic` is
-        None; an operator may not operate if `namespace` is None.
+        """Return True if the role has the right and the scope of the grant includes the topic or the namespace
+        (`tenant/namespace`). `topic` is compared only for a client: with `topic` None, a client has each right of its
+        role. `namespace` is compared only for an operator that wants to operate: with `namespace` None, the result is
+        False.
         """
         if self.role not in _ROLES_WITH[right]:
             return False
@@ -109,9 +109,10 @@ class Grant:
 
 
 def grant_of_user(name: str, may: Callable[[Right], bool]) -> Grant:
-    """Return the grant of a user of the server that mounts the REST API: of the highest role of which the user has the right (administer,
-    operate in every namespace, read). The subject of the grant is `name`, cut to `LONGEST_SUBJECT` characters. Raises AccessForbidden for a
-    user without any of these rights.
+    """Return the grant of a user of the server that mounts the REST API. `may` says whether the user has a right. The
+    role is the highest to which the user is entitled: admin with the right to administer, operator of every namespace
+    with the right to operate, reader with the right to read. The subject is `name`, cut to `LONGEST_SUBJECT`
+    characters. Raises AccessForbidden for a user without any of these rights.
     """
     subject = name[:LONGEST_SUBJECT]
     if may(Right.ADMINISTER):

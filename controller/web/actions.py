@@ -25,8 +25,9 @@ from controller.web.route_rights import DemandingRoute, demand_of
 
 
 def router() -> APIRouter:
-    """Return a router with one route for each action and each level of its path. Each route demands the right of the action; for the level
-    of the cluster its `cluster_right`, if it has one. An action that computes takes a turn for the computation.
+    """Return a router with one route for each action, or, for an action whose path has a level, one route for each
+    level. Each route demands the right of the action; the route for the cluster demands the action's `cluster_right`,
+    if there is one. A route of an action that computes waits for a turn of `computing_limits`.
     """
     routes = APIRouter(route_class=DemandingRoute, responses=REFUSALS)
     for action in all_actions():

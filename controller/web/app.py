@@ -70,8 +70,9 @@ def routed_app() -> FastAPI:
 def create_app(
     served: ConsumerServices, secret: str, slots: Slots, *, computers: Computers, address: str
 ) -> FastAPI:
-    """Return the app that a worker serves; `slots` limits the requests and streams in progress; `computers` run the long computations;
-    `address` is the one that the worker announces.
+    """Return the app that a worker serves, not started. `secret` verifies the tokens. `slots` limits the requests and
+    streams in progress. `computers` run the long computations; the caller closes them. `address` is the URL that the
+    worker announces. Raises InvariantViolated if the routes are declared wrongly.
     """
     app = _app(ROUTERS, served, token_holder(secret), slots, computers)
     app.state.address = address

@@ -43,8 +43,9 @@ class Audited:
         self._denials: dict[tuple[object, ...], float] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Call the app. Before the answer begins, record the request if it is a change or a denial; record a change with status 500 if the
-        app raises an error before that.
+        """Call the app. Record the request before the answer begins, if the request is a change or was denied. If the
+        app raises an error before the answer begins, record a change with status 500; the error is raised in any
+        case. A record that cannot be written is only logged.
         """
         if scope["type"] != "http":
             await self._app(scope, receive, send)
@@ -85,8 +86,9 @@ class Audited:
             log.error("audit not written", row=row, error=str(error))
 
     def _is_known(self, row: AuditRow) -> bool:
-        """Return True if a denial with the same subject, address, method, route and status was remembered within `REPEATS_AFTER_SECONDS`.
-        Otherwise remember this one. At most `_DENIALS_KNOWN` are remembered; the next one makes this object forget all of them.
+        """Return True if a denial with the same subject, address, method, route and status was remembered within the
+        last `REPEATS_AFTER_SECONDS`. Otherwise remember the denial of `row`, and return False. If `_DENIALS_KNOWN`
+        denials are remembered already, all of them are forgotten first.
         """
         key = _denial_key(row)
         now = time.monotonic()

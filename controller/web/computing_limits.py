@@ -39,10 +39,12 @@ class ComputingTurns:
 
     @asynccontextmanager
     async def take(self, subject: str) -> AsyncIterator[Computation]:
-        """Wait until fewer than `AT_ONCE` computations are in progress, and yield a computation. Its turn ends with the block.
+        """Wait until fewer than `AT_ONCE` computations are in progress, and yield a computation. The end of the block
+        ends the computation's turn.
 
-        Raises LimitReached if the subject still has another computation in progress or in the queue after `ENDING_SECONDS`, if the queue
-        is full, or after LONGEST_WAIT_SECONDS in the queue.
+        If the subject already has a computation in progress or in the queue, the call waits up to `ENDING_SECONDS`
+        for its end. Raises LimitReached if that computation has not ended by then, if the queue is full, or after
+        LONGEST_WAIT_SECONDS in the queue.
         """
         if not await self._is_free(subject):
             raise LimitReached(
@@ -76,7 +78,9 @@ class ComputingTurns:
         return subject not in self._subjects
 
     async def _wait(self) -> None:
-        """Wait for a turn. Raises LimitReached after LONGEST_WAIT_SECONDS."""
+        """Wait until fewer than `AT_ONCE` computations are in progress, and take a turn, which the caller must
+        release. Raises LimitReached after LONGEST_WAIT_SECONDS; no turn is then taken.
+        """
         try:
             await asyncio.wait_for(self._turns.acquire(), LONGEST_WAIT_SECONDS)
         except TimeoutError:

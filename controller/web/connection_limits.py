@@ -149,14 +149,18 @@ class GuardedProtocol(HttpToolsProtocol):
                     self._refuse(431, f"the headers are larger than {LARGEST_HEAD_BYTES} bytes; send fewer")
 
     def on_message_begin(self) -> None:
-        """Begin a request: set `connection` in its state, and wait for its head."""
+        """Begin a request: put this connection into the request's state as `connection`, reset the counts of the
+        head's bytes, and limit the time in which the head must arrive.
+        """
         super().on_message_begin()
         self.scope["state"]["connection"] = self
         self._is_new_head, self._head_bytes, self._headers_bytes = True, 0, 0
         self._await(Awaited.HEAD)
 
     def on_url(self, url: bytes) -> None:
-        """Refuse an address above `LONGEST_LINE_BYTES` with 414."""
+        """Add a part of the address to the request. Raise the error of `_stop`, so that the answer is 414, if the
+        address is longer than `LONGEST_LINE_BYTES`.
+        """
         super().on_url(url)
         if len(self.url) > LONGEST_LINE_BYTES:
             self._stop(414, f"the address is longer than {LONGEST_LINE_BYTES} bytes; shorten it")
@@ -200,7 +204,9 @@ class GuardedProtocol(HttpToolsProtocol):
             self._await(Awaited.REQUEST)
 
     def pause_writing(self) -> None:
-        """Disconnect the client unless it reads its answer within `UNREAD_SECONDS`."""
+        """Stop writing, because the client does not read its answer. Disconnect the client if it has not read enough
+        for writing to resume within `UNREAD_SECONDS`.
+        """
         super().pause_writing()
         if self._unread is None:
             self._unread = self.loop.call_later(UNREAD_SECONDS, self.drop)

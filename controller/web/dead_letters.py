@@ -40,8 +40,9 @@ async def dead_letter_log(request: HttpRequest, topic: Topic, subscription: Name
 
 @router.post(CONSUMER_PATH + "/dead-letters")
 async def dead_letters(asking: AtLeaderNow, _life: Life) -> Logged:
-    """Return the address of the subscription's dead-letter log. Create the log if it does not exist. The incarnation is required but not
-    checked.
+    """Return the address of the subscription's dead-letter log. Create the log and the log's subscription `redrive`,
+    as far as they do not exist. An existing log keeps its messages. The call may be repeated after an error. The
+    incarnation is required but not checked.
     """
     key = asking.key
     log = await run_in_threadpool(asking.served.dead_letters.make, key.topic_id, key.name)

@@ -125,7 +125,10 @@ def _ownership(asker: RequestingConsumer, body: Owned) -> Ownership:
 
 @router.post(CONSUMER_PATH + "/opened")
 async def opened(asker: Asker, body: Opened) -> Openings:
-    """Record that a consumer begins to read a bucket."""
+    """Record that a consumer begins to read a bucket at a message. The answer has the number of successive
+    incarnations that began at this message, and the recorded deliveries from the message on. The records of earlier
+    messages are deleted. 409 if the incarnation does not own the bucket.
+    """
     openings, stored = await run_in_threadpool(
         asker.served.deliveries.opened, _ownership(asker, body), body.position
     )

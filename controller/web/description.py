@@ -70,9 +70,9 @@ def _has_failed(task: asyncio.Task[bytes]) -> bool:
 
 
 def describe(app: FastAPI) -> None:
-    """Add the routes of the page, its files and the document to the app. The document is built in a thread at the first request, and kept
-    as built for the life of the app, also without the columns of the views if PostgreSQL was unavailable. After a failed build the next
-    request builds again.
+    """Add routes to the app for the page, the page's files and the document. The document is built in a thread at the
+    first request, and kept for the life of the app. If PostgreSQL was unavailable during the build, the kept document
+    lacks the columns of the views. After a failed build, whose request fails, the next request builds again.
     """
     making: list[asyncio.Task[bytes]] = []
 

@@ -47,9 +47,13 @@ class Change:
         wait_seconds: float = 0.0,
         computation: Computation | None = None,
     ) -> Response:
-        """Perform the action, or its dry run, and return the response. A repeated request with the same key gets the response of the
-        earlier one; if that one failed, the action is performed again. A dry run ignores the key. `wait_seconds` bounds the wait for an
-        operation; `computation` is the turn of an action that computes. Raises the errors of the action and of `_once`.
+        """Perform the action, or its dry run, and return the response. A repeated request with the same idempotency
+        key gets the response of the earlier request. If the earlier request failed, the action is performed again. A
+        dry run ignores the key.
+
+        `wait_seconds` is the maximum wait for the operation of the action; with 0 the response is returned once the
+        intent is written. `computation` is the turn of an action that computes. Raises the errors of the action and
+        of `_once`.
         """
         app, caller = self.acting.app, self.acting.caller(self._journal_key)
         options = Options(self.dry_run, wait_seconds)

@@ -88,7 +88,9 @@ async def layout(
         Query(max_length=100, description="A past epoch or instant.", examples=["7", "2026-11-21T03:00:00Z"]),
     ] = None,
 ) -> Response:
-    """The ACTIVE segments at present, or at a past epoch or instant."""
+    """The ACTIVE segments at present, with the topic's leader, or the segments that were ACTIVE at the past epoch or
+    instant `at`, without a leader. 404 for an unknown topic, and if the topic had no layout at that epoch or instant.
+    """
     if at is not None:
         return json_answer(await run_in_threadpool(_layout_then, served_by(request), topic, moment(at)))
     return json_answer(layout_document(await run_in_threadpool(served_by(request).layouts.look, topic)))
@@ -153,8 +155,10 @@ async def watch(
     epoch: Annotated[int, Query(ge=-1, lt=2**63, examples=[7])] = -1,
     leader: Annotated[str | None, Query(max_length=500, examples=["http://10.0.0.7:8470"])] = None,
 ) -> Response:
-    """Events with the layout, sent when the layout or the topic's leader changes. `epoch` and `leader` are the values that the client
-    knows; the stream does not begin with a layout that equals both. Without `leader` only the epoch is compared.
+    """Events with the layout, sent when the layout or the topic's leader changes. The first event has the present
+    layout. `epoch` and `leader` are the values that the client knows: the first event is left out if the present
+    layout equals both. Without `leader` only the epoch is compared. The stream ends when the topic is deleted or the
+    token expires.
     """
     served = served_by(request)
     topic_id, _ = await run_in_threadpool(served.layouts.find, topic)
@@ -199,7 +203,9 @@ Topics = Annotated[Visible, Depends(_visible)]
 
 @router.get(NAMESPACE_PATH + "/topics", dependencies=[LOOK_UP], response_model=TopicsShown)
 async def topics(visible: Topics) -> Response:
-    """The live topics of the namespace that have all the properties (`property=key=value`) and that the token includes."""
+    """The live topics of the namespace that have all the properties (`property=key=value`; without properties, all
+    live topics) and that the token includes, with the hash of this set of names.
+    """
     names = await run_in_threadpool(visible.served.topics.look, visible.wanted)
     allowed = [name for name in names if visible.is_allowed(name)]
     return json_answer({"hash": snapshot_hash(allowed), "topics": allowed})

@@ -76,7 +76,10 @@ class SamplesTaken(BaseModel):
 
 @router.post(f"{PREFIX}/load/samples", dependencies=[WRITE_LOAD])
 def write_load(acting: HttpCaller, body: Annotated[Samples, Body()]) -> SamplesTaken:
-    """Land samples of counters, as a collector would."""
+    """Write samples of counters to the landing area, as a load collector does. The holder of the token is recorded as
+    the source. Samples of logs that belong to no watched segment are ignored and named in `unknown`. 412 if a time is
+    too far from the database's time; nothing is then written.
+    """
     counters = [Counters(source=acting.grant.subject, **sample.model_dump()) for sample in body.samples]
     taken = build_load_intake(acting.app).take(acting.grant.subject, counters, body.sent_at_ms)
     return SamplesTaken(landed=taken.landed, unknown=list(taken.unknown))

@@ -125,8 +125,9 @@ async def _refusal(request: HttpRequest, error: Exception) -> Response:
 
 
 async def _wrong_form(request: HttpRequest, error: Exception) -> Response:
-    """Answer a request with an invalid value: 400 for a parameter of the path, otherwise 412. The reason names only the first invalid
-    value, and is stored in the state of the request, for the audit.
+    """Answer a request with an invalid value (`error` is a RequestValidationError): 400 if the first invalid value is
+    a parameter of the path, otherwise 412. The reason names only the first invalid value. Stores the reason in the
+    state of the request, for the audit.
     """
     first = cast(RequestValidationError, error).errors()[0]
     where = ".".join(str(part) for part in first["loc"])
@@ -141,9 +142,10 @@ async def _wrong_form(request: HttpRequest, error: Exception) -> Response:
 
 
 async def _no_such_call(request: HttpRequest, error: Exception) -> Response:
-    """Answer an HTTPException. Status 400, as for a body that cannot be read, keeps its reason. A path that no route serves gets 400 below
-    the API's prefix, because a name with a slash, even written as %2F, makes such a path, and 404 elsewhere. Any other status, such as 405
-    for another method, is kept, with the reason that there is no such call.
+    """Answer an HTTPException. Status 400, such as for a body that cannot be read, keeps its reason. Status 404, for
+    a path that no route serves, becomes 400 below the API's prefix, because a name with a slash, even written as %2F,
+    makes such a path; elsewhere 404 is kept. Any other status, such as 405 for another method, is kept. The reason
+    then says that there is no such call.
     """
     http_error, path = cast(HTTPException, error), request.scope["path"]
     status = http_error.status_code

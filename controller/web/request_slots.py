@@ -49,8 +49,8 @@ class Slots:
     """The slots of one app. Only for the event loop's thread."""
 
     def __init__(self, limit: int, limit_of_subject: int | None = None) -> None:
-        """Create `limit` slots, of which a subject may hold `limit_of_subject`, but not more than `limit`; None or 0: a quarter, at least
-        1.
+        """Create `limit` free slots. A subject may hold at most `limit_of_subject` slots, and never more than
+        `limit`. If `limit_of_subject` is None or 0, a subject may hold a quarter of the slots, at least 1.
         """
         self._most = limit
         self._most_of_subject = min(limit, limit_of_subject or max(1, limit // _ONE_SUBJECT_OF))
@@ -58,10 +58,9 @@ class Slots:
         self._taken_by: Counter[str] = Counter()
 
     def take(self, subject: str, use: Use) -> None:
-        """Take a slot for the subject.
-
-        Raises StoreUnavailable if the share of `_ADMITTED_BELOW` for this kind of request is in use, of the app's slots or of those that
-        the subject may hold. The slot is held until `give_back`.
+        """Take a slot for the subject, which holds the slot until `give_back`. Each kind of request may use only the
+        share `_ADMITTED_BELOW` of the slots. Raises StoreUnavailable, and takes no slot, if this share of all slots
+        is in use, or if the subject uses this share of the slots that a subject may hold.
         """
         if self._taken >= _below(self._most, use):
             raise StoreUnavailable(
@@ -93,7 +92,10 @@ class GivesBack:
         self._app, self._slots = app, slots
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Call the app. If the request took a slot, free the slot afterwards, and return the connection to the lobby."""
+        """Call the app. Afterwards, also after an error, free the slot that the request took, and count the
+        connection again among the connections without an admitted request (`Lobby`). A request that took no slot
+        changes neither.
+        """
         state = scope.setdefault("state", {})
         try:
             await self._app(scope, receive, send)

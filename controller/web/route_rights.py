@@ -61,8 +61,12 @@ class DemandingRoute(APIRoute):
     """
 
     def get_route_handler(self) -> Callable[[HttpRequest], Coroutine[Any, Any, Response]]:
-        """Return FastAPI's handler, preceded by these steps: demand the right, receive the whole body, take a slot, and remove the
-        connection from the lobby. The slot is freed by `GivesBack`.
+        """Return FastAPI's handler, preceded by these steps: demand the right, receive the whole body, take a slot,
+        and remove the connection from the connections without an admitted request (`Lobby`). `GivesBack` frees the
+        slot.
+
+        The handler raises the errors of `_grant_of_sender`, `JsonRequest.arrive` and `Slots.take`; the route is not
+        called then.
         """
         handle = super().get_route_handler()
 
@@ -106,8 +110,8 @@ class JsonRequest(HttpRequest):
     """A request that waits for its whole body, and refuses a body that does not arrive or is nested too deeply."""
 
     async def arrive(self) -> None:
-        """Wait for the body, which a request without Content-Length does not have. Raises HTTPException (400) if the client disconnects
-        first.
+        """Wait until the whole body has arrived. Return at once for a request without Content-Length or with a length
+        of 0, which has no body. Raises HTTPException (400) if the client disconnects first.
         """
         if self.headers.get("content-length", "0") == "0":
             return
@@ -169,8 +173,9 @@ def _is_deeper(document: Any, limit: int) -> bool:
 
 
 def token_holder(secret: str) -> Who:
-    """Return a function that reads the grant from the token in the header, signed with the secret. The function raises the errors of
-    `access.read`. A valid token is verified once, and again when it may have expired.
+    """Return a function that returns the grant of a request from the token in its header `Authorization`. The token
+    must be signed with `secret`. The function raises the errors of `access.read`. A valid token is verified once and
+    remembered, and verified again at each request after the token has expired.
     """
     read = partial(access.read, secret)
     read_once = lru_cache(MOST_TOKENS)(read)  # errors are not kept, so strangers cannot fill it
@@ -207,8 +212,9 @@ def rights_of(route: APIRoute) -> list[Right]:
 
 
 def demand_rights(app: FastAPI) -> None:
-    """Check that each route demands exactly one right before it reads a body, and that no two routes of one method have paths that differ
-    only in the names of parameters. Does not detect a fixed path that a parameter of another route also matches. Raises InvariantViolated.
+    """Check that each route demands exactly one right before it reads a body, and that no two routes of one method
+    have paths that differ only in the names of parameters. Raises InvariantViolated, which names the first wrong
+    route. Does not detect a fixed path that a parameter of another route also matches.
     """
     routes = [route for route in app.routes if isinstance(route, APIRoute)]
     calls = Counter(

@@ -68,7 +68,10 @@ class WebServer:
         self._computers = Computers()
 
     def serve(self, services: ConsumerServices) -> WebServer:
-        """Create the app that `run` serves with these services, and return this server. May increase the process's limit of open files."""
+        """Create the app that `run` serves with these services, and return this server. Serves nothing yet. May
+        increase the process's limit of open files; a limit that stays too low reduces the numbers of requests and
+        connections, and is logged. Must be called before `run`.
+        """
         self._services = services
         max_requests, max_without_request = _connections(self._settings.serve_connections)
         slots = Slots(max_requests, self._settings.serve_connections_of_subject)

@@ -197,9 +197,12 @@ class RequestingConsumer:
     """True if the leader's memory gave the topic's id, which may belong to a topic that was deleted a moment ago."""
 
     async def ask(self, kind: type[Asked], **more: Any) -> None:
-        """Send a request of class `kind`, with the fields `more`, to the leader's mailbox and wait for the answer. Raises the error that
-        the leader answers with, and StoreUnavailable after `ANSWER_SECONDS`, after which the leader may still perform the request. Raises
-        LostRace instead of NotFound for a remembered topic: another topic may have its name now, which the next request finds.
+        """Send a request of class `kind`, with the fields `more`, to the leader's mailbox, and wait until the leader
+        has performed the request. Raises the error with which the leader answers.
+
+        Raises StoreUnavailable if the leader does not answer within `ANSWER_SECONDS`; the leader may still perform
+        the request afterwards. For a topic that was found in memory (`is_remembered`), raises LostRace instead of
+        NotFound: the name may belong to another topic by now, which a repeated request finds.
         """
         request = kind(key=self.key, consumer=self.consumer, subject=self.subject, **more)
         self.served.leader.submit(request)
@@ -283,8 +286,9 @@ def _in_all(unread: Mapping[int, int], segment_ids: Sequence[int]) -> int | None
 
 @router.post(CONSUMER_PATH, dependencies=[CONSUME], response_model=Begun)
 async def register(asking: AtLeaderNow, body: Registration) -> Response:
-    """Begin or resume a session. The answer has the timing that the consumer has to keep. Afterwards, open the assignment
-    stream within the grace period, and hold it open.
+    """Begin a session, or resume the consumer's session. The answer has the timing that the consumer must keep.
+    Afterwards the consumer must open the assignment stream within the grace period, and hold the stream open. The
+    leader refuses the session if the subscription is not of the kind that the consumer reads.
     """
     await asking.ask(Register, incarnation=body.incarnation, reads=body.reads)
     timing = asking.served.leader.timing
@@ -326,7 +330,11 @@ async def register(asking: AtLeaderNow, body: Registration) -> Response:
     ),
 )
 async def assignment(asking: AtLeader, holder: Holder, incarnation: Incarnation) -> Response:
-    """Events with the buckets that the consumer owns, sent at each change. A consumer is connected while it holds this stream open."""
+    """Events with the buckets that the consumer owns: first the present assignment, then the whole assignment at each
+    change. A consumer is connected while it holds this stream open. When the stream ends, the consumer keeps its
+    buckets for the grace period. An older stream of the session ends with the reason `superseded`. 409 if this
+    incarnation has no session.
+    """
     stream: EventStream[PushedAssignment] = EventStream("assignment", lambda pushed: pushed)
     await asking.ask(Attach, incarnation=incarnation, stream=stream)
     served, until = asking.served, holder.stream_until(time.time())

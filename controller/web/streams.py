@@ -24,7 +24,10 @@ class EventStream(Generic[Pushed]):
     """A stream to one client. Construct it in the event loop, and call `events` once; `push` and `end` may be called from any thread."""
 
     def __init__(self, event: str, document: Callable[[Pushed], object]) -> None:
-        """`document` turns a pushed value into the JSON that is sent as `event`; if it returns None, nothing is sent."""
+        """Create a stream in the running event loop. `event` is the name of the events. `document` turns a pushed
+        value into the document that is sent as JSON; a value for which `document` returns None is not sent. Raises
+        RuntimeError outside an event loop.
+        """
         self._loop = asyncio.get_running_loop()
         self._event, self._document = event, document
         self._wake = asyncio.Event()
@@ -47,11 +50,11 @@ class EventStream(Generic[Pushed]):
             self._loop.call_soon_threadsafe(self._wake.set)
 
     async def events(self, heartbeat_seconds: float, until: float) -> AsyncIterator[bytes]:
-        """Yield the events as bytes: the newest of the values pushed since the last event, unless its document is None; a heartbeat after
-        `heartbeat_seconds` without a pushed value; and at the end the reason.
+        """Yield the events as bytes. If values were pushed since the last event, only the newest value is sent,
+        unless its document is None. A heartbeat is sent after `heartbeat_seconds` without a pushed value.
 
-        Ends after `end`, or when the client's token expires at `until` (`time.time()`); the caller stops reading when the client
-        disconnects.
+        The stream ends after `end`, or at the time `until` (`time.time()`), when the client's token expires; the last
+        event, `end`, has the reason. The caller stops reading when the client disconnects.
         """
         while True:
             seconds_left = until - time.time()

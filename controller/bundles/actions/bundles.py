@@ -152,12 +152,13 @@ def split(context: Context, request: SplitBundle) -> SplitBundleResponse:
 
 
 def unload(context: Context, request: UnloadBundle) -> UnloadBundleResponse:
-    """Check the bundle and its destination. Unless the request is a dry run, unload the bundle and wait until its owner has changed,
-    for at most 10 s. The present owner is in the response; it may be another broker than the destination.
+    """Check the bundle and its destination. Unless the request is a dry run, unload the bundle and wait until its
+    owner has changed, for at most 10 s. The response has the owner after the wait, which may be another broker than
+    the destination; None if no broker owns the bundle. A dry run returns the present owner and no outcome.
 
-    Raises InvalidInput for a destination that is not active or that an isolation policy forbids, and if the settings name no cluster;
-    NotFound or BundleNotFound for an unknown namespace or bundle; DataPlaneTimeout if the unload may still happen; and the other errors
-    of `check_manual_unload` and of `BundleActions.unload`.
+    Raises InvalidInput for a destination that is not active or that an isolation policy forbids, and if the settings
+    name no cluster; NotFound or BundleNotFound for an unknown namespace or bundle; DataPlaneTimeout if the unload may
+    still happen; and the other errors of `check_manual_unload` and of `BundleActions.unload`.
     """
     destination, outcome = request.destination or None, None
     with bundles_of(context.app) as bundles:

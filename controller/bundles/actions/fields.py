@@ -19,8 +19,9 @@ def _namespace(text: str) -> str:
 
 
 def _bundle_text(text: str) -> str:
-    """Return the bundle in its usual text form; `tenant/namespace/LARGEST` and `tenant/namespace/HOT` are kept. It is
-    not checked that the bundle exists. Raises InvalidInput for another text.
+    """Return the text of a bundle in its usual form. The texts `tenant/namespace/LARGEST` and `tenant/namespace/HOT`,
+    which choose a bundle later, are kept. Whether the bundle exists is not checked. Raises InvalidInput for a text
+    that names neither a bundle nor such a choice.
     """
     namespace, _, choice = text.rpartition("/")
     if choice in BUNDLE_CHOICES:

@@ -207,8 +207,9 @@ def list_active_brokers(context: Context, _request: ListActiveBrokers) -> Active
 
 
 def find_bundle(context: Context, request: FindBundle) -> TopicPlace:
-    """Return the complete name, the hash and the bundle of the topic. The bundle is None if its namespace is not known, or while the
-    database is unreachable. Raises InvalidInput for a text that is no topic name.
+    """Return the complete name, the hash and the bundle of the topic in the cluster of the request. The bundle is
+    None if the database has no boundaries of the topic's namespace, or while the database is unreachable. Whether the
+    topic exists is not checked. Raises InvalidInput for a text that is no topic name.
     """
     name, bundle = canonical_topic_name(request.topic), None
     with suppress(StoreUnavailable), context.store.transaction() as tx:
@@ -222,11 +223,12 @@ def find_bundle(context: Context, request: FindBundle) -> TopicPlace:
 
 
 def list_merges(context: Context, request: ListMerges) -> MergesAnswer:
-    """Return a page of namespaces by name, each with its possible merges, by the load that is stored. Reads no broker.
+    """Return a page of namespaces by name, each with its possible merges, by the load that is stored. Reads no
+    broker. A namespace without a possible merge is included. A namespace whose stored split policy cannot be read is
+    left out.
 
-    Namespaces whose stored split policy cannot be read are left out; a namespace without a possible merge is not. Raises NotFound for a
-    namespace in the request that is left out or whose bundles are not known, InvalidPolicy for invalid balance settings, and InvalidInput
-    for an invalid `page`.
+    Raises NotFound if the request names a namespace that is left out or whose bundles are not known, InvalidPolicy
+    for invalid balance settings, and InvalidInput for an invalid `page`.
     """
     from controller.bundles.bootstrap import balance_settings
     from controller.bundles.services import balancer

@@ -65,12 +65,14 @@ def send(
     parameters: Mapping[str, str] | None = None,
     document: Any = None,
 ) -> Reply:
-    """Send one request and return the answer of the broker by `deadline` (`time.monotonic` seconds).
+    """Send one request, and return the complete answer, whatever its status. `deadline` is a time of
+    `time.monotonic`. `parameters` become the query of the URL. `document` is sent as JSON; None sends no body.
 
-    `parameters` are those of the URL, and `document` is sent as JSON (None: no body). An answer with any status is returned, except up to 3
-    redirects (302, 307, 308), which are followed with the same method and the session's credentials, only to the origins in `trusted`.
-    Raises DataPlaneUnavailable if the request certainly was not processed, for example because of another redirect, and DataPlaneTimeout if
-    that is unknown; then the caller must read the state before it repeats the request.
+    Up to 3 redirects (302, 307, 308) are followed, only to the origins in `trusted`, with the same method and
+    document and the session's credentials. Raises DataPlaneUnavailable if the request certainly was not processed:
+    the deadline had passed, no connection was made, a redirect leads to another origin, or there are more than 3
+    redirects. Raises DataPlaneTimeout if the outcome is unknown; then the caller must read the state before it
+    repeats the request.
     """
     for _ in range(REDIRECTS + 1):
         response = _open(session, method, url, deadline, parameters, document)
@@ -91,8 +93,9 @@ def send(
 def error_of(reply: Reply) -> CleaveError:
     """Return the error for an unsuccessful answer, for callers without a more precise error.
 
-    DataPlaneUnavailable, with the delay that the broker asks for (at most 300 s; 5 s if it asks for none), for a status of 429 or from 500
-    on. Terminal for every other status; for 401 and 403 it names the token.
+    A status of 429, or of 500 and above, gives DataPlaneUnavailable, with the delay that the broker asks for (at most
+    300 s; 5 s if the broker asks for none). Every other status gives Terminal. For 401 and 403 the message asks the
+    reader to check the token.
     """
     answer = f"broker {origin(reply.url)} answers {urlsplit(reply.url).path} with {reply.status}"
     reason = f": {reply.reason}" if reply.reason else ""

@@ -73,8 +73,11 @@ class BundleActions:
     def __init__(
         self, session: requests.Session, admin_url: str, reader: BundleReader, *, settle_seconds: float = 10.0
     ) -> None:
-        """Create the actions. The result of an action is awaited for `settle_seconds`. After that the outcome is NOTHING_CHANGED if the
-        broker answered with success; otherwise it is unknown (DataPlaneTimeout).
+        """Create the actions, without a request. `session` sends requests with its credentials to `admin_url`, the
+        web address of any broker or of a proxy; `reader` reads the same cluster.
+
+        An action waits at most `settle_seconds` for its result. After that the outcome is NOTHING_CHANGED if the
+        broker answered with success. If the outcome is unknown, the action raises DataPlaneTimeout.
         """
         self._session, self.reader = session, reader
         self._admin_url = admin_url.rstrip("/")

@@ -131,8 +131,9 @@ _SIGNALS = {b"directMemory": "direct_memory"}
 
 
 def load_report(body: bytes) -> SystemReport:
-    """Decode `/admin/v2/broker-stats/load-report` of the modular load manager. A resource that is null or whose figures are not numbers is
-    unknown. Raises DataPlaneUnavailable for a document of another shape.
+    """Decode `/admin/v2/broker-stats/load-report` of the modular load manager. A resource that is missing or null, or
+    whose figures are not numbers, is unknown (limit 0). A missing version is empty. The report also has the cached
+    bytes of each listed bundle. Raises DataPlaneUnavailable for a document of another shape.
     """
     report = _read(_LOAD_REPORT, body, "load report")
     usages = {name: getattr(report, name) for name in RESOURCES}

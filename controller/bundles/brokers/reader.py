@@ -66,8 +66,12 @@ class BundleReader:
         return {origin(self._admin_url), *(origin(broker.url) for broker in self.brokers())}
 
     def system(self, broker: Broker) -> SystemReport:
-        """Return the load report of the broker, or the figures of its metrics page if the report answers 404 or 500 (the load manager has
-        none). Raises the error of `error_of` for any other refusal.
+        """Return the load report of the broker. If the request for the report gets 404 or 500, the load manager has
+        no report, and the figures of the broker's metrics page are returned.
+
+        Raises the error of `error_of` for any other refusal; DataPlaneUnavailable if the broker cannot be reached, if
+        the answer has another shape, or if the metrics page has no usage of the CPU; and DataPlaneTimeout if an
+        answer is incomplete at the deadline.
         """
         reply = self._get(f"{broker.url}/admin/v2/broker-stats/load-report")
         if reply.is_success:
@@ -88,8 +92,10 @@ class BundleReader:
         return documents.owned_bundles(self._demand(broker.url + path))
 
     def bundles(self, namespace: str) -> NamespaceBundles:
-        """Return the present boundaries of the namespace. Raises NotFound if the namespace does not exist, InvalidInput for a text that
-        is no namespace name, and InvalidRange if the listed boundaries do not cover the ring.
+        """Return the present boundaries of the namespace. Raises NotFound if the namespace does not exist;
+        InvalidInput for a text that is no namespace name; InvalidRange if the listed boundaries do not cover the
+        ring; the error of `error_of` for another refusal; DataPlaneUnavailable if no broker can be reached or the
+        answer has another shape; and DataPlaneTimeout if the answer is incomplete at the deadline.
         """
         reply = self._get(f"{self._admin_url}/admin/v2/namespaces/{namespace}/bundles")
         if reply.status == 404:
@@ -111,8 +117,9 @@ class BundleReader:
         return documents.failure_domains(self._of_cluster("failureDomains"))
 
     def anti_affinity_group(self, namespace: str) -> str | None:
-        """Return the anti-affinity group of the namespace. None if it has none, or does not exist. Raises the error of `error_of` for a
-        refusal.
+        """Return the anti-affinity group of the namespace. None if the namespace has no group, or does not exist.
+        Raises the error of `error_of` for a refusal, DataPlaneUnavailable if no broker can be reached, and
+        DataPlaneTimeout if the answer is incomplete at the deadline.
         """
         reply = self._get(f"{self._admin_url}/admin/v2/namespaces/{namespace}/antiAffinity")
         if reply.status in (204, 404):
@@ -122,9 +129,12 @@ class BundleReader:
         return documents.anti_affinity_group(reply.body)
 
     def topic_hashes(self, bundle: NamespaceBundle) -> dict[str, int]:
-        """Return the hash of each topic in the bundle, by complete name, including topics that are not in use.
+        """Return the hash of each topic in the bundle, by complete name, including topics that are not in use. Empty
+        for a bundle without topics.
 
-        Raises NotFound if the namespace does not exist, and BundleNotFound if the namespace has no such bundle.
+        Raises NotFound if the namespace does not exist; BundleNotFound if the namespace has no such bundle; the error
+        of `error_of` for another refusal; DataPlaneUnavailable if no broker can be reached; and DataPlaneTimeout if
+        the answer is incomplete at the deadline.
         """
         path = f"/admin/v2/namespaces/{bundle.namespace}/{bundle.range_text}/topicHashPositions"
         reply = self._get(self._admin_url + path)
@@ -135,10 +145,13 @@ class BundleReader:
         return documents.topic_hashes(reply.body)
 
     def owner(self, bundle: NamespaceBundle, *, first: Iterable[str] = ()) -> str | None:
-        """Return the owner of the bundle, None if no broker owns it. Reads the bundles of one broker after the other, those named in
-        `first` first, and makes no broker load the bundle.
+        """Return the name of the broker that owns the bundle; None if no broker owns the bundle. Reads the bundles of
+        one listed broker after the other, beginning with the brokers named in `first`. The call makes no broker load
+        the bundle, and does not check that the bundle exists.
 
-        Raises DataPlaneUnavailable if no broker that answered owns the bundle and another broker, which may own it, was silent.
+        Raises DataPlaneUnavailable if no broker that answered owns the bundle and another broker, which may own the
+        bundle, did not answer. Also raises the errors of reading the list of brokers, and Terminal if a broker
+        refuses the request.
         """
         order = {name: index for index, name in enumerate(first)}
         silent: list[str] = []
@@ -155,8 +168,9 @@ class BundleReader:
         return None
 
     def _of_cluster(self, what: str) -> bytes:
-        """Return the body of the cluster's document `what`; an empty JSON object for 404. Raises the error of `error_of` for any other
-        refusal.
+        """Return the body of the cluster's document at the admin path `what`, below the cluster's name; an empty JSON
+        object for 404. Raises the error of `error_of` for any other refusal, DataPlaneUnavailable if no broker can be
+        reached, and DataPlaneTimeout if the answer is incomplete at the deadline.
         """
         reply = self._get(f"{self._admin_url}/admin/v2/clusters/{self.cluster}/{what}")
         if reply.status == 404:
@@ -172,7 +186,10 @@ class BundleReader:
         return send(self._session, "GET", url, self.deadline(), trusted=self.trusted())
 
     def _demand(self, url: str) -> bytes:
-        """Return the body of a successful answer. Raises the error of `error_of` for any other answer."""
+        """Return the body of a successful answer to a GET request. Raises the error of `error_of` for an answer with
+        any other status, DataPlaneUnavailable if the broker cannot be reached, and DataPlaneTimeout if the answer is
+        incomplete at the deadline.
+        """
         reply = self._get(url)
         if not reply.is_success:
             raise error_of(reply)

@@ -181,7 +181,9 @@ _OF_ONE_BROKER = re.compile(r"(?:pulsar|sla-monitor)/[^:]+:\d+")
 
 
 def _refuse_repeats(kind: str, names: Iterable[str]) -> None:
-    """Raise InvalidInput, which names the first by name, if a name occurs more than once."""
+    """Raise InvalidInput if a name occurs more than once. The error names the `kind` of the names and, of several
+    repeated names, the first in alphabetical order.
+    """
     repeated = sorted(name for name, times in Counter(names).items() if times > 1)
     if repeated:
         raise InvalidInput(f"{kind} {repeated[0]} is given more than once; give each {kind} once")

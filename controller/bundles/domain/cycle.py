@@ -104,12 +104,13 @@ class CycleOutcome:
 
 
 def run_cycle(inputs: CycleInputs) -> CycleOutcome:
-    """Return the splits and moves of one cycle. Pure. Moves of bundles that are split or busy are dropped with all moves of their exchange
-    (`exchanges`), and named in `passed_over`. The state in `balance` of the result does not count the moves as made. Raises InvalidPolicy
-    for settings that are not valid together.
+    """Return the splits and moves of one cycle. Pure. If a bundle of an exchange (`exchanges`) is split or busy, all
+    moves of the exchange are dropped, and `passed_over` names their bundles. The state in `balance` of the result
+    does not count the moves as made.
 
-    Splits and their refusals are hottest first among the namespaces of one policy, for which the limit of splits in a cycle also holds.
-    Counts and instants of namespaces without a policy are dropped.
+    Namespaces with equal split policies are decided together. Their splits and refusals are ordered hottest first,
+    and the limit of splits in a cycle holds for them together. Hits and last splits of namespaces without a policy
+    are dropped. Raises InvalidPolicy for settings that are not valid together.
     """
     verdicts = [decide_splits(*question) for question in _split_questions(inputs)]
     splits = tuple(chain.from_iterable(verdict.chosen for verdict in verdicts))

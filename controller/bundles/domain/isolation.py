@@ -39,8 +39,9 @@ class Isolation:
         self._active = tuple(sorted(active))
 
     def allowed(self, namespace: str) -> frozenset[str] | None:
-        """Return the active brokers that the first matching policy allows: the primary ones, and, while fewer than `min_primaries` of these
-        are active, also the secondary ones. Empty if none of them is active; None if no policy names the namespace.
+        """Return the active brokers that the first policy for the namespace allows: the policy's primary brokers.
+        While fewer than `min_primaries` of the primary brokers are active, the policy's secondary brokers are
+        included. Empty if no such broker is active; None if no policy names the namespace.
 
         An expression that Python cannot read matches every namespace, and no broker.
         """
@@ -67,7 +68,9 @@ class Isolation:
 
     @property
     def shared(self) -> frozenset[str] | None:
-        """The active brokers that are primary in no policy; None if there is no policy."""
+        """The active brokers that no policy names as primary; None if there is no policy. If a policy has a primary
+        expression that Python cannot read, the expression counts as naming every broker, so the result is empty.
+        """
         if not self._policies:
             return None
         return frozenset(

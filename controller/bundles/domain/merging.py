@@ -212,11 +212,12 @@ def _is_empty(bundle: Bundle, cluster: Cluster) -> bool:
 
 
 def plan_merges(look: MergeInputs, settings: MergeSettings | None = None) -> MergeVerdict:
-    """Return the merges that would be safe now in one namespace, a refusal for each other cold or silent (not reported) bundle, rising, and
-    the counts of cold cycles, this one included, for the next call. Pure.
+    """Return the merges that would be safe now in one namespace, the refusals in the order of the ring, and the
+    counts of cold cycles, this cycle included, for the next call. Pure. `settings` None: the defaults.
 
-    A warm bundle has none of these, and a silent bundle has no count; both start again at 0. `settings` None: the defaults. Reports of
-    bundles outside the present boundaries are ignored. Raises InvalidInput if a present bundle is reported twice.
+    Each cold bundle that is in no merge, and each silent bundle (without a report), has a refusal. Only cold bundles
+    have a count: the count of a warm or silent bundle starts again at 0. Reports of bundles outside the present
+    boundaries are ignored. Raises InvalidInput if a present bundle is reported twice.
     """
     settings = settings or MergeSettings()
     reports = _by_bundle(look)
@@ -320,15 +321,18 @@ def _joined(runs: list[_Run], settings: MergeSettings) -> list[_Run]:
 
 
 def _share(low: _Run, high: _Run, settings: MergeSettings) -> float:
-    """Return the load of both runs together as a share of the low-water mark; infinite if it is above the mark or a run is not free."""
+    """Return the load of both runs together as a share of the low-water mark. Return infinity if this load is above
+    the mark, or if one of the runs is not free to merge.
+    """
     both = low.joined_to(high)
     warmest = settings.warmest(both.latest, both.long_term)
     return warmest.share if both.is_free and not warmest.is_hot else math.inf
 
 
 def _refused_by_neighbours(runs: list[_Run], index: int, settings: MergeSettings) -> MergeRefusal:
-    """Return the reason for which the bundle of the free run at `index`, its only one, was joined to neither neighbour: no neighbour is
-    free, each pair is above the low-water mark, or the namespace would have fewer than `min_bundles`. `runs` are the result of `_joined`.
+    """Return the reason for which the free run at `index`, which has a single bundle, was joined to neither
+    neighbour: no neighbour is free, the load of each pair is above the low-water mark, or a merge would leave fewer
+    than `min_bundles` bundles. `runs` are the result of `_joined`.
     """
     bundle = runs[index].members[0]
     pairs = [

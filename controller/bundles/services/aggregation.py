@@ -121,9 +121,10 @@ def aggregate(
 def _compute(
     master: str, area: ReportArea, landed: LandedReports, scratch: Scratch, window: ReportWindow
 ) -> dict[str, pa.Table]:
-    """Compute the changes of the window on the Spark session for `master`, from the landed files and from the baseline and limits in
-    `scratch`. Return them by the names in CHANGE_SCHEMAS, with the topics of hot bundles (`hot_topics`) and the skipped reports
-    (`silent`, `uncut`). Also writes intermediate files into `scratch`.
+    """Compute the changes of the window on the Spark session for `master`, from the landed files and from the
+    baseline and limits in `scratch`. Return a table for each name in CHANGE_SCHEMAS, the topics of hot bundles
+    (`hot_topics`), and the skipped reports of brokers (`silent`) and of namespaces (`uncut`). Also writes
+    intermediate files into `scratch`. Raises the errors of the Spark session.
     """
     from spark_jobs.run_bundle_load import compute
     from spark_jobs.session import with_session
@@ -135,8 +136,12 @@ def _compute(
 
 
 def _merge(store: Store, run: BundleRun, changes: Mapping[str, pa.Table]) -> MergeResult:
-    """Merge the changes in one transaction, and return the numbers of written and outrun rows. If they were applied, also record the
-    brokers and namespaces whose reports were skipped. Changes nothing if this run, its window or a later one was merged before.
+    """Merge the changes in one transaction. Return the numbers of rows that were written, and of rows that were not
+    written because the record had changed since the run read the record (`outrun`). If `applied` is True, the brokers
+    and namespaces whose reports were skipped are also recorded.
+
+    If this run, its window or a later window was merged before, nothing changes and `applied` is False. Raises
+    StoreUnavailable.
     """
     with store.transaction() as tx:
         merged = bundle_loads.stage_and_merge(tx, run, changes)

@@ -73,10 +73,11 @@ class _BoundaryCache:
     read: dict[str, tuple[NamespaceBundles, int]] = field(default_factory=dict)
 
     def doubtful(self, reports: Sequence[_Report]) -> list[str]:
-        """Return the namespaces whose boundaries must be read: those with a report whose boundaries are unknown or lack a reported bundle,
-        by name, then up to LOOKED_AT_AGAIN others, longest ago first.
+        """Return the namespaces whose boundaries must be read. First come, by name, the reported namespaces whose
+        boundaries are not in the cache, or whose cached boundaries lack a reported bundle. Then follow up to
+        LOOKED_AT_AGAIN other namespaces of the cache, beginning with the boundaries that were read longest ago.
 
-        Removes namespaces that no report names from the cache.
+        Removes namespaces that no report names from the cache. The cache does not change otherwise.
         """
         reported: dict[str, set[str]] = {}
         for report in reports:
@@ -113,8 +114,10 @@ class BundleCollector(Stoppable):
         interval_seconds: float,
         clock: Clock,
     ) -> None:
-        """Create a collector. `name` is part of file names; for an unsuitable name, the first tick that writes raises InvalidInput. Two
-        collectors of one area need different names and clusters.
+        """Create a collector of the clusters of `readers`, not started. The collector reads every `interval_seconds`
+        and writes to `area`. `name` becomes a part of the file names; if `name` is unsuitable for that, the first
+        tick that writes raises InvalidInput. Two collectors that write to one area must have different names and read
+        different clusters.
 
         Raises InvalidInput for an interval of 0 s or less.
         """
@@ -154,17 +157,22 @@ class BundleCollector(Stoppable):
         return (self._interval_ms - self._clock.now_ms() % self._interval_ms) / 1000
 
     def tick_once(self) -> BundleTick:
-        """Perform a single tick, as `tick` does. Raises DataPlaneUnavailable if no broker answered, OSError if the storage fails."""
+        """Perform a single tick, as `tick` does. Raises DataPlaneUnavailable if no broker answered completely, and
+        the errors of `tick`.
+        """
         tick = self.tick()
         if tick.path is None:
             raise DataPlaneUnavailable(f"no broker of the cluster answered ({', '.join(tick.silent)}); retry")
         return tick
 
     def tick(self) -> BundleTick:
-        """Read all brokers once, AT_ONCE of them at the same time, and write the reports of those that answered completely, with the
-        boundaries of their namespaces. Writes no file, and returns None as `path`, if no broker did.
+        """Read all brokers once, AT_ONCE of them at the same time. Write the reports of the brokers that answered
+        completely, with the known boundaries of namespaces. If no broker answered completely, write no file and
+        return None as `path`.
 
-        Sets the metrics of the collector, and logs silent brokers. Raises OSError if the storage does not answer.
+        Sets the metrics of the collector, and logs silent brokers. Raises no error for a broker that does not answer.
+        Raises OSError if the storage does not answer, and InvalidInput if the name of the collector cannot be part of
+        a file name.
         """
         instant_ms = self._clock.now_ms()
         rows: dict[str, list[dict[str, Any]]] = {kind: [] for kind in REPORT_SCHEMAS}

@@ -161,11 +161,13 @@ def topics_in(reader: BundleReader, bundle: NamespaceBundle) -> list[BundleTopic
 
 
 def find_bundle(store: Store, cluster: str, text: str) -> NamespaceBundle:
-    """Return the bundle of a text, which need not exist, or for a namespace followed by /LARGEST or /HOT the bundle with the most topics or
-    the most bytes per second, as last aggregated; of equal ones the first by name.
+    """Return the bundle that `text` names. The text of a bundle is only parsed, so the bundle need not exist. For a
+    namespace followed by /LARGEST or /HOT, return the bundle with the most topics or the most bytes per second, as
+    last aggregated; of equal bundles, the first by name. HOT compares the averages of past cycles; for a bundle
+    without averages, the latest figures.
 
-    HOT uses the averages of past cycles; for a bundle without averages, the latest figures. Raises InvalidInput for a text that names no
-    bundle or namespace, NotFound if the namespace was never aggregated, and BundleNotFound if none of its bundles has topics.
+    Raises InvalidInput for a text that names no bundle or namespace, NotFound if the namespace was never aggregated,
+    BundleNotFound if no bundle of the namespace has topics, and StoreUnavailable.
     """
     namespace, _, choice = text.rpartition("/")
     if choice not in BUNDLE_CHOICES:

@@ -97,12 +97,13 @@ def find_request(tx: Connection, request_key: str) -> int | None:
 
 
 def record(tx: Connection, cycle: NewCycle, *, next_state: str, seen_state_version: int) -> int:
-    """Write the cycle, its proposals and the next state. Return the id of the cycle.
+    """Write the cycle, its proposals and the next state. Return the id of the cycle. In the same transaction,
+    unapproved proposals of other cycles are refused as in `proposals.supersede`, approved proposals that were not
+    applied in time are refused, and an approval is requested for each proposal that waits for an approval.
 
-    In the same transaction, unapproved proposals of other cycles are refused as in `proposals.supersede`, approved proposals that were not
-    applied in time are refused, and an approval is requested for each proposal that waits for one. `seen_state_version` 0 means that no
-    state is stored. Raises Conflict if another cycle, of any cluster, has the request key; else LostRace if the state is not at the version
-    seen; else InvalidInput as `proposals.add`.
+    `seen_state_version` is the version of the state on which the cycle was decided; 0 means that no state was stored.
+    Raises Conflict if another cycle, of any cluster, has the request key; LostRace if the stored state has another
+    version; and InvalidInput as `proposals.add`. After an error the caller must roll back the transaction.
     """
     values = {
         "cluster": cycle.cluster,

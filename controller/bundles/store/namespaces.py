@@ -80,7 +80,7 @@ _UPDATE = text(f"""
 
 
 def get_namespace(tx: Connection, cluster: str, namespace: str) -> NamespaceRow:
-    """Return a namespace. Raises NotFound if no report has named it yet."""
+    """Return the stored row of a namespace. Raises NotFound if no report has named the namespace yet."""
     row = tx.execute(_GET, {"cluster": cluster, "namespace": namespace}).one_or_none()
     if row is None:
         raise NotFound(

@@ -200,9 +200,10 @@ _APPROVE_AUTOMATIC = text(f"""
 
 
 def add(tx: Connection, cycle_id: int, cluster: str, proposals: Sequence[NewProposal], *, actor: str) -> None:
-    """Write the proposals of a recorded cycle in their order, in one statement, in the state proposed. `actor` is the process or person
-    that proposes. Raises InvalidInput for cut points that are not inside the bundle or do not match the kind, and Conflict if the cycle has
-    proposals already.
+    """Write the proposals of a recorded cycle in their order, in one statement, in the state proposed. Without
+    proposals, write nothing. `actor` is the process or person that proposes. Raises InvalidInput for cut points that
+    are not inside the bundle, are given for an unload, or are missing for a split or a merge; and Conflict if the
+    cycle has proposals already.
     """
     if not proposals:
         return
@@ -248,8 +249,9 @@ def expire_approved(tx: Connection, cluster: str) -> int:
 
 
 def ask(tx: Connection, cluster: str) -> None:
-    """Request an approval for each proposal of the cluster that waits for an approval (its namespace has mode approval, and it is not
-    stale) and has none pending. The approval expires when the proposal becomes stale.
+    """Request an approval for each proposal of the cluster that waits for an approval, unless the proposal has a
+    pending approval. A proposal waits for an approval if it is in the state proposed, is not stale, and its namespace
+    has mode approval. The approval expires when the proposal becomes stale.
     """
     now = database_now(tx)
     waiting = [row for row in under_way(tx, cluster) if row.state is ProposalState.PROPOSED]
@@ -292,7 +294,9 @@ def applied_within(tx: Connection, cluster: str, kind: ProposalKind, seconds: fl
 
 
 def get_proposal(tx: Connection, proposal_id: int, *, lock: bool = False) -> ProposalRow:
-    """Return a proposal. With `lock`, lock its row first, until the transaction ends. Raises NotFound."""
+    """Return a proposal, in any state. With `lock`, lock the proposal's row first, until the transaction ends; the
+    call waits for a lock of another transaction. Raises NotFound if there is no proposal with this id.
+    """
     row = tx.execute(_LOCK if lock else _GET, {"proposal_id": proposal_id}).one_or_none()
     if row is None:
         raise NotFound(f"there is no proposal {proposal_id}; inspect.bundles_proposals lists the proposals")

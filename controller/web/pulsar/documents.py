@@ -138,9 +138,10 @@ _MOST_OF = {
 
 
 def parameters_of(policy: AutoScalePolicy, before: Mapping[str, Any]) -> Document:
-    """Return the level's document, by parameter, with the values of `policy` for the parameters that Pulsar has; a parameter whose field is
-    null is left out, and the largest number of 64 bits in a field of bytes becomes infinity. `before` is the level's stored document, whose
-    parameters that Pulsar does not have are kept. The result is not validated.
+    """Return the document to store for a level, by the names of Cleave's parameters. The parameters that Pulsar has
+    come from `policy`: a field that is null is left out, so that the level no longer sets the parameter, and the
+    largest 64-bit number in a field of bytes becomes infinity. The parameters that Pulsar does not have are kept from
+    `before`, the level's stored document. The result is not validated.
     """
     other_parameters = {parameter: value for parameter, value in before.items() if parameter not in _FIELD_OF}
     overrides = {name: value for name in _PARAMETER_OF if (value := getattr(policy, name)) is not None}
@@ -156,8 +157,9 @@ def _kept(name: str, value: float) -> float:
 
 
 def policy_of(stored: Mapping[str, Any]) -> AutoScalePolicy | None:
-    """Return those parameters of a level's stored document that Pulsar has; None if there are none. A stored number outside the range of
-    Pulsar's field becomes the nearest number in the range; a value that is neither a number nor a truth value is left out.
+    """Return the parameters of a level's stored document that Pulsar has, under Pulsar's names; None if the document
+    has no such parameter with a usable value. A number outside the range of Pulsar's field becomes the nearest number
+    in the range. A value that is neither a number nor a truth value is left out.
     """
     read = ((_FIELD_OF[parameter], value) for parameter, value in stored.items() if parameter in _FIELD_OF)
     fields: Document = {

@@ -101,7 +101,10 @@ def delete_scalable_topic(
     topic: Topic,
     force: Annotated[bool, Query(description="Delete even if consumers are registered.")] = False,
 ) -> None:
-    """Delete the topic with every log behind it, unread messages included."""
+    """Delete the topic with every log behind it, unread messages included, and wait for the end of the operation.
+    Without `force`, 409 if the topic has consumers: registered consumers, also disconnected ones within their grace
+    period, or standard clients that were observed last.
+    """
     if not force:
         _demand_unused(acting, topic)
     acting.finish(topic_admin.delete_topic(acting.app.store, topic, acting.request(REASON)))
@@ -142,7 +145,10 @@ def get_scalable_topic_stats(acting: HttpCaller, topic: Topic) -> dict[str, Any]
 
 @router.get(_TOPIC + "/segments/{segment_id}/stats", dependencies=[READ], response_model=OneSegmentStats)
 def get_segment_stats(acting: HttpCaller, topic: Topic, segment_id: SegmentId) -> dict[str, Any]:
-    """One segment with its load and the backlog of each subscription."""
+    """One segment, sealed segments included, with its latest load and the backlog of each subscription. The load is
+    null if no load was recorded. A backlog is null if the log or its cursor of the subscription is missing. 404 for
+    an unknown segment.
+    """
     app = acting.app
     with app.store.transaction() as tx:
         published = published_segments(tx, topic)
@@ -165,8 +171,9 @@ def migrate_topic(
         bool, Query(description="Migrate even if producers or consumers are connected.")
     ] = False,
 ) -> None:
-    """Turn the plain or partitioned `persistent://` topic of that name into a scalable topic, and wait for the end of the operation.
-    Consumers read the messages of the old topic first.
+    """Turn the plain or partitioned `persistent://` topic of that name into a scalable topic, and wait for the end of
+    the operation. Consumers read the messages of the old topic first. Without `force`, 409 if producers or consumers
+    are connected; with `force`, the broker notifies them that the old topic has ended.
     """
     app = acting.app
     old = f"persistent://{topic.removeprefix('topic://')}"

@@ -52,7 +52,9 @@ def create_segment(
 
 @router.post(_PATH + "/terminate", dependencies=[ADMINISTER], status_code=204)
 def terminate_segment(acting: HttpCaller, topic: Topic, descriptor: Descriptor) -> None:
-    """Terminate the log. A successor of the same range takes over, so that every key has a segment. A sealed segment stays as it is."""
+    """Terminate the log of an ACTIVE segment. A successor with the same hash range takes over, so that every key has
+    a segment. A sealed segment stays as it is; the call then succeeds.
+    """
     segment_log = _log(acting, topic, descriptor)
     if not segment_log.is_sealed:
         planner = segment_admin.replacing(segment_log.segment.segment_id)
@@ -130,8 +132,9 @@ def skip_all_of_segment_subscription(
 
 
 def _move(acting: Acting, segment_log: SegmentLog, subscription: str, target: SeekTarget) -> None:
-    """Move the subscription as `seek` does. Raises Unsupported unless the segment is the only segment on which the subscription has a
-    cursor to move. Also raises the errors of `subscription_admin.cursors_to_move` and `seek`.
+    """Move the subscription as `seek` does, if the segment of `segment_log` is the only segment on which the
+    subscription has a cursor to move. Otherwise move nothing and raise Unsupported, because a subscription is moved
+    on all its segments at once. Also raises the errors of `subscription_admin.cursors_to_move` and `seek`.
     """
     app = acting.app
     cursors = subscription_admin.cursors_to_move(app.store, app.planes, segment_log.topic, subscription)

@@ -63,10 +63,11 @@ class BalanceVerdict:
 def balance(inputs: BalanceInputs) -> BalanceVerdict:
     """Return the moves of one cycle in the shedder's order, the refusals, and the state for the next cycle. Pure.
 
-    At most `max_moves_per_cycle` (0: all) proposals of the shedder are placed. A proposal whose destination would be its source, for
-    which no other broker is allowed or the placement finds none, or that `shed_bundles_with_policies` excludes, becomes a refusal. An
-    exchange (`exchanges`) with a proposal that is dropped or refused is dropped whole. Each broker without a report, or whose report lacks
-    a usage that counts, has a refusal too. Raises InvalidPolicy for settings that are not valid together.
+    The shedder proposes moves, of which at most `max_moves_per_cycle` (0: all) are placed. A proposal becomes a
+    refusal if no other broker is allowed, if the placement chooses no broker or the source itself, or if
+    `shed_bundles_with_policies` excludes the bundle. If a proposal of an exchange (`exchanges`) is dropped or
+    refused, the whole exchange is dropped. A broker without a report, or whose report lacks a usage that counts, also
+    has a refusal. Raises InvalidPolicy for settings that are not valid together.
     """
     cluster, settings = inputs.cluster, inputs.settings
     validate(settings)
@@ -88,10 +89,11 @@ def balance(inputs: BalanceInputs) -> BalanceVerdict:
 
 
 def observed(cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_ms: int) -> BalanceState:
-    """Return the state with these reports in `broker_averages`, without the entries and plans of brokers that have left, and without the
-    entries of `unloaded_bundles` whose grace period has ended. `now_ms`: milliseconds since the Unix epoch.
+    """Return `state` with the reports of `cluster` counted in `broker_averages`. Entries and plans of brokers that
+    have left are removed, and so are entries of `unloaded_bundles` whose grace period has ended. `now_ms`:
+    milliseconds since the Unix epoch.
 
-    A report counts once, however many cycles read it. A broker without a report keeps its averages.
+    A report counts once, however many cycles read the report. A broker without a report keeps its averages.
     """
     grace_over = now_ms - settings.grace_seconds * 1_000
     state = state.forgetting((broker.name for broker in cluster.brokers), grace_over)
@@ -117,12 +119,14 @@ def already_counted(cluster: Cluster, state: BalanceState) -> frozenset[str]:
 
 
 def place(bundle: Bundle, occupancy: Occupancy, settings: BalanceSettings, state: BalanceState) -> Choice:
-    """Choose a broker for a bundle by the placement of the settings, whether or not a broker owns it now; the present owner may be chosen.
-    The broker is None if there is no candidate. `occupancy` does not change.
+    """Choose a broker for a bundle by the placement of the settings, whether or not a broker owns the bundle now. The
+    present owner may be chosen. The broker in the result is None if there is no candidate. `occupancy` does not
+    change.
 
-    If the chosen broker's usage (without weights) is above `overloaded_usage`, the choice is made once more among all brokers that the
-    policy allows, as in Pulsar. The second choice may be above the threshold too. A bundle of an anti-affinity group keeps to its
-    candidates. The state in the result counts both choices.
+    If the usage of the chosen broker (without weights) is above `overloaded_usage`, the placement chooses once more,
+    among all brokers that the isolation policy allows, as in Pulsar; for a bundle of an anti-affinity group, among
+    the same candidates. The second choice may be above the threshold too. The state in the result counts both
+    choices.
     """
     choose, candidates = placement(settings.placement), occupancy.candidates(bundle)
     choice = choose(bundle.bundle_id, candidates, occupancy, settings, state)
@@ -161,10 +165,12 @@ def _shed(
 
 
 def _measured(cluster: Cluster, settings: BalanceSettings) -> tuple[Cluster, list[MoveRefusal]]:
-    """Return the cluster without the reports of brokers whose usage is unknown, and a refusal for each of these brokers, by name.
+    """Return the cluster without the reports of brokers whose usage is unknown, and a refusal for each of these
+    brokers, by name. Only resources with a weight above 0 count.
 
-    Only resources with a weight above 0 count. Usage is unknown if none of them has a limit in the report, or if one has no limit that
-    another broker reports: unknown usage would look like none. If the shedder does not use resources, the cluster is returned unchanged.
+    The usage of a broker is unknown if the report has a limit for no counting resource, or lacks the limit of a
+    counting resource for which another broker reports a limit. Such a broker would otherwise look idle. If the
+    shedder does not use resources, return the cluster unchanged and no refusal.
     """
     if not shedder(settings.shedder).by_usage:
         return cluster, []

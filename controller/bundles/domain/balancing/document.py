@@ -81,9 +81,10 @@ def write_state(state: BalanceState) -> dict[str, Any]:
 
 
 def read_state(document: Mapping[str, Any]) -> BalanceState:
-    """Read the document of `write_state`. A field of `BalanceState` that is absent has its default, but the three fields of averages are
-    required. Raises an error of UNREADABLE (KeyError, TypeError, ValueError or AttributeError) without them, for an unknown key, and for
-    averages in another form.
+    """Return the state that `write_state` wrote. A field of `BalanceState` that is absent has its default, but
+    `broker_averages`, `usage_averages` and `placement_averages` are required. Raises an error of UNREADABLE
+    (KeyError, TypeError, ValueError or AttributeError) if an average is missing or has another form, and for an
+    unknown key.
     """
     values = dict(document)
     for name in _FLOATS_BY_NAME:

@@ -60,7 +60,9 @@ class BrokerReading:
 
     @property
     def sentence(self) -> str:
-        """The value and its bound in one clause, for people."""
+        """The metric, the broker, the value and the bound as one clause, such as "usage of b1 is 0.9, above 0.8". A
+        value equal to the bound is called "above". Without a broker the clause says "all brokers".
+        """
         side = "above" if self.value >= self.bound else "below"
         whose = self.broker or "all brokers"
         return f"{self.metric} of {whose} is {self.value:.4g}, {side} {self.bound:.4g}"
@@ -84,9 +86,12 @@ class Move:
 
 
 def exchanges(moves: Iterable[Move]) -> Iterator[tuple[Move, ...]]:
-    """Yield the exchanges of a shedder's moves, in their order: SWAP moves together with the move after them, in exchange for which their
-    bundles return; every other move alone. A cycle proposes an exchange whole or not at all, because its SWAP moves alone would fill the
-    fuller broker; a person may still refuse one of its moves, and each move is applied by itself.
+    """Yield the moves of a shedder, in their order, as exchanges. An exchange is one move, preceded by the SWAP moves
+    that directly precede the move: they return bundles to the source of the move. A move without a SWAP before it is
+    an exchange by itself. SWAP moves at the end, without a move after them, are not yielded.
+
+    A cycle proposes an exchange whole or not at all, because SWAP moves alone would fill the fuller broker. A person
+    may still refuse one move of an exchange, and each move is applied by itself.
     """
     exchange: list[Move] = []
     for move in moves:

@@ -24,11 +24,11 @@ class PendingMove:
 
 
 def as_if_made(cluster: Cluster, pending: Iterable[PendingMove]) -> Cluster:
-    """Return the cluster with these moves made: the owners, and the resources and totals in the reports of both brokers. `pending` has at
-    most one move of a bundle.
+    """Return the cluster with these moves made: the owners of the bundles, and the resources and totals in the
+    reports of source and destination. `pending` has at most one move of a bundle.
 
-    A bundle that is unknown, or whose owner is no longer its source, stays as it is. If the source has no report, only the owner changes;
-    if the destination has none, only the source's report changes with it.
+    A move is ignored if its bundle is unknown or its source does not own the bundle. If the source has no report, no
+    report changes. If only the destination has no report, only the report of the source changes.
     """
     bundles = cluster.bundle_by_id
     made = [

@@ -72,9 +72,9 @@ class BalanceState:
         return crc32(str(self.draws).encode()) % count, replace(self, draws=self.draws + 1)
 
     def after(self, moves: Iterable[Move], now_ms: int) -> Self:
-        """Return the state after these moves succeeded at `now_ms`: the instants of their bundles and brokers, without their plans.
-
-        A bundle whose move failed must not be passed; it may be tried again.
+        """Return the state after these moves succeeded at `now_ms` (milliseconds since the Unix epoch). The state
+        records `now_ms` for each moved bundle, source and destination, and drops the plans of the moved bundles. The
+        caller must not pass a move that failed, so that the bundle may be tried again.
         """
         done = tuple(moves)
         moved = {move.bundle_id for move in done}

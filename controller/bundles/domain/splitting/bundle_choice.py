@@ -15,11 +15,9 @@ BUNDLE_CHOICES = ("LARGEST", "HOT")
 
 
 def chosen_bundle(choice: str, reports: Iterable[BundleReport]) -> NamespaceBundle:
-    """Return the bundle with the most topics (`LARGEST`) or the most bytes per second over a long time (`HOT`); of equal ones the first
-    by name.
-
-    Bundles without topics are never chosen. `reports` are those of one namespace. Raises InvalidInput for another choice, BundleNotFound if
-    no bundle has topics.
+    """Return the bundle with the most topics (`choice` LARGEST), or with the highest long-term byte rate (HOT). Of
+    equal bundles, return the first by name. `reports` are those of one namespace. Bundles without topics are never
+    chosen. Raises InvalidInput for another choice, and BundleNotFound if no bundle has topics.
     """
     if choice not in BUNDLE_CHOICES:
         raise InvalidInput(f"bundle choice {choice!r} is unknown; choose one of {', '.join(BUNDLE_CHOICES)}")

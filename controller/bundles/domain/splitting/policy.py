@@ -77,8 +77,10 @@ class SplitPolicy:
         )
 
     def plan(self, request: SplitRequest) -> SplitPlan | CutRefusal:
-        """Return the cuts of the policy's algorithm with the options of the request, or of the fallback if the algorithm refuses. Without a
-        fallback, or if both refuse, return the refusal of the algorithm. `enabled` and the thresholds are not checked here.
+        """Return the cuts of the policy's algorithm with the options of the request. If the algorithm refuses and the
+        policy has a fallback algorithm, return the cuts of the fallback. Without a fallback, or if both refuse,
+        return the refusal of the first algorithm. `enabled` and the thresholds are not checked here. Raises
+        InvalidInput for options that an algorithm cannot use.
         """
         plan = plan_split(self.algorithm, request)
         if isinstance(plan, SplitPlan) or not self.fallback_algorithm:

@@ -177,16 +177,17 @@ CutFinder = Callable[[NamespaceBundle, int], SplitPlan | CutRefusal]
 def decide_splits(
     inputs: SplitInputs, find_cuts: CutFinder, settings: TriggerSettings | None = None
 ) -> SplitVerdict:
-    """Return the splits of this cycle, the refusals of the other hot bundles, and for the next cycle the counts, and the instants of
-    the splits within the cool-down, these included. Pure if `find_cuts` is. `settings` None: the defaults, with the rules of the modular
-    manager.
+    """Return the splits of this cycle, and a refusal for each other hot bundle. Also return, for the next cycle, the
+    hit counts (hot cycles in a row) and the instants of all splits within the cool-down, this cycle's splits
+    included. Pure if `find_cuts` is pure. `settings` None: the defaults, with the rules of the modular manager.
 
-    A hot bundle has the first refusal of: splits disabled, too few brokers, fewer than two topics, not owned, too narrow, too few hot
-    cycles, an action on its range in progress, a split of its range in the cool-down, too many splits in the cycle, too many bundles, no
-    cut. A bundle that is not hot, is split, or has one of the first five refusals has no count for the next cycle; no bundle has one if the
-    rules do not count.
+    A hot bundle has the first refusal of: splits disabled, too few brokers, fewer than two topics, not owned, too
+    narrow, too few hot cycles, an action on its range in progress, a split of its range in the cool-down, too many
+    splits in the cycle, too many bundles, no cut. A bundle that is not hot, is split, or has one of the first five
+    refusals has no hit count for the next cycle. If the rules do not count hot cycles, no bundle has a hit count.
 
-    Raises InvalidInput for a bundle reported twice, and if `bundle_counts` lacks the namespace of a hot bundle whose limit is checked.
+    Raises InvalidInput for a bundle reported twice, and if `bundle_counts` lacks the namespace of a hot bundle whose
+    limit is checked.
     """
     decision = _Decision(inputs, find_cuts, settings or TriggerSettings())
     for hot in _hottest_first(inputs, decision.settings):
@@ -217,7 +218,8 @@ class _HotBundle:
 
 
 def _hottest_first(inputs: SplitInputs, settings: TriggerSettings) -> list[_HotBundle]:
-    """Return the hot bundles, that with the largest share of a limit first, then by name. Raises InvalidInput for a bundle that is
+    """Return the hot bundles, each with the first reading above its limit. The bundle with the largest share of a
+    limit comes first; equal bundles are in the order of their names. Raises InvalidInput for a bundle that is
     reported twice.
     """
     names = sorted(str(report.bundle) for report in inputs.reports)
@@ -256,7 +258,10 @@ class _Decision:
         }
 
     def decide(self, hot: _HotBundle) -> None:
-        """Pass the hot bundle through the gates in order. Record the first refusal; without a refusal, `_cut` has chosen the split."""
+        """Ask the gates in order about the hot bundle. Append the first refusal to `refusals`, and ask no further
+        gate. If no gate refuses, the last gate (`_cut`) has appended the split to `chosen`. Raises InvalidInput if
+        the number of bundles of the namespace is needed and missing.
+        """
         gates: tuple[Callable[[_HotBundle], SplitRefusal | None], ...] = (
             self._cycle_gate,
             self._bundle_gate,
@@ -271,7 +276,9 @@ class _Decision:
                 return
 
     def _cycle_gate(self, hot: _HotBundle) -> SplitRefusal | None:
-        """Refuse every bundle if splits are disabled or too few brokers are known."""
+        """Return the refusal if splits are disabled, or if the cluster has fewer brokers than `min_brokers` of the
+        rules. None if the bundle may pass to the next gate.
+        """
         if not self.settings.enabled:
             return hot.refusal(SplitRefusalReason.DISABLED, "enabled", 0, 1)
         brokers, least = self.inputs.broker_count, self.settings.rules.min_brokers
@@ -280,8 +287,9 @@ class _Decision:
         return None
 
     def _bundle_gate(self, hot: _HotBundle) -> SplitRefusal | None:
-        """Refuse a bundle with fewer than two topics, one that the reporting broker no longer owns, or one that is too narrow to cut; the
-        first of these is the reason.
+        """Return the refusal for a bundle with fewer than two topics, a bundle that the reporting broker no longer
+        owns, or a bundle that is too narrow to cut; the first that applies. None if the bundle may pass to the next
+        gate.
         """
         bundle, topics = hot.report.bundle, hot.report.latest.topic_count
         if topics < MIN_TOPICS_TO_SPLIT:
@@ -293,8 +301,9 @@ class _Decision:
         return None
 
     def _hit_gate(self, hot: _HotBundle) -> SplitRefusal | None:
-        """Add this cycle to the bundle's hot cycles if the report is new (`is_new`). Refuse the bundle until there are
-        more hot cycles than `hit_count_threshold`. If the threshold is None, count nothing and let every bundle pass.
+        """Store the bundle's number of hot cycles in a row in `hit_counts`: the number of the previous cycle, plus 1
+        if the report is new (`is_new`). Return the refusal if the number is at most `hit_count_threshold`; None if it
+        is above. If the threshold is None, store nothing and return None.
         """
         threshold = self.settings.rules.hit_count_threshold
         if threshold is None:
@@ -306,7 +315,10 @@ class _Decision:
         return hot.refusal(SplitRefusalReason.HIT_COUNT, "hot_cycles", hits, threshold + 1)
 
     def _time_gate(self, hot: _HotBundle) -> SplitRefusal | None:
-        """Refuse a bundle whose range has an action in progress (`in_flight`), or was split within `cooldown_seconds`."""
+        """Return the refusal for a bundle whose range overlaps a bundle with an action in progress (`in_flight`), or
+        a bundle that was split within `cooldown_seconds`, in this cycle included. None if the bundle may pass to the
+        next gate.
+        """
         bundle, now_ms = hot.report.bundle, self.inputs.now_ms
         under_way = sum(bundle.overlaps(splitting) for splitting in self.inputs.in_flight)
         if under_way:
@@ -318,8 +330,9 @@ class _Decision:
         return None
 
     def _limit_gate(self, hot: _HotBundle) -> SplitRefusal | None:
-        """Refuse a bundle if the cycle has its maximum of splits, or the namespace its maximum of bundles. Raises InvalidInput if the
-        inputs lack the number of bundles of the namespace.
+        """Return the refusal if the cycle already has its maximum number of splits, or the namespace its maximum
+        number of bundles (counting the splits chosen so far). None if the bundle may pass to the next gate. Raises
+        InvalidInput if the inputs lack the number of bundles of the namespace.
         """
         max_splits = self.settings.rules.max_splits_per_cycle
         if max_splits is not None and len(self.chosen) >= max_splits:

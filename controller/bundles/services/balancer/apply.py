@@ -129,11 +129,13 @@ def _apply_kind(
 
 
 def waiting(store: Store, *, cluster: str, cycle_id: int | None) -> list[ProposalRow]:
-    """Return the approved proposals of the cluster, those of the newest cycle first, then the proposals of the cycle in automatic
-    namespaces (`cycle_id` None: none of these), without merges and stale proposals. Changes nothing.
+    """Return the proposals that `apply` would consider: the approved proposals of the cluster, newest cycle first,
+    then the proposals of `cycle_id` in automatic namespaces (None: none of these). Merges and stale proposals are
+    left out. Changes nothing.
 
-    `apply` may apply fewer: it obeys the limits of `ApplySettings`. It skips proposals that are claimed or that wait for another attempt,
-    approved ones of a namespace in dry run, and those of the cycle for a bundle that has an approved or applied proposal.
+    `apply` may apply fewer proposals, because it obeys the limits of `ApplySettings`. It skips proposals that are
+    claimed or wait for another attempt, approved proposals of a namespace in dry run, and proposals of the cycle for
+    a bundle that has an approved or applied proposal.
     """
     with store.transaction() as tx:
         approved = bundle_proposals.list_proposals(tx, cluster, states=[ProposalState.APPROVED])
@@ -161,9 +163,12 @@ def require_cycle(store: Store, *, cluster: str, cycle_id: int) -> None:
 def _one(
     store: Store, acts: BundleActions, row: ProposalRow, settings: ApplySettings, claimant: str
 ) -> ActReport:
-    """Perform the claimed proposal, record its new state, and return the report. After a temporary error the proposal stays approved, and
-    fails at the attempt number `max_attempts`; any other error of Cleave makes it failed at once. A merge becomes refused. Raises LostRace
-    if another process has changed the proposal.
+    """Perform the claimed proposal, record its new state, and return the report. A temporary error (Retryable) leaves
+    the proposal approved for a later call; at attempt number `max_attempts` the proposal becomes failed. Any other
+    error of Cleave makes the proposal failed at once. A merge becomes refused.
+
+    No error of the action is raised. Raises LostRace if another process has changed the proposal, and
+    StoreUnavailable.
     """
     try:
         state, outcome = _ACTS[row.kind](store, acts, row)
@@ -233,10 +238,14 @@ def _store_boundaries(store: Store, row: ProposalRow, boundaries: tuple[int, ...
 
 
 def _unload(_store: Store, acts: BundleActions, row: ProposalRow) -> tuple[ProposalState, str]:
-    """Unload the bundle, to the destination if there is one. Return the state for the proposal and its outcome as a text: APPLIED if the
-    bundle has left its owner, whichever broker owns it now, or if the destination or no broker owned it before; FAILED if its
-    owner has it again or still. Raises InvalidInput if the placement rules forbid the destination, LostRace if neither the source nor the
-    destination owns the bundle but another broker does, and the other errors of `demand_allowed` and `BundleActions.unload`.
+    """Unload the bundle, to the destination if the proposal has a destination. Return the state for the proposal and
+    its outcome as a text. APPLIED: the bundle has left its owner, whichever broker owns the bundle now, or the
+    destination or no broker owned the bundle before. FAILED: the previous owner still owns the bundle, or owns it
+    again.
+
+    Raises InvalidInput if the placement rules forbid the destination, LostRace if neither the source nor the
+    destination owns the bundle but another broker does, and the other errors of `demand_allowed` and
+    `BundleActions.unload`.
     """
     if row.destination is not None:  # the policies of the cluster may have changed since the proposal
         demand_allowed(acts.reader, row.namespace, row.destination)

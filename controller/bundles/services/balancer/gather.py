@@ -193,8 +193,9 @@ def _without_dry_run(settings: BalanceSettings, modes: Mapping[str, BalancingMod
 
 
 def _after_acts(state: BalanceState, unloads: list[ProposalRow]) -> BalanceState:
-    """Return the state with the instants at which these unloads, which are given by time, moved their bundles and brokers, and without the
-    plans for their bundles. Unloads without a source or a time of application are ignored. Idempotent.
+    """Return the state after these applied unloads, which are in the order of time: the state has the instant of each
+    unload for the bundle and both brokers, and no plan for the bundle. Unloads without a source or a time of
+    application are ignored. Idempotent.
     """
     for row in unloads:
         if row.broker is not None and row.applied_at is not None:
@@ -225,8 +226,8 @@ def _pending(
 
 
 def _awaited(under_way: list[ProposalRow], namespaces: list[NamespaceRow]) -> dict[str, int]:
-    """Return the number of bundles that each namespace gains by splits in `under_way`: their cut points that are not in its boundaries yet.
-    Namespaces that gain none are left out.
+    """Return, by namespace, the number of bundles that the splits in `under_way` will add: the cut points that are
+    not yet boundaries of the namespace. Namespaces to which no bundle will be added are left out.
     """
     edges = {row.namespace: frozenset(row.boundaries) for row in namespaces}
     gained: Counter[str] = Counter()

@@ -86,7 +86,10 @@ def _once(
     request_key: str,
     decided_by: str,
 ) -> ProposedCycle:
-    """Attempt one cycle as `propose` describes it. Raises LostRace, and records nothing, if another cycle ended in the meantime."""
+    """Attempt one cycle as `propose` describes. If a cycle of `request_key` exists, return that cycle with
+    `is_repeat` True, and record nothing. Raises LostRace, and records nothing, if another cycle of the cluster ended
+    in the meantime. Also raises the other errors of `propose`.
+    """
     cluster = reader.cluster
     with store.transaction() as tx:
         first = bundle_cycles.find_request(tx, request_key)
@@ -203,9 +206,10 @@ def _why(move: Move) -> str:
 
 
 def _refusals(outcome: CycleOutcome, settings: BalanceSettings) -> Iterator[Mapping[str, Any]]:
-    """Yield the refusals of a cycle as rows of inspect.bundles_why_not: refused moves, refused splits, and bundles whose move was passed
-    over. Each row has `rule` (the shedder, or `split`) and `reason`; an absent column is null, as `namespace` and `bundle` are if a broker
-    or the cluster is refused.
+    """Yield the refusals of a cycle as rows of inspect.bundles_why_not: refused moves, refused splits, and bundles
+    whose move was dropped for a split or a live proposal. Each row has `rule` (the name of the shedder, or `split`)
+    and `reason`. A column that is absent from a row is null in the view; `namespace` and `bundle` are None if the
+    refusal concerns a broker or the whole cluster.
     """
     for refusal in outcome.balance.refusals:
         namespace, _, bundle = (refusal.bundle_id or "").rpartition("/")

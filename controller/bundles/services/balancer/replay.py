@@ -47,8 +47,9 @@ def replay(cycle: StoredCycle) -> Replay:
 
 
 def difference_of(name: str, stored: str, replayed: str) -> str | None:
-    """Return the first difference of two JSON texts, as a path with both values, or as a position if only their spelling differs. None if
-    their bytes are equal. `name` is the beginning of the path. Raises ValueError if the texts differ and either is not JSON.
+    """Return the first difference of two JSON texts as a sentence: the path and both values, or, if the values are
+    equal and only the spelling differs, the position of the first differing character. None if the texts are equal
+    byte for byte. The path begins with `name`. Raises ValueError if the texts differ and one of them is not JSON.
     """
     if stored.encode() == replayed.encode():
         return None

@@ -56,9 +56,11 @@ class Occupancy:
         return self._active if brokers is None else tuple(name for name in self._active if name in brokers)
 
     def may_take(self, bundle: Bundle, broker: str) -> bool:
-        """Return True if the broker has a report, the isolation policy allows it, it would have at most `max_topics_per_broker` topics with
-        those of the bundle, and, for a bundle of an anti-affinity group, it is among the best brokers for the group. The even spread of
-        namespaces is not checked. `broker` is not the bundle's owner, for which the topics of the bundle would count twice.
+        """Return True if the broker has a report, the isolation policy allows the broker, and the bundle's topics
+        would not bring the broker above `max_topics_per_broker`. For a bundle of an anti-affinity group the broker
+        must also be among the best brokers for the group. The even spread of namespaces is not checked.
+
+        `broker` must not be the bundle's owner: the topics of the bundle would count twice.
         """
         policy, allowed = self.cluster.policy_of(bundle.namespace), self.cluster.allowed_for(bundle.namespace)
         if broker not in self._active or (allowed is not None and broker not in allowed):
@@ -70,9 +72,13 @@ class Occupancy:
         return broker in self._apart(bundle, self._with_room(self.allowed(bundle)))
 
     def candidates(self, bundle: Bundle) -> tuple[str, ...]:
-        """Return the brokers to choose from, by name, after all filters. Empty if the isolation policy allows no broker with a report.
+        """Return the brokers to choose from, by name: the brokers with a report that the isolation policy allows,
+        without those that would exceed `max_topics_per_broker` or that are not the best for the anti-affinity group.
+        With `spread_namespaces`, and for a system namespace, only the brokers with the fewest bundles of the
+        namespace remain.
 
-        If the filters leave none, all allowed brokers are candidates; for a bundle of an anti-affinity group the result is empty.
+        If these filters leave no broker, all allowed brokers are candidates; for a bundle of an anti-affinity group
+        the result is empty. Empty also if the policy allows no broker with a report.
         """
         allowed = self.allowed(bundle)
         candidates = self._apart(bundle, self._with_room(allowed))
@@ -88,11 +94,13 @@ class Occupancy:
         return tuple(name for name in names if self._topics[name] <= max_topics)
 
     def _apart(self, bundle: Bundle, names: tuple[str, ...]) -> tuple[str, ...]:
-        """Return those of the brokers `names` with the fewest of the anti-affinity group's namespaces: in their failure domain, then on the
-        broker itself. For a namespace without a group, return all `names`.
+        """Return the brokers of `names` with the fewest namespaces of the bundle's anti-affinity group: the fewest in
+        the broker's failure domain, and among equal brokers the fewest on the broker itself. For a namespace without
+        a group, return all `names`.
 
-        Of these, brokers with more of the group's *other* namespaces than the present owner, compared in the same way, are left out, even
-        if none remains. Pulsar makes this check before it unloads a bundle. Without an owner in the cluster, none is left out.
+        From this result, brokers are removed that have more of the group's *other* namespaces than the present owner,
+        compared in the same way, even if no broker remains; Pulsar makes this check before it unloads a bundle. If
+        the bundle has no owner in the cluster, no broker is removed.
         """
         group = self.cluster.policy_of(bundle.namespace).anti_affinity_group
         if group is None:
@@ -140,7 +148,9 @@ def _topics_of(bundle: Bundle) -> int:
 
 
 def _fewest(names: tuple[str, ...], counts_of: Callable[[str], tuple[int, ...]]) -> tuple[str, ...]:
-    """Return the names with the lowest counts, compared from the first count on."""
+    """Return the names whose counts are lowest, in their order; empty without names. The first counts are compared
+    first, and later counts decide between equal ones.
+    """
     counts = {name: counts_of(name) for name in names}
     least = min(counts.values(), default=())
     return tuple(name for name in names if counts[name] == least)

@@ -46,13 +46,15 @@ class _Pair:
 
 
 def avg(cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_ms: int) -> Shedding:
-    """Return the moves from the higher to the lower broker of each pair (lowest with highest, and so on inward) in which a broker has had
-    enough hits, and a refusal for each pair of two brokers without moves. A broker with a new report has a hit in each cycle in which it
-    differs enough from its partner, whichever this is. With fewer than two reporting brokers, return one refusal and leave the state
-    unchanged.
+    """Return moves from the higher to the lower broker of each pair (lowest with highest usage, and so on inward),
+    and a refusal for each pair of two brokers without moves. A pair may move bundles once one of its brokers has
+    `avg_high_hits` high hits or `avg_low_hits` low hits. In each cycle a broker with a new report gets a low hit if
+    its usage differs from its partner's by at least `avg_low_usage`, and a high hit from `avg_high_usage` on; the
+    partner may change between cycles.
 
-    The state holds the hits, and the destinations as plans. If no pair differs enough, all hits are cleared. A pair with enough hits loses
-    them, even if no bundle of it may move.
+    The state holds the hits, and the destinations of the moves as plans. If no pair differs by `avg_low_usage`, all
+    hits are cleared. A pair that may move bundles loses its hits, even if no bundle can be moved. With fewer than two
+    reporting brokers, return one refusal and the unchanged state.
     """
     few = too_few_brokers(cluster)
     if few is not None:
@@ -89,8 +91,9 @@ def avg(cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_ms
 
 
 def _pairs(scores: Mapping[str, float]) -> Iterator[_Pair]:
-    """Yield the lowest broker with the highest, and so on inward; equal ones are ordered by name. `scores`: usage in percent, by broker.
-    The middle one of an odd number is paired with itself.
+    """Yield pairs of brokers: the broker with the lowest score and the broker with the highest, then the next lowest
+    and the next highest, and so on. Brokers with equal scores are ordered by name. The middle broker of an odd number
+    is paired with itself. `scores`: usage in percent, by broker. Without scores nothing is yielded.
     """
     ordered = sorted(scores, key=lambda name: (scores[name], name))
     for index in range((len(ordered) + 1) // 2):
@@ -105,11 +108,11 @@ def _count(
     high_hits: dict[str, int],
     cluster: Cluster,
 ) -> bool:
-    """Add a hit to both brokers of the pair, in `low_hits` and `high_hits`, for each threshold that the difference reaches; clear their
-    hits of a threshold that it does not reach.
+    """Update the hits of both brokers of the pair in `low_hits` and `high_hits`. For each threshold that the pair's
+    difference reaches, add a hit to each broker with a new report; a broker with a repeated report keeps its hits.
+    For a threshold that the difference does not reach, clear the hits of both brokers.
 
-    A broker with a repeated report keeps its hits without another one. Return True if the difference reaches the low threshold, False if it
-    is below.
+    Return True if the difference reaches the low threshold.
     """
     beyond_low = pair.difference >= settings.avg_low_usage * 100
     beyond_high = beyond_low and pair.difference >= settings.avg_high_usage * 100

@@ -70,8 +70,9 @@ def even(cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_m
 def _settling(
     reports: Mapping[str, BrokerReport], settings: BalanceSettings, state: BalanceState
 ) -> dict[str, MoveRefusal]:
-    """Return, by broker, a refusal for each broker whose report may still describe the time before the last move off or to it: the report
-    was made less than `even_settle_seconds` after the move. Stale reports are included.
+    """Return, by broker, a refusal for each broker whose report was made less than `even_settle_seconds` after the
+    broker last gave or took a bundle, and so may describe the time before that move. Brokers with stale reports are
+    included; brokers that never gave or took a bundle are not.
     """
     refusals = {}
     for name, report in reports.items():
@@ -114,10 +115,13 @@ def _level(
     cold: frozenset[str],
     settings: BalanceSettings,
 ) -> tuple[list[Move], list[MoveRefusal]]:
-    """Relieve the brokers in `hot`, fullest first, then fill those in `cold`, emptiest first, up to `max_moves_per_cycle` moves (0: no
-    limit). Return the moves in this order, a refusal for each hot broker that could give nothing, and one if the limit keeps back a move.
-    Brokers whose turn does not come before the limit, and cold brokers, have no refusal. `ready`: brokers that may be the other side of a
-    move. Changes `levels`.
+    """Relieve the brokers in `hot`, fullest first, then fill the brokers in `cold`, emptiest first, up to
+    `max_moves_per_cycle` moves (0: no limit). `ready`: brokers that may be the other side of a move. Changes
+    `levels`, which may also count one move that the limit keeps back.
+
+    Return the moves in this order. Also return a refusal for each hot broker that could give nothing, and one refusal
+    if the limit keeps back a move. Cold brokers, and brokers whose turn does not come before the limit, have no
+    refusal.
     """
     moves: list[Move] = []
     refusals: list[MoveRefusal] = []
@@ -143,10 +147,9 @@ def _level(
 
 
 def _fill(levels: EvenLevels, destination: str, sources: frozenset[str], max_moves: int) -> list[Move]:
-    """Move bundles from the fullest of the brokers `sources` to the destination until it has reached its goal, no bundle fits, or
-    `max_moves` are made. Return the moves. Changes `levels`.
-
-    Brokers at or below the mean give nothing.
+    """Move bundles from the fullest of the brokers `sources` to the destination until the destination has reached
+    `cold_goal`, no bundle fits, or `max_moves` are made. A source gives only while its usage is above the mean.
+    Return the moves, empty if none is possible. Changes `levels`.
     """
     moves: list[Move] = []
     givers = {name for name in sources if levels.load[name] > levels.mean}

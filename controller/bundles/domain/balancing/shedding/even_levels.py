@@ -34,8 +34,9 @@ class EvenLevels:
         now_ms: int,
         without: frozenset[str],
     ) -> None:
-        """Compute the usage and the mean from the reports of the brokers that are not in `without`. `state` and `now_ms` (milliseconds
-        since the Unix epoch) decide which bundles may move.
+        """Compute the usage of each reporting broker that is not in `without`, and the mean usage, weighted by the
+        brokers' capacity. At least one such broker must exist; otherwise ValueError is raised. `state` and `now_ms`
+        (milliseconds since the Unix epoch) decide which bundles may move.
         """
         self.cluster = cluster
         self.settings = settings
@@ -93,7 +94,10 @@ class EvenLevels:
         return self.load[name] < self.cold_bound
 
     def reading(self, name: str) -> BrokerReading:
-        """Return the broker's usage before the first move, and the end of the band on its side of the mean."""
+        """Return the reading that explains a move: the broker's usage before the first move of the cycle, with the
+        bound of the band that this usage may have crossed (the upper bound at or above the mean, otherwise the lower
+        bound).
+        """
         usage = self._before[name]
         bound = self.hot_bound if usage >= self.mean else self.cold_bound
         return BrokerReading(name, "usage", usage, bound)
@@ -127,8 +131,8 @@ class EvenLevels:
         return self._bundles[broker]
 
     def perform(self, move: Move) -> Move:
-        """Record the move as made, in the usages, the bundles of both brokers, and the occupancy. Return the move itself, which must come
-        from `pick_for` and have a destination.
+        """Record the move as made, in the usages, the bundles and the numbers of bundles of both brokers, and in the
+        occupancy. Return the same move. The move must come from `pick_for` with these levels and have a destination.
         """
         destination = str(move.destination)
         self._bundles[move.source].remove(WeighedBundle(move.load, move.bundle_id))

@@ -16,14 +16,14 @@ _ROUNDING: Final = 1e-9  # a gain of exactly the gap counts, whatever the last b
 def pick_for(
     levels: EvenLevels, source: str, destinations: Sequence[str], needed: float, reason: MoveReason
 ) -> Move | MoveRefusal:
-    """Return the best move off `source` that relieves it of about `needed` usage, to the first of `destinations` for which a bundle fits
-    that it may take. Return the refusal if the source has fewer than two bundles, none that may leave it, or none that fits and that a
-    destination may take.
+    """Return the best move off `source` of about `needed` usage, to the first of `destinations` that may take a
+    fitting bundle. `levels` does not change. Return a refusal if the source has fewer than two bundles, no bundle may
+    leave the source, or no bundle fits that a destination may take.
 
-    First comes the heaviest bundle within `needed` and the destination's room, which ends at `hot_goal`. While the broker to be relieved or
-    filled (`reason` says which) is still outside its band, heavier bundles follow: the lightest with which both brokers stay on their side
-    of the mean, then the lightest that relieves the fuller of the two by the distance from the mean to the upper end of the band. The last
-    bundle of a broker stays. `levels` does not change.
+    The heaviest bundle within `needed` and within the destination's room (up to `hot_goal`) is best. While the broker
+    to be relieved or filled (`reason` says which) is outside its band, heavier bundles follow: first the lightest
+    with which both brokers stay on their side of the mean, then the lightest that relieves the fuller broker by the
+    distance from the mean to the upper end of the band.
     """
     if levels.remaining[source] < 2:
         return MoveRefusal(

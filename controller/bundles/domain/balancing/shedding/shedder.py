@@ -107,7 +107,9 @@ def stale_reports(cluster: Cluster, settings: BalanceSettings, now_ms: int) -> d
 
 
 def too_few_brokers(cluster: Cluster) -> MoveRefusal | None:
-    """Return the refusal for a cluster with fewer than two reporting brokers, which has no destination. None for other clusters."""
+    """Return the refusal for a cluster with fewer than two reporting brokers, in which no other broker could take a
+    bundle. None if at least two brokers have a report.
+    """
     reporting = len(cluster.reporting)
     if reporting >= 2:
         return None

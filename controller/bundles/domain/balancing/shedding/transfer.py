@@ -114,7 +114,9 @@ class Levels:
 
     @classmethod
     def of(cls, loads: dict[str, BrokerAverages]) -> Levels:
-        """Order all brokers by usage, then by name."""
+        """Return the levels of these brokers before any exchange, ordered by usage, then by name. `loads` must have
+        at least one broker.
+        """
         ordered = sorted(loads.items(), key=lambda item: (item[1].usage, item[0]))
         usages = [averages.usage for _, averages in ordered]
         return cls(ordered, sum(usages) / len(usages), sum(u * u for u in usages), high=len(ordered) - 1)

@@ -131,12 +131,13 @@ class Exchange:
         return MoveRefusal(MoveRefusalReason.NOTHING_FITS, self.source, None, "byte_rate", lightest, target)
 
     def _swap(self, rate: float, back: Iterator[Bundle]) -> list[Bundle] | None:
-        """Return the bundles that must return so that a bundle of `rate` bytes per second can go; None if no exchange makes it fit, or the
-        destination would return more than `spare`. It fits if the source then has less than 75 % of what it had before the exchange, and
-        at least as much as the destination. A bundle whose return would leave either broker with as much as the source had is skipped.
+        """Return the bundles of the destination that must return so that a bundle of `rate` bytes per second can go.
+        None if no exchange makes the bundle fit, or if the destination would return more than `spare` bundles in all.
 
-        `back` is one pass over the destination's bundles for the whole source, consumed even without an exchange. It is never started
-        again, as in Pulsar.
+        The bundle fits if the source is then below 75 % of its reported byte rate, and at least at the level of the
+        destination. A bundle whose return would bring either broker to the source's reported rate is skipped. `back`
+        is one pass over the destination's bundles for all bundles of the source. The pass is consumed even without an
+        exchange, and never started again, as in Pulsar.
         """
         had = self.reports[self.source].stats.byte_rate
         net = self._given - self._gained + rate

@@ -56,13 +56,14 @@ class _Spread:
 
 
 def uniform(cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_ms: int) -> Shedding:
-    """Return moves, of about `unload_fraction` of the difference to the lowest broker, without a destination off one broker: that with the
-    highest message rate if that exceeds the lowest by more than the share `uniform_msg_rate_difference` of the lowest; otherwise the broker
-    with the highest byte rate if that is more than `uniform_byte_rate_ratio` times the lowest. A lowest rate of 0 counts as 1. A setting of
-    0 turns its rule off. The state does not change.
+    """Return moves without a destination off one broker, of about `unload_fraction` of the broker's difference to the
+    lowest broker. The source is the broker with the highest message rate, if this rate exceeds the lowest rate by
+    more than the share `uniform_msg_rate_difference` of the lowest. Otherwise the source is the broker with the
+    highest byte rate, if this rate is more than `uniform_byte_rate_ratio` times the lowest. A lowest rate of 0 counts
+    as 1. A setting of 0 turns its rule off. The state does not change.
 
-    If neither rule applies, return no moves and two refusals. If a rule applies but nothing can be moved, return one refusal; the second
-    rule is not tried after the first. With fewer than two reporting brokers, return one refusal.
+    If neither rule applies, return no moves and two refusals. If a rule applies but nothing can be moved, return one
+    refusal; the second rule is not tried after the first. With fewer than two reporting brokers, return one refusal.
     """
     few = too_few_brokers(cluster)
     if few is not None:

@@ -30,12 +30,13 @@ from controller.bundles.domain.splitting.algorithms.refusal import CutRefusal, C
 
 
 def flow_or_qps_equally(request: SplitRequest) -> CutPoints | CutRefusal:
-    """Return the cuts that keep each part at or under the limits, from the low end on. A `Place` (a topic, or topics that no cut can
-    separate) that alone exceeds a limit gets a part of its own and a refusal.
+    """Return the cuts that keep each part at or under the limits, from the low end on. A `Place` (a topic, or topics
+    that no cut can separate) that alone exceeds a limit gets a part of its own, and the answer has a refusal for the
+    place. If the budget (not 0) has fewer cuts, only the lowest cuts are returned, with a refusal, and the last part
+    holds the rest.
 
-    Refused if no cut can separate two topics with load, if the rate nearest to its limit is below the limit plus `difference_percent`, or
-    if a single part may hold all. If the budget (not 0) has fewer cuts, the lowest cuts are kept, with a refusal, and the last part holds
-    the rest.
+    Return only a refusal if no cut can separate two topics with load, if the rate nearest to its limit is below the
+    limit plus `difference_percent`, or if a single part may hold all topics.
     """
     bundle, options = request.bundle, request.options
     loaded = loaded_places(request)
@@ -81,7 +82,10 @@ def _too_hot_alone(loaded: Sequence[Place], options: SplitOptions) -> tuple[CutR
 
 
 def _within_budget(request: SplitRequest, cuts: list[int], left_undone: tuple[CutRefusal, ...]) -> CutPoints:
-    """Return the lowest cuts that the budget permits, and a further refusal if there are more cuts."""
+    """Return the cuts (rising) and the refusals in `left_undone`. If the budget of the options (the maximum number of
+    cuts; None: no limit) is smaller than the number of cuts, return only the lowest cuts that fit, and one more
+    refusal.
+    """
     budget = request.options.bundle_budget
     if budget is None or len(cuts) <= budget:
         return CutPoints(cuts, left_undone)

@@ -22,11 +22,13 @@ from controller.bundles.domain.splitting.algorithms.specified_topic_count_equall
 
 
 def isolate_outstanding(request: SplitRequest) -> CutPoints | CutRefusal:
-    """Return the cuts around each named topic, or around each outstanding one if none is named, with refusals for named topics that are
-    missing, topics that no cut can separate, and topics over the budget. Topics that no cut can separate are isolated together.
+    """Return the cuts around each topic named in the options, or, if no topic is named, around each outstanding
+    topic. Topics that no cut can separate are isolated together. The answer has refusals for named topics that are
+    missing, topics that no cut can separate, and topics over the budget.
 
-    Refused if no cut can separate two topics of the bundle, if no topic is outstanding, no named topic is in the bundle, or none fits into
-    the budget. Raises InvalidInput for an invalid topic name, unless the first refusal applies.
+    Return only a refusal if no cut can separate two topics of the bundle, no topic is outstanding, no named topic is
+    in the bundle, or no topic fits into the budget. Raises InvalidInput for an invalid topic name, unless the first
+    of these refusals applies.
     """
     bundle, options = request.bundle, request.options
     if refusal := too_few(bundle, request.topics):

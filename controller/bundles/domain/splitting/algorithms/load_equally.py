@@ -28,10 +28,9 @@ from controller.bundles.domain.splitting.algorithms.refusal import CutRefusal, C
 
 
 def load_equally(request: SplitRequest) -> CutPoints | CutRefusal:
-    """Return the cuts into `options.parts` parts, of which the heaviest is as light as possible; fewer parts, with a refusal, if the budget
-    (not 0) is smaller or if the topics with load cannot be divided into as many parts.
-
-    Refused if no cut can separate two topics with load.
+    """Return the cuts into `options.parts` parts, of which the heaviest is as light as possible. If the budget (not
+    0) is smaller, or the topics with load cannot be divided into that many parts, return the cuts into fewer parts,
+    with a refusal. Return only a refusal if no cut can separate two topics with load.
     """
     bundle, options = request.bundle, request.options
     loaded = loaded_places(request)

@@ -57,7 +57,9 @@ def place_of(hash_value: int) -> int:
 
 
 def places(topics: Sequence[BundleTopic]) -> tuple[Place, ...]:
-    """Return the places of the topics, rising. The sums do not depend on the order of the topics."""
+    """Group the topics that no cut can separate into places, and return the places by rising hash, each with the sums
+    of its topics' rates. Empty without topics. The sums do not depend on the order of the topics.
+    """
     ordered = sorted(topics, key=lambda topic: (topic.hash_value, topic.name))
     groups = ((at, tuple(group)) for at, group in groupby(ordered, lambda topic: place_of(topic.hash_value)))
     return tuple(

@@ -12,10 +12,9 @@ from controller.domain.errors import InvalidInput
 
 
 def specified_positions(request: SplitRequest) -> CutPoints | CutRefusal:
-    """Return the positions strictly inside the bundle, rising and once each, with a refusal for each other position. Refused if none is
-    inside, or with fewer than two topics unless `force` is set.
-
-    Raises InvalidInput, whatever the topics, if no position is given.
+    """Return the positions of the options that are strictly inside the bundle, rising and each once, with a refusal
+    for each position that is not. Return only a refusal if no position is inside, or if the bundle has fewer than two
+    topics and `force` is not set. Raises InvalidInput, whatever the topics, if no position is given.
     """
     bundle, positions = request.bundle, request.options.positions
     if not positions:

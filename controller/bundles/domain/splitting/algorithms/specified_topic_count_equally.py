@@ -18,10 +18,10 @@ from controller.domain.pulsar_names import canonical_topic_name, partitioned_top
 
 
 def specified_topic_count_equally(request: SplitRequest) -> CutPoints | CutRefusal:
-    """Return the cut that halves the number of the named topic's partitions in the bundle, as nearly as possible. A name with a partition
-    number is only this partition. Refused if fewer than two of these partitions are in the bundle, or if no cut can separate them.
-
-    Raises InvalidInput unless `options.topics` is a single valid topic name.
+    """Return the cut that halves, as nearly as possible, the number of partitions of the named topic that are in the
+    bundle. A name with a partition number stands for this partition alone. Return a refusal if fewer than two of
+    these partitions are in the bundle, or if no cut can separate them. Raises InvalidInput unless `options.topics` is
+    a single valid topic name.
     """
     names = request.options.topics
     if len(names) != 1:

@@ -17,8 +17,9 @@ from controller.bundles.domain.splitting.algorithms.refusal import CutRefusal
 
 
 def topic_count_equally(request: SplitRequest) -> CutPoints | CutRefusal:
-    """Return the cut between the two middle topics by hash; the nearest possible cut if no cut can separate these. Refused with fewer
-    than two topics, or if no cut can separate any of them.
+    """Return the cut between the two middle topics by hash. If no cut can separate the two middle topics, return the
+    nearest possible cut. Return a refusal if the bundle has fewer than two topics, or if no cut can separate any two
+    of them.
     """
     if refusal := too_few(request.bundle, request.topics):
         return refusal
@@ -26,8 +27,9 @@ def topic_count_equally(request: SplitRequest) -> CutPoints | CutRefusal:
 
 
 def middle_cut(topics: Sequence[BundleTopic], midpoint: Midpoint) -> int:
-    """Return the cut that halves the number of topics, or that leaves the numbers closest; of two equally good cuts, the lower. A cut
-    must be able to separate at least two of the topics, which is not checked here.
+    """Return the cut that halves the number of topics, or that leaves the two numbers closest; of two equally good
+    cuts, the lower. `midpoint` says where between two places the cut lies. The caller must make sure that a cut can
+    separate at least two of the topics; otherwise ValueError is raised.
     """
     below = 0
     gaps: list[tuple[int, int, int]] = []
