@@ -172,8 +172,8 @@ class PulsarPositionReader(OneProcess):
         return [incoming(message, position) for position, message in delivered]
 
     def is_at_end(self) -> bool:
-        """Return True if the topic is terminated and read to its end. False if no message was read from a
-        topic that had entries, even if all of them were deleted.
+        """Return True if the topic is terminated and read to its end. If no message was read, the topic is at its
+        end as soon as no entry is stored, even if entries were deleted.
 
         False, without a request, if messages have arrived that were not read. Raises DataGone if the topic
         was deleted, or its last entry was deleted after a part of the entry was read; and DataPlaneUnavailable
