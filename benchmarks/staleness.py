@@ -20,7 +20,7 @@ from typing import Any
 from benchmarks.kept import RESULTS, ROOT, git
 
 STALE_SHARE = 0.05
-"""Share of changed lines from which on a figure is stale."""
+"""Largest share of changed lines with which a figure may be published."""
 _LONG_RUNS = {"soak": "tests/chaos/soak.py", "ordered_chaos": "tests/chaos/test_ordered_consumption.py"}
 """Programs of figures that no benchmark measures."""
 _MODULE = re.compile(r"(controller|benchmarks|spark_jobs|cleave_provider|tests)(\.\w+)+")

@@ -93,7 +93,7 @@ def blocks(
     with response, cut_off(response, deadline):
         if response.status_code != 200:
             raise (refusal or _refused)(url, response.status_code)
-        if "Content-Length" not in response.headers and not response.raw.chunked:
+        if response.raw.length_remaining is None and not response.raw.chunked:
             raise DataPlaneUnavailable(f"broker {origin(url)} sent a body without a recognizable end")
         try:
             for block in response.iter_content(BLOCK_BYTES):
@@ -104,9 +104,6 @@ def blocks(
         # ValueError is raised by a TLS socket that was shut
         except (requests.RequestException, OSError, ValueError) as error:
             raise _broken(url, error, deadline) from None
-        # a socket that was shut looks like the end of a body without a stated length
-        if time.monotonic() >= deadline:
-            raise _broken(url, TimeoutError(), deadline)
 
 
 @dataclass(frozen=True, slots=True)

@@ -288,6 +288,28 @@ def test_values_that_cannot_be_told_withhold_no_segment_that_has_its_position(
     assert state.found == everything(0)
 
 
+def test_a_request_to_store_that_stores_too_little_is_not_repeated(
+    producer: Producer, join: Join, state: ApplicationState
+) -> None:
+    wanted: list[int] = []
+
+    def store() -> None:
+        wanted.append(1)
+        a.kept(early)  # which says nothing of what was delivered since
+
+    a = join("a", on_wanted=store)
+    early = a.checkpoint()
+    send(producer, 0)
+    work_until(lambda: state.count == len(KEYS), state, a, keeping=False)
+    b = join("b")
+    work_until(lambda: wanted and turn(state, b) is None, state, a, keeping=False)
+    for _ in range(5):
+        turn(state, a, keeping=False)
+        turn(state, b)
+
+    assert (len(wanted), b.segment_ids) == (1, ())
+
+
 def test_a_checkpoint_of_another_topic_gives_nothing_away(
     bench: Bench, producer: Producer, join: Join, state: ApplicationState
 ) -> None:

@@ -24,7 +24,7 @@ from controller.domain.errors import (
     SegmentNotFound,
     Terminal,
 )
-from tests.support.scripted_broker import Behaviour, ScriptedBroker, scripted_broker
+from tests.support.scripted_broker import Behaviour, Conversation, ScriptedBroker, scripted_broker
 
 LOG = "persistent://t/n/x-segment-0000-ffff-0"
 PATH = "/admin/v2/persistent/t/n/x-segment-0000-ffff-0"
@@ -350,6 +350,65 @@ class TestPositions:
         broker.behaves(broker.says(200, {**empty, **TERMINATED, "numberOfEntries": 1}))
         assert not cursors.is_at_end(LOG, (), deadline)
 
+    @pytest.mark.parametrize(
+        ("entries", "read", "has_more"),
+        [
+            (3, (), True),
+            (3, (5, 8, WHOLE_ENTRY), True),
+            (3, (5, 9, 0), False),
+            (3, (6, 0, WHOLE_ENTRY), False),
+            (0, (), False),
+        ],
+    )
+    def test_more_is_stored_only_in_entries_behind_the_entry_that_was_read(
+        self,
+        broker: ScriptedBroker,
+        plane: PulsarDataPlane,
+        entries: int,
+        read: tuple[int, ...],
+        has_more: bool,
+    ) -> None:
+        broker.behaves(broker.says(200, {"lastConfirmedEntry": "5:9", "numberOfEntries": entries}))
+
+        assert plane._cursors.has_more(LOG, read, Deadline(30.0)) is has_more
+
+    def test_a_topic_that_is_open_is_never_at_its_end(
+        self, broker: ScriptedBroker, plane: PulsarDataPlane
+    ) -> None:
+        broker.behaves(broker.says(200, {"lastConfirmedEntry": "5:9", "numberOfEntries": 0}))
+
+        for read in ((), (5, 9, WHOLE_ENTRY)):
+            assert not plane._cursors.is_at_end(LOG, read, Deadline(30.0))
+
+    @pytest.mark.parametrize(("read", "is_at_end"), [(1, False), (2, True)])
+    def test_a_reader_in_the_last_entry_is_at_the_end_behind_the_last_of_its_messages(
+        self, broker: ScriptedBroker, plane: PulsarDataPlane, read: int, is_at_end: bool
+    ) -> None:
+        internal = {**TERMINATED, "lastConfirmedEntry": "5:9", "numberOfEntries": 10}
+        broker.behaves(broker.says(200, internal), broker.says(200, X_Pulsar_num_batch_message="3"))
+
+        assert plane._cursors.is_at_end(LOG, (5, 9, read), Deadline(30.0)) is is_at_end
+
+    def test_a_topic_that_never_had_an_entry_is_at_its_end(
+        self, broker: ScriptedBroker, plane: PulsarDataPlane
+    ) -> None:
+        broker.behaves(broker.says(200, {**TERMINATED, "lastConfirmedEntry": "5:-1"}))
+
+        assert plane._cursors.is_at_end(LOG, (), Deadline(30.0))
+
+    def test_no_subscription_of_a_topic_that_is_sealed_and_empty_is_moved(
+        self, broker: ScriptedBroker, plane: PulsarDataPlane
+    ) -> None:
+        """Such a topic has one position, and a broker that has reloaded it would leave the subscription fenced."""
+        cursors = {"s": {"markDeletePosition": "5:-1"}}
+        internal = {**TERMINATED, "numberOfEntries": 0, "lastConfirmedEntry": "5:-1", "cursors": cursors}
+        broker.behaves(broker.says(200, internal))
+
+        plane._cursors.move(LOG, "s", 0, Deadline(30.0))
+        plane._cursors.make_durable(LOG, "s", Deadline(30.0))
+
+        assert {received.method for received in broker.received} == {"GET"}
+
 
 class TestRepeats:
     """An act whose answer was lost is done already when it is tried again."""
@@ -408,6 +467,37 @@ class TestRepeats:
 
         with pytest.raises(SegmentNotFound):
             plane.create_subscription(LOG, "s")
+        assert {received.method for received in broker.received} == {"GET"}
+
+
+class TestNewSubscriptions:
+    @pytest.mark.parametrize(
+        ("state", "entries", "ledger"),
+        [("Terminated", 0, 2**63 - 1), ("Terminated", 1, -1), ("LedgerOpened", 0, -1)],
+    )
+    def test_they_begin_at_the_earliest_position_unless_the_topic_is_sealed_and_empty(
+        self, broker: ScriptedBroker, plane: PulsarDataPlane, state: str, entries: int, ledger: int
+    ) -> None:
+        """Some brokers never answer a request for the earliest position of a sealed topic without entries."""
+        internal = {"state": state, "numberOfEntries": entries, "lastConfirmedEntry": "7:-1", "ledgers": []}
+
+        def answer(conversation: Conversation) -> None:
+            document = internal if "internalStats" in conversation.path else {"subscriptions": {}}
+            broker.says(200, document)(conversation)
+
+        broker.behaves(answer)
+        plane.create_subscription(LOG, "s")
+
+        [created] = [received for received in broker.received if received.method == "PUT"]
+        assert created.path == f"{PATH}/subscription/s"
+        assert json.loads(created.body)["ledgerId"] == ledger
+
+    def test_one_that_exists_is_not_created(self, broker: ScriptedBroker, plane: PulsarDataPlane) -> None:
+        internal = {"lastConfirmedEntry": "7:-1", "ledgers": []}
+        broker.behaves(broker.says(200, {"subscriptions": {"s": {}}}), broker.says(200, internal))
+
+        plane.create_subscription(LOG, "s")
+
         assert {received.method for received in broker.received} == {"GET"}
 
 

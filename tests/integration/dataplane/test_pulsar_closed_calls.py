@@ -64,3 +64,21 @@ def test_after_the_close_nothing_is_sent(broker: ScriptedBroker) -> None:
         DataPlaneUnavailable
     ] * 2
     assert broker.received == []
+
+
+def test_the_close_ends_the_connections_that_are_kept(broker: ScriptedBroker) -> None:
+    calls = AdminCalls(PulsarAccess(admin_url=broker.url), call_timeout_seconds=SECONDS)
+    conversations: list[Conversation] = []
+
+    def answer(conversation: Conversation) -> None:
+        conversations.append(conversation)
+        conversation.answer(200, b"[]", {})
+
+    broker.behaves(answer)
+    calls.ask(LOOK, calls.deadline())
+    [conversation] = conversations
+    assert not conversation.close_connection
+
+    calls.close()
+
+    wait_until(lambda: conversation.close_connection)

@@ -233,6 +233,29 @@ def test_an_answer_about_another_subject_is_no_input_of_a_decision(cold: Bench) 
     assert not owed(cold)
 
 
+def last_states(bench: Bench) -> list[ApprovalState]:
+    """States of the approvals that are inputs of the topic's next decision."""
+    with bench.store.transaction() as tx:
+        return [one.state for one in approval_rows.last_words(tx, [bench.topic_id]).get(bench.topic_id, ())]
+
+
+def test_an_approval_about_a_layout_that_moved_on_is_no_input_of_a_decision(cold: Bench) -> None:
+    proposed(cold)
+    assert last_states(cold) == [ApprovalState.PENDING]
+
+    cold.drive(cold.intend(segment_admin.splitting(0)).operation.operation_id)
+
+    assert last_states(cold) == []
+
+
+def test_an_approval_that_has_ended_is_no_input_of_a_decision(cold: Bench) -> None:
+    row = proposed(cold)
+    with cold.store.transaction() as tx:
+        assert approval_rows.move(tx, row, ApprovalState.EXPIRED, outcome="withdrawn")
+
+    assert last_states(cold) == []
+
+
 def test_the_same_answer_again_is_the_first_one(cold: Bench) -> None:
     row = proposed(cold)
     first = say(cold, row)

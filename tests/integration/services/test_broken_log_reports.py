@@ -10,7 +10,7 @@ from controller.domain.operation import OperationKind
 from controller.services.reconciler import Suspects, broken_log_reports
 from controller.services.segment_admin import splitting
 from tests.support.bench import TOPIC, Bench
-from tests.support.faulty_data_plane import FaultyDataPlane
+from tests.support.faulty_data_plane import Fault, FaultyDataPlane, PlannedFault
 from tests.support.manual_clock import ManualClock
 
 
@@ -119,3 +119,39 @@ def test_no_more_wait_than_the_bounds(
 def test_a_topic_that_is_not_there_is_refused(reported: Suspects) -> None:
     with pytest.raises(TopicNotFound):
         reported.report("topic://acme/shop/nothing", 0)
+
+
+def test_a_log_without_the_cursor_of_a_subscription_gets_it(bench: Bench, reported: Suspects) -> None:
+    bench.plane.delete_subscription(bench.log_of(1), "billing")
+    reported.report(TOPIC, 1)
+
+    assert reported.check_next()
+    assert list(bench.plane.list_subscriptions(bench.log_of(1))) == ["billing"]
+
+
+def test_a_check_that_fails_is_forgotten_and_a_later_report_is_checked(
+    bench: Bench, clock: ManualClock
+) -> None:
+    bench.topic_with(segments=2)
+    plane = FaultyDataPlane(bench.runner_plane, PlannedFault(Fault.REFUSED, "describe_logs"))
+    reported = Suspects(bench.store, {bench.plane.name: plane.as_data_plane()}, clock)
+    bench.plane.delete_segment(bench.log_of(1))
+    reported.report(TOPIC, 1)
+
+    assert reported.check_next()
+    clock.seconds += broken_log_reports.TOPIC_SECONDS
+    assert not reported.check_next()
+    reported.report(TOPIC, 1)
+    assert reported.check_next()
+    assert bench.plane.segment_state(bench.log_of(1)) is LogState.OPEN
+
+
+def test_further_segments_of_a_topic_that_waits_are_checked_although_no_other_topic_may_wait(
+    bench: Bench, reported: Suspects, plane: FaultyDataPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broken_log_reports, "MOST_TOPICS", 1)
+    reported.report(TOPIC, 0)
+    reported.report(TOPIC, 1)
+
+    assert reported.check_next()
+    assert plane.log == [("describe_logs", ([bench.log_of(0), bench.log_of(1)],))]

@@ -422,6 +422,16 @@ def test_a_data_plane_that_does_not_answer_keeps_its_segments(bench: Bench) -> N
     assert bench.layout.segment(0).state is SegmentState.SEALED
 
 
+def test_a_data_plane_that_is_not_configured_here_keeps_its_segments_with_the_reason(bench: Bench) -> None:
+    bench.topic_with()
+    bench.reshape(splitting(0))
+
+    report = collect(bench.store, {}, retention_minutes=0)
+
+    assert reasons(report) == {None: "data plane 'embedded' is not configured here; collect where it is"}
+    assert bench.layout.segment(0).state is SegmentState.SEALED
+
+
 def test_pruning_is_done_even_when_its_deadline_has_passed(bench: Bench) -> None:
     bench.topic_with()
     bench.reshape(splitting(0))

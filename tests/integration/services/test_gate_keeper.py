@@ -392,6 +392,29 @@ def test_the_reconciler_skips_a_subscription_that_is_deleted_meanwhile(
     assert kinds_of(bench) == {FindingKind.GATE_SHUT}
 
 
+def test_the_reconciler_skips_a_subscription_whose_deletion_begins_while_its_gates_are_read(
+    bench: GatedBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.stock_topic()
+    bench.subscribe("audit")
+    bench.publish(0)
+    bench.reshape(splitting(0))
+    for subscription in ("audit", "billing"):
+        bench.read(0, subscription)
+    bench.keep()
+    bench.gated.set_gate(bench.log_of(2), "billing", GateState.CLOSED)
+    first_log, gate_state = bench.log_of(1), bench.gated.gate_state
+
+    def begin_deletion(log: str, subscription: str) -> GateState | None:
+        if (log, subscription) == (first_log, "audit"):
+            subscription_admin.delete_subscription(bench.store, bench.topic_name, "audit", bench.request())
+        return gate_state(log, subscription)
+
+    monkeypatch.setattr(bench.gated, "gate_state", begin_deletion)
+
+    assert kinds_of(bench) == {FindingKind.GATE_SHUT}
+
+
 def test_a_cursor_that_is_missing_comes_back_behind_its_gate(bench: GatedBench) -> None:
     bench.stock_split()
     bench.gated.delete_subscription(bench.log_of(1), "billing")

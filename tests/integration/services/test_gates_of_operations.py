@@ -428,6 +428,14 @@ def test_consumers_of_another_subscription_do_not_keep_the_field_as_it_is(bench:
     assert bench.scalar(_CONSUMERS) == "stock"
 
 
+def test_the_field_can_be_taken_back_where_the_data_plane_is_not_configured(bench: GatedBench) -> None:
+    bench.stock_topic()
+
+    subscription_consumers.set_sharing(bench.store, {}, bench.topic_name, "billing", consumers=CLEAVE)
+
+    assert bench.scalar(_CONSUMERS) == "cleave"
+
+
 def test_the_field_stays_while_a_bucket_has_an_owner(bench: GatedBench) -> None:
     """The owner may still read, although it is no longer registered."""
     bench.topic_with(1)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 from sqlalchemy import text
+from structlog.testing import capture_logs
 
 from controller.domain.errors import InvalidPolicy, LostRace
-from controller.services import policy_admin
+from controller.services import policy_admin, topic_admin
 from controller.services.policy_admin import Changed, Document
 from tests.support.bench import TOPIC, Bench
 
@@ -47,6 +48,17 @@ def test_a_change_that_others_always_precede_ends(bench: Bench) -> None:
 
     with bench.store.transaction() as tx:
         assert policy_admin.stored(tx, TOPIC) == {"max_segments": len(turns)}
+
+
+def test_a_change_logs_the_parameters_that_differ(bench: Bench) -> None:
+    bench.topic_with()
+    policy_admin.change(bench.store, TOPIC, lambda _: {"min_segments": 2, "max_segments": 8}, actor="ann")
+
+    with capture_logs() as lines:
+        policy_admin.change(bench.store, TOPIC, lambda _: {"min_segments": 2, "max_segments": 9}, actor="ann")
+        policy_admin.change(bench.store, TOPIC, dict, actor="ann")
+
+    assert [(line["event"], line["parameters"]) for line in lines] == [("policy set", ["max_segments"])]
 
 
 @pytest.mark.parametrize(
@@ -100,3 +112,13 @@ def test_one_correct_value_repairs_a_document_with_a_number_that_python_does_not
 
     assert changed.before["max_segments"] == "9" * 5000
     assert (changed.after["max_segments"], changed.after["min_segments"]) == (8, 2)
+
+
+@pytest.mark.parametrize("level", LEVELS[:2])
+def test_the_preview_of_a_level_has_its_live_topics_only(bench: Bench, level: str) -> None:
+    bench.topic_with()
+    topic_admin.delete_topic(bench.store, TOPIC, bench.request())
+
+    preview = policy_admin.preview(bench.store, bench.planes, level, dict)
+
+    assert (preview.evaluated, preview.topics) == (0, 0)

@@ -200,3 +200,11 @@ def test_a_leader_is_found_by_the_topics_name_while_both_of_its_leases_are_in_fo
     driver.delete(topic.topic_id)
     with pytest.raises(TopicNotFound, match=topic.name):
         leader()
+
+
+def test_only_the_holder_of_a_lease_announces_its_address(driver: StoreDriver) -> None:
+    driver.do(leases.acquire, "worker/a", "a", LONG)
+    driver.do(leases.announce, "worker/a", "a", "http://a")
+    driver.do(leases.announce, "worker/a", "b", "http://b")
+
+    assert driver.do(leases.address_of_holder, "worker/a") == "http://a"

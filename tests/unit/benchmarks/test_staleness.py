@@ -106,6 +106,11 @@ def test_the_oldest_section_counts(repository: Path) -> None:
     assert (found.commit, found.is_stale) == (older, True)
 
 
+@pytest.mark.parametrize(("changed", "is_stale"), [(5, False), (6, True)])
+def test_more_than_a_twentieth_of_changed_lines_is_too_much(changed: int, is_stale: bool) -> None:
+    assert Staleness("c", changed, 100, is_noted=True).is_stale is is_stale
+
+
 def test_the_check_of_a_release_fails_while_a_figure_is_stale(
     repository: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,7 +13,7 @@ from controller.client.attachments import Attachment, Attachments
 from controller.client.reader_slot import FIRST_RETRY_SECONDS
 from controller.client.session import Assignment, OwnedBucket
 from controller.dataplane.log_client import LogMessage, Ownership, Position
-from controller.domain.errors import LogShortened, LostRace
+from controller.domain.errors import DataPlaneUnavailable, LogShortened, LostRace
 from tests.support.waiting import wait_until
 
 ORIGIN = 40
@@ -162,6 +162,35 @@ def test_a_bucket_that_returns_waits_as_before_but_its_setback_is_over(attachmen
     [returned] = attachments.all
     assert returned.reason == "being opened"
     assert returned.next_try_at > began + FIRST_RETRY_SECONDS / 2
+
+
+def test_a_setback_outlasts_a_loss_for_another_reason(attachments: Attachments) -> None:
+    for error in (LogShortened("40 messages were removed"), DataPlaneUnavailable("away")):
+        attachments.adopt(owned())
+        [one] = attachments.all
+        attachments.lose(one, error)
+
+    attachments.adopt(owned())
+    [one] = attachments.all
+    assert one.reason == "40 messages were removed"
+
+
+def test_after_an_acknowledgement_a_lost_bucket_is_opened_as_soon_as_the_first_time(
+    attachments: Attachments,
+) -> None:
+    for _ in range(10):
+        attachments.adopt(owned())
+        [one] = attachments.all
+        attachments.lose(one)
+    attachments.adopt(owned())
+    [one] = attachments.all
+
+    attachments.succeed(one)
+    attachments.lose(one)
+    attachments.adopt(owned())
+
+    [one] = attachments.all
+    assert one.next_try_at <= time.monotonic() + FIRST_RETRY_SECONDS
 
 
 def test_what_was_let_go_of_aside_is_taken_anew(attachments: Attachments, logs: SlowLogs) -> None:

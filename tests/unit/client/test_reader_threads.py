@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from controller.client import reader_threads
 from controller.client.reader_slot import ReaderSlot
 from controller.client.reader_threads import ReaderThreads, _Threads
 
@@ -62,6 +63,27 @@ def test_without_another_thread_the_one_that_runs_continues_with_the_function() 
     threads.close()
     assert len(runs) == 2
     assert runs[0] is runs[1]
+
+
+def test_no_more_functions_run_at_once_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader_threads, "MOST_AT_ONCE", 1)
+    threads = _Threads("the only reader")
+    begun, is_over = threading.Event(), threading.Event()
+    runs: list[threading.Thread] = []
+
+    def wait() -> None:
+        begun.set()
+        is_over.wait(30.0)
+        runs.append(threading.current_thread())
+
+    assert threads.run(wait)
+    assert begun.wait(30.0)
+    assert threads.run(wait)
+    assert [thread.name for thread in threading.enumerate()].count("the only reader") == 1
+    is_over.set()
+    threads.close()
+
+    assert len(runs) == 2
 
 
 def test_a_log_is_opened_queried_and_closed_although_no_thread_can_be_started() -> None:

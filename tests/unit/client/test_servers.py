@@ -11,6 +11,7 @@ import pytest
 from controller.client.servers import Servers, consumer_path, topic_path
 from controller.domain.errors import InvalidInput, StoreUnavailable, Terminal
 from tests.support.other_servers import server_that_answers
+from tests.support.scripted_broker import scripted_broker
 
 HALF_A_PAIR = "a\ud800"
 
@@ -127,6 +128,22 @@ def test_a_call_tries_each_worker_although_another_call_changes_which_worker_is_
         closing(Servers(["http://127.0.0.1:9", url], call_in_between)) as client,
     ):
         assert client.ask("GET", "/anything") == {}
+
+
+def test_the_worker_that_responded_last_is_tried_first_and_the_others_after_it() -> None:
+    with (
+        scripted_broker() as first,
+        scripted_broker() as second,
+        closing(Servers([first.url, second.url], "token")) as client,
+    ):
+        first.behaves(first.refuses(503, "starting"))
+        second.behaves(second.says(200, "second"))
+        assert [client.ask("GET", "/anything") for _ in range(2)] == ["second", "second"]
+        assert len(first.received) == 1
+
+        first.behaves(first.says(200, "first"))
+        second.behaves(second.refuses(503, "stopping"))
+        assert client.ask("GET", "/anything") == "first"
 
 
 @pytest.mark.parametrize("attempt", [1, 2])

@@ -16,6 +16,7 @@ from controller.domain.errors import (
     TopicNotLive,
 )
 from controller.store.journal import subscription_intents, topic_intents
+from controller.store.shards import Shards
 from controller.store.topics import consumers
 from tests.support.store_driver import StoreDriver, request
 
@@ -64,6 +65,15 @@ def test_consumers_are_listed_by_subscription(driver: StoreDriver) -> None:
         ("t", "a"),
     ]
     assert len(driver.do(consumers.list_consumers, topic_id, "t")) == 1
+
+
+def test_consumers_of_other_shards_are_left_out(driver: StoreDriver) -> None:
+    topic_id = driver.create().topic_id
+    driver.subscribe(topic_id, "s")
+    driver.do(consumers.register, topic_id, "s", "c")
+
+    for shard, names in ((topic_id % 2, ["c"]), (1 - topic_id % 2, [])):
+        assert [row.name for row in driver.do(consumers.of_shards, Shards.of(2, [shard]))] == names
 
 
 def test_who_cannot_join_is_told_why(driver: StoreDriver, register: Register) -> None:

@@ -97,3 +97,18 @@ def test_the_longest_opening_holds_a_seek_of_its_own_subscription_up(bench: Gate
 
         gates.note_opened(tx, key(bench), 1)
         gates.demand_no_opening(tx, key(bench))
+
+
+def test_nothing_waits_behind_a_segment_that_was_pruned(bench: GatedBench) -> None:
+    def behind() -> list[int]:
+        with bench.store.transaction() as tx:
+            return [log.segment_id for log in gates.behind_read_by(tx, key(bench))]
+
+    bench.reshape(splitting(0))
+    assert behind() == [1, 2]
+
+    bench.read(0)
+    bench.keep()
+    bench.settle(collects=True)
+
+    assert behind() == []

@@ -36,6 +36,59 @@ def test_what_found_no_thread_in_time_is_not_opened_later() -> None:
     assert opened == []
 
 
+class OnceBegun(Deadline):
+    """A deadline that passes while something is being opened: when `begun` is set."""
+
+    def __init__(self) -> None:
+        super().__init__(5.0)
+        self.begun = threading.Event()
+
+    @property
+    def left_seconds(self) -> float:
+        """As `Deadline.left_seconds`."""
+        assert self.begun.wait(20)
+        return 0.0
+
+
+def test_what_opens_after_the_deadline_is_closed_before_its_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    access = PulsarAccess(admin_url="http://127.0.0.1:1", service_url="pulsar://127.0.0.1:1")
+    connections = Connections(access, call_timeout_seconds=5.0)
+    deadline, is_late, reader, closed = OnceBegun(), threading.Event(), Mock(), list[str]()
+    reader.close.side_effect = lambda: closed.append("reader")
+    monkeypatch.setattr(pulsar.Client, "close", lambda _client: closed.append("client"))
+
+    def open_late(_client: pulsar.Client) -> Mock:
+        deadline.begun.set()
+        assert is_late.wait(20)
+        return reader
+
+    with pytest.raises(DataPlaneTimeout, match="open it: "):
+        connections.open_alone("open it", deadline, open_late)
+    assert closed == []
+    is_late.set()
+    connections.close()
+
+    assert closed == ["reader", "client"]
+
+
+def test_what_fails_after_the_deadline_fails_silently(caplog: pytest.LogCaptureFixture) -> None:
+    access = PulsarAccess(admin_url="http://127.0.0.1:1", service_url="pulsar://127.0.0.1:1")
+    connections = Connections(access, call_timeout_seconds=5.0)
+    deadline, is_late = OnceBegun(), threading.Event()
+
+    def fail_late(_client: pulsar.Client) -> None:
+        deadline.begun.set()
+        assert is_late.wait(20)
+        raise pulsar.AlreadyClosed("the topic")
+
+    with pytest.raises(DataPlaneTimeout, match="open it: "):
+        connections.open("open it", deadline, fail_late)
+    is_late.set()
+    connections.close()
+
+    assert caplog.records == []
+
+
 def test_a_closed_client_keeps_nothing_that_could_not_be_closed() -> None:
     """Such a consumer keeps its client, and with it a thread and descriptors."""
     access = PulsarAccess(admin_url="http://127.0.0.1:1", service_url="pulsar://127.0.0.1:1")
@@ -70,4 +123,17 @@ def test_after_the_close_nothing_is_opened() -> None:
     for method in (connections.open, connections.open_alone):
         with pytest.raises(DataPlaneUnavailable, match="open it: the connections were closed"):
             method("open it", Deadline(30), lambda _client: opened.append("late"))
+    assert opened == []
+
+
+def test_while_the_process_ends_nothing_is_opened() -> None:
+    access = PulsarAccess(admin_url="http://127.0.0.1:1", service_url="pulsar://127.0.0.1:1")
+    connections, opened = Connections(access, call_timeout_seconds=5.0), list[str]()
+
+    connections.end()
+
+    for method in (connections.open, connections.open_alone):
+        with pytest.raises(DataPlaneUnavailable, match="open it: this process is ending"):
+            method("open it", Deadline(30), lambda _client: opened.append("late"))
+    connections.close()
     assert opened == []

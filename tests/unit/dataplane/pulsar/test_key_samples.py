@@ -2,39 +2,21 @@
 
 from __future__ import annotations
 
-from typing import cast
+from contextlib import closing
 from unittest.mock import Mock
 
 import pulsar
 import pytest
 
 from controller.dataplane.pulsar import key_samples
-from controller.dataplane.pulsar.admin import AdminCalls, Answer, Ask, Deadline
+from controller.dataplane.pulsar.admin import AdminCalls
 from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.dataplane.pulsar.key_samples import KeySamples
 from controller.domain.errors import DataPlaneUnavailable, SegmentTerminated
+from tests.support.scripted_broker import scripted_broker
 
 LOG = "persistent://t/n/x-segment-0000-ffff-0"
-
-
-class Statistics:
-    """In place of `AdminCalls`: one topic with two messages."""
-
-    call_timeout_seconds = 5.0
-
-    def deadline(self) -> Deadline:
-        """As `AdminCalls.deadline`."""
-        return Deadline(self.call_timeout_seconds)
-
-    def ask(self, ask: Ask, _deadline: Deadline) -> Answer:
-        """As `AdminCalls.ask`."""
-        internal = {
-            "lastConfirmedEntry": "3:1",
-            "entriesAddedCounter": 2,
-            "ledgers": [{"ledgerId": 3, "entries": 0}],
-        }
-        document = internal if "internalStats" in ask.path else {"msgInCounter": 2, "bytesInCounter": 20}
-        return Answer(200, document, "", {})
+TWO_MESSAGES = {"lastConfirmedEntry": "3:1", "ledgers": [{"ledgerId": 3, "entries": 0}]}
 
 
 @pytest.mark.parametrize(
@@ -47,10 +29,13 @@ def test_an_error_of_reading_is_cleaves_and_the_reader_is_closed(
     reader = Mock()
     reader.read_next.side_effect = error
     monkeypatch.setattr(key_samples, "_open", lambda *_: reader)
-    access = PulsarAccess(admin_url="http://127.0.0.1:1", service_url="pulsar://127.0.0.1:1")
-    samples = KeySamples(access, cast(AdminCalls, Statistics()))
+    with scripted_broker() as broker:
+        broker.behaves(broker.says(200, TWO_MESSAGES), broker.says(200, {}))
+        access = PulsarAccess(admin_url=broker.url, service_url="pulsar://127.0.0.1:1")
+        with closing(AdminCalls(access, call_timeout_seconds=20.0)) as calls:
+            samples = KeySamples(access, calls)
 
-    with pytest.raises(mapped, match=f"sample keys of {LOG}: {error.__name__}"):
-        samples.sample(LOG, most=10)
-    samples.close()
+            with pytest.raises(mapped, match=f"sample keys of {LOG}: {error.__name__}"):
+                samples.sample(LOG, most=10)
+            samples.close()
     assert reader.close.called

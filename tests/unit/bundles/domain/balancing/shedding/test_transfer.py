@@ -169,6 +169,12 @@ def test_bundles_with_policies_stay_where_they_are_not_to_be_shed() -> None:
     assert only_reason(shed) is MoveRefusalReason.SOLE_BUNDLE
 
 
+def test_a_broker_with_one_bundle_keeps_it() -> None:
+    shed = ask(make.cluster({"a": 90, "b": 10}, {"a": [60], "b": [5]}))
+
+    assert only_reason(shed) is MoveRefusalReason.SOLE_BUNDLE
+
+
 @pytest.mark.parametrize(
     ("namespace", "rate", "excluded"),
     [("pulsar/system", 40, ""), ("t/spare", 40, "t/spare"), ("t/ns", 0, "")],
