@@ -6,13 +6,9 @@ from controller.backtest.average_observation import FollowedAverageObservation, 
 from controller.backtest.load_reports import Grain
 from controller.backtest.load_series import LoadSeries
 from controller.backtest.observation import Observation
-from controller.backtest.record_observation import (
-    CrossingObservation,
-    RecordObservation,
-    RewriteObservation,
-    SideObservation,
-)
+from controller.backtest.record_observation import RecordObservation, RewriteObservation
 from controller.backtest.rule import Rule
+from controller.backtest.side_observation import CrossingObservation, SideObservation
 from controller.backtest.spread import Spread
 from controller.domain.policy import AutoScalePolicy
 

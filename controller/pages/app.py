@@ -23,8 +23,8 @@ from controller.pages import (
     approvals,
     backtests,
     bundles,
-    dry_runs,
     fleet,
+    form_previews,
     journal,
     policy,
     segment,
@@ -215,7 +215,7 @@ def one_policy(request: Request, tx: Reading, level: Text = "cluster") -> HTMLRe
 def preview(request: Request, wish: Wish) -> JSONResponse:
     """The dry run of a DAG's form."""
     context: PageContext = request.app.state.context
-    return JSONResponse(dry_runs.dry_run(context.application(), wish.dag_id, wish.conf))
+    return JSONResponse(form_previews.dry_run(context.application(), wish.dag_id, wish.conf))
 
 
 @router.get("/static/{name}")

@@ -31,7 +31,7 @@ from controller.tasks.maintenance import (
 )
 from controller.tasks.passes import merge_pass, split_pass
 from controller.tasks.pending_work import split_pass_has_work
-from controller.tasks.policy_candidates import tune_policies
+from controller.tasks.policy_tuning import tune_policies
 from controller.tasks.pulsar_connection import PulsarConnection
 from controller.tasks.row_retention import keep_partitions
 from controller.tasks.spark_connection import SparkConnection

@@ -20,7 +20,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.staticfiles import StaticFiles
 
 from controller.domain.errors import Retryable
-from controller.questions.columns import row_schemas
+from controller.questions.row_schemas import row_schemas
 from controller.web.questions import describe_rows
 from controller.web.route_rights import rights_of
 

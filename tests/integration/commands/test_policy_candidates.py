@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from controller.actions.action import find_action, perform_at
+from controller.actions.action import find_action
 from controller.actions.context import Caller, Options
+from controller.actions.perform import perform_at
 from controller.bootstrap import Application
 from controller.domain.errors import Conflict
 from controller.domain.operation import Origin
