@@ -110,13 +110,15 @@ def get_session(master: str, conf: Mapping[str, str] | None = None) -> SparkSess
 
 
 def _check(master: str) -> None:
-    """Raise in one line, within seconds for each address, the errors that Spark itself raises after a minute.
-    `master` is the master of a classic session.
+    """Check `master`, the master of a classic session, so that a problem is reported within seconds and in one line,
+    instead of by Spark after a minute. Return if no problem is found. Only the addresses of a `spark://` master are
+    contacted.
 
-    Raises InvalidInput for a master of another form, for `yarn` without the directory of its configuration in the
-    environment, and for a `spark://` address that is not `host:port`. Raises Retryable if no address of a `spark://`
-    master accepts connections. The addresses are tried in their order until one accepts; the addresses after it are
-    not checked.
+    Raises InvalidInput for a master that does not begin with `local`, `spark://`, `yarn` or `k8s://`; for `yarn` if
+    neither HADOOP_CONF_DIR nor YARN_CONF_DIR is set; and for an address of a `spark://` master that is not
+    `host:port`. A `spark://` master may list several addresses, separated by commas, which are tried in their order
+    until one accepts a connection; an attempt to connect ends after 5 s. The addresses after the one that accepts are
+    not checked at all. Raises Retryable if no address accepts a connection.
     """
     if not master.startswith(_MASTERS):
         raise InvalidInput(

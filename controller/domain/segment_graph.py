@@ -95,8 +95,10 @@ class SegmentGraph:
         return frozenset(ancestors)
 
     def descendants(self, segment_id: int) -> frozenset[int]:
-        """Return the ids of the present descendants of the segment, without the segment itself and without descendants
-        that only a missing segment leads to. Raises SegmentNotFound for an unknown segment.
+        """Return the ids of the descendants of the segment, ACTIVE and sealed ones: its children, their children, and
+        so on, without the segment itself. A segment that the graph does not contain, such as a pruned one, is left
+        out, and so are descendants to which only such a segment leads. Raises SegmentNotFound if the graph does not
+        contain the segment `segment_id`.
         """
         descendants: set[int] = set()
         pending = list(self.segment(segment_id).child_ids)

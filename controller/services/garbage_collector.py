@@ -75,18 +75,25 @@ def collect(
     dry_run: bool = False,
 ) -> CollectionReport:
     """Run one round: for each topic with sealed segments that may be pruned, intend an operation that prunes them.
-    Return the ids of the operations and of their segments, the segments past their retention that are kept, with the
-    reasons, and the id after which the next round continues. A dry run (`dry_run`) writes nothing and has no
-    operations.
+    Return the ids of the operations, the segments that they prune, and the segments past their retention that are
+    kept, with the reasons. `next_after` of the result is the value of `after` for the next round; None if this round
+    reached the last topic.
 
-    The round covers up to `limit` live topics with an id above `after` that have segments past their retention and
-    are neither held nor unverified. `shards` restricts the topics; None: all. `retention_minutes` counts from the
-    seal, and applies to topics without a property of that name; a negative value keeps segments for ever. `actor` is
-    stored as the actor of the operations.
+    The round covers up to `limit` live topics with an id above `after` that have segments past their retention. Held
+    topics and unverified topics, whose logs are still to be compared with the journal, are left out. A topic whose
+    broker keeps the layout counts, but nothing is done or reported. `shards` restricts the topics; None: all.
+    `retention_minutes` counts from the seal, and applies to topics without a property of that name; a negative value
+    keeps segments for ever. `actor` is stored as the actor of the operations.
 
-    Raises StoreUnavailable, and any error of `Store.transaction` that occurs while the topics are listed or skipped
-    topics are recorded. Any other error keeps the segments of its topic until the next round. Such an error is a
-    reason in the result; an unexpected one is also logged and recorded in the view `inspect.set_aside`.
+    Before an operation is intended, its segments are marked as drained for every recorded subscription. If a second
+    reading of the logs shows that a segment must be kept, the marks that were added to the segment are removed. A dry
+    run (`dry_run`) writes nothing: its result has the segments that would be pruned according to a single reading of
+    the logs, and no operations.
+
+    Raises StoreUnavailable at any time, and any other error of `Store.transaction` that occurs while the topics are
+    listed or unexpected errors are recorded; the operations that were intended before stay. Any other error keeps the
+    segments of its topic until the next round, and is a reason in the result. An unexpected error (not a CleaveError)
+    is also logged and, except in a dry run, recorded in the view `inspect.set_aside`.
     """
     with store.transaction() as tx:
         expired = expired_topics(

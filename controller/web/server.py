@@ -113,8 +113,12 @@ class _GuardedServer(uvicorn.Server):
         self._lobby = lobby
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Accept guarded connections on the sockets, and allow `_HANDSHAKE_SECONDS` for a TLS handshake. uvicorn itself would allow a
-        minute, and passes no arguments to a protocol.
+        """Run the startup of the app, and then accept connections on `sockets`, each with the limits of
+        `GuardedProtocol`; None: on no socket. uvicorn calls this method in place of its own, which cannot pass the
+        lobby to a protocol. A TLS handshake may take `_HANDSHAKE_SECONDS`, instead of a minute as in uvicorn.
+
+        Raises SystemExit if the startup of the app fails, and the errors of `loop.create_server`, such as OSError,
+        for a socket that cannot be used.
         """
         await super().startup(sockets=[])
 

@@ -152,9 +152,11 @@ def evict_holders(
 
 
 def _was_evicted(claim: Claim, holder: Holder, reader: PulsarReader | None) -> bool:
-    """If `reader`, the reader of this process that is the holder, is not None, evict it with the error of
-    `Claim.eviction_error`, and return True. The reader's later calls raise that error. Return False, and do nothing,
-    if `reader` is None: the holder is in another process.
+    """If the holder is a reader of this process, evict this reader, and return True. `reader` is this reader; None if
+    the holder is in another process: then do nothing, and return False.
+
+    The evicted reader releases the cursor before this function returns. Its later calls raise the error of
+    `Claim.eviction_error`, unless its reading had ended before for another reason (`PulsarReader.evict`).
     """
     if reader is None:
         return False

@@ -329,16 +329,19 @@ class _Planner:
         return sorted(actions, key=lambda action: (not action.run.is_scale_out, -self._urgency(action)))
 
     def _cuts(self, run: Run, most_parts: int | None = None) -> tuple[int, ...] | None:
-        """Return the cuts of the run: the first hash of each child except the first. An empty result joins the run
-        into one segment.
+        """Return the cuts of the run, a row of adjacent segments (its members) that the plan replaces together: the
+        first hash of each child except the first. An empty result joins the members into one segment.
 
-        If a member has no key histogram, the cuts make the planned number of parts of equal width, but not more than
-        there are hashes or than `most_parts`. If all members have a key histogram, the cuts make the fewest parts
-        that carry the load at the target load, at most `most_parts`; this number may differ from the planned number.
-        `most_parts` None means the planned number without histograms, and the data plane's maximum with histograms.
+        If a member has no key histogram, the children have equal widths. Their number is the planned number, but at
+        most `most_parts` (None: no further limit) and at most the number of hashes.
 
-        If the key histograms show that the cuts of a scale-out would not relieve any segment, or that a scale-in
-        would not make fewer parts, refuse the run (`_refuse_ineffective`) and return None.
+        If all members have a key histogram, the cuts make the fewest children that carry the load at the target load,
+        which may be more or fewer than planned. For a run of one member these are at least 2, and for every run at
+        most `most_parts` (None: the data plane's maximum). If that many do not suffice, the cuts make this number of
+        children and the greatest load of a child as small as possible.
+
+        If, by the key histograms, a scale-out would leave the boundaries as they are, or a scale-in would not make
+        fewer segments, refuse the run (`_refuse_ineffective`) and return None.
         """
         union = self._union(run)
         parts = min(run.parts, union.width, most_parts or run.parts)

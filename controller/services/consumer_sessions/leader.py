@@ -541,11 +541,15 @@ class SessionLeader:
         requests: Sequence[Request],
         settlement: Settlement,
     ) -> None:
-        """Apply the committed settlement to the memory and the metrics, and answer each request, or refuse the
-        request with its error in `settlement.refused`. The beginning and the end of a session are logged, and so are
-        overdue buckets. A request whose token belongs to another subject than the session is refused with
-        AccessForbidden, and an `Attach` without a session with LostRace. Finally, begin and end sessions so that
-        exactly the consumers with a row have a session. Nothing is pushed.
+        """Apply the committed settlement to the memory and the metrics, and answer or refuse each request. A request
+        in `settlement.refused` is refused with its error there. A request whose token belongs to another subject than
+        the session in memory is refused with AccessForbidden, and an `Attach` whose incarnation has no session in
+        memory with LostRace. The last two refusals do not undo what the settlement has committed.
+
+        After the requests, make exactly the consumers with a row have a session (`follow_rows`). An `Attach` that was
+        refused with LostRace may therefore succeed when it is repeated. The sessions that a `Register` begins or a
+        `Deregister` ends are logged, and so are overdue buckets; sessions that begin or end by `follow_rows` are not.
+        Nothing is pushed: the caller pushes the assignments.
         """
         now = self._clock.monotonic_seconds()
         sessions.settled, self._topic_ids[settlement.topic] = settlement, key.topic_id

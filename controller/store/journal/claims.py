@@ -154,24 +154,29 @@ def claim(
     shards: Shards | None = None,
     in_hand: Collection[int] | None = None,
 ) -> list[Claim]:
-    """Claim up to `limit` live operations that are due and not claimed by another runner, for `lease_seconds`, and
-    increment their claim terms. Return them in the order of their ids. Operations of held topics, and of kinds that
-    this version does not know, are skipped, and so are rows that another transaction has locked.
+    """Claim up to `limit` operations for `lease_seconds`, and increment their claim terms. Return the claims in the
+    order of the operations' ids; the list is empty if no operation can be claimed.
 
-    Operations in the states fencing and fenced come first, because no log accepts writes for their range: up to `fenced_limit` of them.
-    Fresh reshapes (intended, without a failed attempt, not claimed by another runner) on `sharing_planes`, which share calls, follow. If no
-    fenced operation was claimed, a single operation of any other kind or state is added, and fresh reshapes leave room for it if `limit` is
-    at least 2. So neither group starves the other. With `operation_id`, only that operation is claimed, whatever its shard.
+    An operation can be claimed if it is live, its next attempt is due, and no claim on it is in force. Operations of
+    held topics, operations of kinds that this version does not know, and rows that another transaction has locked are
+    skipped. With `operation_id`, only this operation is considered, whatever its shard; all other conditions apply to
+    it too.
 
-    If a broker keeps the layout of the topic, a reshape is claimed only after all older reshapes have finished. An
-    older reshape that is claimed or deferred has not finished, because its last call may be in progress.
+    A claim is in force until `call_timeout_seconds` (the time-out of the longest data-plane call) after its expiry,
+    when no call under the claim can still be in progress. `in_hand` lists the operations that threads of this runner
+    are performing. These operations are skipped, and the runner's claims on all other operations are not in force,
+    because the runner knows that none of its calls for them is in progress. With None, no operation is skipped, and
+    the runner's own claims are in force like those of other runners.
 
-    The claim of another runner ends `call_timeout_seconds` (the time-out of the longest data-plane call) after its
-    expiry, when no call of that runner can still be in progress.
+    Operations in the states fencing and fenced come first, at most `fenced_limit` of them, because no log accepts
+    writes for their range. Fresh reshapes on `sharing_planes`, whose operations share calls, come second; a fresh
+    reshape is in the state intended, has no failed attempt, and is not claimed by another runner. Operations of any
+    other kind or state come last: at most one, and none if a fencing or fenced operation was claimed. Fresh reshapes
+    leave room for this operation if `limit` is at least 2; with `limit` 1, a fresh reshape is claimed instead. In
+    each group, the operation that has been due for the longest time is claimed first.
 
-    `in_hand` lists the operations that threads of this runner are performing. The claim skips them, and resumes all
-    other operations whose claim names the runner, because the runner knows that none of its calls is in progress.
-    None resumes nothing.
+    If a broker keeps the layout of the topic, a reshape is claimed only after all older reshapes of the topic have
+    finished. An older reshape that is claimed or deferred has not finished, because its last call may be in progress.
     """
     parameters: dict[str, object] = {
         "runner": runner,

@@ -145,14 +145,19 @@ def stage_and_merge(
     remembered: pa.Table | None = None,
     counted: RunSketches | None = None,
 ) -> MergeResult:
-    """Write the result of an aggregation run in this transaction: `changes` as CHANGE_SCHEMA, `heard` as
-    SOURCE_SCHEMA, `remembered` as returned by `ticks` (None: no rates for the load memory), and the key counts
-    `counted` (None: no key counts). Return the numbers of written and skipped load records. Waits for a concurrent
-    merge.
+    """Write the result of an aggregation run in this transaction: the load records to change, `changes`
+    (CHANGE_SCHEMA); the sources with the times of their last samples, `heard` (SOURCE_SCHEMA); the rates for the load
+    memory, `remembered`, as returned by `ticks` (None: no rates); and the key counts `counted` (None: no key counts).
+    Return the number of written load records, and the number of changes that were skipped (`outrun`). Waits for a
+    concurrent merge.
 
-    A record that was written since the baseline keeps its values, and a pruned segment gets no record. The changes to
-    such records are counted as `outrun`. If a run with this id was merged before, or if `window_end` is not later
-    than the watermark, nothing is written, not even the key counts, and `applied` is False.
+    A change is skipped if the row version of the stored record is no longer the `seen_row_version` of the change,
+    because the record was written after the run read its baseline, or if the segment was pruned. If a run with this
+    id was merged before, or if `window_end` is not later than the watermark (the end of the last merged window),
+    nothing is written, not even the key counts, and `applied` is False.
+
+    Raises KeyError if a table lacks a column of its schema; ArrowInvalid for a value that does not fit its type; and
+    DBAPIError, which `Store.transaction` translates, for instance into LostRace if a concurrent merge lasts too long.
     """
     append(tx, "staging.load_row", run.run_id, changes, CHANGE_SCHEMA)
     append(tx, "staging.source_row", run.run_id, heard, SOURCE_SCHEMA)

@@ -80,11 +80,16 @@ def _look(reader: BundleReader, row: ProposalRow, now: datetime) -> tuple[Propos
 
 
 def _look_at_owner(reader: BundleReader, row: ProposalRow, now: datetime) -> tuple[ProposalState, str]:
-    """Return the state of an unload, judged by the present owner of its bundle, and the outcome as a text.
+    """Return the state of an unload, judged by the present owner of its bundle, and the outcome as a text. Nothing is
+    written.
 
-    With a destination: VERIFIED if the destination owns the bundle, FAILED if another broker, the source included, does; while no broker
-    does, APPLIED for OWNER_WAIT_SECONDS after the unload and then VERIFIED. Without a destination: FAILED if the source owns the bundle,
-    otherwise VERIFIED. `now` is the database's time, as are the times of the proposal. Raises the errors of the reader.
+    If a broker owns the bundle, the state is FAILED if this broker is the source, or is not the destination of an
+    unload with a destination; otherwise VERIFIED. If no broker owns the bundle, the source has released the bundle,
+    so the unload has succeeded, and a broker takes the bundle only when a client looks it up. The state is then
+    VERIFIED; but with a destination, it is APPLIED for the first OWNER_WAIT_SECONDS after the unload, so that a later
+    call can check which broker took the bundle.
+
+    `now` is the database's time, as are the times of the proposal. Raises the errors of `BundleReader.owner`.
     """
     first = [name for name in (row.destination, row.broker) if name]
     owner = reader.owner(row.bundle, first=first)
