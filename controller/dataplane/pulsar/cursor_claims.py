@@ -138,7 +138,7 @@ def evict_holders(
         claim.demand_gone(holder)
     if attached.is_shared:
         in_the_way = tuple(
-            holder for holder in in_the_way if not _was_evicted(claim, holder, reader_here(holder.reader))
+            holder for holder in in_the_way if not _evict_if_here(claim, holder, reader_here(holder.reader))
         )
     if not in_the_way:
         return None
@@ -151,7 +151,7 @@ def evict_holders(
     return None
 
 
-def _was_evicted(claim: Claim, holder: Holder, reader: PulsarReader | None) -> bool:
+def _evict_if_here(claim: Claim, holder: Holder, reader: PulsarReader | None) -> bool:
     """If the holder is a reader of this process, evict this reader, and return True. `reader` is this reader; None if
     the holder is in another process: then do nothing, and return False.
 
