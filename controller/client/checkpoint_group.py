@@ -111,25 +111,21 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
         patience_seconds: float = 30.0,
         on_wanted: Callable[[], None] = lambda: None,
     ) -> None:
-        """Register the member `name` in the group, the subscription `group` of kind checkpoint. A second member with
-        the same name replaces this member. A batch has at most `batch_messages` messages. `patience_seconds` bounds
-        how long `receive` waits for a log out of reach, and how long the constructor waits for a worker that leads
-        the topic.
+        """Register the member `name` in the group, the subscription `group` of kind checkpoint. A second member with the same name
+        replaces this member. A batch has at most `batch_messages` messages. `patience_seconds` bounds how long `receive` waits for a log
+        out of reach, and how long the constructor waits for a worker that leads the topic.
 
-        `kept_values` is called in the thread that calls `receive`, whenever segments are assigned to this member.
-        `on_wanted` is called when other members wait for a segment whose position is not stored, in the thread that
-        calls `receive` or `kept`. If one of these functions raises, the call of `receive` or `kept` raises the error.
-        The next `receive` first returns messages of the other segments, if there are any; otherwise it calls the
-        function again. An error that persists is therefore raised at least by every second `receive`, and withholds
-        no messages of other segments.
+        `kept_values` is called in the thread that calls `receive`, whenever segments are assigned to this member. `on_wanted` is called
+        when other members wait for a segment whose position is not stored, in the thread that calls `receive` or `kept`. If one of these
+        functions raises, the call of `receive` or `kept` raises the error. The next `receive` first returns messages of the other
+        segments, if there are any; otherwise it calls the function again. An error that persists is therefore raised at least by every
+        second `receive`, and withholds no messages of other segments.
 
-        `start` is the position of segments that no stored value names: an instant with its time zone, which is
-        compared with `published_at_ms` of the messages, or None for all stored messages. All members must give the
-        same `start`.
+        `start` is the position of segments that no stored value names: an instant with its time zone, which is compared with
+        `published_at_ms` of the messages, or None for all stored messages. All members must give the same `start`.
 
-        Raises NotFound, TopicNotLive, StoreUnavailable; Conflict if the subscription is not of kind checkpoint;
-        InvalidInput for an invalid name or a start without a time zone; or another error by which a worker refuses
-        the registration.
+        Raises NotFound, TopicNotLive, StoreUnavailable; Conflict if the subscription is not of kind checkpoint; InvalidInput for an
+        invalid name or a start without a time zone; or another error by which a worker refuses the registration.
         """
         self._start_ms = None if start is None else instant_of(start)
         self._logs, self._kept_values, self._on_wanted = logs, kept_values, on_wanted

@@ -44,7 +44,7 @@ class DelayedSends:
     def close(self) -> None:
         """End the thread, and wait, without a limit, until the thread has ended. The thread must have been started. A
         call of `send_due` that is in progress, or begins at the same time, is awaited and may still send; the owner
-        must prevent this if no message is to be sent any more. Idempotent.
+        must prevent this if no further message may be sent. Idempotent.
         """
         self._closing.set()
         self._waits.set()

@@ -110,24 +110,21 @@ class Producer(OneProcess, StoresOnExit):
         key_counts_seconds: float | None = None,
         on_stored: Callable[[Sequence[OutgoingMessage]], None] = lambda _messages: None,
     ) -> None:
-        """Create the producer, and start to follow the layout of the topic. `name` begins the producer's id;
-        producers may have the same name. A lane holds the messages of one entry bucket, or on the embedded data plane
-        of one segment, that are not sent yet.
+        """Create the producer, and start to follow the layout of the topic. `name` begins the producer's id; producers may have the same
+        name. A lane holds the messages of one entry bucket, or on the embedded data plane of one segment, that are not sent yet.
 
-        Without `flush`, a lane sends a batch as soon as it holds `batch_messages` messages or `batch_bytes` bytes, or
-        when its oldest message has waited for `batch_delay_seconds` (None: no such limit). While
-        `max_pending_messages` are pending, `send` blocks, and smaller batches are sent too. `send_timeout_seconds`
-        bounds how long a batch is retried, and how long `send` and `flush` wait for a layout, before they raise an
-        error.
+        Without `flush`, a lane sends a batch as soon as it holds `batch_messages` messages or `batch_bytes` bytes, or when its oldest
+        message has waited for `batch_delay_seconds` (None: no such limit). While `max_pending_messages` are pending, `send` blocks, and
+        smaller batches are sent too. `send_timeout_seconds` bounds how long a batch is retried, and how long `send` and `flush` wait for
+        a layout, before they raise an error.
 
-        With `key_counts_seconds` the producer counts the hashes of its keys, and sends the counts at this interval,
-        so that segments are split where the load is; `source` must then be an HttpSource. `on_stored` is called with
-        the messages that the data plane has acknowledged, in the order of each key. The calls come one after the
-        other from the producer's threads, and must not wait for this producer. The next call of `send` or `flush`
-        raises an exception of `on_stored`.
+        With `key_counts_seconds` the producer counts the hashes of its keys, and sends the counts at this interval, so that segments are
+        split where the load is; `source` must then be an HttpSource. `on_stored` is called with the messages that the data plane has
+        acknowledged, in the order of each key. The calls come one after the other from the producer's threads, and must not wait for this
+        producer. The next call of `send` or `flush` raises an exception of `on_stored`.
 
-        Raises TopicNotFound, TopicNotLive and StoreUnavailable, all without a retry, and InvalidInput for an invalid
-        name, delay or source.
+        Raises TopicNotFound, TopicNotLive and StoreUnavailable, all without a retry, and InvalidInput for an invalid name, delay or
+        source.
         """
         self._batch_messages, self._batch_bytes = batch_messages, batch_bytes
         self._max_pending = max_pending_messages

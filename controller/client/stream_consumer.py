@@ -284,7 +284,7 @@ class StreamConsumer(OneProcess, ClosesOnExit):
     ) -> bool:
         """Acknowledge the batch and all messages before the batch in its bucket, and return True. With `upto`, a
         position, acknowledge only the message at `upto` and all messages before it. `patience_seconds` replaces the
-        consumer's value for this call. If the bucket is to be released and no message is unacknowledged any more, the
+        consumer's value for this call. If the bucket is to be released and all its messages are acknowledged, the
         bucket is released.
 
         Return False if the bucket no longer belongs to this consumer or was moved by a seek, or if the assignment
@@ -420,7 +420,7 @@ class StreamConsumer(OneProcess, ClosesOnExit):
 
     def _acknowledge(self, batch: Batch, upto: Position | None, patience_seconds: float) -> bool:
         """Acknowledge all messages of the batch's bucket up to `upto` (None: up to the end of the batch), and return
-        True. If the bucket is to be released and no message is unacknowledged any more, release the bucket. The
+        True. If the bucket is to be released and all its messages are acknowledged, release the bucket. The
         caller holds the turn of the maintenance thread.
 
         Return False, and acknowledge nothing, if the ownership has ended, the leader is out of reach, or the log

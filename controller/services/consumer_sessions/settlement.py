@@ -199,18 +199,17 @@ def settle(
     *,
     may_defer_moves: bool = False,
 ) -> Settlement:
-    """Apply the requests and their consequences to the rows, and return the subscription after these changes. This
-    includes the buckets that are released and assigned, the segments that are drained, and `connection_state`, which
-    is stored in the consumer rows. An owner that has not released a bucket within `release_seconds` loses the bucket.
-    While a seek is in progress, every owner must release its buckets, and no bucket is assigned.
+    """Apply the requests and their consequences to the rows, and return the subscription after these changes. This includes the buckets
+    that are released and assigned, the segments that are drained, and `connection_state`, which is stored in the consumer rows. An owner
+    that has not released a bucket within `release_seconds` loses the bucket. While a seek is in progress, every owner must release its
+    buckets, and no bucket is assigned.
 
-    A request that cannot be applied is refused alone: its error is in the result's `refused`, by the index of the
-    request, and the others are applied. An `Attach` only counts its consumer as connected. A `Heartbeat` and a
-    `Detach` have no effect. With `may_defer_moves`, no owner is requested to release a bucket for another consumer if
-    a reshape may soon replace the bucket's segment.
+    A request that cannot be applied is refused alone: its error is in the result's `refused`, by the index of the request, and the others
+    are applied. An `Attach` only counts its consumer as connected. A `Heartbeat` and a `Detach` have no effect. With `may_defer_moves`,
+    no owner is requested to release a bucket for another consumer if a reshape may soon replace the bucket's segment.
 
-    The subscription stays locked until the transaction ends, and so does the topic if a request is a `Drained`.
-    Raises TopicNotFound, and SubscriptionNotFound if the subscription does not exist or is being deleted.
+    The subscription stays locked until the transaction ends, and so does the topic if a request is a `Drained`. Raises TopicNotFound, and
+    SubscriptionNotFound if the subscription does not exist or is being deleted.
     """
     batch = _Batch(requests)
     # Marking a segment as drained takes the topic's lock, which must be taken before the subscription's lock.

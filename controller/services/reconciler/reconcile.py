@@ -284,19 +284,16 @@ def _reconcile_view(
     dry_run: bool,
     is_last_round: bool,
 ) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
-    """Compare the view of one topic with the journal, and repair the differences. Return the findings, and the logs
-    that the caller must terminate before the next round; in the last round (`is_last_round`) the list of logs is
-    empty. A dry run changes and locks nothing.
+    """Compare the view of one topic with the journal, and repair the differences. Return the findings, and the logs that the caller must
+    terminate before the next round; in the last round (`is_last_round`) the list of logs is empty. A dry run changes and locks nothing.
 
-    Rows change in one transaction, under the topic's lock; then logs are repaired. If the logs are ahead of the
-    journal, the layout is rebuilt or the topic is held (`recover_or_hold`), and nothing else is repaired. Otherwise,
-    if no finding of `compare` has an error, the topic is recorded as verified and is no longer held, even if a remedy
-    fails later. If a finding has an error, an unverified topic is held. The list of the topic's unmanaged logs is
-    replaced.
+    Rows change in one transaction, under the topic's lock; then logs are repaired. If the logs are ahead of the journal, the layout is
+    rebuilt or the topic is held (`recover_or_hold`), and nothing else is repaired. Otherwise, if no finding of `compare` has an error,
+    the topic is recorded as verified and is no longer held, even if a remedy fails later. If a finding has an error, an unverified topic
+    is held. The list of the topic's unmanaged logs is replaced.
 
-    Raises TopicNotFound, TopicHeld, SegmentBusy or LostRace if the repair of a terminated log cannot be intended, and
-    the errors of `Store.transaction`; then no row has changed. If the data plane fails for a log, the error is in the
-    log's finding and is not raised.
+    Raises TopicNotFound, TopicHeld, SegmentBusy or LostRace if the repair of a terminated log cannot be intended, and the errors of
+    `Store.transaction`; then no row has changed. If the data plane fails for a log, the error is in the log's finding and is not raised.
     """
     with store.transaction() as tx:
         # The lock keeps others from reserving ids or committing. A dry run takes no lock and reads the
