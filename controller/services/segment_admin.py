@@ -9,6 +9,7 @@ requests start the cooldowns. A segment in a live operation is refused. A `Plann
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from textwrap import shorten
 
 from controller.dataplane.base import DataPlane
 from controller.dataplane.layout_keeper import LayoutKeeper, naming
@@ -24,11 +25,11 @@ from controller.domain.errors import (
 )
 from controller.domain.layout import SegmentLayout
 from controller.domain.operation import OperationKind
+from controller.domain.repeated_reshape import describe_first, describe_repeated
 from controller.domain.reshape import Reshape, ReshapeKind
-from controller.services.repeated_reshape import demand_same
 from controller.store.journal import reshape_intents
 from controller.store.journal.operations import Request
-from controller.store.journal.request_keys import Intent, repeated_intent
+from controller.store.journal.request_keys import Intent, repeated_intent, used_otherwise
 from controller.store.journal.reshape_intents import ReshapeDraft, TopicView
 from controller.store.postgres.engine import Store
 from controller.store.topics import layouts, topics
@@ -36,6 +37,8 @@ from controller.store.topics import layouts, topics
 UNLOCKED_ATTEMPTS = 3
 """Number of attempts without a lock. After these, the request locks the topic."""
 
+MOST_CHARACTERS = 200
+"""Maximum number of characters with which a message describes a reshape."""
 _RESHAPES = tuple(OperationKind(kind.value) for kind in ReshapeKind)
 
 Planner = Callable[[SegmentLayout, int], Reshape]
@@ -108,7 +111,7 @@ def submit(
                 repeated = repeated_intent(tx, request.request_key, topic, _RESHAPES)
             if repeated is None:
                 raise
-            return demand_same(repeated, planner)
+            return _same(repeated, planner)
         if view.first_id is not None:
             break
         draft = _draft(store, planes, view, planner, request)
@@ -139,7 +142,20 @@ def _submit_locked(
         intent = reshape_intents.first_intent(tx, view)
         if intent is None:
             intent = reshape_intents.intend(tx, _draft(store, planes, view, planner, request))
-        return demand_same(intent, planner) if intent.repeated else intent
+        return _same(intent, planner) if intent.repeated else intent
+
+
+def _same(repeated: Intent, planner: Planner) -> Intent:
+    """Return `repeated`, the intent of the first request with the request key, if this request wants the same reshape.
+    Raises Conflict otherwise.
+    """
+    first = repeated.operation
+    did, wanted = describe_first(first), describe_repeated(first, planner)
+    if wanted != did:
+        raise used_otherwise(
+            first, did=shorten(did, MOST_CHARACTERS), wanted=shorten(wanted, MOST_CHARACTERS)
+        )
+    return repeated
 
 
 def _draft(

@@ -1,9 +1,8 @@
-"""Decides whether a request with a used request key wants the reshape that the first request with the key wanted."""
+"""Describes the reshapes of two requests with the same request key, so that they can be compared."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from textwrap import shorten
 
 from controller.domain.entry_buckets import equal_splits
 from controller.domain.errors import InvalidLayoutChange, SegmentNotFound
@@ -12,30 +11,23 @@ from controller.domain.layout import SegmentLayout
 from controller.domain.operation import Operation
 from controller.domain.reshape import ChildPlan, Reshape, ReshapeKind
 from controller.domain.segment import Segment, segment_of_log
-from controller.store.journal.request_keys import Intent, used_otherwise
-
-MOST_CHARACTERS = 200
-"""Maximum number of characters with which a message describes a reshape."""
 
 
-def demand_same(repeated: Intent, planner: Callable[[SegmentLayout, int], Reshape]) -> Intent:
-    """Return `repeated`, the intent of the first request with the request key, if this request wants the same
-    reshape: kind, parents, ranges and, for a rebucket, number of buckets agree. Raises Conflict otherwise. `planner`
-    is the plan of this request; it is applied to the parents of the first operation, as they were before, with any
-    number of buckets permitted, because the policy's maximum may have changed since. Reads and writes nothing in the
-    store.
+def describe_first(operation: Operation) -> str:
+    """Return the reshape that the operation, the first with its request key, performs or performed, as text."""
+    return _describe(_reshape_of(operation))
+
+
+def describe_repeated(operation: Operation, planner: Callable[[SegmentLayout, int], Reshape]) -> str:
+    """Return the reshape that a later request with the key of the operation wants, as text. `planner` is applied to the
+    parents of the operation, as they were before, with any number of buckets permitted, because the policy's maximum may
+    have changed since. The text equals that of `describe_first` if kind, parents, ranges and, for a rebucket, the number
+    of buckets agree.
     """
-    first = repeated.operation
-    did = _describe(_reshape_of(first))
     try:
-        wanted = _describe(planner(_parents_of(first), RING_SIZE))
+        return _describe(planner(_parents_of(operation), RING_SIZE))
     except (SegmentNotFound, InvalidLayoutChange):
-        wanted = f"a reshape that does not fit segment {', '.join(map(str, sorted(first.parent_ids)))}"
-    if wanted != did:
-        raise used_otherwise(
-            first, did=shorten(did, MOST_CHARACTERS), wanted=shorten(wanted, MOST_CHARACTERS)
-        )
-    return repeated
+        return f"a reshape that does not fit segment {', '.join(map(str, sorted(operation.parent_ids)))}"
 
 
 def _reshape_of(operation: Operation) -> Reshape:
