@@ -11,7 +11,8 @@ given it: over the broker's REST API, looked at every 5 ms, or in Cleave's rows 
 - `second_consumer`: from the call that makes the second stream consumer (Java's `subscribe()`, Cleave's `StreamConsumer`)
   until two segments are active. `counted_ms` starts when Cleave's database has it counted (by the machine's calendar clock).
 - `split`: from asking (native: `POST split`; Cleave: writing the intent) until both children are active; `answered_ms` is
-  when the native call returns. Idle, and with `--rate` messages a second from one producer.
+  when the native call returns. Idle, and with `--rate` messages a second from one producer. `traffic_calls_ms` is the time of the
+  calls to the broker alone that such a split needs, without Cleave's journal and worker.
 - `publish_gap`: the longest time between two acknowledgements that touch the 1.5 s from the split's asking; `quiet_ms` the
   same in the 1.5 s before, as the clients differ in how they batch. Native and `pulsar_scalable`: the Java v5 client,
   `pulsar`: the stock Python client routed by Cleave's lookup.

@@ -16,6 +16,7 @@ from typing import Any
 from sqlalchemy import text
 
 from benchmarks.pulsar_systems import NATIVE, PULSAR, SCALABLE, SUBSCRIPTION, CleaveSystem, System
+from controller.dataplane.base import SetWiseDataPlane, Successor
 
 WARM_UP_ROUNDS = 3
 WARM_UP_SPLITS = 90
@@ -109,6 +110,33 @@ def split(system: System, topic: str, rate: float) -> dict[str, float]:
     return took
 
 
+def calls_alone(system: System, topic: str, rate: float) -> dict[str, float]:
+    """Make the calls of a split to the broker as the worker makes them, but without the journal and the worker, on logs that belong to no
+    topic, while `topic` receives `rate` messages per second. Return the time in milliseconds. Afterwards, delete the logs and retire the
+    topic.
+    """
+    plane = system.app.planes[system.name] if isinstance(system, CleaveSystem) else None
+    if not isinstance(plane, SetWiseDataPlane):
+        raise TypeError(f"{system.name} does not create logs")
+    parent, *children = (
+        plane.backing_topic(f"{topic}-calls", descriptor)
+        for descriptor in ("0000-ffff-0", "0000-7fff-1", "8000-ffff-2")
+    )
+    system.create(topic)
+    plane.create_segment(parent, [SUBSCRIPTION])
+    system.client.ask("produce", topic=topic, rate=rate)
+    time.sleep(GAP_SECONDS + SETTLE_SECONDS)
+    began = time.monotonic()
+    plane.create_successors([Successor(child, (parent,), (SUBSCRIPTION,)) for child in children])
+    plane.terminate_segments([parent])
+    took_ms = (time.monotonic() - began) * 1000
+    system.client.ask("stop")
+    for log in (parent, *children):
+        plane.delete_segment(log)
+    system.retire(topic)
+    return {"calls_ms": took_ms}
+
+
 @dataclass(frozen=True, slots=True)
 class MeasuredRounds:
     """Figures of each system, a dictionary for each round."""
@@ -147,6 +175,7 @@ def latencies(systems: Sequence[System], rounds: int, rate: float) -> dict[str, 
         "join": join,
         "split": lambda system, topic: split(system, topic, 0),
         "traffic": lambda system, topic: split(system, topic, rate),
+        "calls": lambda system, topic: calls_alone(system, topic, rate),
     }
     measured = {}
     for system in systems:
@@ -155,6 +184,8 @@ def latencies(systems: Sequence[System], rounds: int, rate: float) -> dict[str, 
         measured[name] = MeasuredRounds({system.name: [] for system in systems})
         for number in range(WARM_UP_ROUNDS + rounds):
             for system in systems:
+                if name == "calls" and system.name != PULSAR:
+                    continue  # the broker of the other systems makes these calls itself
                 took = act(system, f"topic://{system.namespace}/{name}-{system.name}-{number}")
                 if number >= WARM_UP_ROUNDS:
                     measured[name].by_system[system.name].append(took)
@@ -175,6 +206,7 @@ def latencies(systems: Sequence[System], rounds: int, rate: float) -> dict[str, 
                 if name != NATIVE
             },
             "answered_ms": {NATIVE: measured["split"].summary("answered_ms")[NATIVE]},
+            "traffic_calls_ms": {PULSAR: measured["calls"].summary("calls_ms")[PULSAR]},
             "goal_ratio": {PULSAR: SPLIT_GOAL_RATIO},
         },
         "publish_gap": {
