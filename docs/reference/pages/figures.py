@@ -54,7 +54,7 @@ def _comparison() -> str:
         f"Goal of row 1: {join_goal}.",
         f"Goals of row 2: {', '.join(f'{goal} for {count} consumers ({result})' for count, goal, result in goals)}.",
         f"Goals of row 3: {gap_goals[0]} in the median, {gap_goals[1]} at worst.",
-        f"With 200 consumers, the slowest of the measured topics was {_SCENES[slowest]}: {scenes[slowest]:g} s.",
+        f"RESULTS.md has row 2 for {len(scenes)} kinds of topics; with 200 consumers, the slowest is {_SCENES[slowest]}: {scenes[slowest]:g} s.",
     ]
     return "\n".join(sentences) + "\n"
 
@@ -99,7 +99,7 @@ def _table() -> str:
                 _gap(native, gap),
             ),
             (
-                f"time of one pass (the task that evaluates all topics whose load or consumers changed) over 100,000 topics of {_of('segments_per_topic', section='fleet_pass')} segments: all topics are new; nothing changed; the load of 1,000 topics changed",
+                f"time to evaluate the topics that are due (the work of a *pass*), of {int(_of('topics', section='fleet_pass')):,} topics of {_of('segments_per_topic', section='fleet_pass')} segments: all, because they are new; none; {int(_of('changed_pass.evaluated')):,}, whose load changed",
                 ", ".join(f"{_of(f'{name}_pass.seconds')} s" for name in ("first", "idle", "changed")),
                 "not measured",
             ),
