@@ -99,7 +99,7 @@ def _table() -> str:
                 _gap(native, gap),
             ),
             (
-                f"time to evaluate the topics that are due (the work of a *pass*), of {int(_of('topics', section='fleet_pass')):,} topics of {_of('segments_per_topic', section='fleet_pass')} segments: all, because they are new; none; {int(_of('changed_pass.evaluated')):,}, whose load changed",
+                f"{int(_of('topics', section='fleet_pass')):,} topics of {_of('segments_per_topic', section='fleet_pass')} segments: time to evaluate those that are due (the work of a *pass*), if all are due because they are new, if none is due, and if {int(_of('changed_pass.evaluated')):,} are due because their load changed",
                 ", ".join(f"{_of(f'{name}_pass.seconds')} s" for name in ("first", "idle", "changed")),
                 "not measured",
             ),
