@@ -10,7 +10,8 @@ from sqlalchemy import Connection
 
 from controller.actions.action import report
 from controller.actions.context import Context
-from controller.actions.responses import Document, InstantRow
+from controller.actions.instant_columns import InstantRow
+from controller.actions.responses import Document
 from controller.questions.decisions import LIST_REFUSALS_OF_TOPIC
 from controller.questions.operations import LIST_OPERATIONS
 from controller.questions.question import (
