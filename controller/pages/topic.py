@@ -18,7 +18,7 @@ from controller.questions.overviews import active_segments, fleet_topic
 from controller.questions.policies import LIST_CANDIDATES
 from controller.questions.question import read_answers, read_view
 from controller.questions.subscriptions import LIST_SUBSCRIPTIONS
-from controller.store.topics import inspected
+from controller.store.topics import inspector_reads
 
 SPANS_HOURS = (1, 6, 24, 24 * 7, 24 * 30)
 UNITS = {
@@ -43,11 +43,11 @@ def page(tx: Connection, name: str, hours: float, now: datetime) -> dict[str, An
 
     Raises InvalidInput, TopicNotFound.
     """
-    inspected_topic = inspected.find_topic(tx, topic_name(name))
+    inspected_topic = inspector_reads.find_topic(tx, topic_name(name))
     since = now - timedelta(hours=hours)
     topic, segments = fleet_topic(tx, inspected_topic), active_segments(tx, inspected_topic)
     metric = str(topic["hottest_metric"] or "msg_rate_in")
-    policy = inspected.effective_policy(tx, inspected_topic)
+    policy = inspector_reads.effective_policy(tx, inspected_topic)
     thresholds = {
         rate: row["value"] for row in policy for rate in UNITS if row["parameter"] == f"split_{rate}"
     }
