@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from cleave_provider.hooks.forms import HookWithForm, filled_in
+from cleave_provider.hooks.forms import HookWithForm
 from cleave_provider.hooks.pulsar_admin import PulsarAdminHook
+from cleave_provider.hooks.setting_precedence import extras_of_connections
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
-
-PULSAR_EXTRA = "pulsar_admin_conn_id"
-"""Extra of the connection with the id of the connection to the Pulsar cluster."""
 
 
 class CleaveHook(HookWithForm):
@@ -33,17 +31,19 @@ class CleaveHook(HookWithForm):
     def access(self) -> dict[str, Any]:
         """Return `dsn` and `extras` of the connection, the arguments of every function of `controller.tasks`.
 
-        If the connection names a connection to Pulsar, its settings are added; extras of the Cleave connection take precedence. Raises
-        AirflowFailException with one line if a connection does not exist, and InvalidInput if the connection to Pulsar cannot be used.
+        If the connection names a connection to Pulsar, its settings are added to the extras (`setting_precedence`).
+        Raises AirflowFailException with one line if a connection does not exist, and InvalidInput if the connection
+        to Pulsar cannot be used.
         """
         connection = self.find_connection(
             self.cleave_conn_id, "a Cleave or Postgres connection to Cleave's own database"
         )
-        access = _access(connection)
-        pulsar_conn_id = access["extras"].pop(PULSAR_EXTRA, None)
-        if pulsar_conn_id is not None:
-            access["extras"] = {**PulsarAdminHook(str(pulsar_conn_id)).settings(), **access["extras"]}
-        return access
+        return {
+            "dsn": _dsn(connection),
+            "extras": extras_of_connections(
+                connection.extra_dejson, lambda conn_id: PulsarAdminHook(conn_id).settings()
+            ),
+        }
 
     def url(self) -> str:
         """Return the libpq URL of the database, options and password included. Raises the errors of `access`,
@@ -89,13 +89,10 @@ class CleaveHook(HookWithForm):
         return tasks.check_database(**self.access())
 
 
-def _access(connection: Connection) -> dict[str, Any]:
-    """Return `dsn` and `extras` of a connection to Cleave's database, without the extras that were left
-    empty.
-    """
+def _dsn(connection: Connection) -> str:
+    """Return the URL of Cleave's database from the fields of a connection, without the extras."""
     from controller import tasks
 
-    dsn = tasks.database_url(
+    return tasks.database_url(
         connection.host or "", connection.port, connection.login, connection.password, connection.schema
     )
-    return {"dsn": dsn, "extras": filled_in(connection.extra_dejson)}

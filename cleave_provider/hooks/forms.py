@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseHook
@@ -57,8 +56,3 @@ class HookWithForm(BaseHook):
     @abstractmethod
     def check(self) -> str:
         """Return one line that describes the server. Raises CleaveError, AirflowFailException."""
-
-
-def filled_in(extras: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the extras without the fields of the form that were left empty."""
-    return {name: value for name, value in extras.items() if value not in ("", None)}

@@ -1,14 +1,15 @@
 """PulsarAdminHook: the address of a Pulsar cluster's admin API, and calls of it for users' own tasks.
 
-A connection of type `cleave` names such a connection in its extra `pulsar_admin_conn_id`. The values of the
-connection take precedence over the environment.
+A connection of type `cleave` names such a connection in its extra `pulsar_admin_conn_id`; `setting_precedence` tells
+which of both, and the environment, gives a setting.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from cleave_provider.hooks.forms import HookWithForm, filled_in
+from cleave_provider.hooks.forms import HookWithForm
+from cleave_provider.hooks.setting_precedence import filled_in
 
 
 class PulsarAdminHook(HookWithForm):

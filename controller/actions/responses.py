@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
-from typing import Annotated, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetJsonSchemaHandler
+from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
@@ -18,24 +17,6 @@ from controller.domain.operation import Operation, OperationState, ReservedChild
 from controller.domain.segment import Segment
 
 Row = Mapping[str, Any]
-_INSTANTS = frozenset({"at", "since", "until", "deadline", "not_before"})
-_INSTANT_ENDINGS = ("_at", "_since", "_until")
-
-
-def read_instants(row: Row) -> dict[str, Any]:
-    """Return a copy of the row in which the text of each instant is parsed: of the columns in `_INSTANTS`, and of those
-    whose names end in `_INSTANT_ENDINGS`. Raises ValueError for a text that is not in ISO 8601.
-    """
-    return {
-        name: datetime.fromisoformat(value)
-        if isinstance(value, str) and (name.endswith(_INSTANT_ENDINGS) or name in _INSTANTS)
-        else value
-        for name, value in row.items()
-    }
-
-
-InstantRow = Annotated[dict[str, Any], AfterValidator(read_instants)]
-"""A row of a view. Over HTTP its instants are text."""
 
 
 class WithExample:

@@ -17,7 +17,7 @@ import tenacity
 from pydantic import BaseModel, ValidationError
 
 from controller.actions.fields import PATH_FORMS
-from controller.actions.responses import read_instants
+from controller.actions.instant_columns import read_instants
 from controller.client.servers import Servers, path_part
 from controller.domain.errors import InvalidInput, Retryable, StoreUnavailable, Terminal, TokenOutOfTime
 from controller.domain.formatting import shown

@@ -31,12 +31,12 @@ from controller.pages import (
     topic,
 )
 from controller.pages.context import HERE, PageContext, render
+from controller.pages.load_over_time import LONGEST_HOURS
 from controller.services import subscription_lag
 
 router = APIRouter()
 _STATUS: tuple[tuple[type[CleaveError], int], ...] = ((NotFound, 404), (Retryable, 503), (InvalidInput, 400))
 _STATIC = {"pages.css": "text/css", "pages.js": "text/javascript"}
-LONGEST_HOURS = 24.0 * 400
 _EMPTY = "'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU='"
 """Hash of an empty style element: plotly adds one, and its rules by script."""
 _POLICY = "; ".join(

@@ -1,4 +1,5 @@
-"""Figures of the pages, as documents that plotly draws in the browser: the ring now, load over time. `ring_over_time` draws the ring over time.
+"""Figures of the pages, as documents that plotly draws in the browser: the ring now, bundles, regrets. `ring_over_time`
+draws the ring over time, `load_over_time` the load.
 
 Pure: the functions turn rows of schema `inspect` into figures. Every axis has a name and a unit; hashes are hexadecimal.
 """
@@ -53,44 +54,6 @@ def ring_now(segments: Sequence[Row]) -> Figure:
             "showlegend": False,
         },
     }
-
-
-def load_over_time(records: Sequence[Row], threshold: float | None, metric: str, unit: str) -> Figure:
-    """Return a figure with a step line of the rate `metric` for each segment in `records`, and a line at the split threshold unless it is
-    None. `records` have `segment_id`, `recorded_at` and `rate`, in the order of time for each segment; `unit` is the text of the rate's
-    unit.
-    """
-    names = list(dict.fromkeys(record["segment_id"] for record in records))
-    traces: list[Figure] = []
-    for number, segment_id in enumerate(names):
-        records_of_segment = [record for record in records if record["segment_id"] == segment_id]
-        traces.append(
-            {
-                "type": "scatter",
-                "mode": "lines",
-                "name": f"segment {segment_id}",
-                "x": [record["recorded_at"].isoformat() for record in records_of_segment],
-                "y": [record["rate"] for record in records_of_segment],
-                "line": {"shape": "hv", "color": LINES[number % len(LINES)]},
-                "meta": segment_id,
-            }
-        )
-    layout: Figure = {
-        "height": 300,
-        "margin": {"l": 70, "r": 20, "t": 10, "b": 45},
-        "xaxis": {"type": "date", "title": {"text": "time (UTC)"}},
-        "yaxis": {"title": {"text": f"{metric} ({unit})"}, "rangemode": "tozero"},
-    }
-    if threshold is not None:
-        line = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": threshold, "y1": threshold}
-        layout["shapes"] = [{**line, "line": {"dash": "dash", "color": "#a3262a"}}]
-        layout["annotations"] = [
-            {
-                "xref": "paper", "x": 1, "y": threshold, "text": "split threshold", "showarrow": False,
-                "yanchor": "bottom", "xanchor": "right",
-            }
-        ]  # fmt: skip
-    return {"data": traces, "layout": layout}
 
 
 def bundles_by_load(bundles: Sequence[Row]) -> Figure:

@@ -17,7 +17,7 @@ from controller.questions.policies import LIST_CANDIDATES
 from controller.questions.question import read_answers
 from controller.store.decisions.candidates import CandidateState
 from controller.store.postgres.snapshots import snapshot
-from controller.store.topics import inspected
+from controller.store.topics import inspector_reads
 from controller.tasks.actions import form_of, perform_form
 from controller.tasks.backtest import loads_of
 from controller.tasks.forms import BacktestForm
@@ -90,7 +90,7 @@ def _promotion(cleave: Application, conf: Conf) -> dict[str, Any]:
     """
     form = fill_in(PromoteCandidate, conf)
     with snapshot(cleave.store) as tx:
-        topic = inspected.find_topic(tx, form.topic)
+        topic = inspector_reads.find_topic(tx, form.topic)
         candidates = read_answers(tx, LIST_CANDIDATES, state=CandidateState.SHADOW, **topic.key)
     if not candidates:
         raise NotFound(f"topic {form.topic} has no candidate in shadow; `cleave policy propose` makes one")

@@ -12,7 +12,7 @@ from controller.pages.context import MAX_ROWS
 from controller.questions.policies import LIST_PARAMETER_CHANGES
 from controller.questions.question import read_answers, read_view
 from controller.services.policy_admin import kind_of
-from controller.store.topics import inspected
+from controller.store.topics import inspector_reads
 
 
 def page(tx: Connection, name: str) -> dict[str, Any]:
@@ -22,7 +22,7 @@ def page(tx: Connection, name: str) -> dict[str, Any]:
     where = policy_level(name)
     kind = kind_of(where)
     own = None if where == CLUSTER else where
-    stored = inspected.set_parameters(tx, kind.value, own)
+    stored = inspector_reads.set_parameters(tx, kind.value, own)
     return {
         "level": where,
         "parameters": _parameters(tx, where, kind, stored),
@@ -38,7 +38,7 @@ def _parameters(
     (None if there is none).
     """
     if kind is PolicyLevel.TOPIC:
-        rows = inspected.effective_policy(tx, inspected.find_topic(tx, where))
+        rows = inspector_reads.effective_policy(tx, inspector_reads.find_topic(tx, where))
     else:
         rows = _in_force(tx, kind, stored)
     may = PARAMETERS if kind is PolicyLevel.CLUSTER else OVERRIDABLE_PARAMETERS
@@ -51,7 +51,7 @@ def _in_force(tx: Connection, kind: PolicyLevel, stored: dict[str, Any]) -> list
     """
     levels = {kind.value: stored}
     if kind is not PolicyLevel.CLUSTER:
-        levels[CLUSTER] = inspected.set_parameters(tx, CLUSTER, None)
+        levels[CLUSTER] = inspector_reads.set_parameters(tx, CLUSTER, None)
     levels["default"] = AutoScalePolicy().to_document()
     return [
         {"parameter": parameter, "level": level, "value": levels[level][parameter]}

@@ -16,6 +16,10 @@ from operator import attrgetter
 
 from controller.pages.figures import BORDER, HASHES, Figure, Row, about, load_colour
 
+MOST_SEGMENTS = 3_000
+"""Maximum number of segments in the ring over time, the newest; a browser can draw as many at once."""
+MOST_CELLS = 4_000
+"""Maximum number of cells of the ring over time, unless there are more segments; longer spans and more segments have longer cells."""
 MOST_COLUMNS = 96
 """Maximum number of cells of one segment; a cell then has about 6 pixels on a page of common width."""
 

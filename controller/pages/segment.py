@@ -13,15 +13,15 @@ from controller.pages.context import MAX_ROWS
 from controller.questions.history import LIST_LAYOUT_CHANGES, LIST_LOAD_HISTORY, LIST_SEGMENTS
 from controller.questions.operations import LIST_OPERATIONS
 from controller.questions.question import Row, read_answers
-from controller.store.topics import inspected
-from controller.store.topics.inspected import InspectedTopic
+from controller.store.topics import inspector_reads
+from controller.store.topics.inspector_reads import InspectedTopic
 
 
 def page(tx: Connection, name: str, segment_id: int) -> dict[str, Any]:
     """Return one segment with its parents, children, layout changes, operations that are live or were aborted, and load. Raises
     InvalidInput, TopicNotFound, and NotFound for an unknown segment.
     """
-    topic = inspected.find_topic(tx, topic_name(name))
+    topic = inspector_reads.find_topic(tx, topic_name(name))
     rows = _segments(tx, topic, [segment_id])
     if not rows:
         raise NotFound(

@@ -10,6 +10,7 @@ from sqlalchemy import Connection
 from controller.domain.names import topic_name
 from controller.pages import approvals, figures, journal, ring_over_time
 from controller.pages.context import MAX_ROWS
+from controller.pages.load_over_time import MOST_LINES, MOST_PARTS, SPANS_HOURS, load_over_time
 from controller.questions.consumers import LIST_BUCKETS, readers_of
 from controller.questions.decisions import LIST_DECISIONS, LIST_REFUSALS_OF_TOPIC
 from controller.questions.history import load_cells, load_records, segments_over_time
@@ -18,23 +19,14 @@ from controller.questions.overviews import active_segments, fleet_topic
 from controller.questions.policies import LIST_CANDIDATES
 from controller.questions.question import read_answers, read_view
 from controller.questions.subscriptions import LIST_SUBSCRIPTIONS
-from controller.store.topics import inspected
+from controller.store.topics import inspector_reads
 
-SPANS_HOURS = (1, 6, 24, 24 * 7, 24 * 30)
 UNITS = {
     "msg_rate_in": "messages/s",
     "byte_rate_in": "bytes/s",
     "msg_rate_out": "messages/s",
     "byte_rate_out": "bytes/s",
 }
-MOST_SEGMENTS = 3_000
-"""Maximum number of segments in the ring over time, the newest; a browser can draw as many at once."""
-MOST_CELLS = 4_000
-"""Maximum number of cells of the ring over time, unless there are more segments; longer spans and more segments have longer cells."""
-MOST_LINES = 32
-"""Maximum number of segments whose load is drawn, the hottest; more lines could not be distinguished."""
-MOST_PARTS = 3_000
-"""Number of parts of the time, over all lines together; for each part the highest and the last rate are drawn."""
 
 
 def page(tx: Connection, name: str, hours: float, now: datetime) -> dict[str, Any]:
@@ -43,16 +35,16 @@ def page(tx: Connection, name: str, hours: float, now: datetime) -> dict[str, An
 
     Raises InvalidInput, TopicNotFound.
     """
-    inspected_topic = inspected.find_topic(tx, topic_name(name))
+    inspected_topic = inspector_reads.find_topic(tx, topic_name(name))
     since = now - timedelta(hours=hours)
     topic, segments = fleet_topic(tx, inspected_topic), active_segments(tx, inspected_topic)
     metric = str(topic["hottest_metric"] or "msg_rate_in")
-    policy = inspected.effective_policy(tx, inspected_topic)
+    policy = inspector_reads.effective_policy(tx, inspected_topic)
     thresholds = {
         rate: row["value"] for row in policy for rate in UNITS if row["parameter"] == f"split_{rate}"
     }
-    over_time = segments_over_time(tx, inspected_topic.topic_id, since, MOST_SEGMENTS)
-    grid = ring_over_time.grid(over_time, since, now, MOST_CELLS)
+    over_time = segments_over_time(tx, inspected_topic.topic_id, since, ring_over_time.MOST_SEGMENTS)
+    grid = ring_over_time.grid(over_time, since, now, ring_over_time.MOST_CELLS)
     drawn = [segment["segment_id"] for segment in over_time]
     cells = load_cells(tx, inspected_topic.topic_id, drawn, since, thresholds, cell_seconds=grid.seconds)
     records = load_records(
@@ -67,8 +59,8 @@ def page(tx: Connection, name: str, hours: float, now: datetime) -> dict[str, An
         "spans": SPANS_HOURS,
         "ring": figures.ring_now(segments),
         "history": ring_over_time.ring_over_time(over_time, cells, grid),
-        "is_cut_off": len(over_time) == MOST_SEGMENTS,
-        "load_figure": figures.load_over_time(records, thresholds.get(metric), metric, UNITS[metric]),
+        "is_cut_off": len(over_time) == ring_over_time.MOST_SEGMENTS,
+        "load_figure": load_over_time(records, thresholds.get(metric), metric, UNITS[metric]),
         "metric": metric,
         "lines": MOST_LINES,
         "loaded_segments": records[0]["segments"] if records else 0,

@@ -18,7 +18,7 @@ from controller.domain.formatting import counted
 from controller.questions.question import Question, TopicQuestion, read_statement
 from controller.services import subscription_lag
 from controller.store.topics import subscriptions, topics
-from controller.store.topics.inspected import InspectedTopic
+from controller.store.topics.inspector_reads import InspectedTopic
 from controller.store.topics.subscriptions import SubscriptionKind
 
 _READERS = """

@@ -16,7 +16,7 @@ from controller.domain.layout import SegmentLayout
 from controller.questions.question import TopicQuestion
 from controller.questions.spans import moment
 from controller.store.postgres.snapshots import snapshot
-from controller.store.topics import inspected
+from controller.store.topics import inspector_reads
 
 
 def _moment(text: str) -> str:
@@ -90,9 +90,11 @@ def show_layout(context: Context, request: ShowLayout) -> LayoutRecord:
     skipped or does not exist yet.
     """
     with snapshot(context.store) as tx:
-        topic = inspected.find_topic(tx, request.topic)
+        topic = inspector_reads.find_topic(tx, request.topic)
         at = request.moment
-        layout = inspected.load_layout(tx, topic) if at is None else inspected.layout_at(tx, topic, at)
+        layout = (
+            inspector_reads.load_layout(tx, topic) if at is None else inspector_reads.layout_at(tx, topic, at)
+        )
     return LayoutRecord.model_validate(layout.to_metadata())
 
 

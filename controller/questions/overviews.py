@@ -10,7 +10,8 @@ from sqlalchemy import Connection
 
 from controller.actions.action import report
 from controller.actions.context import Context
-from controller.actions.responses import Document, InstantRow
+from controller.actions.instant_columns import InstantRow
+from controller.actions.responses import Document
 from controller.questions.decisions import LIST_REFUSALS_OF_TOPIC
 from controller.questions.operations import LIST_OPERATIONS
 from controller.questions.question import (
@@ -24,7 +25,7 @@ from controller.questions.question import (
 from controller.questions.subscriptions import LIST_SUBSCRIPTIONS
 from controller.store.postgres.clock import database_now
 from controller.store.postgres.snapshots import snapshot
-from controller.store.topics import inspected
+from controller.store.topics import inspector_reads
 
 Shown = Literal["in need", "hot", "stuck", "suppressed", "waiting for budget"]
 """Filter of the list of topics: `in need` has an urgency of 3 or more, `stuck` of 6 (held, stuck, or a gap in the ring),
@@ -154,7 +155,7 @@ def read_overview(tx: Connection, request: ShowOverview) -> OverviewAnswer:
     `_NEWEST_OPERATIONS` operations (those in progress, then the others, each the newest first), `_REFUSALS` refusals and
     `_SUBSCRIPTIONS` subscriptions, in the order of their lists. Raises TopicNotFound.
     """
-    topic = inspected.find_topic(tx, request.topic)
+    topic = inspector_reads.find_topic(tx, request.topic)
     operations = read_answers(
         tx,
         LIST_OPERATIONS,
@@ -183,13 +184,13 @@ def last_load_run(tx: Connection) -> Row | None:
     return next(iter(read_view(tx, "inspect.load_runs", order="window_end DESC", limit=1)), None)
 
 
-def fleet_topic(tx: Connection, topic: inspected.InspectedTopic) -> InstantRow:
+def fleet_topic(tx: Connection, topic: inspector_reads.InspectedTopic) -> InstantRow:
     """Return the topic's row of `inspect.fleet`."""
     [row] = read_view(tx, "inspect.fleet", "topic_id = :topic_id", topic_id=topic.topic_id)
     return row
 
 
-def active_segments(tx: Connection, topic: inspected.InspectedTopic) -> list[InstantRow]:
+def active_segments(tx: Connection, topic: inspector_reads.InspectedTopic) -> list[InstantRow]:
     """Return the ACTIVE segments, with the columns of `_SEGMENTS`, in the order of their ranges. Without a load record,
     `is_stale` is True and the other columns about the load are None; for a stale record, `hottest_ratio` is None. Without
     a key histogram, `hottest` and `load_on_hottest` are None.

@@ -19,7 +19,7 @@ from controller.questions.question import Question, QuestionRequest, TopicFilter
 from controller.services import policy_admin
 from controller.store.decisions.candidates import CandidateState, parameters_text
 from controller.store.postgres.snapshots import snapshot
-from controller.store.topics import inspected
+from controller.store.topics import inspector_reads
 
 
 class ListCandidates(TopicFilter):
@@ -113,8 +113,8 @@ def show_policy(context: Context, request: ShowPolicy) -> StoredPolicy:
     name = None if kind is PolicyLevel.CLUSTER else request.level
     with snapshot(context.store) as tx:
         if kind is PolicyLevel.TOPIC:
-            inspected.find_topic(tx, request.level)
-        return StoredPolicy(level=kind, name=name, parameters=inspected.stored_policy(tx, kind, name))
+            inspector_reads.find_topic(tx, request.level)
+        return StoredPolicy(level=kind, name=name, parameters=inspector_reads.stored_policy(tx, kind, name))
 
 
 def show_effective_policy(context: Context, request: ShowEffectivePolicy) -> EffectivePolicy:
@@ -122,7 +122,7 @@ def show_effective_policy(context: Context, request: ShowEffectivePolicy) -> Eff
     TopicNotFound.
     """
     with snapshot(context.store) as tx:
-        parameters = inspected.effective_policy(tx, inspected.find_topic(tx, request.topic))
+        parameters = inspector_reads.effective_policy(tx, inspector_reads.find_topic(tx, request.topic))
     return EffectivePolicy(
         topic=request.topic, parameters=[ParameterInForce(**parameter) for parameter in parameters]
     )

@@ -24,7 +24,7 @@ from controller.questions.page_keys import read_keys, write_keys
 from controller.questions.spans import demand_span, instant
 from controller.store.postgres import inspection
 from controller.store.postgres.clock import database_now
-from controller.store.topics import inspected
+from controller.store.topics import inspector_reads
 
 Row = dict[str, Any]
 ItemT = TypeVar("ItemT", bound=BaseModel)
@@ -411,8 +411,8 @@ def _topic_values(tx: Connection, question: Question, topic: str | None) -> dict
     if topic is None:
         return {}
     if question.of_past:
-        return {"topic": inspected.demand_known(tx, topic)}
-    return {"topic_id": inspected.find_topic(tx, topic).topic_id}
+        return {"topic": inspector_reads.demand_known(tx, topic)}
+    return {"topic_id": inspector_reads.find_topic(tx, topic).topic_id}
 
 
 def _conditions(question: Question, values: Mapping[str, Any]) -> list[str]:

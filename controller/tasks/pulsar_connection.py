@@ -1,6 +1,6 @@
 """Reads settings from a scheduler's connection to the admin API of a Pulsar cluster. Makes no connection.
 
-`CleaveHook.access` in the provider adds them to a Cleave connection, whose own extras take precedence.
+`setting_precedence` of the provider's hooks adds them to a Cleave connection, whose own extras take precedence.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from controller.questions.question import read_answers
 from controller.questions.spans import moment
 from controller.services.watches.layout_feed import FedLayout
 from controller.services.watches.topic_feed import Names, TopicChanges, TopicFilter, snapshot_hash
-from controller.store.topics import inspected
+from controller.store.topics import inspector_reads
 from controller.store.topics.published_layout import PublishedLayout
 from controller.web.paths import NAMESPACE_PATH, TOPIC_PATH, NamespaceName, Tenant
 from controller.web.refusals import REFUSALS, json_answer
@@ -102,8 +102,8 @@ def _layout_then(served: ConsumerServices, topic: str, at: int | datetime) -> di
     time.
     """
     with served.api.store.transaction() as tx:
-        row = inspected.find_topic(tx, topic)
-        past = inspected.layout_at(tx, row, at)
+        row = inspector_reads.find_topic(tx, topic)
+        past = inspector_reads.layout_at(tx, row, at)
         ids = [segment.segment_id for segment in past.active]
         logs = read_answers(tx, LIST_SEGMENTS, columns="segment_id, backing_topic", segment_id=ids, **row.key)
     names = {log["segment_id"]: log["backing_topic"] for log in logs}

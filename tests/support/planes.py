@@ -44,6 +44,11 @@ class Planes:
         self.plane.create_segment(name, subscriptions)
         return name
 
+    def missing_logs(self, count: int) -> list[str]:
+        """Return names of logs of one unused topic, none of which exists."""
+        topic = self.topic()
+        return [self.plane.backing_topic(topic, f"0000-ffff-{number}") for number in range(count)]
+
     def send(self, log: str, *payloads: bytes, key: bytes | None = None, producer: str = "tests") -> int:
         """Append one batch under a new batch number."""
         batch = [OutgoingMessage(payload, key) for payload in payloads]

@@ -36,7 +36,7 @@ from controller.store.journal.request_keys import Intent
 from controller.store.journal.reshape_intents import ReshapeDraft
 from controller.store.journal.steps import StepRecord
 from controller.store.postgres.engine import Store
-from controller.store.topics import inspected, layouts, topics
+from controller.store.topics import inspector_reads, layouts, topics
 from controller.store.topics.subscriptions import SubscriptionKind
 from controller.store.topics.topics import TopicRow
 
@@ -212,10 +212,10 @@ class StoreDriver:
         """Return the layout at an epoch or an instant, as a query gives it; also of a deleted topic."""
         with self.store.transaction() as tx:
             row = topics.get_topic(tx, topic_id)
-            topic = inspected.InspectedTopic(
+            topic = inspector_reads.InspectedTopic(
                 row.topic_id, row.name, row.state, row.data_plane, row.properties
             )
-            return inspected.layout_at(tx, topic, at)
+            return inspector_reads.layout_at(tx, topic, at)
 
     def policy(self, topic_id: int) -> AutoScalePolicy:
         """Return the policy by which the topic is decided."""

@@ -18,7 +18,7 @@ from sqlalchemy import URL
 from controller import telemetry
 from controller.clock import STEADY_CLOCK
 from controller.dataplane.base import Counters, CreatedLog, LogReport, LogState, Successor, Trimmed
-from controller.dataplane.embedded import set_wise
+from controller.dataplane.embedded import set_wise, successor_creation
 from controller.dataplane.embedded.names import ARRIVALS, checked, no_cursor, no_log
 from controller.dataplane.optional_abilities import LONGEST_KEY_BYTES, KeySample
 from controller.dataplane.postgres_calls import PostgresCalls
@@ -80,7 +80,7 @@ class EmbeddedDataPlane:
     @property
     def shares_journal_server(self) -> bool:
         """True if the constructor's caller declared the journal to be in the same server. Calls on many logs
-        then do not wait for the disk (`set_wise`).
+        then do not wait for the disk (`disk_wait`).
         """
         return self._shares_journal_server
 
@@ -339,7 +339,9 @@ class EmbeddedDataPlane:
         class.
         """
         with self._calls.statement(f"create {len(successors)} logs") as cursor:
-            return set_wise.create(cursor, successors, waits_for_disk=not self._shares_journal_server)
+            return successor_creation.create_successors(
+                cursor, successors, waits_for_disk=not self._shares_journal_server
+            )
 
     def terminate_segments(self, backing_topics: Sequence[str]) -> Mapping[str, str]:
         """Make the logs refuse appends permanently, notify their readers, and return the offset of the last message

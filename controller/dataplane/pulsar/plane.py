@@ -16,7 +16,7 @@ from controller import telemetry
 from controller.dataplane.base import Counters, CreatedLog, LogReport, LogState, Successor
 from controller.dataplane.load_settings import LoadSettings
 from controller.dataplane.optional_abilities import KeySample
-from controller.dataplane.pulsar import set_wise, topic_requests
+from controller.dataplane.pulsar import set_wise, successor_creation, topic_requests
 from controller.dataplane.pulsar.admin import AdminCalls, Answer, Ask, Deadline
 from controller.dataplane.pulsar.adoptable_topics import describe_topic
 from controller.dataplane.pulsar.cluster_access import PulsarAccess
@@ -322,7 +322,7 @@ class PulsarDataPlane(OneProcess):
         call, by name. Raises NotFound for a missing namespace, and the other errors of the class. The work done
         before an error remains, and a repeated call does the rest.
         """
-        return set_wise.create(self._admin, successors)
+        return successor_creation.create_successors(self._admin, successors)
 
     def terminate_segments(self, backing_topics: Sequence[str]) -> Mapping[str, str]:
         """Make the existing topics refuse appends permanently, in parallel, and return the position of the last entry

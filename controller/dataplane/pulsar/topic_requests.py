@@ -1,5 +1,5 @@
-"""Builds the requests about one topic, and reads their responses. `plane`, `set_wise` and `adoptable_topics`
-send the requests.
+"""Builds the requests about one topic, and reads their responses. `plane`, `set_wise`, `successor_creation` and
+`adoptable_topics` send the requests.
 
 Only subscriptions that outlive their consumers count. Temporary subscriptions of readers, and the broker's
 own, do not. Each function that reads a response raises DataPlaneUnavailable if the response lacks the

@@ -18,13 +18,9 @@ import requests
 
 from controller.domain.errors import Retryable
 from controller.domain.http_proxies import Proxy, through
+from controller.services.asset_events.layout_asset import LAYOUT_ASSET, LONGEST_KEY
 
 Content = TypeVar("Content")
-LAYOUT_ASSET = "cleave_layout"
-"""Name of the asset, whose URI is `cleave://layout`. The asset is partitioned: the key is the topic's name.
-"""
-LONGEST_KEY = 250
-"""Maximum number of characters of a partition key in Airflow."""
 LONGEST_NOTE = 1_000
 """Maximum number of characters of a note in Airflow."""
 UNKNOWN_SECONDS = 60.0

@@ -16,7 +16,6 @@ from sqlalchemy import Connection, Row, TextClause, text
 from controller.domain.log_origin import LogOrigin, Ownership
 from controller.domain.operation import OperationState
 from controller.domain.segment import SegmentState
-from controller.store.shards import Shards, filter_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,16 +120,6 @@ _PENDING_DELETIONS = text("""
       JOIN cleave.topic w ON w.name = t.name AND w.data_plane = b.data_plane
      WHERE b.closed_at IS NULL AND w.topic_id = ANY (:topic_ids)""")
 
-_COMPARABLE = text("""
-    SELECT t.topic_id
-      FROM cleave.topic t
-     WHERE t.topic_id > :after
-       AND (t.state <> 'deleted' OR t.deleted_at > clock_timestamp() - :deleted_hours * interval '1 hour')
-       AND (CAST(:shards AS bigint[]) IS NULL
-            OR t.topic_id % CAST(:shard_count AS bigint) = ANY (CAST(:shards AS bigint[])))
-     ORDER BY t.topic_id
-     LIMIT :limit""")
-
 _CARRYING = text("""
     SELECT s.backing_topic
       FROM cleave.segment s
@@ -218,18 +207,6 @@ def read_expected_logs(tx: Connection, topic_ids: Collection[int]) -> dict[int, 
         )
         for row in topics
     }
-
-
-def comparable_topics(
-    tx: Connection, *, limit: int, after: int = 0, deleted_hours: float = 24.0, shards: Shards | None = None
-) -> list[int]:
-    """Return up to `limit` ids above `after`, ascending, of topics of the shards (None: all) to compare: topics that are not deleted,
-    and topics deleted within `deleted_hours`, because a delayed call may still create one of their logs.
-    """
-    rows = tx.execute(
-        _COMPARABLE, {"limit": limit, "after": after, "deleted_hours": deleted_hours, **filter_of(shards)}
-    )
-    return [row.topic_id for row in rows]
 
 
 def _grouped(

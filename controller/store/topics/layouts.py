@@ -1,7 +1,7 @@
 """Reads present layouts from the rows of segments, and writes the rows of created segments.
 
-Each read is one statement, so that a concurrent commit cannot mix two epochs. `journal.commits` changes layouts. `inspected` reads
-past layouts.
+Each read is one statement, so that a concurrent commit cannot mix two epochs. `journal.commits` changes layouts.
+`inspector_reads` reads past layouts.
 """
 
 from __future__ import annotations

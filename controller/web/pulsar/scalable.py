@@ -20,7 +20,7 @@ from controller.questions.subscriptions import LIST_SUBSCRIPTIONS
 from controller.services import segment_admin, subscription_admin, topic_admin, topic_adoption
 from controller.services.segment_admin import Planner
 from controller.services.watches.topic_feed import TopicFilter
-from controller.store.topics import inspected, subscriptions, topics
+from controller.store.topics import inspector_reads, subscriptions, topics
 from controller.store.topics.published_layout import published_segments
 from controller.store.topics.subscriptions import SubscriptionKind, SubscriptionState
 from controller.web.http_caller import Acting, HttpCaller
@@ -115,7 +115,7 @@ def _demand_unused(acting: Acting, topic: str) -> None:
     standard consumers that were observed last. Nothing is locked, so a consumer may register afterwards. Raises TopicNotFound.
     """
     with acting.app.store.transaction() as tx:
-        listed = read_answers(tx, LIST_SUBSCRIPTIONS, live=True, **inspected.find_topic(tx, topic).key)
+        listed = read_answers(tx, LIST_SUBSCRIPTIONS, live=True, **inspector_reads.find_topic(tx, topic).key)
     for subscription in listed:
         if subscription["consumers"]:
             # Standard consumers may have no name.
@@ -132,14 +132,14 @@ def get_scalable_topic_stats(acting: HttpCaller, topic: Topic) -> dict[str, Any]
     sets each parameter.
     """
     with acting.app.store.transaction() as tx:
-        published, reference = published_segments(tx, topic), inspected.find_topic(tx, topic)
+        published, reference = published_segments(tx, topic), inspector_reads.find_topic(tx, topic)
         return documents.stats_of(
             topic,
             published.layout,
             published.backing_topics,
             read_answers(tx, LIST_LOAD, **reference.key),
             read_answers(tx, LIST_SUBSCRIPTIONS, live=True, **reference.key),
-            inspected.effective_policy(tx, reference),
+            inspector_reads.effective_policy(tx, reference),
         )
 
 
@@ -153,7 +153,7 @@ def get_segment_stats(acting: HttpCaller, topic: Topic, segment_id: SegmentId) -
     with app.store.transaction() as tx:
         published = published_segments(tx, topic)
         segment = published.layout.segment(segment_id)
-        reference = inspected.find_topic(tx, topic)
+        reference = inspector_reads.find_topic(tx, topic)
         loads = read_answers(tx, LIST_LOAD, segment_id=segment_id, **reference.key)
         names = [
             subscription.name for subscription in subscriptions.list_subscriptions(tx, published.topic_id)

@@ -10,7 +10,7 @@ from controller import tasks
 from controller.dataplane.registry import PlaneSettings, build_planes
 from controller.domain.evaluator import ALL_LANES
 from controller.services import autoscaler
-from controller.store.topics import inspected
+from controller.store.topics import inspector_reads
 from tests.support.command_line import CommandLine
 from tests.support.passes import COLD
 from tests.support.reports import report_load
@@ -21,7 +21,7 @@ def waiting(cleave: CommandLine, orders: str, database: str) -> int:
     """The id of a merge of the topic's two cold segments that waits for a person."""
     cleave.ok("policy", "set", f"topic://{orders}", "approval_merges=true", "approval_default=approve")
     with cleave.store.transaction() as tx:
-        topic_id = inspected.find_topic(tx, f"topic://{orders}").topic_id
+        topic_id = inspector_reads.find_topic(tx, f"topic://{orders}").topic_id
         report_load(tx, topic_id, {0: COLD, 1: COLD}, cold_for=timedelta(hours=1))
     planes = build_planes(PlaneSettings(embedded_url=database))
     autoscaler.run_pass(cleave.store, planes, ALL_LANES, decided_by="tests", limit=10)

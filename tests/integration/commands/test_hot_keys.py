@@ -10,7 +10,7 @@ from controller.domain.policy import PolicyOverride
 from controller.services import autoscaler
 from controller.store.load import sketches
 from controller.store.load.sketches import Sketch
-from controller.store.topics import inspected, policies
+from controller.store.topics import inspector_reads, policies
 from tests.support.command_line import CommandLine
 from tests.support.reports import report_load
 
@@ -30,7 +30,7 @@ def hot_topic(cleave: CommandLine, topic: str, *cuts: int) -> int:
     at = [option for cut in cuts or (0x8000 + WIDTH,) for option in ("--cut-points", hex(cut))]
     cleave.ok("segments", "split", topic, "1", *at)
     with cleave.store.transaction() as tx:
-        topic_id = inspected.find_topic(tx, f"topic://{topic}").topic_id
+        topic_id = inspector_reads.find_topic(tx, f"topic://{topic}").topic_id
         policies.set_topic(tx, topic_id, PolicyOverride(profile="adaptive"))
         sketch(tx, topic_id, 0, 1_024, on_hottest=50)
         if not cuts:

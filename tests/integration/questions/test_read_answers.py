@@ -14,7 +14,7 @@ from controller.questions.policies import LIST_CANDIDATES, ListCandidates
 from controller.questions.question import SpanFilter, read_answers, read_page
 from controller.questions.topics import LIST_NAMESPACES
 from controller.services import policy_candidates, segment_admin, topic_admin
-from controller.store.topics import inspected
+from controller.store.topics import inspector_reads
 from tests.support.bench import TOPIC, Bench
 from tests.support.statements import statements_sent
 
@@ -47,7 +47,7 @@ def test_filters_order_and_columns_narrow_what_is_read(bench: Bench) -> None:
     bench.create(2)
     bench.finish(bench.intend(segment_admin.splitting(0)))
     with bench.store.transaction() as tx:
-        key = inspected.find_topic(tx, TOPIC).key
+        key = inspector_reads.find_topic(tx, TOPIC).key
         newest = read_answers(tx, LIST_SEGMENTS, 2, order="segment_id DESC", columns="segment_id", **key)
         some = read_answers(tx, LIST_SEGMENTS, segment_id=[0, 3, 99], **key)
         none = read_answers(tx, LIST_SEGMENTS, segment_id=[], **key)
@@ -63,7 +63,7 @@ def test_filters_order_and_columns_narrow_what_is_read(bench: Bench) -> None:
 def test_zero_is_a_filter_and_an_id_like_any_other_number(bench: Bench) -> None:
     bench.create(2)
     with bench.store.transaction() as tx:
-        key = inspected.find_topic(tx, TOPIC).key
+        key = inspector_reads.find_topic(tx, TOPIC).key
         first = read_answers(tx, LIST_LOAD, segment_id=0, **key)
         page = read_page(tx, LIST_LOAD, ListLoad(topic=TOPIC, segment_id=0), limit=10)
         with pytest.raises(NotFound, match="operation 0 is not in the journal"):

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.pages import figures
+from controller.pages.load_over_time import load_over_time
 
 NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
 
@@ -29,9 +30,7 @@ def segment(segment_id: int, start: int, end: int, ratio: float | None = None, *
 
 EVERY = [
     figures.ring_now([segment(0, 0, 0xFFFF, 0.5)]),
-    figures.load_over_time(
-        [{"segment_id": 0, "recorded_at": NOW, "rate": 1.0}], 50.0, "msg_rate_in", "messages/s"
-    ),
+    load_over_time([{"segment_id": 0, "recorded_at": NOW, "rate": 1.0}], 50.0, "msg_rate_in", "messages/s"),
     figures.regrets([{"policy": "adaptive", "regret": 1.2}]),
     figures.bundles_by_load(
         [{"lower_bound": 0, "upper_bound": 2**32, "byte_rate": 1.0, "broker": None, "bundle": "all"}]
@@ -71,12 +70,3 @@ def test_every_load_has_a_colour(one: float, other: float) -> None:
 
     for colour in trace["marker"]["color"]:
         assert len(bytes.fromhex(colour.removeprefix("#"))) == 3
-
-
-def test_each_segment_has_a_line_in_the_order_of_the_records_and_no_threshold_where_none_is_known() -> None:
-    records = [{"segment_id": i, "recorded_at": NOW, "rate": 1.0} for i in (7, 3, 5, 3)]
-
-    figure = figures.load_over_time(records, None, "byte_rate_in", "bytes/s")
-
-    assert [(trace["meta"], len(trace["x"])) for trace in figure["data"]] == [(7, 1), (3, 2), (5, 1)]
-    assert "shapes" not in figure["layout"]

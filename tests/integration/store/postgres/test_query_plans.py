@@ -23,7 +23,7 @@ from controller.store.shards import Shards
 from controller.store.topics import (
     consumers,
     drains,
-    inspected,
+    inspector_reads,
     layout_changes,
     layouts,
     subscriptions,
@@ -34,7 +34,7 @@ from tests.support.store_driver import StoreDriver
 pytestmark = pytest.mark.xdist_group("query-plans")  # seeded once, not once a worker
 
 TOPICS = 3000
-SEEDED = inspected.InspectedTopic(7, "topic://t/n7/7", "live", "embedded", {})
+SEEDED = inspector_reads.InspectedTopic(7, "topic://t/n7/7", "live", "embedded", {})
 
 # Written as the owner with triggers and checks asleep: the rows only have to be there in numbers.
 SEED = f"""
@@ -152,12 +152,12 @@ STATEMENTS: list[tuple[str, Callable[[Connection], object], set[str]]] = [
     ("layouts", lambda tx: layouts.load_layouts(tx, [7, 8, 9]), {"topic_pkey", "segment_present"}),
     (
         "layout at an epoch",
-        lambda tx: inspected.layout_at(tx, SEEDED, 0),
+        lambda tx: inspector_reads.layout_at(tx, SEEDED, 0),
         {"layout_change_pkey", "segment_pkey"},
     ),
     (
         "layout at an instant",
-        lambda tx: inspected.layout_at(tx, SEEDED, database_now(tx)),
+        lambda tx: inspector_reads.layout_at(tx, SEEDED, database_now(tx)),
         {
             "segment_pkey"
         },  # history is read by its key or by time, whichever the planner likes: never as a whole
