@@ -54,6 +54,10 @@ class BundleTick:
     path: str | None
     """Path of the file of brokers; None if no broker answered."""
 
+    def document(self) -> dict[str, Any]:
+        """Return the fields by name, as plain values."""
+        return {**asdict(self), "silent": list(self.silent)}
+
 
 @dataclass(frozen=True, slots=True)
 class _Report:
