@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from controller.services.load_aggregation.run import Engine
+from controller.services.load_aggregation.engine import Engine
 from controller.services.load_aggregation.spark_engine import SparkEngine
 from controller.services.load_aggregation.sql_engine import SqlEngine
 from controller.store.postgres.engine import Store
