@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cleave_provider.hooks.forms import HookWithForm, filled_in
+from cleave_provider.hooks.connections import HookWithForm, filled_in
 
 
 class PulsarAdminHook(HookWithForm):
