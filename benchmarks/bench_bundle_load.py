@@ -31,7 +31,7 @@ from controller.devstack.java import java_home
 from controller.devstack.postgres import EmbeddedPostgres
 from controller.store.postgres.engine import Store
 from controller.store.postgres.migrations import migrate
-from spark_jobs.bundle_load import ReportWindow
+from spark_jobs.bundle_figures import ReportWindow
 from spark_jobs.run_bundle_load import compute
 from spark_jobs.session import get_session
 

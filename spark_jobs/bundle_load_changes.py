@@ -3,14 +3,14 @@ brokers and clusters.
 
 A bundle whose owner reported nothing in the window keeps its stored figures, until the broker counts as gone: a
 missing report does not mean a load of 0. Only differences are written, each row with the version from which it was
-computed. `bundle_load` computes the figures.
+computed. `bundle_figures` computes the figures.
 """
 
 from __future__ import annotations
 
 from pyspark.sql import DataFrame
 
-from spark_jobs.bundle_load import COUNTS, RATES, SIGNALS, ReportWindow
+from spark_jobs.bundle_figures import COUNTS, RATES, SIGNALS, ReportWindow
 
 _USAGES = tuple(f"{signal}_{part}" for signal in SIGNALS for part in ("usage", "limit"))
 _FIGURES = (*RATES, *COUNTS, "cache_size_bytes")
@@ -160,7 +160,7 @@ def build_judged(
     columns are those of the store's BUNDLE_CHANGE_SCHEMA, and is_changed: true if the row differs from the stored row
     and is to be written. A bundle is identified by its cluster, namespace and lower_bound.
 
-    `reports` has the counted reports (cluster, broker, instant_ms), `figures` is the result of `bundle_load.build`,
+    `reports` has the counted reports (cluster, broker, instant_ms), `figures` is the result of `bundle_figures.build`,
     and `namespaces` is the result of `build_namespaces`.
 
     gone is true for a stored bundle if no bundle in force begins at its lower_bound. A bundle keeps its stored

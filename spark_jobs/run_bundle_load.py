@@ -1,7 +1,8 @@
 """Bundle load as a job: reads landed reports and the stored figures, and returns the changes.
 
-The task that runs every minute calls `compute` on its session; `main` is the entry point for `spark-submit`. Files
-are exchanged below one scratch URL with explicit schemas, so that no Spark job is needed to infer them.
+The task that runs every minute calls `compute` on its session; `main` is the entry point for `spark-submit`.
+`bundle_figures` computes the figures of every bundle, `bundle_load_changes` the changes to write. Files are exchanged
+below one scratch URL with explicit schemas, so that no Spark job is needed to infer them.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_jobs.bundle_load import (
+from spark_jobs.bundle_figures import (
     COUNTS,
     RATES,
     SIGNALS,

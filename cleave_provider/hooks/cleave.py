@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from cleave_provider.hooks.forms import HookWithForm
+from cleave_provider.hooks.connections import HookWithForm
 from cleave_provider.hooks.pulsar_admin import PulsarAdminHook
 from cleave_provider.hooks.setting_precedence import extras_of_connections
 

@@ -27,6 +27,7 @@ MODULES: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "controller.questions.overviews",
             "controller.questions.layouts",
             "controller.actions.topics",
+            "controller.actions.topic_recovery",
             "controller.actions.adoptions",
         ),
         "segments": ("controller.actions.segments",),

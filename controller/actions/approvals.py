@@ -12,8 +12,8 @@ from controller.actions.context import Context
 from controller.actions.fields import REASON, ActionRequest, PolicyLevel, Reason, split_words
 from controller.actions.responses import Response, WithExample
 from controller.actions.rights import Right
+from controller.domain.approval_scope import covers
 from controller.domain.errors import NotFound
-from controller.domain.names import CLUSTER
 from controller.domain.whole_numbers import MOST
 from controller.services import approval_answers
 from controller.store.approvals import ApprovalRow
@@ -107,15 +107,13 @@ def _answer(context: Context, request: AnswerRequest, *, approve: bool) -> Answe
     """Approve or reject all of the approvals, or none of them. Return them after the answer, each once, by id. Approvals
     that have this answer already are returned unchanged; an approval that is done counts as approved.
 
-    Raises NotFound for an approval that does not exist or that the requested level does not cover, because rights apply
-    to a level; Conflict if an approval has another answer or has expired, or if its subject is gone; and the errors of
-    carrying out the answer (an approved operation is not carried out here, but begins when the next evaluation still
-    decides on it). The cluster covers every approval, a namespace covers approvals of the namespace and of its
-    topics, and a topic its own; a request without a level covers all approvals except approvals of the cluster.
+    Raises NotFound for an approval that does not exist or that the requested level does not cover (`approval_scope`);
+    Conflict if an approval has another answer or has expired, or if its subject is gone; and the errors of carrying out
+    the answer (an approved operation is not carried out here, but begins when the next evaluation still decides on it).
     """
     for approval_id in request.approvals:
         row = approval_answers.find(context.store, approval_id)
-        if not _is_of(row.level, request.level):
+        if not covers(request.level, row.level):
             raise NotFound(
                 f"approval {approval_id} is of {row.level}, not of {request.level or 'a topic'}; answer it with that level"
             )
@@ -127,15 +125,6 @@ def _answer(context: Context, request: AnswerRequest, *, approve: bool) -> Answe
         reason=context.reason_of(request.reason),
     )
     return AnsweredApprovals(approvals=rows, dry_run=context.dry_run)
-
-
-def _is_of(level: str, requested_level: str | None) -> bool:
-    """Return True if an approval of `level` may be answered by a request for `requested_level`: the same level, the
-    cluster, or the topic's namespace. Without a requested level, only topics and namespaces may be answered.
-    """
-    if requested_level is None:
-        return level != CLUSTER
-    return requested_level in (CLUSTER, level) or level.startswith(f"topic://{requested_level}/")
 
 
 ACTIONS = tuple(

@@ -17,6 +17,7 @@ from controller.actions.context import Context
 from controller.actions.fields import REASON, ActionRequest, PolicyParameters, Reason, TopicName
 from controller.actions.responses import Response, Row
 from controller.actions.rights import Right
+from controller.backtest.summary import summary_by_policy
 from controller.bootstrap import build_trials
 from controller.domain.errors import InvalidInput
 from controller.domain.policy import PolicyOverride
@@ -165,7 +166,7 @@ class WeighedCandidate(CandidateResponse):
 
     def rows(self) -> Sequence[Row]:
         """Return one summary row for each of the two policies, least regret first; none if nothing was compared."""
-        rows = backtest_rows.cells(backtest_rows.summary(self.results))
+        rows = backtest_rows.cells(summary_by_policy(self.results))
         return [{column: row[column] for column in backtest_rows.SUMMARY} for row in rows]
 
     @property

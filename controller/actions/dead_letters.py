@@ -14,17 +14,9 @@ from controller.actions.fields import ActionRequest, SubscriptionName, TopicName
 from controller.actions.responses import Response, Row
 from controller.actions.rights import Right
 from controller.bootstrap import Application
-from controller.client.dead_letters import reading_dead_letters
-from controller.client.producer import Producer
+from controller.client.dead_letter_redrive import PART_LIMIT, put_back
 from controller.postgres_source import PostgresSource
 from controller.services.dead_letters import DeadLetterLog, DeadLetterLogs
-
-CHUNK = 500
-"""Messages that are put back before they are acknowledged; the maximum number of duplicates if the process
-stops in between.
-"""
-PART_LIMIT = 1000
-"""Maximum number of messages that one call puts back; the caller repeats the call."""
 
 
 class RedriveDeadLetters(ActionRequest):
@@ -97,27 +89,12 @@ def redrive(context: Context, request: RedriveDeadLetters) -> RedriveResponse:
 
 
 def _put_back(app: Application, log: DeadLetterLog, count: int) -> int:
-    """Append up to `count` dead letters to the topic, and acknowledge them in batches of `CHUNK` after they are
-    stored. Return the number of messages, which is less than `count` if no more letters arrive. Disconnects another
-    reader of the log. After an error, the letters of the last batch may be stored without being acknowledged.
-    """
-    stored = 0
+    """Put back up to `count` dead letters of the log, with connections that are closed afterwards. Return their number."""
     with (
         closing(PostgresSource(app.settings.database_url.get_secret_value())) as source,
         closing(app.log_client(log.data_plane)) as logs,
-        reading_dead_letters(logs, log.backing_topic) as reader,
-        Producer(source, logs, log.topic, name="redrive") as producer,
     ):
-        while stored < count:
-            batch = reader.read(min(CHUNK, count - stored))
-            if not batch:
-                break
-            for letter in batch:
-                producer.send(letter.payload, letter.key, letter.message.metadata)
-            producer.flush()
-            reader.acknowledge(batch[-1])
-            stored += len(batch)
-    return stored
+        return put_back(source, logs, log.backing_topic, log.topic, count)
 
 
 ACTIONS = (

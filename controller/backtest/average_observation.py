@@ -9,8 +9,8 @@ import numpy as np
 
 from controller.backtest.arrays import Mask, Wholes
 from controller.backtest.averages import FollowedAverages, SteadyAverages
-from controller.backtest.load_reports import Grain
 from controller.backtest.load_series import LoadSeries
+from controller.backtest.measured_load import Grain
 from controller.backtest.observation import Observation
 from controller.backtest.rule import Rule
 from controller.backtest.spread import Spread

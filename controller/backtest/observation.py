@@ -9,7 +9,8 @@
 | `SteadyAverageObservation` | moving averages | when an average turns to another side of a level |
 | `FollowedAverageObservation` | moving averages | at every tick |
 
-`record_observation` has the modes with records, `average_observation` those with averages, and `observation_mode` chooses.
+`measured_load` computes what is measured. `record_observation` has the modes with records, `average_observation` those with averages,
+and `observation_mode` chooses.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from controller.backtest.arrays import Floats, Mask, Wholes
-from controller.backtest.load_reports import Grain, Reports
 from controller.backtest.load_series import LoadSeries
+from controller.backtest.measured_load import Grain, Reports
 from controller.backtest.rule import Rule
 from controller.backtest.spread import Spread
 from controller.domain.errors import InvariantViolated

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from controller.backtest.average_observation import FollowedAverageObservation, SteadyAverageObservation
-from controller.backtest.load_reports import Grain
 from controller.backtest.load_series import LoadSeries
+from controller.backtest.measured_load import Grain
 from controller.backtest.observation import Observation
 from controller.backtest.record_observation import RecordObservation, RewriteObservation
 from controller.backtest.rule import Rule

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from controller.backtest.arrays import Mask, Wholes, any_along, is_nan
-from controller.backtest.load_reports import Grain
 from controller.backtest.load_series import LoadSeries
+from controller.backtest.measured_load import Grain
 from controller.backtest.record_observation import RewriteObservation
 from controller.backtest.rule import Rule
 from controller.backtest.spread import Spread

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from controller.backtest.arrays import Floats, Wholes
-from controller.backtest.load_reports import Grain
 from controller.backtest.load_series import LoadSeries
+from controller.backtest.measured_load import Grain
 from controller.backtest.observation_mode import observe
 from controller.backtest.rule import Rule
 from controller.backtest.spread import Spread

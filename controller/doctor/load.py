@@ -10,8 +10,7 @@ from controller.doctor.findings import Note, read
 from controller.domain.errors import Terminal
 from controller.domain.formatting import duration
 from controller.questions.overviews import last_load_run
-from controller.system_java import NO_SPARK, has_pyspark, system_java_home
-from controller.system_java import OLDEST as OLDEST_JAVA
+from controller.spark_requirements import NO_SPARK, OLDEST_JAVA, has_pyspark, system_java_home
 
 CLOCK_OFF_SECONDS = 2.0
 """A clock that differs by more than this from the database's clock is reported."""

@@ -4,6 +4,7 @@ The broker finds a topic's bundle by the hash of the topic's complete name:
 `persistent://tenant/namespace/topic-partition-3`. The short name of the same topic has another hash, so only complete
 names are hashed (`controller/bundles/domain/ring/hashes.py`). The name that a segment's log has on a cluster, and
 names in paths, are in `dataplane/pulsar/names.py`; names that people give to topics of Cleave are in `names.py`.
+Pulsar's own namespaces are recognized by their names.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ _DEFAULT_NAMESPACE = "public/default"
 NAME_PART = re.compile(r"[-=:.\w]+", re.ASCII)
 """A tenant, or a namespace without its tenant."""
 _PARTITION = re.compile(r"-partition-(0|[1-9][0-9]*)", re.ASCII)
+_OF_ONE_BROKER = re.compile(r"(?:pulsar|sla-monitor)/[^:]+:\d+")
 
 
 def full_name(name: str, domain: str = "persistent") -> str:
@@ -91,3 +93,17 @@ def partitioned_topic_of(topic: str) -> str:
     complete = canonical_topic_name(topic)
     base, separator, index = complete.rpartition("-partition-")
     return base if separator and _PARTITION.fullmatch(separator + index) else complete
+
+
+def belongs_to_a_broker(namespace: str) -> bool:
+    """Return True if the namespace is one broker's own (heartbeats) and stays there: `pulsar/HOST:PORT`,
+    `sla-monitor/HOST:PORT`.
+    """
+    return _OF_ONE_BROKER.fullmatch(namespace) is not None
+
+
+def is_system_namespace(namespace: str) -> bool:
+    """Return True if Pulsar uses the namespace itself: `pulsar/system`, and each namespace of one broker
+    (`belongs_to_a_broker`).
+    """
+    return namespace == "pulsar/system" or belongs_to_a_broker(namespace)

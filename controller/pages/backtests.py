@@ -7,6 +7,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from controller.actions import backtest_rows
+from controller.backtest.summary import summary_by_load, summary_by_policy
 from controller.pages import figures
 from controller.pages.context import MAX_ROWS
 from controller.questions.backtests import LIST_BACKTESTS, read_backtest
@@ -33,8 +34,8 @@ def run(tx: Connection, run_id: int) -> dict[str, Any]:
     """Return one run: a row for each policy, and the first `MAX_ROWS` rows by load and policy. Raises NotFound."""
     row, results = read_backtest(tx, run_id)
     rows = backtest_rows.result_rows(results)
-    summary = backtest_rows.summary(rows)
-    by_load = backtest_rows.by_load(rows)
+    summary = summary_by_policy(rows)
+    by_load = summary_by_load(rows)
     return {
         "run": row,
         "dag_run": dag_run(row["request_key"]),

@@ -16,6 +16,7 @@ from controller.actions.context import Context
 from controller.actions.fields import ActionRequest, PolicyLevel, TopicName
 from controller.actions.responses import Document, Response, Row, WithExample
 from controller.actions.rights import Right
+from controller.backtest.summary import summary_by_policy
 from controller.bootstrap import build_backtest
 from controller.domain.errors import InvalidInput, NotFound
 from controller.domain.names import CLUSTER
@@ -151,7 +152,7 @@ class BacktestResponse(Response):
 
     def rows(self) -> Sequence[Row]:
         """Return one summary row for each policy, least regret first."""
-        return backtest_rows.cells(backtest_rows.summary(backtest_rows.result_rows(self.results)))
+        return backtest_rows.cells(summary_by_policy(backtest_rows.result_rows(self.results)))
 
 
 class ListBacktests(QuestionRequest):
@@ -229,7 +230,7 @@ def show_backtest(context: Context, request: ShowBacktest) -> BacktestDocument:
     """
     with snapshot(context.store) as tx:
         row, results = read_backtest(tx, request.run_id)
-    summary = backtest_rows.summary(backtest_rows.result_rows(results))
+    summary = summary_by_policy(backtest_rows.result_rows(results))
     return BacktestDocument(**row, summary=summary)
 
 

@@ -24,10 +24,10 @@ from controller.domain.formatting import shown
 from controller.domain.policy import UnreadablePolicy
 from controller.domain.profiles.registry import PROFILES_BY_NAME
 from controller.landing.file_names import day_directories
+from controller.spark_requirements import can_run_spark
 from controller.store import backtests
 from controller.store.backtests import BacktestRequest, BacktestResult
 from controller.store.postgres.engine import Store
-from controller.system_java import can_run_spark
 
 if TYPE_CHECKING:
     import pyarrow as pa

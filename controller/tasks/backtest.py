@@ -10,6 +10,7 @@ from typing import Any
 
 from controller.actions import backtest_rows
 from controller.actions.fields import fill_in
+from controller.backtest.summary import summary_by_policy
 from controller.bootstrap import build_backtest
 from controller.command_output import emit, rows_table
 from controller.domain.errors import InvalidInput
@@ -37,7 +38,7 @@ def policy_backtest(
         answer = build_backtest(app).run(
             question, loads, asked_by=actor, request_key=request_key, engine=form.engine
         )
-    rows = backtest_rows.summary(backtest_rows.result_rows(answer.results))
+    rows = summary_by_policy(backtest_rows.result_rows(answer.results))
     title = f"backtest {answer.run_id}, computed {answer.engine}"
     emit(False, None, rows_table(backtest_rows.cells(rows), backtest_rows.SUMMARY, title=title))
     best_policy = f"; {rows[0]['policy']} had the least regret" if rows else ""

@@ -14,7 +14,7 @@ from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
 
-from controller.bundles import printed_tables
+from controller.bundles import proposal_tables
 from controller.bundles.bootstrap import Bundles, bundles_of
 from controller.bundles.store import cycles as bundle_cycles
 from controller.bundles.store import views as bundle_views
@@ -41,7 +41,7 @@ def collect_bundles(*, dsn: str, extras: Extras) -> dict[str, Any]:
     Raises DataPlaneUnavailable if no broker answered, OSError if the storage does not answer.
     """
     with _cluster(dsn, extras) as bundles:
-        return printed_tables.tick_row(bundles.collector(COLLECT_INTERVAL_SECONDS).tick_once())
+        return bundles.collector(COLLECT_INTERVAL_SECONDS).tick_once().document()
 
 
 def aggregate_bundles(*, dsn: str, extras: Extras, run_id: str) -> dict[str, Any]:
@@ -81,8 +81,8 @@ def apply_bundles(
     """
     with _cluster(dsn, extras) as bundles:
         if dry_run:
-            return {"would_apply": [printed_tables.waiting_row(row) for row in bundles.waiting(cycle_id)]}
-        return {"applied": [printed_tables.act_row(report) for report in bundles.apply(cycle_id, claimant)]}
+            return {"would_apply": [proposal_tables.waiting_row(row) for row in bundles.waiting(cycle_id)]}
+        return {"applied": [proposal_tables.act_row(report) for report in bundles.apply(cycle_id, claimant)]}
 
 
 def verify_bundles(*, dsn: str, extras: Extras, claimant: str) -> dict[str, Any]:
@@ -91,7 +91,7 @@ def verify_bundles(*, dsn: str, extras: Extras, claimant: str) -> dict[str, Any]
     `balancer.verify`.
     """
     with _cluster(dsn, extras) as bundles:
-        return {"verified": [printed_tables.act_row(report) for report in bundles.verify(claimant)]}
+        return {"verified": [proposal_tables.act_row(report) for report in bundles.verify(claimant)]}
 
 
 def keep_bundles(*, dsn: str, extras: Extras) -> dict[str, Any]:

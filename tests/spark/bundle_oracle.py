@@ -13,7 +13,7 @@ from typing import Any
 from controller.bundles.domain.load.broker_usage import BrokerResources, ResourceUsage, max_usage
 from controller.bundles.domain.ring.boundaries import NamespaceBundles
 from controller.bundles.domain.ring.hashes import topic_hash
-from spark_jobs.bundle_load import COUNTS, RATES, ReportWindow
+from spark_jobs.bundle_figures import COUNTS, RATES, ReportWindow
 from spark_jobs.bundle_load_changes import SIGNALS
 
 Row = dict[str, Any]

@@ -21,7 +21,7 @@ from controller.bundles.store import namespaces as bundle_namespaces
 from controller.bundles.store.namespaces import BalancingMode
 from controller.clock import SystemClock
 from controller.store.postgres.engine import Store
-from spark_jobs.bundle_load import ReportWindow
+from spark_jobs.bundle_figures import ReportWindow
 from tests.support.bundle_brokers import CLUSTER, Bench, staged_bench
 from tests.support.store_driver import StoreDriver
 

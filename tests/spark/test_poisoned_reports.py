@@ -16,7 +16,7 @@ from controller.bundles.broker_reports import REPORT_SCHEMAS, ReportArea
 from controller.bundles.domain.ring.hashes import LAST_HASH
 from controller.bundles.services.aggregation import aggregate
 from controller.store.postgres.engine import Store
-from spark_jobs.bundle_load import RATES, SIGNALS, ReportWindow
+from spark_jobs.bundle_figures import RATES, SIGNALS, ReportWindow
 from tests.support.bench import Bench
 
 END = 1_800_000_000_000

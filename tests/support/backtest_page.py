@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from controller.actions import backtest_rows
 from controller.backtest.load_series import of_messages
+from controller.backtest.summary import Row
 from controller.commands.backtest_page import write_page
 from controller.domain.policy import AutoScalePolicy
 from controller.services.policy_backtest import _read_table
@@ -31,7 +32,7 @@ _QUESTION = Question(
 )
 
 
-def computed() -> tuple[list[backtest_rows.Row], dict[tuple[str, str], Any]]:
+def computed() -> tuple[list[Row], dict[tuple[str, str], Any]]:
     """Compute the backtest and return its rows and pictures."""
     policy = AutoScalePolicy()
     minutes = np.arange(600)

@@ -6,7 +6,6 @@ them.
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -53,7 +52,7 @@ class Bundle:
     @property
     def namespace(self) -> str:
         """The namespace of the bundle, as `tenant/namespace`."""
-        return namespace_of(self.bundle_id)
+        return self.bundle_id.rpartition("/")[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,27 +156,6 @@ class Cluster:
 
 
 _NO_POLICY = NamespacePolicy()
-
-
-def namespace_of(bundle_id: str) -> str:
-    """Return the namespace in a bundle's text id, as `tenant/namespace`."""
-    return bundle_id.rpartition("/")[0]
-
-
-def belongs_to_a_broker(namespace: str) -> bool:
-    """Return True if the namespace is one broker's own (heartbeats) and stays there: `pulsar/HOST:PORT`, `sla-monitor/HOST:PORT`."""
-    return _OF_ONE_BROKER.fullmatch(namespace) is not None
-
-
-def is_system_namespace(namespace: str) -> bool:
-    """Return True if Pulsar uses the namespace itself: `pulsar/system`, and each namespace of one broker (`belongs_to_a_broker`). Bundles
-    of a system namespace are always spread evenly. Shedders may move them unless the namespace belongs to one broker; `transfer` never
-    does.
-    """
-    return namespace == "pulsar/system" or belongs_to_a_broker(namespace)
-
-
-_OF_ONE_BROKER = re.compile(r"(?:pulsar|sla-monitor)/[^:]+:\d+")
 
 
 def _refuse_repeats(kind: str, names: Iterable[str]) -> None:

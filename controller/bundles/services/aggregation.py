@@ -29,7 +29,7 @@ from controller.store.set_aside import SetAside
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from spark_jobs.bundle_load import ReportWindow
+    from spark_jobs.bundle_figures import ReportWindow
 
 log = telemetry.get_logger(__name__)
 
@@ -65,7 +65,7 @@ def window_ending_at(end_ms: int, length_seconds: float) -> ReportWindow:
     after the default time of `ReportWindow`, or after the length of the window if that is longer. Raises InvalidInput for a length of
     0 s or less.
     """
-    from spark_jobs.bundle_load import ReportWindow
+    from spark_jobs.bundle_figures import ReportWindow
 
     length_ms = round(length_seconds * 1000)
     return ReportWindow(end_ms, length_ms, max(length_ms, ReportWindow(end_ms).gone_after_ms))

@@ -19,13 +19,13 @@ from controller import metrics, telemetry
 from controller.bundles.broker_reports import REPORT_SCHEMAS, ReportArea
 from controller.bundles.brokers.documents import SystemReport, TopicReport
 from controller.bundles.brokers.reader import BundleReader
-from controller.bundles.domain.cluster import is_system_namespace
 from controller.bundles.domain.load.broker_usage import RESOURCES
 from controller.bundles.domain.ring.boundaries import NamespaceBundles
 from controller.bundles.domain.ring.bundle import NamespaceBundle
 from controller.clock import Clock
 from controller.dataplane.pulsar_load.brokers import Broker
 from controller.domain.errors import CleaveError, DataPlaneUnavailable, InvalidInput
+from controller.domain.pulsar_names import is_system_namespace
 from controller.repeating import Repeating, Stoppable
 
 log = telemetry.get_logger(__name__)
@@ -53,6 +53,10 @@ class BundleTick:
     namespaces: int
     path: str | None
     """Path of the file of brokers; None if no broker answered."""
+
+    def document(self) -> dict[str, Any]:
+        """Return the fields by name, as plain values."""
+        return {**asdict(self), "silent": list(self.silent)}
 
 
 @dataclass(frozen=True, slots=True)

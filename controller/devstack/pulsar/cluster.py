@@ -15,6 +15,7 @@ from controller.devstack.control_group import ControlGroup
 from controller.devstack.failure import DevstackFailed
 from controller.devstack.ports import LOOPBACK, is_listening
 from controller.devstack.process import run_checked
+from controller.devstack.pulsar.broker_health import is_healthy
 from controller.devstack.pulsar.configuration import (
     BOOKIE,
     BROKER,
@@ -24,7 +25,7 @@ from controller.devstack.pulsar.configuration import (
     write_properties,
 )
 from controller.devstack.pulsar.jars import PULSAR_4, pulsar_jars
-from controller.devstack.pulsar.java_server import TUNED, JavaProgram, JavaServer, Jvm, is_healthy
+from controller.devstack.pulsar.java_server import TUNED, JavaProgram, JavaServer, Jvm
 from controller.devstack.running import Running
 
 CLUSTER_NAME = "cleave"

@@ -22,7 +22,7 @@ from typing import Final
 
 from controller.devstack.failure import DevstackFailed
 from controller.devstack.java import java_home
-from controller.system_java import system_java_home
+from controller.spark_requirements import system_java_home
 
 PULSAR_4: Final = "4.2.4"
 PULSAR_5: Final = "5.0.0-M1"

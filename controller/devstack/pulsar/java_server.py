@@ -1,7 +1,7 @@
 """One JVM of a Pulsar installation: its command line, and its life cycle of start, stop, kill and restart.
 
 The JVM runs as a `ChildProcess`, so it ends with the process that started it. `standalone` and `cluster` define its
-configuration and the check whether it is ready.
+configuration and the check whether it is ready, for a broker that of `broker_health`.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
-
-import requests
 
 from controller.devstack.control_group import ControlGroup
 from controller.devstack.java import java_home
@@ -22,7 +20,6 @@ START_TIMEOUT_SECONDS: Final = 300.0
 """Timeout of a start, which takes ten seconds on an idle machine with two cores, and a minute or more if several start
 at once.
 """
-_HEALTH_TIMEOUT_SECONDS: Final = 5.0
 _OPENED: Final = (  # packages whose internals Pulsar, Netty and BookKeeper use
     "java.base/java.lang",
     "java.base/java.nio",
@@ -144,20 +141,3 @@ class JavaServer(ChildServer):
         DevstackFailed with the end of its log. Raises DevstackFailed also if the program was not started.
         """
         self._wait_until(self._is_ready, timeout_seconds=START_TIMEOUT_SECONDS)
-
-
-def is_healthy(admin_url: str, token: str | None = None) -> bool:
-    """Return True if the broker has passed its own check (a message written and read) and has `public/default`.
-
-    A standalone broker answers a moment before it has created its cluster, tenant and namespace, in this order.
-    """
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
-    try:
-        with requests.Session() as session:
-            session.trust_env = False  # loopback never goes through a proxy
-            return all(
-                session.get(f"{admin_url}{path}", headers=headers, timeout=_HEALTH_TIMEOUT_SECONDS).ok
-                for path in ("/admin/v2/brokers/health", "/admin/v2/namespaces/public/default")
-            )
-    except requests.RequestException:
-        return False

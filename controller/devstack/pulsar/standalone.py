@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from controller.devstack.ports import LOOPBACK
+from controller.devstack.pulsar.broker_health import is_healthy
 from controller.devstack.pulsar.configuration import (
     BOOKIE,
     BROKER,
@@ -19,7 +20,7 @@ from controller.devstack.pulsar.configuration import (
     write_properties,
 )
 from controller.devstack.pulsar.jars import PULSAR_4, PULSAR_5, pulsar_jars
-from controller.devstack.pulsar.java_server import TUNED, JavaProgram, JavaServer, Jvm, is_healthy
+from controller.devstack.pulsar.java_server import TUNED, JavaProgram, JavaServer, Jvm
 from controller.devstack.pulsar.tokens import TokenAuthentication
 
 CLUSTER_NAME = "standalone"

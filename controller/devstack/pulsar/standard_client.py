@@ -14,7 +14,7 @@ from pathlib import Path
 
 from controller.devstack.failure import DevstackFailed
 from controller.devstack.pulsar.jars import pulsar_jars
-from controller.system_java import system_java_home
+from controller.spark_requirements import system_java_home
 
 CONSUMER = "StockConsumer"
 """Class of the consumer. Its source says which arguments it takes."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from controller.services.load_aggregation.run import Engine
+from controller.services.load_aggregation.engine import Engine
 from controller.services.load_aggregation.spark_engine import SparkEngine
 from controller.services.load_aggregation.sql_engine import SqlEngine
+from controller.spark_requirements import can_run_spark
 from controller.store.postgres.engine import Store
-from controller.system_java import can_run_spark
 
 
 def choose_engine(spark_master: str, spark_conf: Mapping[str, str], store: Store) -> Engine:

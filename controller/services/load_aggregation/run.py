@@ -9,9 +9,8 @@ thresholds, to append to the loader's inbox, and to call one function.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from secrets import token_hex
-from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,7 +24,8 @@ from controller.landing.file_names import LandedFile
 from controller.landing.history import RateHistory, with_rates
 from controller.landing.schemas import RATE_SCHEMA
 from controller.landing.scratch import Scratch
-from controller.services.load_aggregation.engine_input import Landed
+from controller.services.load_aggregation.broken_samples import compute_without_broken_files
+from controller.services.load_aggregation.engine import Engine, Landed
 from controller.services.load_aggregation.key_counts_of_run import (
     KeyCountIntake,
     set_aside_files,
@@ -42,19 +42,6 @@ from controller.store.set_aside import SetAside
 TICK_SLACK_MS = 60_000
 """Maximum milliseconds by which a source's clock, or a file's tick, may differ from the instants in the file.
 """
-
-
-class Engine(Protocol):
-    """Computes the rates of one run. Writes `rates` (RATE_SCHEMA) and `heard` (HEARD_SCHEMA) to the scratch
-    directory, and `sketches` (SKETCH_SCHEMA) if the run has key counts.
-    """
-
-    name: str
-
-    def compute(self, landed: Landed, scratch: Scratch, window: LoadWindow) -> None:
-        """Compute the rates of the window from the files, and write them to the scratch directory. Raises
-        Retryable if the engine is unavailable, Terminal if it can never compute this run.
-        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +107,7 @@ def aggregate(
     key_counts_of_run = None if key_counts is None else key_counts.since_last_run(baseline, window)
     scratch = history.scratch(f"{run_id}-{token_hex(4)}")  # two attempts of a run must not share a directory
     try:
-        examined, broken = _compute(
+        examined, broken = compute_without_broken_files(
             engine, Landed(area, examined.files, key_counts_of_run), examined, scratch, window
         )
         left_out += broken
@@ -231,33 +218,6 @@ def _readable_files(area: LandingArea, window: LoadWindow) -> tuple[Examination,
             10.0,
         )
     return examined, left_out
-
-
-def _compute(
-    engine: Engine, landed: Landed, examined: Examination, scratch: Scratch, window: LoadWindow
-) -> tuple[Examination, tuple[str, ...]]:
-    """Have the engine compute the rates of the landed files. Return the examination of the sample files that the
-    engine used, which is `examined` if no file was broken, and the paths of the broken files.
-
-    A file may have a valid footer and broken pages. So after an error other than Retryable, the sample files and the
-    key counts are read to their end. Broken files are quarantined or left out, and the engine computes once more
-    without them. If no file is broken, or if no sample file is left, the error of the engine is raised. Raises the
-    errors of the engine, and OSError if the storage does not answer.
-    """
-    try:
-        engine.compute(landed, scratch, window)
-    except Retryable:
-        raise
-    except Exception:
-        complete = landed.area.examine(landed.files, deeply=True)
-        broken = set_aside_files(landed.area, complete)
-        if landed.counted is not None:
-            broken += landed.counted.leave_out_broken()
-        if not broken or not complete.files:
-            raise
-        engine.compute(replace(landed, files=complete.files), scratch, window)
-        return complete, broken
-    return examined, ()
 
 
 def upcoming(area: LandingArea, window: LoadWindow) -> list[LandedFile]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from controller.domain.load_window import LoadWindow
 from controller.landing.scratch import Scratch
-from controller.services.load_aggregation.engine_input import Landed
+from controller.services.load_aggregation.engine import Landed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -6,7 +6,7 @@ from controller import telemetry
 from controller.domain.load_window import LoadWindow
 from controller.landing.schemas import RATE_SCHEMA
 from controller.landing.scratch import Scratch
-from controller.services.load_aggregation.engine_input import Landed
+from controller.services.load_aggregation.engine import Landed
 from controller.store.load import sql_rates
 from controller.store.postgres.engine import Store
 

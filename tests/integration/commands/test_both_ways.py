@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from controller.actions.action import all_actions
-from controller.actions.dead_letters import PART_LIMIT
 from controller.bootstrap import application
+from controller.client.dead_letter_redrive import PART_LIMIT
 from controller.client.dead_letters import Origin
 from controller.commands import http_calls
 from controller.commands.remote_commands import BOTH_WAYS

@@ -9,7 +9,7 @@ import pytest
 
 from controller.devstack.failure import DevstackFailed
 from controller.devstack.java import bundled_java_home, java_home
-from controller.system_java import system_java_home
+from controller.spark_requirements import system_java_home
 
 
 def install_java(home: Path, version: str) -> Path:

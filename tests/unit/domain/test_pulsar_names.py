@@ -6,8 +6,10 @@ import pytest
 
 from controller.domain.errors import InvalidInput
 from controller.domain.pulsar_names import (
+    belongs_to_a_broker,
     canonical_topic_name,
     checked_namespace,
+    is_system_namespace,
     namespace_of,
     partitioned_topic_of,
 )
@@ -78,3 +80,19 @@ def test_a_namespace_is_two_names(namespace: str) -> None:
 )
 def test_a_partition_is_known_by_its_number(topic: str, base: str) -> None:
     assert partitioned_topic_of(topic) == f"persistent://public/default/{base}"
+
+
+@pytest.mark.parametrize(
+    ("namespace", "of_a_broker", "system"),
+    [
+        ("pulsar/system", False, True),
+        ("pulsar/host:8080", True, True),
+        ("pulsar/cluster/host:8080", True, True),
+        ("sla-monitor/host:8080", True, True),
+        ("pulsar/other", False, False),
+        ("public/default", False, False),
+    ],
+)
+def test_namespaces_of_one_broker_and_of_pulsar(namespace: str, of_a_broker: bool, system: bool) -> None:
+    assert belongs_to_a_broker(namespace) is of_a_broker
+    assert is_system_namespace(namespace) is system

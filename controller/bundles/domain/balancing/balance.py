@@ -29,7 +29,7 @@ from controller.bundles.domain.balancing.shedding.shedder import Shedding
 from controller.bundles.domain.balancing.state import BalanceState, BrokerAverages
 from controller.bundles.domain.cluster import Bundle, Cluster
 from controller.bundles.domain.load.averages import moving_average
-from controller.bundles.domain.load.broker_usage import max_usage, weighted_max_usage
+from controller.bundles.domain.load.broker_usage import max_usage, unknown_usage, weighted_max_usage
 
 _WITHOUT_REPORT = (MoveRefusalReason.NO_REPORT, MoveRefusalReason.UNKNOWN_USAGE)
 
@@ -165,22 +165,14 @@ def _shed(
 
 
 def _measured(cluster: Cluster, settings: BalanceSettings) -> tuple[Cluster, list[MoveRefusal]]:
-    """Return the cluster without the reports of brokers whose usage is unknown, and a refusal for each of these
-    brokers, by name. Only resources with a weight above 0 count.
-
-    The usage of a broker is unknown if the report has a limit for no counting resource, or lacks the limit of a
-    counting resource for which another broker reports a limit. Such a broker would otherwise look idle. If the
-    shedder does not use resources, return the cluster unchanged and no refusal.
+    """Return the cluster without the reports of brokers whose usage is unknown (`unknown_usage`), and a refusal for each of these
+    brokers, by name. If the shedder does not use resources, return the cluster unchanged and no refusal.
     """
     if not shedder(settings.shedder).by_usage:
         return cluster, []
-    counting = {name for name, weight in settings.weights.items() if weight > 0}
-    limited = {
-        broker: {name for name in counting if getattr(report.resources, name).limit > 0}
-        for broker, report in cluster.reporting
-    }
-    wanted = frozenset().union(*limited.values())
-    unknown = {broker: wanted - names for broker, names in limited.items() if not names or wanted - names}
+    unknown = unknown_usage(
+        {broker: report.resources for broker, report in cluster.reporting}, settings.weights
+    )
     refusals = [
         MoveRefusal(MoveRefusalReason.UNKNOWN_USAGE, broker, None, "/".join(sorted(missing)) or "usage")
         for broker, missing in sorted(unknown.items())

@@ -1,4 +1,4 @@
-"""Load of a broker: the used share of each resource, and one number computed from the shares.
+"""Load of a broker: the used share of each resource, one number computed from the shares, and reports that lack limits.
 
 These are Pulsar's `ResourceUsage` and the three maxima of its `LocalBrokerData`. Pulsar computes in 32-bit floats
 (30 of 100 becomes 0.30000001). Everything here is 64-bit, so figures agree to about 1e-7, and a reading that equals
@@ -65,6 +65,25 @@ def weighted_max_usage(resources: BrokerResources, weights: Mapping[str, float])
 def dominating_resource(resources: BrokerResources, weights: Mapping[str, float]) -> str:
     """Return the name of the resource with the largest weighted share; of equal ones the first in `RESOURCES`."""
     return max(_weighted(resources, weights), key=lambda pair: pair[1])[0]
+
+
+def unknown_usage(
+    reports: Mapping[str, BrokerResources], weights: Mapping[str, float]
+) -> dict[str, frozenset[str]]:
+    """Return the brokers whose usage is unknown, each with the resources whose limit its report lacks. `reports` are by broker. Only
+    resources with a weight above 0 count.
+
+    The usage of a broker is unknown if its report has a limit for no counting resource, or lacks the limit of a counting resource for
+    which another broker reports a limit. Such a broker would otherwise look idle. The set of a broker is empty if no broker reports a
+    limit of a counting resource.
+    """
+    counting = {name for name, weight in weights.items() if weight > 0}
+    limited = {
+        broker: {name for name in counting if getattr(resources, name).limit > 0}
+        for broker, resources in reports.items()
+    }
+    wanted = frozenset[str]().union(*limited.values())
+    return {broker: wanted - names for broker, names in limited.items() if not names or wanted - names}
 
 
 def _weighted(resources: BrokerResources, weights: Mapping[str, float]) -> Iterator[tuple[str, float]]:

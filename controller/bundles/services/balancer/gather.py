@@ -1,6 +1,6 @@
 """Reads the inputs of a cycle: load, boundaries, policies, state, live proposals, and the placement rules of the cluster.
 
-The rules are read from the cluster first (`placement_rules`), then the stored inputs in one transaction, and the files last, so
+The rules are read from the cluster first (`brokers/placement_rules`), then the stored inputs in one transaction, and the files last, so
 that no transaction waits for a file.
 """
 
@@ -14,6 +14,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from controller.bundles.broker_reports import ReportArea
+from controller.bundles.domain.active_brokers import SILENT_TICKS, with_active_brokers
 from controller.bundles.domain.balancing.balance import BalanceInputs
 from controller.bundles.domain.balancing.moves import Move, MoveReason
 from controller.bundles.domain.balancing.pending import PendingMove
@@ -24,7 +25,7 @@ from controller.bundles.domain.cycle import CycleInputs, CycleState
 from controller.bundles.domain.cycle_text import state_from_json
 from controller.bundles.domain.load.broker_usage import RESOURCES, BrokerResources, ResourceUsage
 from controller.bundles.domain.load.stats import BundleStats
-from controller.bundles.domain.placement_rules import SILENT_TICKS, PlacementRules, ruled
+from controller.bundles.domain.placement_rules import PlacementRules, ruled
 from controller.bundles.domain.ring.bundle import NamespaceBundle
 from controller.bundles.domain.splitting.algorithms.base import BundleTopic
 from controller.bundles.domain.splitting.policy import SplitPolicy, read_stored
@@ -68,7 +69,7 @@ def gather(
     already contains the reports that were aggregated since the previous cycle.
 
     Moves exclude namespaces in dry run, unless every namespace is in dry run; the bundles still count as load. `files` is the area of
-    reports and the placement rules of the cluster, which `ruled` applies, so that brokers that are silent now have no report. Without them,
+    reports and the placement rules of the cluster, which are applied, so that brokers that are silent now have no report. Without them,
     no topics are known, and every broker that has reported counts as active. This suits callers that neither split nor place bundles.
     Raises StoreUnavailable, InvalidInput if the stored state cannot be read, and, with `files`, OSError or ArrowException of pyarrow if the
     storage does not answer or a file cannot be read.
@@ -82,7 +83,7 @@ def gather(
         now_ms = stored.now_ms
         area, rules = files
         reporting = area.heard(cluster_name, now_ms - _TICKS_WITHIN_MS, now_ms, ticks=SILENT_TICKS)
-        ruled_cluster = ruled(ruled_cluster, rules, reporting)
+        ruled_cluster = ruled(with_active_brokers(stored.cluster, rules.active, reporting), rules)
         topics = _topics(area, cluster_name, stored.sampled_at, {b.bundle_id for b in ruled_cluster.bundles})
     loaded = (replace(b, load=state.averages.get(b.bundle_id)) for b in ruled_cluster.bundles)
     cluster = replace(ruled_cluster, bundles=tuple(loaded))

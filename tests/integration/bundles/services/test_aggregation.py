@@ -11,7 +11,7 @@ from controller.bundles.broker_reports import REPORT_SCHEMAS, ReportArea
 from controller.bundles.services import aggregation
 from controller.bundles.services.aggregation import BundleAggregation, aggregate
 from controller.bundles.store.loads import CHANGE_SCHEMAS
-from spark_jobs.bundle_load import ReportWindow
+from spark_jobs.bundle_figures import ReportWindow
 from tests.support.store_driver import StoreDriver
 
 END_MS = 1_800_000_000_000

@@ -1,17 +1,10 @@
-"""The cluster that a cycle sees: names given once, owners, namespaces that must stay."""
+"""The cluster that a cycle sees: names given once, owners, the namespace of a bundle."""
 
 from __future__ import annotations
 
 import pytest
 
-from controller.bundles.domain.cluster import (
-    Broker,
-    Bundle,
-    Cluster,
-    belongs_to_a_broker,
-    is_system_namespace,
-    namespace_of,
-)
+from controller.bundles.domain.cluster import Broker, Bundle, Cluster
 from controller.domain.errors import InvalidInput
 from tests.unit.bundles.domain.balancing import clusters as make
 
@@ -32,18 +25,5 @@ def test_owners_change_and_nothing_else() -> None:
     assert [one.stats for one in after.bundles] == [one.stats for one in before.bundles]
 
 
-@pytest.mark.parametrize(
-    ("namespace", "of_a_broker", "system"),
-    [
-        ("pulsar/system", False, True),
-        ("pulsar/host:8080", True, True),
-        ("pulsar/cluster/host:8080", True, True),
-        ("sla-monitor/host:8080", True, True),
-        ("pulsar/other", False, False),
-        ("public/default", False, False),
-    ],
-)
-def test_namespaces_of_one_broker_and_of_pulsar(namespace: str, of_a_broker: bool, system: bool) -> None:
-    assert belongs_to_a_broker(namespace) is of_a_broker
-    assert is_system_namespace(namespace) is system
-    assert namespace_of(f"{namespace}/0x00000000_0xffffffff") == namespace
+def test_a_bundle_knows_its_namespace() -> None:
+    assert Bundle("pulsar/host:8080/0x00000000_0xffffffff").namespace == "pulsar/host:8080"

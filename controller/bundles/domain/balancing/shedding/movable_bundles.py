@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 from controller.bundles.domain.balancing.settings import BalanceSettings
 from controller.bundles.domain.balancing.state import BalanceState
-from controller.bundles.domain.cluster import Bundle, Cluster, belongs_to_a_broker
+from controller.bundles.domain.cluster import Bundle, Cluster
 from controller.bundles.domain.load.averages import BundleLoad
+from controller.domain.pulsar_names import belongs_to_a_broker
 
 
 @dataclass(frozen=True, slots=True, order=True)

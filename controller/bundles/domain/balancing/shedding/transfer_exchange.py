@@ -16,8 +16,9 @@ from controller.bundles.domain.balancing.placement.occupancy import Occupancy
 from controller.bundles.domain.balancing.settings import BalanceSettings
 from controller.bundles.domain.balancing.shedding.movable_bundles import may_move
 from controller.bundles.domain.balancing.state import BalanceState
-from controller.bundles.domain.cluster import BrokerReport, Bundle, Cluster, is_system_namespace
+from controller.bundles.domain.cluster import BrokerReport, Bundle, Cluster
 from controller.bundles.domain.load.bundle_weight import top_bundles
+from controller.domain.pulsar_names import is_system_namespace
 
 _SWAP_DONE_BELOW = 0.75  # a swap must leave the source below this share of what it had
 

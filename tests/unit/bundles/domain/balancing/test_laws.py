@@ -22,7 +22,8 @@ from controller.bundles.domain.balancing.settings import SHEDDER_NAMES, BalanceS
 from controller.bundles.domain.balancing.shedding.registry import SHEDDERS
 from controller.bundles.domain.balancing.state import BalanceState
 from controller.bundles.domain.canonical_json import canonical_text
-from controller.bundles.domain.cluster import Cluster, belongs_to_a_broker
+from controller.bundles.domain.cluster import Cluster
+from controller.domain.pulsar_names import belongs_to_a_broker
 from tests.support.drawn import cases
 from tests.unit.bundles.domain.balancing import clusters as make
 from tests.unit.bundles.domain.balancing.clusters import NOW_MS

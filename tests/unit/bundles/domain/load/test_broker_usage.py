@@ -1,4 +1,4 @@
-"""Usage of resources: shares, and the three maxima."""
+"""Usage of resources: shares, the three maxima, and reports that lack limits."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from controller.bundles.domain.load.broker_usage import (
     ResourceUsage,
     dominating_resource,
     max_usage,
+    unknown_usage,
     weighted_max_usage,
 )
 
@@ -45,3 +46,12 @@ def test_weights_scale_before_the_maximum_is_taken() -> None:
 )
 def test_a_limit_that_is_exceeded_counts_as_it_is(percents: tuple[float, ...], usage: float) -> None:
     assert weighted_max_usage(resources(*percents), DEFAULT) == usage
+
+
+def test_a_report_without_a_limit_that_others_report_leaves_the_usage_unknown() -> None:
+    whole, blind = resources(50, 40, 30, 20), BrokerResources(direct_memory=ResourceUsage(40, 100))
+    weights = {**dict.fromkeys(DEFAULT, 0.0), "cpu": 1.0, "direct_memory": 1.0}
+
+    assert unknown_usage({"a": whole, "b": blind}, weights) == {"b": {"cpu"}}
+    assert unknown_usage({"b": blind}, weights) == {}
+    assert unknown_usage({"b": blind}, weights | {"direct_memory": 0.0}) == {"b": frozenset()}

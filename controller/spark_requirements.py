@@ -1,4 +1,4 @@
-"""The PySpark and the Java of this machine. Without PySpark, or a Java that is new enough for Spark 4, Spark cannot compute on this machine.
+"""What Spark needs to compute on this machine: the complete PySpark, and a Java that is new enough for Spark 4.
 
 The module reads the environment and runs `java -version`; it changes nothing. `devstack/java` has the Java of the local stack.
 """
@@ -14,10 +14,8 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
-OLDEST: Final = 17
-"""Oldest major version that Spark 4 supports."""
-
-
+OLDEST_JAVA: Final = 17
+"""Oldest major version of Java that Spark 4 supports."""
 NO_SPARK: Final = "none"
 """Value of the Spark master that means: do not use Spark."""
 
@@ -25,7 +23,7 @@ NO_SPARK: Final = "none"
 def can_run_spark(master: str) -> bool:
     """Return True if the complete PySpark is installed and a suitable Java exists. False if `master` is `NO_SPARK`.
 
-    A Spark Connect server (`sc://`) has its own Java. Every other master needs Java `OLDEST` or later on this machine, and the function
+    A Spark Connect server (`sc://`) has its own Java. Every other master needs Java `OLDEST_JAVA` or later on this machine, and the function
     runs `java -version`.
     """
     if master == NO_SPARK or not has_pyspark():
@@ -45,14 +43,14 @@ def has_pyspark() -> bool:
 
 
 def system_java_home() -> Path | None:
-    """Return JAVA_HOME, or else the home of `java` on PATH: the first of the two that is at least Java `OLDEST`. None if neither is.
+    """Return JAVA_HOME, or else the home of `java` on PATH: the first of the two that is at least Java `OLDEST_JAVA`. None if neither is.
     Runs `java -version` of each, for up to 30 s.
     """
     named = os.environ.get("JAVA_HOME")
     on_path = shutil.which("java")
     homes = [Path(named)] if named else []
     homes += [Path(on_path).resolve().parent.parent] if on_path else []
-    return next((home for home in homes if _major_version(home / "bin" / "java") >= OLDEST), None)
+    return next((home for home in homes if _major_version(home / "bin" / "java") >= OLDEST_JAVA), None)
 
 
 def _major_version(java: Path) -> int:

@@ -1,4 +1,7 @@
-"""Measurements of a topic's load and their times: reports, and the ticks that they form."""
+"""The load of a topic as it is measured at reports: means over a window, and the ticks that reports form.
+
+A report of which a rate is unknown counts as not observed.
+"""
 
 from __future__ import annotations
 

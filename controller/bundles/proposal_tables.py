@@ -1,8 +1,7 @@
-"""Rows and tables of the answers about bundles that `cleave bundles` and the tasks of the DAGs show."""
+"""Rows and tables of proposals and refusals of the balancer, as `cleave bundles` and the tasks of the DAGs show them."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,6 @@ from controller.domain.formatting import duration
 
 if TYPE_CHECKING:
     from controller.bundles.services.balancer import ActReport
-    from controller.bundles.services.collector import BundleTick
     from controller.bundles.store.proposals import ProposalRow
 
 Rows = list[dict[str, Any]]
@@ -31,18 +29,6 @@ _PROPOSED = (
     "mode",
 )
 _WHY_NOT = ("namespace", "bundle", "broker", "rule", "reason", "metric", "value", "needed")
-_BROKERS = (
-    "broker",
-    "active",
-    "usage",
-    "above_mean",
-    "busiest_signal",
-    "bundle_count",
-    "topic_count",
-    "msg_rate",
-    "byte_rate",
-    "read",
-)
 _INSTANTS, _SPANS_MS = ("reported_at",), ("age_ms", "milliseconds")
 
 
@@ -60,34 +46,6 @@ def figure(metric: str | None, value: float | None) -> str | None:
         return to_datetime(int(value)).strftime("%Y-%m-%d %H:%M:%S")
     # From 9999.5 on, four significant digits would be written as 1e+04.
     return f"{value:.4g}" if abs(value) < 9999.5 else f"{value:,.0f}"
-
-
-def broker_table(
-    rows: Sequence[Mapping[str, Any]], active: Collection[str] | None
-) -> tuple[Rows, RenderableType]:
-    """Return the rows and the table of brokers: `rows` as last read, then by name the active brokers that are not in `rows`. Each row has
-    two more columns: `active`, and `read`, the time since the last report as a text. A broker that is not in `rows` has only these two and
-    its name, with `read` "never".
-
-    `rows` have `broker` and `silent_seconds`. `active`: names of the active brokers; None if no broker answered, so that column `active` is
-    None in each row.
-    """
-    reported = {row["broker"] for row in rows}
-    everyone = [*rows, *({"broker": name} for name in sorted(set(active or ()) - reported))]
-    shown = [
-        {
-            **row,
-            "active": None if active is None else row["broker"] in active,
-            "read": f"{duration(float(row['silent_seconds']))} ago" if "silent_seconds" in row else "never",
-        }
-        for row in everyone
-    ]
-    return shown, rows_table(shown, _BROKERS)
-
-
-def tick_row(tick: BundleTick) -> dict[str, Any]:
-    """Return the row of one tick of the collector."""
-    return {**asdict(tick), "silent": list(tick.silent)}
 
 
 def cycle_tables(cycle_id: int, proposals: Rows, why_not: Rows) -> RenderableType:

@@ -1,4 +1,4 @@
-"""Load of namespace bundles as Spark SQL: from landed reports of brokers to figures of every bundle.
+"""Figures of namespace bundles as Spark SQL, computed from landed reports of brokers.
 
 A topic lies in the bundle that contains the crc32 of its name: an as-of join of hashes to boundaries (upper ends
 exclusive, the last one inclusive), computed as one sort of topics and boundaries together by namespace and hash. The

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from controller.bundles.printed_tables import figure
+from controller.bundles.proposal_tables import figure
 from controller.domain.formatting import duration
 
 

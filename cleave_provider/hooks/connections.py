@@ -1,4 +1,4 @@
-"""The base class of both hooks: the form of their connection, its lookup and its test."""
+"""The base class of both hooks: the lookup of their connection, its test, and its form."""
 
 from __future__ import annotations
 
