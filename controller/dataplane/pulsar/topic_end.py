@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain, islice, repeat
 from typing import Any
@@ -25,9 +25,9 @@ from controller.dataplane.pulsar.stored_entries import (
     places_backwards,
 )
 
-_WAVES = (1, 4, 16)
-"""Numbers of entries that are read in parallel, from the last one back. A response contains the whole entry,
-and the first may suffice.
+_WAVES = (2, 8, 16)
+"""Numbers of entries that are read in parallel, from the last one back. A response contains the whole entry. The first
+wave often suffices: a segment has two entry buckets by default, and the producers of both send in turn.
 """
 
 
@@ -51,13 +51,20 @@ class TopicEnd:
         """Return (ledger, entry) of the last entry; the entry is -1 in an empty topic. Raises SegmentNotFound
         if there is no such topic, because opening a producer might create it.
         """
-        return place_told(self._read_statistics(deadline)["lastConfirmedEntry"])
+        with self._recent(deadline, self._cursors.internal) as internal:
+            return place_told(internal["lastConfirmedEntry"])
 
     def is_terminated(self, deadline: Deadline) -> bool:
         """Return True if the topic is terminated, so that nothing can be appended. Needs no request once the
         end is final.
         """
-        return self._final is not None or self._read_statistics(deadline).get("state") == "Terminated"
+        if self._final is not None:
+            return True
+        # `stored_of` follows if the topic is terminated, and needs no further request if the end is final by now.
+        with self._recent(deadline, self._cursors.internal_with_ledgers) as internal:
+            if is_final(internal):
+                self._final = internal
+            return internal.get("state") == "Terminated"
 
     def stored_of(self, batch: SentBatch, behind: tuple[int, int], deadline: Deadline) -> tuple[int, bool]:
         """Return the number of messages of the batch, from its front, that the terminated topic has stored
@@ -80,16 +87,20 @@ class TopicEnd:
                     return (0 if part is None else part.count_of(batch)), self._final is not None
         return 0, self._final is not None
 
-    def _read_statistics(self, deadline: Deadline) -> Mapping[str, Any]:
-        """Return the topic's internal statistics, received after the call began, by this call or by a concurrent
-        one. Raises DataPlaneTimeout at the deadline, and SegmentNotFound.
+    @contextmanager
+    def _recent(
+        self, deadline: Deadline, read: Callable[[str, Deadline], Mapping[str, Any]]
+    ) -> Iterator[Mapping[str, Any]]:
+        """Hold the lock of this object for the duration of the block, and yield the topic's internal statistics, which
+        a concurrent call received after this call began, or which `read` requests. Raises DataPlaneTimeout at the
+        deadline, and SegmentNotFound.
         """
         called_at = time.monotonic()
         with self._locked(deadline):
             if self._read_at < called_at:
-                self._internal = self._cursors.internal(self._backing_topic, deadline)
+                self._internal = read(self._backing_topic, deadline)
                 self._read_at = time.monotonic()
-            return self._internal
+            yield self._internal
 
     def _parts_backwards(
         self, internal: Mapping[str, Any], behind: tuple[int, int], deadline: Deadline

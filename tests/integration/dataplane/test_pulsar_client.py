@@ -16,9 +16,13 @@ from controller.client.stream_consumer import StreamConsumer
 from controller.dataplane.base import LogState
 from controller.dataplane.log_client import EagerLogClient, LogClient, OutgoingMessage
 from controller.dataplane.pulsar.admin import AdminCalls, Answer, Ask, Deadline
+from controller.dataplane.pulsar.batch_sender import MAX_BATCH_MESSAGES
 from controller.dataplane.pulsar.binary import Connections
 from controller.dataplane.pulsar.cursors import Cursors
 from controller.dataplane.pulsar.log_client import PulsarLogClient
+from controller.dataplane.pulsar.names import topic_path
+from controller.dataplane.pulsar.stored_entries import NOWHERE, SentBatch, is_final
+from controller.dataplane.pulsar.topic_end import TopicEnd
 from controller.domain.errors import (
     DataPlaneTimeout,
     InvalidInput,
@@ -215,6 +219,33 @@ def test_what_a_terminated_topic_has_is_looked_up_once_for_all_buckets(
     assert asked.count("/internalStats?metadata=true") == 1
     entries = [path for path in asked if "/entry/" in path]
     assert len(entries) == len({*entries})
+
+
+def test_a_check_that_finds_a_terminated_topic_with_a_final_end_is_not_repeated_to_count_a_batch(
+    setup: PulsarSetup, logs: LogClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert isinstance(logs, PulsarLogClient)
+    setup.create(1)
+    log = setup.log_of(0)
+    logs.append(log, [OutgoingMessage(b"1"), OutgoingMessage(b"2")], producer="p", sequence=1)
+    setup.app.planes["pulsar"].terminate_segment(log)
+    cursors = Cursors(logs._admin)
+    wait_until(lambda: is_final(cursors.internal_with_ledgers(log, logs._admin.deadline())))
+    asked: list[str] = []
+    perform = AdminCalls._perform
+
+    def noted(calls: AdminCalls, ask: Ask, deadline: Deadline) -> Answer:
+        asked.append(ask.path)
+        return perform(calls, ask, deadline)
+
+    monkeypatch.setattr(AdminCalls, "_perform", noted)
+    end = TopicEnd(cursors, log)
+    assert end.is_terminated(logs._admin.deadline())
+    batch = SentBatch("p", 2 * MAX_BATCH_MESSAGES, 2)
+    assert end.stored_of(batch, NOWHERE, logs._admin.deadline()) == (2, True)
+    assert [path for path in asked if "/internalStats" in path] == [
+        f"{topic_path(log)}/internalStats?metadata=true"
+    ]
 
 
 def test_a_producer_is_opened_ahead_of_its_first_append(setup: PulsarSetup, logs: LogClient) -> None:
