@@ -15,15 +15,10 @@ from itertools import chain, islice, repeat
 from typing import Any
 
 from controller.dataplane.pulsar.admin import Deadline
-from controller.dataplane.pulsar.cursors import Cursors
+from controller.dataplane.pulsar.cursors import Cursors, last_place
 from controller.dataplane.pulsar.http_errors import late
-from controller.dataplane.pulsar.stored_entries import (
-    SentBatch,
-    StoredPart,
-    is_final,
-    place_told,
-    places_backwards,
-)
+from controller.dataplane.pulsar.stored_entries import SentBatch, StoredPart, is_final, places_backwards
+from controller.dataplane.pulsar.topic_requests import reading
 
 _WAVES = (1, 4, 16)
 """Numbers of entries that are read in parallel, from the last one back. A response contains the whole entry,
@@ -51,7 +46,7 @@ class TopicEnd:
         """Return (ledger, entry) of the last entry; the entry is -1 in an empty topic. Raises SegmentNotFound
         if there is no such topic, because opening a producer might create it.
         """
-        return place_told(self._read_statistics(deadline)["lastConfirmedEntry"])
+        return last_place(self._backing_topic, self._read_statistics(deadline))
 
     def is_terminated(self, deadline: Deadline) -> bool:
         """Return True if the topic is terminated, so that nothing can be appended. Needs no request once the
@@ -73,8 +68,9 @@ class TopicEnd:
             internal = self._final
             if internal is None:
                 internal = self._cursors.internal_with_ledgers(self._backing_topic, deadline)
-                if is_final(internal):
-                    self._final = internal
+                with reading(f"check {self._backing_topic}", internal):
+                    if is_final(internal):
+                        self._final = internal
             for part in self._parts_backwards(internal, behind, deadline):
                 if part is None or part.producer == batch.producer:
                     return (0 if part is None else part.count_of(batch)), self._final is not None
