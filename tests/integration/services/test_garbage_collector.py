@@ -8,7 +8,7 @@ import pytest
 
 from controller.dataplane.base import LogReport
 from controller.dataplane.embedded.plane import EmbeddedDataPlane
-from controller.domain.errors import DataPlaneUnavailable
+from controller.domain.errors import DataPlaneUnavailable, InvalidInput
 from controller.domain.operation import OperationKind, OperationState
 from controller.domain.seek_target import EARLIEST
 from controller.domain.segment import SegmentState
@@ -443,3 +443,10 @@ def test_pruning_is_done_even_when_its_deadline_has_passed(bench: Bench) -> None
     )
 
     assert bench.drive(operation_id).state is OperationState.DONE
+
+
+@pytest.mark.parametrize("limit", [0, -1])
+def test_a_round_of_no_topics_is_refused(bench: Bench, limit: int) -> None:
+    """It has no last topic after which the next round could continue."""
+    with pytest.raises(InvalidInput, match=f"limit = {limit}; give a whole number from 1 "):
+        collect(bench.store, bench.planes, retention_minutes=0.0, limit=limit)
