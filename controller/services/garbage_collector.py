@@ -174,11 +174,11 @@ def collect_segment(
     """Intend to prune one sealed segment, regardless of its retention, and return the intent. The operation prunes
     the segment later. The segment is marked as drained for each recorded subscription first. If the segment must be
     kept, these marks are removed; if only the intent is refused, they stay. A repeated request key returns its first
-    intent and changes nothing, even if the key was used for another segment of the topic.
+    intent and changes nothing.
 
     Raises Conflict with the reason why the segment is kept: it is active, a subscription has not read it to its end
     or has no position in a child, its log did not answer, or one of its ancestors still exists. Raises Conflict also
-    if the request key was used for another topic or kind of request.
+    if the request key was used for another topic, segment or kind of request.
 
     Raises TopicNotFound; TopicNotLive; TopicHeld; SegmentNotFound, also for a pruned segment; SegmentBusy;
     Unsupported if the data plane is not configured here, keeps layouts or cannot describe logs; Retryable if the
