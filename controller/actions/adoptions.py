@@ -141,7 +141,8 @@ class AttachmentResponse(OperationResponse):
     """The operation that attaches a topic."""
 
     on_broker: list[SegmentDocument] | None = Field(
-        None, description="Active segments of the topic on the broker, in a dry run; null otherwise."
+        None,
+        description="Active segments of the topic on the broker, in a dry run; null otherwise, and for a repeated request.",
     )
 
     def rows(self) -> Sequence[Row]:
@@ -162,10 +163,17 @@ def adopt(context: Context, request: AdoptTopic) -> AdoptionResponse:
     do not exist or are read as queues; the errors of the data plane. A dry run lists connected clients and unreadable
     subscriptions instead of refusing them. Then raises TopicExists, InvalidInput for an invalid name or number of
     segments, LostRace if another topic used the name in the meantime, and Conflict if the request key was used for
-    another topic or kind of operation.
+    another request, of which only `cut_off` and the reason may differ.
     """
     earlier = context.earlier_intent(request.topic, (OperationKind.ADOPT,))
     if earlier is not None:  # the adoption may have terminated the old topic, which a plan refuses
+        topic_adoption.demand_same(
+            earlier,
+            request.old,
+            segments=request.segments,
+            data_plane=request.data_plane,
+            stock_subscriptions=request.stock,
+        )
         return context.respond(AdoptionResponse, earlier, closes=list(earlier.operation.fenced_topics))
     planes = context.app.planes
     plan = topic_adoption.plan(
@@ -200,8 +208,8 @@ def adopt(context: Context, request: AdoptTopic) -> AdoptionResponse:
 
 def attach(context: Context, request: AttachTopic) -> AttachmentResponse:
     """Write the intent to attach the topic, and return its operation after the wait that the context allows. A dry run
-    also reads the active segments from the broker, with the errors of the data plane and TopicNotFound. Raises
-    InvalidInput for an invalid name, TopicExists, Unsupported for a data plane that keeps no layouts or is not configured
+    also reads the active segments from the broker, with the errors of the data plane and TopicNotFound, unless the
+    request is repeated. Raises InvalidInput for an invalid name, TopicExists, Unsupported for a data plane that keeps no layouts or is not configured
     here, LostRace if another topic used the name in the meantime, and Conflict if the request key was used for another
     topic or kind of operation.
     """
@@ -212,7 +220,7 @@ def attach(context: Context, request: AttachTopic) -> AttachmentResponse:
         context.journal_request(request.reason),
         data_plane=request.data_plane,
     )
-    on_broker = _segments_on_broker(context, request) if context.dry_run else None
+    on_broker = _segments_on_broker(context, request) if context.dry_run and not intent.repeated else None
     return context.respond(AttachmentResponse, intent, on_broker=on_broker)
 
 

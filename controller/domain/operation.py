@@ -81,6 +81,8 @@ SEEK_TARGET, RELEASE_SECONDS = "sought_ms", "release_seconds"
 """
 ADOPTED = "adopted"
 """Parameter with the plain topics that an adoption takes over, in the order of their partitions."""
+STOCK = "stock"
+"""Parameter with the subscriptions that standard consumers continue to read after an adoption, in the order of their names."""
 MIRRORED = "on_broker"
 """Parameter, under its stored name, that marks an operation on a mirrored topic: a broker keeps the topic's layout.
 """

@@ -297,11 +297,11 @@ def _keep(
 ) -> None:
     """Close the deletion entry without deleting the log, list the log as unmanaged with the reason, and mark the
     topic as unverified, in one transaction: a log that must be kept is evidence that the journal is behind its logs.
-    Log the reason, and add the log to `report.kept`. Raises the errors of `Store.transaction`.
+    Log the reason, and add the log to `report.kept`. Raises the errors of `Store.transaction`; the log is then not
+    added.
     """
     name = deletion_entry.backing_topic
     log.warning("log kept", backing_topic=name, reason=reason)
-    report.kept[name] = reason
     unmanaged_log = UnmanagedLog(
         deletion_entry.topic_id,
         name,
@@ -314,6 +314,8 @@ def _keep(
         deletion_entries.keep(tx, deletion_entry.deletion_entry_id, reason)
         unmanaged_logs.note(tx, deletion_entry.data_plane, unmanaged_log)
         held_topics.doubt(tx, [deletion_entry.topic_id])
+    report.kept[name] = reason
+    report.failed.pop(name, None)  # an earlier batch of this sweep may have failed
 
 
 def _record(
@@ -347,6 +349,7 @@ def _record(
     except NotFound:  # Another sweeper closed the entry.
         return
     report.absent.append(deletion_entry.backing_topic)
+    report.failed.pop(deletion_entry.backing_topic, None)  # an earlier batch of this sweep may have failed
     if closed:
         report.closed.append(deletion_entry.backing_topic)
 

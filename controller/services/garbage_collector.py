@@ -22,6 +22,7 @@ from controller.domain.errors import CleaveError, Conflict, Retryable, StoreUnav
 from controller.domain.layout import SegmentLayout
 from controller.domain.operation import Origin
 from controller.domain.segment import SegmentState
+from controller.domain.whole_numbers import whole
 from controller.store import set_aside
 from controller.store.journal import operations, topic_intents
 from controller.store.journal.operations import Request
@@ -90,11 +91,13 @@ def collect(
     run (`dry_run`) writes nothing: its result has the segments that would be pruned according to a single reading of
     the logs, and no operations.
 
-    Raises StoreUnavailable at any time, and any other error of `Store.transaction` that occurs while the topics are
-    listed or unexpected errors are recorded; the operations that were intended before stay. Any other error keeps the
-    segments of its topic until the next round, and is a reason in the result. An unexpected error (not a CleaveError)
-    is also logged and, except in a dry run, recorded in the view `inspect.set_aside`.
+    Raises InvalidInput for a `limit` below 1; StoreUnavailable at any time; and any other error of
+    `Store.transaction` that occurs while the topics are listed or unexpected errors are recorded. The operations that
+    were intended before stay. Any other error keeps the segments of its topic until the next round, and is a reason
+    in the result. An unexpected error (not a CleaveError) is also logged and, except in a dry run, recorded in the
+    view `inspect.set_aside`.
     """
+    whole(limit, "limit", 1)
     with store.transaction() as tx:
         expired = expired_topics(
             tx, default_minutes=retention_minutes, limit=limit, after=after, shards=shards
@@ -171,11 +174,11 @@ def collect_segment(
     """Intend to prune one sealed segment, regardless of its retention, and return the intent. The operation prunes
     the segment later. The segment is marked as drained for each recorded subscription first. If the segment must be
     kept, these marks are removed; if only the intent is refused, they stay. A repeated request key returns its first
-    intent and changes nothing, even if the key was used for another segment of the topic.
+    intent and changes nothing.
 
     Raises Conflict with the reason why the segment is kept: it is active, a subscription has not read it to its end
     or has no position in a child, its log did not answer, or one of its ancestors still exists. Raises Conflict also
-    if the request key was used for another topic or kind of request.
+    if the request key was used for another topic, segment or kind of request.
 
     Raises TopicNotFound; TopicNotLive; TopicHeld; SegmentNotFound, also for a pruned segment; SegmentBusy;
     Unsupported if the data plane is not configured here, keeps layouts or cannot describe logs; Retryable if the

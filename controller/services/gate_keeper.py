@@ -22,7 +22,13 @@ from controller.clock import Clock
 from controller.dataplane.base import DataPlane
 from controller.dataplane.gates import GatedDataPlane
 from controller.domain import gate_opening
-from controller.domain.errors import CleaveError, NotFound, StoreUnavailable, SubscriptionNotFound
+from controller.domain.errors import (
+    CleaveError,
+    NotFound,
+    StoreUnavailable,
+    SubscriptionNotFound,
+    TopicNotFound,
+)
 from controller.domain.gate_opening import GatePlan
 from controller.domain.gate_states import GateState
 from controller.repeating import Repeating, Stoppable
@@ -143,8 +149,8 @@ class GateKeeper(Stoppable):
     def _serve(self, shut: ShutGates) -> None:
         """Open, drain and audit the gates of one subscription, and set the time at which the subscription is due
         again. Raises nothing. An error is reported (`_report`), and the gates are tried again after a pause, which
-        doubles with each failure in a row up to `LONGEST_PAUSE_SECONDS`. If the subscription was deleted meanwhile,
-        nothing is reported.
+        doubles with each failure in a row up to `LONGEST_PAUSE_SECONDS`. If the subscription or its topic was deleted
+        meanwhile, nothing is reported.
         """
         pace = self._paces[shut.key]
         try:
@@ -152,7 +158,7 @@ class GateKeeper(Stoppable):
             self._audit(shut, pace)
             pace.failures = 0
             pause = SLOW_POLL_SECONDS if shut.shut_seconds > SLOW_AFTER_SECONDS else POLL_SECONDS
-        except SubscriptionNotFound:  # the subscription was deleted meanwhile
+        except (SubscriptionNotFound, TopicNotFound):  # the subscription or its topic was deleted meanwhile
             pause = POLL_SECONDS
         except Exception as error:  # noqa: BLE001 - it would keep the gates of other subscriptions shut
             self._report(shut, error)

@@ -67,5 +67,5 @@ class LockLimiter(Stoppable):
             except Exception:
                 # An unexpected error would end the thread unnoticed, and logs would stay locked.
                 is_done = False
-                log.exception("ending long transactions failed")
+                log.exception("ending long transactions failed", data_plane=name)
         return is_done

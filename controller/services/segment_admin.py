@@ -9,7 +9,6 @@ requests start the cooldowns. A segment in a live operation is refused. A `Plann
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from textwrap import shorten
 
 from controller.dataplane.base import DataPlane
 from controller.dataplane.layout_keeper import LayoutKeeper, naming
@@ -36,9 +35,6 @@ from controller.store.topics import layouts, topics
 
 UNLOCKED_ATTEMPTS = 3
 """Number of attempts without a lock. After these, the request locks the topic."""
-
-MOST_CHARACTERS = 200
-"""Maximum number of characters with which a message describes a reshape."""
 _RESHAPES = tuple(OperationKind(kind.value) for kind in ReshapeKind)
 
 Planner = Callable[[SegmentLayout, int], Reshape]
@@ -152,9 +148,7 @@ def _same(repeated: Intent, planner: Planner) -> Intent:
     first = repeated.operation
     did, wanted = describe_first(first), describe_repeated(first, planner)
     if wanted != did:
-        raise used_otherwise(
-            first, did=shorten(did, MOST_CHARACTERS), wanted=shorten(wanted, MOST_CHARACTERS)
-        )
+        raise used_otherwise(first, did=did, wanted=wanted)
     return repeated
 
 

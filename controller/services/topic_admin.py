@@ -42,13 +42,13 @@ def create_topic(
     mirrors its layout. The policy's maximum number of segments does not apply, because that maximum restricts
     automatic splits only.
 
-    A repeated request key returns its first intent, even if segments, policy or properties differ. Data plane,
-    namespace and properties are checked before that. Raises InvalidInput for an invalid name, property or number of
-    segments; InvalidPolicy if `policy` is not valid together with the levels above; TopicExists; NotFound if the data
-    plane lacks the namespace; Unsupported if the data plane is not configured here; LostRace if another topic used
-    the name in the meantime; Conflict if the request key was used for another topic or kind of operation; and the
-    errors of `Store.transaction`. If the data plane cannot answer whether the namespace exists, the operation detects
-    a missing namespace.
+    A repeated request key returns its first intent. Data plane, namespace and properties are checked before that.
+    Raises InvalidInput for an invalid name, property or number of segments; InvalidPolicy if `policy` is not valid
+    together with the levels above; TopicExists; NotFound if the data plane lacks the namespace; Unsupported if the
+    data plane is not configured here; LostRace if another topic used the name in the meantime; Conflict if the
+    request key was used for another topic or kind of operation, or with another number of segments, data plane,
+    policy or properties; and the errors of `Store.transaction`. If the data plane cannot answer whether the namespace
+    exists, the operation detects a missing namespace.
     """
     if data_plane not in planes:
         raise Unsupported(
@@ -96,7 +96,7 @@ def attach_topic(
 
     Raises InvalidInput for the name; TopicExists; Unsupported if the data plane keeps no layouts or is not configured
     here; LostRace if another topic used the name in the meantime; Conflict if the request key was used for another
-    topic or kind of request; and the errors of `Store.transaction`.
+    topic, data plane or kind of request; and the errors of `Store.transaction`.
     """
     layout_keeper(planes, data_plane)
     with store.transaction() as tx:

@@ -15,7 +15,9 @@ from controller.dataplane.registry import demand_subscription
 from controller.dataplane.topic_description import Adoptable, TopicDescription
 from controller.domain.errors import Conflict, InvalidInput, Unsupported
 from controller.domain.names import demand_name
-from controller.store.journal import adoptions
+from controller.domain.operation import ADOPTED, STOCK
+from controller.domain.pulsar_names import partitioned_topic_of
+from controller.store.journal import adoptions, request_keys
 from controller.store.journal.adoptions import Adoption
 from controller.store.journal.operations import Request
 from controller.store.journal.request_keys import Intent
@@ -102,7 +104,7 @@ def adopt(
     pass.
 
     Raises Conflict, with the names of connected clients, if there are any and `cut_off` is False, or if the request
-    key was used for another topic or kind of request. Raises TopicExists; LostRace if another topic used the name in
+    key was used for another request, of which only `cut_off` may differ. Raises TopicExists; LostRace if another topic used the name in
     the meantime; InvalidInput for an invalid name or number of segments, or for a name in `stock_subscriptions` that
     does not exist or is read as a queue; and the errors of `Store.transaction`. Also raises InvalidInput for
     subscriptions that no consumer of Cleave can read, because their messages would never be read. A dry run, whose
@@ -138,6 +140,29 @@ def adopt(
         return adoptions.intend_adopt(
             tx, adoption, backing_topic=planes[data_plane].backing_topic, request=request
         )
+
+
+def demand_same(
+    earlier: Intent,
+    old: str,
+    *,
+    segments: int | None,
+    data_plane: str,
+    stock_subscriptions: Collection[str],
+) -> None:
+    """Raise Conflict if `earlier`, the adoption of an earlier request with the same key, took over another topic than
+    `old`, or has another number of segments (None: one for each old log), data plane or stock subscriptions. The old
+    topic is not read, because the adoption may have terminated its logs.
+    """
+    logs = list(earlier.operation.fenced_topics)
+    name = partitioned_topic_of(old)
+    adopted = logs if name == partitioned_topic_of(logs[0]) else [name]
+    request_keys.demand_same(
+        earlier,
+        data_plane=data_plane,
+        segments=segments or len(logs),
+        **{ADOPTED: adopted, STOCK: sorted({*stock_subscriptions})},
+    )
 
 
 def _demand_in_order(planned: Plan, stock_subscriptions: Collection[str]) -> None:

@@ -48,19 +48,20 @@ def describe_topic(admin: AdminCalls, name: str) -> TopicDescription:
         for log, a in zip(logs, stats, strict=True)
         if a.status not in topic_requests.GONE
     }
-    return TopicDescription(
-        name=name,
-        logs=logs,
-        missing=tuple(missing),
-        terminated=tuple(
-            log
-            for log, ask, answer in zip(logs, internal_requests, internal, strict=True)
-            if topic_requests.state(ask, answer) is LogState.TERMINATED
-        ),
-        producers=_clients(statistics, _producers),
-        consumers=_clients(statistics, _consumers),
-        subscriptions=_subscriptions(statistics.values()),
-    )
+    with topic_requests.reading(f"check {name}", statistics):
+        return TopicDescription(
+            name=name,
+            logs=logs,
+            missing=tuple(missing),
+            terminated=tuple(
+                log
+                for log, ask, answer in zip(logs, internal_requests, internal, strict=True)
+                if topic_requests.state(ask, answer) is LogState.TERMINATED
+            ),
+            producers=_clients(statistics, _producers),
+            consumers=_clients(statistics, _consumers),
+            subscriptions=_subscriptions(statistics.values()),
+        )
 
 
 def _demand_adoptable(admin: AdminCalls, name: str, deadline: Deadline) -> int:
@@ -86,10 +87,13 @@ def _demand_adoptable(admin: AdminCalls, name: str, deadline: Deadline) -> int:
 
 
 def _partitions(admin: AdminCalls, name: str, deadline: Deadline) -> int:
-    """Return the number of the topic's partitions; 0 if it is not partitioned, or does not exist."""
+    """Return the number of the topic's partitions; 0 if it is not partitioned, or does not exist. Raises
+    DataPlaneUnavailable for an incomplete response, and the other errors of `AdminCalls.ask`.
+    """
     ask = Ask("GET", f"{topic_path(name)}/partitions", f"partitions of {name}", accept=topic_requests.GONE)
     answer = admin.ask(ask, deadline)
-    return 0 if answer.status in topic_requests.GONE else int((answer.document or {}).get("partitions", 0))
+    with topic_requests.reading(ask.purpose, answer.document):
+        return 0 if answer.status in topic_requests.GONE else int(answer.document["partitions"])
 
 
 def _clients(

@@ -25,13 +25,8 @@ from controller.dataplane.pulsar.stored_entries import (
     place_before_instant,
     place_told,
 )
-from controller.dataplane.pulsar.topic_requests import FAILED, unread_entries
-from controller.domain.errors import (
-    DataGone,
-    DataPlaneUnavailable,
-    SegmentNotFound,
-    SubscriptionNotFound,
-)
+from controller.dataplane.pulsar.topic_requests import FAILED, reading, unread_entries, unreadable
+from controller.domain.errors import DataGone, SegmentNotFound, SubscriptionNotFound
 from controller.domain.hash_range import FULL_RANGE, MAX_HASH, HashRange
 
 OWNER, READER, OWNERSHIP = "cleave.owner", "cleave.reader", "cleave.ownership"
@@ -118,12 +113,13 @@ class Cursors:
         `AdminCalls.ask`.
         """
         statistics = self._subscription(backing_topic, subscription, deadline)
-        is_shared = statistics.get("type") == "Key_Shared"
-        holders = tuple(
-            _holder(consumer, is_shared=is_shared) for consumer in statistics.get("consumers") or []
-        )
-        waiting = int(statistics.get("msgBacklog", 0)) - int(statistics.get("msgDelayed", 0))
-        return Attachments(holders, is_shared, waiting, is_queue=statistics.get("type") == "Shared")
+        with reading(f"consumers of {subscription!r} on {backing_topic}", statistics):
+            is_shared = statistics.get("type") == "Key_Shared"
+            holders = tuple(
+                _holder(consumer, is_shared=is_shared) for consumer in statistics.get("consumers") or []
+            )
+            waiting = int(statistics.get("msgBacklog", 0)) - int(statistics.get("msgDelayed", 0))
+            return Attachments(holders, is_shared, waiting, is_queue=statistics.get("type") == "Shared")
 
     def version(self, deadline: Deadline) -> str:
         """Return the broker's version, such as `4.2.4`."""
@@ -135,7 +131,8 @@ class Cursors:
         Raises SegmentNotFound; SubscriptionNotFound; and the other errors of `AdminCalls.ask`.
         """
         cursor = self._cursor(self.internal(backing_topic, deadline), backing_topic, subscription)
-        return int(cursor.get("totalNonContiguousDeletedMessagesRange", 0)) == 0
+        with reading(f"position of {subscription!r} on {backing_topic}", cursor):
+            return int(cursor.get("totalNonContiguousDeletedMessagesRange", 0)) == 0
 
     def cut_off(self, backing_topic: str, subscription: str, deadline: Deadline) -> None:
         """Disconnect all consumers of the subscription, by a move of the cursor to its present position. The
@@ -218,9 +215,9 @@ class Cursors:
         """
         cursor = self._cursor(internal, backing_topic, subscription)
         purpose = f"take over {subscription!r} on {backing_topic}"
-        self._move_behind(
-            backing_topic, subscription, place_told(cursor["markDeletePosition"]), purpose, deadline
-        )
+        with reading(purpose, cursor):
+            place = place_told(cursor["markDeletePosition"])
+        self._move_behind(backing_topic, subscription, place, purpose, deadline)
 
     def _move_behind(
         self, backing_topic: str, subscription: str, place: tuple[int, int], purpose: str, deadline: Deadline
@@ -253,8 +250,9 @@ class Cursors:
         if not is_terminated:
             internal = self.internal(backing_topic, deadline)
             self._cursor(internal, backing_topic, subscription)
-            if internal["state"] != "Terminated":
-                return None
+            with reading(_purpose(backing_topic), internal):
+                if internal["state"] != "Terminated":
+                    return None
         statistics = self._subscription(backing_topic, subscription, deadline, "?getPreciseBacklog=true")
         return unread_entries(f"backlog of {subscription!r} on {backing_topic}", statistics)
 
@@ -268,7 +266,8 @@ class Cursors:
         """
         internal = self.internal(backing_topic, deadline)
         cursor = self._cursor(internal, backing_topic, subscription)
-        return count_unread(self._admin, backing_topic, cursor, entries, internal, deadline)
+        with reading(f"backlog of {subscription!r} on {backing_topic}", internal):
+            return count_unread(self._admin, backing_topic, cursor, entries, internal, deadline)
 
     def is_terminated(self, backing_topic: str, deadline: Deadline) -> bool:
         """Return True if the topic is terminated, so that nothing can be appended."""
@@ -294,7 +293,7 @@ class Cursors:
         """Return (ledger, entry) of the last entry; the entry is -1 in an empty topic. Raises SegmentNotFound
         if there is no such topic, because opening a producer might create it.
         """
-        return place_told(self.internal(backing_topic, deadline)["lastConfirmedEntry"])
+        return last_place(backing_topic, self.internal(backing_topic, deadline))
 
     def is_at_end(self, backing_topic: str, read: Position, deadline: Deadline) -> bool:
         """Return True if the topic is terminated and no stored message follows `read`, the position of the last
@@ -308,7 +307,7 @@ class Cursors:
         internal = self.internal(backing_topic, deadline)
         if internal.get("state") != "Terminated":
             return False
-        last = place_told(internal["lastConfirmedEntry"])
+        last = last_place(backing_topic, internal)
         if last[1] < 0 or read >= (*last, WHOLE_ENTRY):
             return True
         if read[:2] != last:
@@ -325,8 +324,9 @@ class Cursors:
         SegmentNotFound; DataPlaneTimeout at the deadline; and the other errors of `AdminCalls.ask`.
         """
         internal = self.internal(backing_topic, deadline)
-        last = place_told(internal["lastConfirmedEntry"])
-        return last[1] >= 0 and read[:2] < last and int(internal.get("numberOfEntries", 0)) > 0
+        last = last_place(backing_topic, internal)
+        with reading(_purpose(backing_topic), internal):
+            return last[1] >= 0 and read[:2] < last and int(internal.get("numberOfEntries", 0)) > 0
 
     def demand_kept(self, backing_topic: str, after: Position, deadline: Deadline) -> None:
         """Raise DataGone if the broker has, or may have, deleted messages that follow the position `after`. Return if
@@ -338,8 +338,9 @@ class Cursors:
         deadline; and the other errors of `AdminCalls.ask`.
         """
         internal = self.internal(backing_topic, deadline)
-        ledgers = {int(ledger["ledgerId"]) for ledger in internal.get("ledgers") or ()}
-        if after[0] in ledgers or after >= (*place_told(internal["lastConfirmedEntry"]), WHOLE_ENTRY):
+        with reading(_purpose(backing_topic), internal):
+            ledgers = {int(ledger["ledgerId"]) for ledger in internal.get("ledgers") or ()}
+        if after[0] in ledgers or after >= (*last_place(backing_topic, internal), WHOLE_ENTRY):
             return
         raise DataGone(
             f"{backing_topic}: the broker has deleted the messages behind {after[0]}:{after[1]}, or may have; start again at the "
@@ -360,16 +361,19 @@ class Cursors:
         purpose = f"locate an instant in {backing_topic}"
         answer = self._admin.ask(Ask("GET", path, purpose, accept=_GONE), deadline)
         if answer.status not in _GONE:
-            ledger, entry = int(answer.document["ledgerId"]), int(answer.document["entryId"])
+            with reading(purpose, answer.document):
+                ledger, entry = int(answer.document["ledgerId"]), int(answer.document["entryId"])
             if ledger >= 0:
                 return ledger, entry - 1
         internal = self.internal(backing_topic, deadline)
         if answer.status in _GONE:
             if internal.get("state") != "Terminated":
                 raise _missing(backing_topic)
-            return place_before_instant(self._admin, backing_topic, instant_ms, internal, deadline)
-        ledgers = internal.get("ledgers") or [{"ledgerId": 0}]
-        return min(int(ledger["ledgerId"]) for ledger in ledgers), -1
+            with reading(purpose, internal):
+                return place_before_instant(self._admin, backing_topic, instant_ms, internal, deadline)
+        with reading(purpose, internal):
+            ledgers = internal.get("ledgers") or [{"ledgerId": 0}]
+            return min(int(ledger["ledgerId"]) for ledger in ledgers), -1
 
     def internal(self, backing_topic: str, deadline: Deadline) -> Mapping[str, Any]:
         """Return the topic's internal statistics. Raises SegmentNotFound."""
@@ -395,7 +399,8 @@ class Cursors:
         at the deadline; and the other errors of `AdminCalls.ask`.
         """
         stats = self._ask(backing_topic, f"stats{query}", deadline)
-        return _of(stats.get("subscriptions") or {}, backing_topic, subscription)
+        with reading(_purpose(backing_topic), stats):
+            return _of(stats["subscriptions"] or {}, backing_topic, subscription)
 
     def _cursor(
         self, internal: Mapping[str, Any], backing_topic: str, subscription: str
@@ -403,29 +408,41 @@ class Cursors:
         """Return the statistics of the subscription's cursor, which ledgers list under the name that
         `cursor_name` returns. Raises SubscriptionNotFound.
         """
-        return _of(internal["cursors"], backing_topic, subscription, key=cursor_name(subscription))
+        with reading(_purpose(backing_topic), internal):
+            return _of(internal["cursors"], backing_topic, subscription, key=cursor_name(subscription))
 
     def _ask(self, backing_topic: str, what: str, deadline: Deadline) -> Mapping[str, Any]:
         """Request the document at the address `what` below the address of the topic, such as `stats`, and return it.
         Raises SegmentNotFound for a missing topic; DataPlaneUnavailable for a document that is not an object;
         DataPlaneTimeout at the deadline; and the other errors of `AdminCalls.ask`.
         """
-        purpose = f"check {backing_topic}"
+        purpose = _purpose(backing_topic)
         answer = self._admin.ask(
             Ask("GET", f"{topic_path(backing_topic)}/{what}", purpose, accept=_GONE), deadline
         )
         if answer.status in _GONE:
             raise _missing(backing_topic)
         if not isinstance(answer.document, Mapping):
-            raise DataPlaneUnavailable(
-                f"{purpose}: the broker's response lacks the requested data; try again"
-            )
+            raise unreadable(purpose, answer.document)
         return answer.document
 
 
 def is_closed_and_empty(internal: Mapping[str, Any]) -> bool:
     """Return True if the topic with these internal statistics is terminated, and no entry is stored."""
     return internal.get("state") == "Terminated" and internal.get("numberOfEntries") == 0
+
+
+def _purpose(backing_topic: str) -> str:
+    """Return the beginning of messages about a request for the topic's statistics."""
+    return f"check {backing_topic}"
+
+
+def last_place(backing_topic: str, internal: Mapping[str, Any]) -> tuple[int, int]:
+    """Return (ledger, entry) of the last entry from the topic's internal statistics; the entry is -1 in an empty
+    topic. Raises DataPlaneUnavailable if the statistics lack it.
+    """
+    with reading(_purpose(backing_topic), internal):
+        return place_told(internal["lastConfirmedEntry"])
 
 
 def _missing(backing_topic: str) -> SegmentNotFound:

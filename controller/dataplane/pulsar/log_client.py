@@ -280,7 +280,7 @@ class PulsarLogClient(OneProcess):
                         **self._connections.decrypting,
                     ),
                 )
-            except pulsar.ConsumerBusy as error:
+            except (pulsar.ConsumerBusy, pulsar.ConsumerAssignError) as error:
                 raise mapped(error, f"read {topic}") from error
             reader.attach(*opened)
         self._check_regularly(reader)

@@ -207,13 +207,11 @@ class PulsarDataPlane(OneProcess):
         if analysis.status in topic_requests.GONE:
             return None
         if analysis.status not in topic_requests.FAILED:
-            try:
+            with topic_requests.reading(purpose, analysis.document):
                 counted_entries, messages = (
                     int(analysis.document["entries"]),
                     int(analysis.document["messages"]),
                 )
-            except (KeyError, TypeError):
-                raise topic_requests.unreadable(purpose, analysis.document) from None
             if not analysis.document.get("aborted"):
                 return messages
             if counted_entries > 0:

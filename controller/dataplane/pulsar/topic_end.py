@@ -15,15 +15,10 @@ from itertools import chain, islice, repeat
 from typing import Any
 
 from controller.dataplane.pulsar.admin import Deadline
-from controller.dataplane.pulsar.cursors import Cursors
+from controller.dataplane.pulsar.cursors import Cursors, last_place
 from controller.dataplane.pulsar.http_errors import late
-from controller.dataplane.pulsar.stored_entries import (
-    SentBatch,
-    StoredPart,
-    is_final,
-    place_told,
-    places_backwards,
-)
+from controller.dataplane.pulsar.stored_entries import SentBatch, StoredPart, is_final, places_backwards
+from controller.dataplane.pulsar.topic_requests import reading
 
 _WAVES = (2, 8, 16)
 """Numbers of entries that are read in parallel, from the last one back. A response contains the whole entry. The first
@@ -52,7 +47,7 @@ class TopicEnd:
         if there is no such topic, because opening a producer might create it.
         """
         with self._recent(deadline, self._cursors.internal) as internal:
-            return place_told(internal["lastConfirmedEntry"])
+            return last_place(self._backing_topic, internal)
 
     def is_terminated(self, deadline: Deadline) -> bool:
         """Return True if the topic is terminated, so that nothing can be appended. Needs no request once the
@@ -62,8 +57,7 @@ class TopicEnd:
             return True
         # `stored_of` follows if the topic is terminated, and needs no further request if the end is final by now.
         with self._recent(deadline, self._cursors.internal_with_ledgers) as internal:
-            if is_final(internal):
-                self._final = internal
+            self._note_end(internal)
             return internal.get("state") == "Terminated"
 
     def stored_of(self, batch: SentBatch, behind: tuple[int, int], deadline: Deadline) -> tuple[int, bool]:
@@ -80,12 +74,17 @@ class TopicEnd:
             internal = self._final
             if internal is None:
                 internal = self._cursors.internal_with_ledgers(self._backing_topic, deadline)
-                if is_final(internal):
-                    self._final = internal
+                self._note_end(internal)
             for part in self._parts_backwards(internal, behind, deadline):
                 if part is None or part.producer == batch.producer:
                     return (0 if part is None else part.count_of(batch)), self._final is not None
         return 0, self._final is not None
+
+    def _note_end(self, internal: Mapping[str, Any]) -> None:
+        """Keep the statistics if the end of the topic is final. Raises DataPlaneUnavailable for incomplete statistics."""
+        with reading(f"check {self._backing_topic}", internal):
+            if is_final(internal):
+                self._final = internal
 
     @contextmanager
     def _recent(

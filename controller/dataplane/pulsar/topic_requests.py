@@ -8,7 +8,8 @@ requested data.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from controller.dataplane.base import CursorReport, LogState
@@ -91,10 +92,8 @@ def position(ask: Ask, answer: Answer) -> str:
     the response to the request `ask` of `terminate`. Sends nothing. Raises DataPlaneUnavailable, with the purpose of
     `ask`, for an incomplete response.
     """
-    try:
+    with reading(ask.purpose, answer.document):
         return f"{answer.document['ledgerId']}:{answer.document['entryId']}"
-    except (TypeError, KeyError):
-        raise unreadable(ask.purpose, answer.document) from None
 
 
 def internal_stats(backing_topic: str) -> Ask:
@@ -127,7 +126,7 @@ def has_carried_messages(ask: Ask, answer: Answer) -> bool:
     were acknowledged and removed after their retention, its statistics look unused after two loads, unless a cursor
     keeps a trace: with deduplication, the last sequences of the producers.
     """
-    try:
+    with reading(ask.purpose, answer.document):
         internal = answer.document
         cursors = [*internal["cursors"].values()]
         positions = [internal["lastConfirmedEntry"], *(cursor["markDeletePosition"] for cursor in cursors)]
@@ -138,8 +137,6 @@ def has_carried_messages(ask: Ask, answer: Answer) -> bool:
         ]
         is_trace = not all(position.endswith(_NO_ENTRY) for position in positions) or any(counts)
         return is_trace or any(cursor.get("properties") for cursor in cursors)
-    except (AttributeError, KeyError, TypeError):
-        raise unreadable(ask.purpose, answer.document) from None
 
 
 def stats(backing_topic: str, purpose: str, query: str = "") -> Ask:
@@ -157,24 +154,21 @@ def subscriptions(ask: Ask, answer: Answer) -> dict[str, Mapping[str, Any]] | No
     """
     if answer.status in GONE:
         return None
-    if not isinstance(answer.document, Mapping) or "subscriptions" not in answer.document:
-        raise unreadable(ask.purpose, answer.document)
-    statistics = answer.document["subscriptions"] or {}
-    return {
-        name: cursor
-        for name, cursor in statistics.items()
-        if cursor.get("isDurable", True) and name not in _BROKERS_OWN
-    }
+    with reading(ask.purpose, answer.document):
+        statistics = answer.document["subscriptions"] or {}
+        return {
+            name: cursor
+            for name, cursor in statistics.items()
+            if cursor.get("isDurable", True) and name not in _BROKERS_OWN
+        }
 
 
 def unread_entries(purpose: str, statistics: Mapping[str, Any]) -> int:
     """Return the number of unacknowledged entries in the statistics of a subscription. Raises DataPlaneUnavailable for incomplete
     statistics.
     """
-    try:
+    with reading(purpose, statistics):
         return int(statistics["msgBacklog"])
-    except (KeyError, TypeError, ValueError):
-        raise unreadable(purpose, statistics) from None
 
 
 def cursors(ask: Ask, answer: Answer) -> dict[str, CursorReport]:
@@ -186,7 +180,7 @@ def cursors(ask: Ask, answer: Answer) -> dict[str, CursorReport]:
     since the topic was loaded, otherwise False. Raises DataPlaneUnavailable, with the purpose of `ask`, for an
     incomplete response.
     """
-    try:
+    with reading(ask.purpose, answer.document):
         return {
             name: CursorReport(
                 unread_entries(ask.purpose, cursor),
@@ -194,8 +188,18 @@ def cursors(ask: Ask, answer: Answer) -> dict[str, CursorReport]:
             )
             for name, cursor in (subscriptions(ask, answer) or {}).items()
         }
-    except (KeyError, TypeError, ValueError):
-        raise unreadable(ask.purpose, answer.document) from None
+
+
+@contextmanager
+def reading(purpose: str, document: object) -> Iterator[None]:
+    """Raise DataPlaneUnavailable, with the purpose and the beginning of the document, if the block of the `with`
+    statement fails to read the document, because a part is missing or of another type. Keep the block short, because
+    an error of the program itself would look the same.
+    """
+    try:
+        yield
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
+        raise unreadable(purpose, document) from None
 
 
 def unreadable(purpose: str, document: object) -> DataPlaneUnavailable:

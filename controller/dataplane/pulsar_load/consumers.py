@@ -17,9 +17,10 @@ from zlib import crc32
 from controller import telemetry
 from controller.dataplane.pulsar_load.brokers import BrokerList
 from controller.dataplane.pulsar_load.http import REDIRECTS, Answer, HttpSession, ask, origin
-from controller.domain.errors import DataPlaneTimeout, DataPlaneUnavailable, Retryable
+from controller.domain.errors import DataPlaneTimeout, DataPlaneUnavailable, InvalidInput, Retryable
 from controller.domain.names import quoted
 from controller.domain.observed_consumers import ObservedConsumer
+from controller.domain.pulsar_names import full_name
 
 log = telemetry.get_logger(__name__)
 
@@ -64,7 +65,7 @@ class ConsumerReader:
         If a log is absent, the next call reads the list of brokers again (`BrokerList.refresh_soon`). A broker that
         did not respond to a call which had at least half of the time limit is not called again for `QUIET_SECONDS`.
         Raises DataPlaneUnavailable or DataPlaneTimeout if all requested logs failed, or if the list of brokers cannot
-        be read.
+        be read; and InvalidInput for a name that lacks a part.
         """
         self._forget_owners()
         deadline = time.monotonic() + self._deadline_seconds
@@ -171,12 +172,14 @@ class ConsumerReader:
 
 
 def _path(topic: str) -> str:
-    """Return the path of the statistics of a topic, `persistent://t/n/x`, each part percent-encoded. Raises
-    ValueError for a name with fewer parts.
+    """Return the path of the statistics of a topic, `persistent://t/n/x`, each part percent-encoded. A short name
+    is completed by `full_name`. Raises InvalidInput for a name that lacks a part.
     """
-    domain, _, path = topic.partition("://")
-    tenant, namespace, name = path.split("/", 2)
-    return f"/admin/v2/{domain}/{quoted(tenant)}/{quoted(namespace)}/{quoted(name)}/stats"
+    domain, _, path = full_name(topic).partition("://")
+    parts = path.split("/", 2)
+    if len(parts) < 3:
+        raise InvalidInput(f"{topic!r} is not a topic; name it as persistent://tenant/namespace/name")
+    return f"/admin/v2/{domain}/{'/'.join(map(quoted, parts))}/stats"
 
 
 def _statistics(answer: Answer, topic: str, broker: str) -> Mapping[str, Any]:

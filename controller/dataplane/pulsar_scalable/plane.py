@@ -9,7 +9,7 @@ offers a request for them.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from controller import telemetry
@@ -20,7 +20,7 @@ from controller.dataplane.pulsar.admin import AdminCalls, Answer, Ask, may_be_un
 from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.dataplane.pulsar.http_errors import UnknownAddress
 from controller.dataplane.pulsar.names import subscription_path
-from controller.dataplane.pulsar.topic_requests import namespace_of_topic, unreadable
+from controller.dataplane.pulsar.topic_requests import namespace_of_topic, reading
 from controller.dataplane.pulsar_load.load import PulsarLoad
 from controller.dataplane.pulsar_scalable.names import lookup_path, segment_path, topic_of, topic_path
 from controller.domain.errors import (
@@ -154,15 +154,13 @@ class PulsarScalableDataPlane(OneProcess, LayoutKeeper):
         if a lookup has no clear answer; and the other errors of the class.
         """
         stats = self._stats(topic)
-        try:
+        with reading(_statistics_of(topic), stats):
             epoch = int(stats["epoch"])
             active = {
                 int(segment_id): str(segment["name"])
                 for segment_id, segment in stats["segments"].items()
                 if segment["state"] == SegmentState.ACTIVE.value
             }
-        except (AttributeError, KeyError, TypeError, ValueError):
-            raise unreadable(f"read the statistics of {topic}", stats) from None
         purpose = f"look up the logs of {topic}"
         asks = [Ask("GET", lookup_path(name), purpose, accept=_GONE) for name in active.values()]
         answers = self._admin.demand_all(asks, self._admin.deadline())
@@ -194,11 +192,12 @@ class PulsarScalableDataPlane(OneProcess, LayoutKeeper):
         `STREAM`, for which the broker scales. Raises TopicNotFound; DataPlaneUnavailable if the broker failed; and
         the other errors of the class.
         """
-        subscriptions = self._stats(topic).get("subscriptions") or {}
-        return {
-            name: str(subscription.get("type") or "STREAM").upper()
-            for name, subscription in subscriptions.items()
-        }
+        stats = self._stats(topic)
+        with reading(_statistics_of(topic), stats):
+            return {
+                name: str(subscription.get("type") or "STREAM").upper()
+                for name, subscription in (stats.get("subscriptions") or {}).items()
+            }
 
     # Single logs.
 
@@ -298,8 +297,10 @@ class PulsarScalableDataPlane(OneProcess, LayoutKeeper):
         other errors of the class.
         """
         path = f"{segment_path(backing_topic)}/subscription/{subscription_path(subscription)}/backlog"
-        answer = self._ask(Ask("GET", path, f"backlog of {subscription!r} on {backing_topic}", accept=_GONE))
-        return None if answer.status in _GONE else int(answer.document)
+        purpose = f"backlog of {subscription!r} on {backing_topic}"
+        answer = self._ask(Ask("GET", path, purpose, accept=_GONE))
+        with reading(purpose, answer.document):
+            return None if answer.status in _GONE else int(answer.document)
 
     def seek(self, backing_topic: str, subscription: str, instant_ms: int) -> None:
         """Move the subscription's cursor on this log to the first message published at or after the instant
@@ -348,7 +349,7 @@ class PulsarScalableDataPlane(OneProcess, LayoutKeeper):
         error: CleaveError | None = None
         for (topic, logs), answer in zip(topics.items(), answers, strict=True):
             try:
-                observed = list(_stream_consumers(_read_stats(topic, answer)))
+                observed = _stream_consumers(topic, _read_stats(topic, answer))
             except TopicNotFound:
                 observed = []
             except CleaveError as failure:
@@ -392,8 +393,12 @@ def _ask_stats(topic: str) -> Ask:
     """Return the request for the broker's statistics of the topic. A 404 and a 500 are results, which
     `_read_stats` interprets.
     """
-    purpose = f"read the statistics of {topic}"
-    return Ask("GET", f"{topic_path(topic)}/stats", purpose, accept=_GONE | _FAILED)
+    return Ask("GET", f"{topic_path(topic)}/stats", _statistics_of(topic), accept=_GONE | _FAILED)
+
+
+def _statistics_of(topic: str) -> str:
+    """Return the purpose of the request `_ask_stats`, with which messages begin."""
+    return f"read the statistics of {topic}"
 
 
 def _read_stats(topic: str, answer: Answer | CleaveError) -> Mapping[str, Any]:
@@ -410,18 +415,22 @@ def _read_stats(topic: str, answer: Answer | CleaveError) -> Mapping[str, Any]:
         raise _no_topic(topic)
     if answer.status in _FAILED or not isinstance(answer.document, Mapping):
         raise DataPlaneUnavailable(
-            f"read the statistics of {topic}: {_message(answer)}; check the broker's log if this continues"
+            f"{_statistics_of(topic)}: {_message(answer)}; check the broker's log if this continues"
         )
     return answer.document
 
 
-def _stream_consumers(stats: Mapping[str, Any]) -> Iterator[ObservedConsumer]:
-    """Yield for each subscription in the statistics, of any kind, as many consumers as its `consumerCount`:
-    of type `Exclusive`, named by the subscription and a number from 0, without connection and broker.
+def _stream_consumers(topic: str, stats: Mapping[str, Any]) -> list[ObservedConsumer]:
+    """Return for each subscription in the topic's statistics, of any kind, as many consumers as its `consumerCount`:
+    of type `Exclusive`, named by the subscription and a number from 0, without connection and broker. Raises
+    DataPlaneUnavailable for statistics that cannot be read.
     """
-    for name, subscription in (stats.get("subscriptions") or {}).items():
-        for number in range(int(subscription.get("consumerCount") or 0)):
-            yield ObservedConsumer(name, "Exclusive", f"{name} {number}", "", "")
+    with reading(_statistics_of(topic), stats):
+        return [
+            ObservedConsumer(name, "Exclusive", f"{name} {number}", "", "")
+            for name, subscription in (stats.get("subscriptions") or {}).items()
+            for number in range(int(subscription.get("consumerCount") or 0))
+        ]
 
 
 def _engine_error(purpose: str, answer: Answer) -> Conflict | DataPlaneUnavailable:

@@ -9,7 +9,7 @@ result of a check of the logs, with the intents that repair segments for which t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 
@@ -223,7 +223,7 @@ class MirrorSteps:
         `child_ranges` is missing or is not a list; a newer program then wrote the operation.
         """
         ranges = self._operation.parameters.get("child_ranges")
-        if not isinstance(ranges, Sequence):
+        if not isinstance(ranges, list | tuple):
             raise Unsupported(
                 f"operation {self._operation.operation_id} names no child ranges; upgrade this program"
             )

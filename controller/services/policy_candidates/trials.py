@@ -31,8 +31,8 @@ class Variant:
 @dataclass(frozen=True, slots=True)
 class Trial:
     """A finished backtest run. `left_out` maps each topic without results, or with results of a part of its load only,
-    to the reason; it is empty if the results were stored earlier. `was_done` is True then: an earlier call with the same
-    key, perhaps with other variants, ran the backtest.
+    to the reason; `Trials` leaves it empty if the results were stored earlier. `was_done` is True then: an earlier call
+    with the same key, perhaps with other variants, ran the backtest.
     """
 
     run_id: int

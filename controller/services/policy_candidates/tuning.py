@@ -67,7 +67,7 @@ ALONE = (
 @dataclass(frozen=True, slots=True)
 class TuningRequest:
     """The topics to tune, or all live topics (None), on the last `days`. A repeated request with the same key
-    uses the backtests that were already run.
+    uses the backtests that were already run, for topics whose policy in force has not changed since.
     """
 
     topics: tuple[str, ...] | None
@@ -155,7 +155,9 @@ def tune(store: Store, trials: Trials, request: TuningRequest) -> list[TunedTopi
     }
     subjects = [subject for subject in live_topics if subject.name not in results]
     if subjects:
-        search = _Search(trials, request, since, since + SEARCH_SHARE * (until - since), until)
+        middle = since + SEARCH_SHARE * (until - since)
+        documents = {subject.name: subject.policy.to_document() for subject in subjects}
+        search = _Search(store, trials, request, documents, since, middle, until)
         search_results: list[_SearchResult] = []
         for result in search.best_of(subjects):
             if isinstance(result, TunedTopic):
@@ -188,11 +190,13 @@ def _reason_not_to_search(subject: Subject, in_shadow: Collection[int]) -> str |
 @dataclass(frozen=True, slots=True)
 class _Search:
     """The backtest runs of one tuning: it searches from `since` until `middle`, and confirms from `middle`
-    until `until`.
+    until `until`. `policies` has the policy in force of each topic, as a document.
     """
 
+    store: Store
     trials: Trials
     request: TuningRequest
+    policies: Mapping[str, Mapping[str, Any]]
     since: datetime
     middle: datetime
     until: datetime
@@ -272,13 +276,14 @@ class _Search:
         purpose: str,
     ) -> Trial | str:
         """Simulate the variants for these topics on the load between the two instants, and return the trial. The key
-        of the backtest is the request key followed by `purpose`, so a repeated request returns the stored results. If
-        `trials` raises NotFound, for example because no load was recorded, return the message of this error instead.
-        Raises the other errors of `trials`.
+        of the backtest is the request key followed by `purpose`, so a repeated request returns the stored results, in
+        which topics with another policy in force are left out. If `trials` raises NotFound, for example because no
+        load was recorded, return the message of this error instead. Raises the other errors of `trials`, and the
+        errors of `Store.transaction`.
         """
         request = self.request
         try:
-            return self.trials(
+            trial = self.trials(
                 variants,
                 topics,
                 since,
@@ -286,8 +291,25 @@ class _Search:
                 asked_by=request.actor,
                 request_key=f"{request.request_key}/{purpose}",
             )
+            return self._without_changed(trial) if trial.was_done else trial
         except NotFound as error:
             return error.message
+
+    def _without_changed(self, trial: Trial) -> Trial:
+        """Return the stored trial without the results of topics whose policy in force is not the policy that the
+        trial compared. These topics are left out, with this reason. Raises NotFound if the run was deleted meanwhile,
+        and the errors of `Store.transaction`.
+        """
+        with self.store.transaction() as tx:
+            compared = {
+                load["name"]: load["policy"] for load in backtests.inputs_of(tx, trial.run_id)["loads"]
+            }
+        reason = f"the policy in force was changed since backtest {trial.run_id}; repeat the tuning under a fresh request key"
+        changed = {
+            name: reason for name, policy in compared.items() if self.policies.get(name, policy) != policy
+        }
+        results = tuple(result for result in trial.results if result.load not in changed)
+        return replace(trial, results=results, left_out={**trial.left_out, **changed})
 
     @staticmethod
     def _best(

@@ -20,6 +20,7 @@ from controller.domain.errors import CleaveError, DataPlaneUnavailable, StoreUna
 from controller.domain.log_origin import LogOrigin
 from controller.domain.operation import Origin
 from controller.domain.reshape import plan_heal
+from controller.domain.whole_numbers import whole
 from controller.services.reconciler import logs_ahead
 from controller.services.reconciler.gates import reconcile_gates
 from controller.services.reconciler.log_differences import Finding, FindingKind, PlaneView, compare
@@ -75,8 +76,9 @@ def reconcile_topics(
     The logs of the topics are described together, without a lock. Topics without a difference are recorded as
     verified, and their lists of unmanaged logs are emptied. The other topics are reconciled one by one. If a topic
     cannot be compared, for example because its data plane does not answer, the error is logged and the topic is
-    skipped. Only errors of the store are raised, such as StoreUnavailable.
+    skipped. Only errors of the store are raised, such as StoreUnavailable, and InvalidInput for a `limit` below 1.
     """
+    whole(limit, "limit", 1)
     with store.transaction() as tx:
         topic_ids = comparable_topics(tx, limit=limit, after=after, shards=shards)
     findings = _compare_all(store, planes, topic_ids, dry_run=dry_run)

@@ -16,12 +16,12 @@ from sqlalchemy import Connection
 from controller.domain.errors import InvalidInput
 from controller.domain.hash_range import FULL_RANGE
 from controller.domain.layout import SegmentLayout
-from controller.domain.operation import ADOPTED, Operation, OperationKind
+from controller.domain.operation import ADOPTED, STOCK, Operation, OperationKind
 from controller.domain.reshape import ChildPlan
 from controller.domain.segment import Segment, SegmentState
 from controller.domain.subscription_consumers import SubscriptionConsumers
 from controller.store.journal.operations import BackingTopic, NewOperation, Request, write_operation
-from controller.store.journal.request_keys import Intent, is_same, once
+from controller.store.journal.request_keys import Intent, demand_same, is_same, once
 from controller.store.topics import layouts, subscriptions, topic_name_reuse, topics
 from controller.store.topics.subscriptions import SubscriptionKind
 from controller.store.topics.topics import TopicRow
@@ -57,9 +57,9 @@ def intend_adopt(
     reserves segment ids for the old topics first, then for the created segments. The function does not check that the
     old topics exist.
 
-    If the request key was used for an adoption of this name, nothing is written, and the earlier operation is
-    returned with `repeated` True, even if other parameters differ. If the key was used for another topic or kind of
-    operation, Conflict is raised.
+    If the request key was used for this adoption, nothing is written, and the earlier operation is returned with
+    `repeated` True. If the key was used for another topic or kind of operation, or for an adoption with other old
+    topics, another number of segments, data plane or stock subscriptions, Conflict is raised.
 
     Raises InvalidInput for an adoption without an old topic (even with a used key), for an invalid name, and for a
     number of segments outside 1 to 65536; TopicExists; LostRace if another transaction used the name in the meantime;
@@ -67,6 +67,8 @@ def intend_adopt(
     """
     if not adoption.old_topics:
         raise InvalidInput(f"the adoption of {adoption.name} names no topic; name a topic that exists")
+
+    parameters = {ADOPTED: list(adoption.old_topics), STOCK: sorted(adoption.stock)}
 
     def write_intent() -> Operation:
         first_id = topic_name_reuse.demand_free_name(tx, adoption.name) + len(adoption.old_topics)
@@ -86,11 +88,11 @@ def intend_adopt(
             )
             subscriptions.insert_subscription(tx, topic.topic_id, name, kind, FOUND_EPOCH, consumers)
         children = [ChildPlan(first_id + s.segment_id, s.hash_range, s.bucket_splits) for s in first.active]
-        parameters = {ADOPTED: list(adoption.old_topics)}
         new_operation = NewOperation(OperationKind.ADOPT, children=children, parameters=parameters)
         return write_operation(tx, topic, new_operation, request, backing_topic)
 
-    return once(tx, request, write_intent, lambda first: is_same(first, adoption.name, OperationKind.ADOPT))
+    intent = once(tx, request, write_intent, lambda first: is_same(first, adoption.name, OperationKind.ADOPT))
+    return demand_same(intent, data_plane=adoption.data_plane, segments=adoption.segments, **parameters)
 
 
 def insert_generations(tx: Connection, topic: TopicRow, operation: Operation, at: datetime) -> None:

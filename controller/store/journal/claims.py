@@ -53,7 +53,7 @@ _CLAIM = f"""
         SELECT o.operation_id FROM cleave.operation o
          WHERE {_DUE} AND {_FRESH} AND {{which}}
          ORDER BY o.not_before, o.operation_id
-         LIMIT (SELECT greatest(:limit - greatest(count(*), 1), 1 - count(*)) FROM fenced) FOR UPDATE OF o SKIP LOCKED)
+         LIMIT (SELECT greatest(:limit - greatest(count(*), 1), least(:limit, 1) - count(*)) FROM fenced) FOR UPDATE OF o SKIP LOCKED)
     , other AS MATERIALIZED (
         SELECT o.operation_id FROM cleave.operation o
          WHERE {_DUE} AND NOT ({_FRESH}) AND NOT {_FENCED} AND {{which}} AND {_CLAIMABLE}
@@ -154,8 +154,8 @@ def claim(
     shards: Shards | None = None,
     in_hand: Collection[int] | None = None,
 ) -> list[Claim]:
-    """Claim up to `limit` operations for `lease_seconds`, and increment their claim terms. Return the claims in the
-    order of the operations' ids; the list is empty if no operation can be claimed.
+    """Claim up to `limit` operations (0 or more) for `lease_seconds`, and increment their claim terms. Return the
+    claims in the order of the operations' ids; the list is empty if no operation can be claimed.
 
     An operation can be claimed if it is live, its next attempt is due, and no claim on it is in force. Operations of
     held topics, operations of kinds that this version does not know, and rows that another transaction has locked are

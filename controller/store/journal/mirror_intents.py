@@ -14,7 +14,7 @@ from controller.domain.layout import demand_initial_count
 from controller.domain.operation import MIRRORED, Operation, OperationKind
 from controller.domain.policy import PolicyOverride
 from controller.store.journal.operations import NewOperation, Request, write_operation
-from controller.store.journal.request_keys import Intent, is_same, once
+from controller.store.journal.request_keys import Intent, demand_same, is_same, once
 from controller.store.topics import topic_name_reuse, topics
 from controller.store.topics.topics import TopicState
 
@@ -32,10 +32,15 @@ def intend_attach(
     """Insert the topic in state creating, and write the intent to attach the layout that the broker keeps. With `segments`, the runner
     first creates the topic on the broker with that number of segments. The caller checks that `policy` fits the levels above.
 
-    A repeated request key returns the first operation, even if other parameters differ. Raises TopicExists, InvalidInput for an invalid
-    name and for a number of segments outside 1..65536, LostRace if another topic used the name in the meantime, and Conflict if the
-    request key was used for another topic or kind of operation.
+    A repeated request key returns the first operation. Raises TopicExists, InvalidInput for an invalid name and for a number of segments
+    outside 1..65536, LostRace if another topic used the name in the meantime, and Conflict if the request key was used for another topic
+    or kind of operation, or for an attachment with another number of segments, data plane, policy or properties.
     """
+    parameters = {
+        "create_segments": segments,
+        "policy": {} if policy is None else policy.to_document(),
+        "properties": dict(properties or {}),
+    }
 
     def write_intent() -> Operation:
         if segments is not None:
@@ -49,12 +54,11 @@ def intend_attach(
             policy=policy,
             properties=properties,
         )
-        new_operation = NewOperation(
-            OperationKind.ATTACH, parameters={MIRRORED: True, "create_segments": segments}
-        )
+        new_operation = NewOperation(OperationKind.ATTACH, parameters={MIRRORED: True, **parameters})
         return write_operation(tx, topic, new_operation, request)
 
-    return once(tx, request, write_intent, lambda first: is_same(first, name, OperationKind.ATTACH))
+    intent = once(tx, request, write_intent, lambda first: is_same(first, name, OperationKind.ATTACH))
+    return demand_same(intent, data_plane=data_plane, **parameters)
 
 
 def intend_detach(tx: Connection, topic_id: int, request: Request) -> Intent:

@@ -7,8 +7,9 @@ request if that constraint, or another effect of the first request, makes the re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from textwrap import shorten
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
@@ -16,6 +17,9 @@ from sqlalchemy.exc import IntegrityError
 from controller.domain.errors import CleaveError, Conflict
 from controller.domain.operation import Operation, OperationKind
 from controller.store.journal.operations import Request, find_by_request_key
+
+MOST_CHARACTERS = 200
+"""Maximum number of characters with which a message describes what one of two requests wants."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +90,34 @@ def repeat(first: Operation, is_same: Callable[[Operation], bool]) -> Intent:
     return Intent(first, repeated=True)
 
 
+def demand_same(intent: Intent, **wanted: object) -> Intent:
+    """Return `intent`. If the intent is repeated, raises Conflict for each parameter in `wanted`, those of the repeated request as JSON
+    values, that the first request had with another value. A parameter that the operation does not store, because an older version wrote
+    it, is not compared.
+    """
+    first = intent.operation
+    did = {
+        "data_plane": first.data_plane,
+        "segments": len(first.children),
+        "segment_ids": list(first.parent_ids),
+        **first.parameters,
+    }
+    different = [name for name, value in wanted.items() if did.get(name, value) != value]
+    if intent.repeated and different:
+        raise used_otherwise(first, did=_described(did, different), wanted=_described(wanted, different))
+    return intent
+
+
+def _described(parameters: Mapping[str, object], names: Iterable[str]) -> str:
+    """Return the named parameters with their values, for messages."""
+    return ", ".join(f"{name.replace('_', ' ')} {parameters[name]}" for name in names)
+
+
 def used_otherwise(first: Operation, *, did: str = "", wanted: str = "") -> Conflict:
     """Return the error for a request whose key an earlier request used for the operation `first`. `did` and `wanted` say what differs:
-    what the first operation does, and what the refused request wants.
+    what the first operation does, and what the refused request wants, each shortened to `MOST_CHARACTERS`.
     """
+    did, wanted = shorten(did, MOST_CHARACTERS), shorten(wanted, MOST_CHARACTERS)
     return Conflict(
         f"request key {first.request_key} was used for {first.kind} of {first.topic_name} "
         f"(operation {first.operation_id}{did and f': {did}'}){wanted and f', not for {wanted}'}; take a fresh key"

@@ -20,7 +20,7 @@ from controller.domain.policy import PolicyOverride
 from controller.domain.reshape import ChildPlan
 from controller.store.journal.intent_checks import busy_segments, demand_free
 from controller.store.journal.operations import BackingTopic, NewOperation, Request, write_operation
-from controller.store.journal.request_keys import Intent, is_same, once
+from controller.store.journal.request_keys import Intent, demand_same, is_same, once
 from controller.store.mirrors import mirrors
 from controller.store.topics import drains, held_topics, topic_name_reuse, topics
 from controller.store.topics.topics import TopicState
@@ -48,10 +48,16 @@ def intend_create(
     until the runner commits.
 
     Segment ids continue after the ids of the last topic of the same name. All segments share `bucket_budget` entry buckets, at most
-    `max_buckets` each. The caller checks that `policy` fits the levels above. A repeated request key returns the first operation, even if
-    other parameters differ. Raises TopicExists, InvalidInput for an invalid name and for a number of segments outside 1..65536, LostRace
-    if another topic used the name in the meantime, and Conflict if the request key was used for another topic or kind of operation.
+    `max_buckets` each. The caller checks that `policy` fits the levels above. A repeated request key returns the first operation. Raises
+    TopicExists, InvalidInput for an invalid name and for a number of segments outside 1..65536, LostRace if another topic used the name in
+    the meantime, and Conflict if the request key was used for another topic or kind of operation, or for a creation with another number of
+    segments, data plane, policy or properties.
     """
+    parameters = {
+        "segments": segments,
+        "policy": {} if policy is None else policy.to_document(),
+        "properties": dict(properties or {}),
+    }
 
     def write_intent() -> Operation:
         first_id = topic_name_reuse.demand_free_name(tx, name)
@@ -66,12 +72,11 @@ def intend_create(
             properties=properties,
         )
         children = [ChildPlan(first_id + s.segment_id, s.hash_range, s.bucket_splits) for s in first.active]
-        new_operation = NewOperation(
-            OperationKind.CREATE, children=children, parameters={"segments": segments}
-        )
+        new_operation = NewOperation(OperationKind.CREATE, children=children, parameters=parameters)
         return write_operation(tx, topic, new_operation, request, backing_topic)
 
-    return once(tx, request, write_intent, lambda first: is_same(first, name, OperationKind.CREATE))
+    intent = once(tx, request, write_intent, lambda first: is_same(first, name, OperationKind.CREATE))
+    return demand_same(intent, data_plane=data_plane, **parameters)
 
 
 def intend_delete(tx: Connection, topic_id: int, request: Request) -> Intent:
@@ -98,15 +103,15 @@ def intend_delete(tx: Connection, topic_id: int, request: Request) -> Intent:
 def intend_prune(tx: Connection, topic_id: int, segment_ids: Collection[int], request: Request) -> Intent:
     """Write the intent to prune sealed segments that every live subscription has drained, and to delete their logs.
 
-    A repeated request key returns the first operation, even if it names other segments. Raises TopicNotFound, TopicNotLive, TopicHeld if
-    the topic is held or not verified, SegmentBusy if a segment is in a live operation, InvalidInput for no segments, and Conflict, with the
-    segment, if a segment is active, pruned, unknown or not drained, or if the request key was used for another topic or kind of operation.
+    A repeated request key returns the first operation. Raises TopicNotFound, TopicNotLive, TopicHeld if the topic is held or not verified,
+    SegmentBusy if a segment is in a live operation, InvalidInput for no segments, and Conflict, with the segment, if a segment is active,
+    pruned, unknown or not drained. Raises Conflict also if the request key was used for another topic, kind of operation or set of segments.
     """
+    to_prune = sorted(set(segment_ids))
 
     def write_intent() -> Operation:
         topic = topics.lock_live_topic(tx, topic_id)
         held_topics.demand_topic_may_act(tx, topic_id)
-        to_prune = sorted(set(segment_ids))
         if not to_prune:
             raise InvalidInput(f"no segment of topic {topic.name} was named to prune; give at least one")
         demand_free(topic.name, busy_segments(tx, topic_id), to_prune)
@@ -123,4 +128,5 @@ def intend_prune(tx: Connection, topic_id: int, segment_ids: Collection[int], re
             )
         return write_operation(tx, topic, NewOperation(OperationKind.PRUNE, to_prune), request)
 
-    return once(tx, request, write_intent, lambda first: is_same(first, topic_id, OperationKind.PRUNE))
+    intent = once(tx, request, write_intent, lambda first: is_same(first, topic_id, OperationKind.PRUNE))
+    return demand_same(intent, segment_ids=to_prune)

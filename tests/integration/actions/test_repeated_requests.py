@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -12,10 +13,14 @@ from controller.actions.action import find_action
 from controller.actions.context import Caller, Options
 from controller.actions.perform import perform_at
 from controller.bootstrap import Application
+from controller.dataplane.pulsar_scalable import PulsarScalableDataPlane
 from controller.dataplane.topic_description import TopicDescription
 from controller.domain.errors import Conflict, TopicNotFound
+from controller.domain.layout import SegmentLayout
 from controller.domain.operation import Origin
+from controller.domain.policy import PolicyOverride
 from controller.services import topic_admin
+from controller.store.topics import policies
 from tests.support.bench import TOPIC, Bench
 from tests.support.faulty_data_plane import FaultyDataPlane
 
@@ -111,6 +116,16 @@ def test_a_repeated_adoption_gets_its_operation_after_the_old_topic_is_terminate
     assert again.closes == [OLD]
     with pytest.raises(Conflict, match="request key only-once was used for adopt"):
         _perform(cleave, "topics adopt", **(fields | {"topic": "another"}))
+    for others, did, wanted in (
+        ({"segments": 4}, "segments 1", "segments 4"),
+        ({"stock": ["billing"]}, "stock []", "stock ['billing']"),
+        ({"data_plane": "embedded"}, "data plane pulsar", "data plane embedded"),
+        ({"old": f"{OLD}er"}, f"adopted ['{OLD}']", f"adopted ['{OLD}er']"),
+    ):
+        with pytest.raises(Conflict, match="request key only-once was used for adopt") as refused:
+            _perform(cleave, "topics adopt", is_dry_run=is_dry_run, **(fields | others))
+        assert f"(operation {first.operation_id}: {did}), not for {wanted}; take a" in refused.value.message
+    assert _perform(cleave, "topics adopt", **fields, segments=1, cut_off=True).repeated
     with pytest.raises(Conflict, match="already terminated"):
         _perform(cleave, "topics adopt", "a fresh key", **fields)
 
@@ -223,3 +238,91 @@ def test_a_repeated_seek_to_another_target_is_refused(bench: Bench, perform: Per
     with pytest.raises(Conflict, match="request key only-once was used for seek") as refused:
         perform("subscriptions seek", to="latest", **fields)
     assert "not for a seek past everything published so far; take a fresh key" in refused.value.message
+
+
+CREATION: dict[str, Any] = {"segments": 2, "properties": {"team": "a"}, "policy": {"max_segments": 16}}
+
+
+@pytest.mark.parametrize(
+    ("others", "did", "wanted"),
+    [
+        ({"segments": 4}, "segments 2", "segments 4"),
+        ({"properties": {}}, "properties {'team': 'a'}", "properties {}"),
+        ({"policy": {"max_segments": 8}}, "policy {'max_segments': 16}", "policy {'max_segments': 8}"),
+        ({"policy": {}, "segments": 1}, "segments 2, policy {'max_segments': 16}", "segments 1, policy {}"),
+        ({"data_plane": "another"}, "data plane embedded", "data plane another"),
+    ],
+)
+def test_only_the_same_creation_gets_the_operation_of_its_key(
+    bench: Bench, cleave: Application, others: dict[str, object], did: str, wanted: str
+) -> None:
+    """Before the operation runs, after it, and after the policy of the topic has changed."""
+    cleave.__dict__["planes"] = dict(bench.planes) | {"another": bench.plane}
+    fields = CREATION | {"data_plane": "embedded"}
+    first = _perform(cleave, "topics create", **fields)
+
+    def compare() -> None:
+        for is_dry_run in (False, True):
+            again = _perform(cleave, "topics create", is_dry_run=is_dry_run, **fields)
+            assert (again.repeated, again.creates) == (True, first.creates)
+            with pytest.raises(Conflict, match=f"only-once was used for create of {TOPIC}") as refused:
+                _perform(cleave, "topics create", is_dry_run=is_dry_run, **(fields | others))
+            said = f"(operation {first.operation_id}: {did}), not for {wanted}; take a fresh key"
+            assert said in refused.value.message
+
+    compare()
+    bench.settle()
+    compare()
+    with bench.store.transaction() as tx:
+        policies.set_topic(tx, bench.topic_id, PolicyOverride(max_segments=4))
+    compare()
+
+
+def test_a_creation_that_an_older_version_wrote_is_compared_as_far_as_it_is_known(
+    bench: Bench, perform: Perform
+) -> None:
+    perform("topics create", **CREATION)
+    bench.execute("UPDATE cleave.operation SET parameters = parameters - 'policy' - 'properties'")
+
+    assert perform("topics create", segments=2).repeated
+    with pytest.raises(Conflict, match="segments 2"):
+        perform("topics create", segments=3)
+
+
+def keeper() -> Any:
+    """A data plane whose broker keeps the layouts."""
+    plane = MagicMock(spec=PulsarScalableDataPlane)
+    plane.read_layout.return_value = SegmentLayout.initial(2, now=0)
+    return plane
+
+
+@pytest.mark.usefixtures("bench")
+def test_only_the_same_attachment_gets_the_operation_of_its_key(cleave: Application) -> None:
+    cleave.__dict__["planes"] = {"pulsar_scalable": keeper(), "another": keeper()}
+    first = _perform(cleave, "topics attach")
+
+    for is_dry_run in (False, True):
+        assert _perform(cleave, "topics attach", is_dry_run=is_dry_run).repeated
+        with pytest.raises(Conflict, match="only-once was used for attach") as refused:
+            _perform(cleave, "topics attach", data_plane="another", is_dry_run=is_dry_run)
+        said = (
+            f"(operation {first.operation_id}: data plane pulsar_scalable), not for data plane another; take"
+        )
+        assert said in refused.value.message
+        with pytest.raises(Conflict, match=r"create segments None.* not for create segments 2; take a fresh"):
+            _perform(cleave, "topics create", data_plane="pulsar_scalable", segments=2, is_dry_run=is_dry_run)
+
+
+@pytest.mark.usefixtures("bench")
+def test_a_dry_run_of_a_repeated_attachment_does_not_ask_the_broker(cleave: Application) -> None:
+    """The request itself does not either."""
+    plane = keeper()
+    cleave.__dict__["planes"] = {"pulsar_scalable": plane}
+    fresh = _perform(cleave, "topics attach", is_dry_run=True)
+    assert (fresh.repeated, len(fresh.on_broker)) == (False, 2)
+    _perform(cleave, "topics attach")
+    plane.read_layout.side_effect = TopicNotFound("it was deleted there")
+
+    again = _perform(cleave, "topics attach", is_dry_run=True)
+
+    assert (again.repeated, again.on_broker) == (True, None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,8 @@ from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.dataplane.pulsar.cursors import WHOLE_ENTRY
 from controller.dataplane.pulsar.plane import PulsarDataPlane
 from controller.dataplane.pulsar.requirements import Namespaces, Severity
+from controller.dataplane.pulsar.stored_entries import SentBatch
+from controller.dataplane.pulsar.topic_end import TopicEnd
 from controller.domain.errors import (
     DataGone,
     DataPlaneTimeout,
@@ -256,6 +258,58 @@ class TestAnswers:
             plane.backlog(LOG, "s")
         with pytest.raises(DataPlaneUnavailable, match="lacks the requested data"):
             plane._cursors.unread_entries(LOG, "s", Deadline(1.0), is_terminated=True)
+
+    @pytest.mark.parametrize(
+        "document",
+        [
+            {},
+            {"state": "Terminated"},
+            {"state": "Terminated", "lastConfirmedEntry": None, "cursors": None, "ledgers": None},
+            {
+                "state": "Terminated",
+                "lastConfirmedEntry": "5",
+                "cursors": {"s": None},
+                "subscriptions": {"s": None},
+            },
+            {"lastConfirmedEntry": "x:y", "cursors": ["s"], "subscriptions": ["s"], "ledgers": [{}]},
+            {"ledgerId": "x", "entryId": None, "subscriptions": {"s": {"consumers": [None]}}},
+            {"ledgerId": float("inf"), "entryId": 0, "subscriptions": {"s": {"msgBacklog": "many"}}},
+        ],
+    )
+    def test_what_is_incomplete_is_an_error_that_passes_for_every_question_of_a_reader(
+        self, broker: ScriptedBroker, plane: PulsarDataPlane, document: dict[str, object]
+    ) -> None:
+        broker.behaves(broker.says(200, document))
+        cursors, deadline = plane._cursors, Deadline(30.0)
+        questions: tuple[Callable[[], object], ...] = (
+            lambda: cursors.unread_entries(LOG, "s", deadline),
+            lambda: cursors.end_of(LOG, deadline),
+            lambda: cursors.place_before(LOG, 7, deadline),
+            lambda: cursors.attachments(LOG, "s", deadline),
+            lambda: cursors.cut_off(LOG, "s", deadline),
+            lambda: cursors.is_contiguous(LOG, "s", deadline),
+            lambda: cursors.has_more(LOG, (), deadline),
+            lambda: cursors.demand_kept(LOG, (5, 8, 0), deadline),
+            lambda: cursors.unread_messages(LOG, "s", 3, deadline),
+            lambda: TopicEnd(cursors, LOG).place(deadline),
+            lambda: TopicEnd(cursors, LOG).stored_of(SentBatch("p", 0, 1), (5, 8), deadline),
+        )
+        for ask in questions:
+            with pytest.raises(
+                DataPlaneUnavailable, match=f"{LOG}: .*lacks the requested data .*; try again"
+            ):
+                ask()
+
+    @pytest.mark.parametrize("analysis", [[], {"entries": 2}, {"entries": "x", "messages": 4}])
+    def test_a_count_that_cannot_be_read_is_no_answer(
+        self, broker: ScriptedBroker, plane: PulsarDataPlane, analysis: object
+    ) -> None:
+        broker.behaves(
+            broker.says(200, {"subscriptions": {"s": {"msgBacklog": 5}}}), broker.says(200, analysis)
+        )
+
+        with pytest.raises(DataPlaneUnavailable, match=f"backlog of 's' on {LOG}: .*lacks .*; try again"):
+            plane.backlog(LOG, "s")
 
     @pytest.mark.parametrize(
         ("analysis", "backlog"),

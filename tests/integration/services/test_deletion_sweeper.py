@@ -6,12 +6,14 @@ import pytest
 
 from controller.dataplane.base import LogState
 from controller.dataplane.embedded import plane as embedded_plane
+from controller.domain.errors import LostRace
 from controller.domain.operation import OperationState
 from controller.services import deletion_sweeper, topic_admin
 from controller.services.deletion_sweeper import sweep
 from controller.services.segment_admin import splitting
 from controller.store.journal import deletion_entries
 from controller.store.journal.deletion_entries import DeletionEntry
+from controller.store.topics import unmanaged_logs
 from tests.support.bench import CALL_TIMEOUT_SECONDS, TOPIC, Bench
 from tests.support.faulty_data_plane import Fault, FaultyDataPlane, PlannedFault
 from tests.support.waiting import wait_until
@@ -167,3 +169,37 @@ def test_two_sweepers_do_not_take_the_same_tombstone(bench: Bench) -> None:
         taken = deletion_entries.claim_due(tx, limit=1, hold_seconds=60.0)
 
         assert len(sweep(bench.store, bench.planes).absent) == 2 - len(taken)
+
+
+def test_a_log_whose_keeping_could_not_be_recorded_has_failed_and_is_not_kept(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, other = an_aborted_split(bench)
+    bench.append(log)
+    bench.append(other)
+
+    def lose(*_: object) -> None:
+        raise LostRace("another process lists it")
+
+    with monkeypatch.context() as racing:
+        racing.setattr(unmanaged_logs, "note", lose)
+        lost = sweep(bench.store, bench.planes)
+    make_due(bench)
+    again = sweep(bench.store, bench.planes)
+
+    assert (lost.kept, lost.failed) == ({}, dict.fromkeys([log, other], "another process lists it"))
+    assert (sorted(again.kept), again.failed) == ([log, other], {})
+
+
+def test_a_log_that_failed_and_was_kept_or_gone_later_in_the_sweep_has_not_failed(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deletion_sweeper, "BATCH", 1)
+    monkeypatch.setattr(deletion_sweeper, "FIRST_DELAY_SECONDS", 0.0)
+    log, other = an_aborted_split(bench)
+    bench.append(log)
+    plane = FaultyDataPlane(bench.runner_plane, PlannedFault(Fault.REFUSED, "describe_logs", times=2))
+
+    swept = sweep(bench.store, {"embedded": plane.as_data_plane()}, limit=8)
+
+    assert (log in swept.kept, other in {*swept.kept, *swept.absent}, swept.failed) == (True, True, {})

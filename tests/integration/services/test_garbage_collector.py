@@ -8,12 +8,12 @@ import pytest
 
 from controller.dataplane.base import LogReport
 from controller.dataplane.embedded.plane import EmbeddedDataPlane
-from controller.domain.errors import DataPlaneUnavailable
+from controller.domain.errors import Conflict, DataPlaneUnavailable, InvalidInput
 from controller.domain.operation import OperationKind, OperationState
 from controller.domain.seek_target import EARLIEST
 from controller.domain.segment import SegmentState
 from controller.services import subscription_admin
-from controller.services.garbage_collector import CollectionReport, collect
+from controller.services.garbage_collector import CollectionReport, collect, collect_segment
 from controller.services.segment_admin import merging, splitting
 from controller.store.topics import drains
 from controller.store.topics.subscriptions import SubscriptionKind
@@ -443,3 +443,29 @@ def test_pruning_is_done_even_when_its_deadline_has_passed(bench: Bench) -> None
     )
 
     assert bench.drive(operation_id).state is OperationState.DONE
+
+
+@pytest.mark.parametrize("limit", [0, -1])
+def test_a_round_of_no_topics_is_refused(bench: Bench, limit: int) -> None:
+    """It has no last topic after which the next round could continue."""
+    with pytest.raises(InvalidInput, match=f"limit = {limit}; give a whole number from 1 "):
+        collect(bench.store, bench.planes, retention_minutes=0.0, limit=limit)
+
+
+def test_only_the_same_prune_gets_the_operation_of_its_key(bench: Bench) -> None:
+    """Before the segment is pruned, and after it."""
+    bench.topic_with(segments=2)
+    for segment_id in (0, 1):
+        bench.reshape(splitting(segment_id))
+        drain(bench, segment_id)
+    request = bench.request()
+    first = collect_segment(bench.store, bench.planes, TOPIC, 0, request)
+
+    for _ in range(2):
+        again = collect_segment(bench.store, bench.planes, TOPIC, 0, request)
+        assert (again.repeated, again.operation.operation_id) == (True, first.operation.operation_id)
+        with pytest.raises(Conflict, match=f"{request.request_key} was used for prune of {TOPIC}") as refused:
+            collect_segment(bench.store, bench.planes, TOPIC, 1, request)
+        said = f"(operation {first.operation.operation_id}: segment ids [0]), not for segment ids [1]; take a"
+        assert said in refused.value.message
+        bench.settle()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from unittest.mock import Mock
 
 import pytest
 from prometheus_client import REGISTRY
+from structlog.testing import capture_logs
 
-from controller.domain.errors import DataPlaneUnavailable
+from controller.domain.errors import DataPlaneUnavailable, SubscriptionNotFound, TopicNotFound
 from controller.domain.gate_states import GateState
 from controller.domain.seek_target import EARLIEST, LATEST, SeekTarget
 from controller.services import garbage_collector, subscription_admin
@@ -16,7 +18,7 @@ from controller.services.reconciler import FindingKind, reconcile
 from controller.services.segment_admin import merging, splitting
 from controller.store.journal.request_keys import Intent
 from controller.store.shards import Shards
-from controller.store.topics import drains, gates
+from controller.store.topics import drains, gates, topics
 from tests.support.gated_logs import ALL, GatedBench
 from tests.support.manual_clock import ManualClock
 
@@ -461,3 +463,18 @@ def seek_to_the_beginning(bench: GatedBench) -> Intent:
 
 def kinds_of(bench: GatedBench, *, dry_run: bool = False) -> set[FindingKind]:
     return {finding.kind for finding in reconcile(bench.store, bench.planes, bench.topic_id, dry_run=dry_run)}
+
+
+@pytest.mark.parametrize("error", [TopicNotFound("gone"), SubscriptionNotFound("gone")])
+def test_gates_of_what_was_deleted_meanwhile_are_not_reported(
+    bench: GatedBench, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    bench.stock_split()
+    bench.read(0)
+    monkeypatch.setattr(topics, "get_topic", Mock(side_effect=error))
+
+    with capture_logs() as lines:
+        bench.keep()
+
+    assert [line["event"] for line in lines if line["log_level"] != "info"] == []
+    assert bench.rows("SELECT DISTINCT last_error FROM cleave.gate") == [(None,)]

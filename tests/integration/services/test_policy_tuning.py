@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from controller.bootstrap import Application, build_trials
-from controller.domain.errors import NotFound
+from controller.domain.errors import NotFound, StoreUnavailable
 from controller.domain.policy import PolicyOverride
 from controller.services import policy_candidates
 from controller.services.policy_candidates import Trial, Trials, TunedTopic, TuningRequest, tuning
@@ -120,6 +120,37 @@ def test_a_planted_better_setting_is_found_and_proposed_with_its_evidence(
         third.why
         == f"the same policy was withdrawn as candidate {answer.candidate_id}: not before the holidays"
     )
+
+
+@pytest.mark.usefixtures("short_past")
+def test_a_repeated_request_does_not_use_backtests_of_a_policy_that_is_no_longer_in_force(
+    bench: Bench, url: Path, trials: Trials
+) -> None:
+    """The first request ended before the proof; what it found better than the earlier policy is not proposed for the present one."""
+
+    def ends_before_the_proof(*load: Any, request_key: str, **options: Any) -> Trial:
+        if "/confirm" in request_key:
+            raise StoreUnavailable("away")
+        return trials(*load, request_key=request_key, **options)
+
+    topic(bench, target_use=0.35)
+    record(bench, url, swing)
+    with pytest.raises(StoreUnavailable):
+        tune(bench, ends_before_the_proof)
+    with bench.store.transaction() as tx:
+        policies.set_topic(tx, bench.topic_id, PolicyOverride(profile="adaptive", target_use=0.36))
+
+    answer = tune(bench, trials)
+
+    [(run_id,)] = bench.rows("SELECT min(run_id) FROM cleave.backtest_run")
+    assert answer.why == (
+        f"the policy in force was changed since backtest {run_id}; repeat the tuning under a fresh request key"
+    )
+    assert (answer.candidate_id, answer.parameters) == (None, {})
+
+    with bench.store.transaction() as tx:
+        policies.set_topic(tx, bench.topic_id, PolicyOverride(profile="adaptive", target_use=0.35))
+    assert tune(bench, trials).candidate_id is not None
 
 
 @pytest.mark.usefixtures("short_past")

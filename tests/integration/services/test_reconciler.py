@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 
 from controller.dataplane.base import LogReport, LogState
 from controller.dataplane.embedded.plane import EmbeddedDataPlane
-from controller.domain.errors import DataPlaneUnavailable, Unsupported
+from controller.domain.errors import DataPlaneUnavailable, InvalidInput, Unsupported
 from controller.domain.operation import OperationKind, OperationState, Origin
 from controller.services import subscription_admin, topic_admin
 from controller.services.reconciler import Finding, FindingKind, reconcile, reconcile_topics
@@ -432,3 +432,10 @@ def test_a_data_plane_that_does_not_answer_is_no_finding(split_topic: Bench) -> 
     assert reconcile_topics(split_topic.store, planes) == ([], None)
     with pytest.raises(Unsupported, match="embedded"):
         reconcile(split_topic.store, {}, split_topic.topic_id)
+
+
+@pytest.mark.parametrize("limit", [0, -1])
+def test_a_comparison_of_no_topics_is_refused(bench: Bench, limit: int) -> None:
+    """It has no last topic after which the next one could continue."""
+    with pytest.raises(InvalidInput, match=f"limit = {limit}; give a whole number from 1 "):
+        reconcile_topics(bench.store, bench.planes, limit=limit)

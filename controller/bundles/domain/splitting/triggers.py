@@ -316,14 +316,14 @@ class _Decision:
 
     def _time_gate(self, hot: _HotBundle) -> SplitRefusal | None:
         """Return the refusal for a bundle whose range overlaps a bundle with an action in progress (`in_flight`), or
-        a bundle that was split within `cooldown_seconds`, in this cycle included. None if the bundle may pass to the
-        next gate.
+        a bundle that was split within `cooldown_seconds`, in this cycle included. A split in the future, as after the
+        clock was set back, counts as one of this instant. None if the bundle may pass to the next gate.
         """
         bundle, now_ms = hot.report.bundle, self.inputs.now_ms
         under_way = sum(bundle.overlaps(splitting) for splitting in self.inputs.in_flight)
         if under_way:
             return hot.refusal(SplitRefusalReason.IN_FLIGHT, "splits", under_way, 0)
-        since = [now_ms - at for split, at in self.last_split_at_ms.items() if split.overlaps(bundle)]
+        since = [max(0, now_ms - at) for split, at in self.last_split_at_ms.items() if split.overlaps(bundle)]
         if since:
             wait_ms = self.settings.cooldown_seconds * 1000
             return hot.refusal(SplitRefusalReason.COOL_DOWN, "milliseconds", min(since), wait_ms)

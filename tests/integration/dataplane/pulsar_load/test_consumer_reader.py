@@ -13,7 +13,7 @@ from controller.dataplane.pulsar_load import brokers as broker_list
 from controller.dataplane.pulsar_load import consumers
 from controller.dataplane.pulsar_load.http import AuthorizedSession
 from controller.dataplane.pulsar_load.load import PulsarLoad
-from controller.domain.errors import DataPlaneTimeout, DataPlaneUnavailable
+from controller.domain.errors import DataPlaneTimeout, DataPlaneUnavailable, InvalidInput
 from controller.domain.observed_consumers import ObservedConsumer
 from tests.support import staged_brokers
 from tests.support.staged_brokers import StagedBroker
@@ -214,3 +214,18 @@ def test_a_document_that_is_no_statistics_is_an_unreadable_answer(
     assert list(load.consumers([A, B])) == [A]
     with pytest.raises(DataPlaneUnavailable, match="no statistics"):
         load.consumers([B])
+
+
+@pytest.mark.parametrize("name", ["persistent://t/orders", "t/orders", "persistent://orders"])
+def test_a_name_that_lacks_a_part_is_refused(load: PulsarLoad, name: str) -> None:
+    with pytest.raises(InvalidInput, match=f"'{name}' is not a topic; name it as persistent://tenant/"):
+        load.consumers([name])
+
+
+def test_a_name_without_its_namespace_is_completed_as_pulsar_completes_it(
+    brokers: list[StagedBroker], load: PulsarLoad
+) -> None:
+    brokers[0].stats["persistent://public/default/orders"] = stats(s=subscription("Failover", "pod-1"))
+    brokers[1].stats["persistent://public/default/orders"] = brokers[0].url
+
+    assert [consumer.name for consumer in load.consumers(["orders"])["orders"]] == ["pod-1"]

@@ -62,7 +62,7 @@ def test_creating_reserves_ids_ranges_and_logs(driver: StoreDriver) -> None:
     assert (operation.kind, operation.state, operation.parameters) == (
         OperationKind.CREATE,
         OperationState.INTENDED,
-        {"segments": 2},
+        {"segments": 2, "policy": {"max_segments": 8}, "properties": {"owner": "x"}},
     )
     assert [str(child.plan.hash_range) for child in operation.children] == ["0000-7fff", "8000-ffff"]
     assert [child.backing_topic for child in operation.children] == [

@@ -102,3 +102,13 @@ def test_one_that_failed_before_its_fence_goes_by_itself(driver: StoreDriver) ->
         failed.operation_id: False,
         fresh.operation_id: True,
     }
+
+
+@pytest.mark.parametrize("has_fenced", [False, True])
+def test_for_a_limit_of_zero_nothing_is_claimed(driver: StoreDriver, *, has_fenced: bool) -> None:
+    first, second = splits(driver, 2)
+    if has_fenced:
+        fence_and_fail(driver, first)
+
+    assert claim(driver, limit=0, sharing=(second.data_plane,)) == []
+    assert claim(driver, limit=0) == []

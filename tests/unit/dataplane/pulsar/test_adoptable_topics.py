@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import permutations
 from typing import cast
+from unittest.mock import Mock
 
 import pytest
 
 from controller.dataplane.pulsar.admin import AdminCalls, Answer, Ask, Deadline
 from controller.dataplane.pulsar.adoptable_topics import describe_topic
+from controller.domain.errors import DataPlaneUnavailable
 
 TOPIC = "persistent://acme/shop/orders"
 
@@ -51,3 +53,27 @@ def test_a_subscription_is_a_queue_if_any_partition_shows_it(types: Sequence[str
 @pytest.mark.parametrize("types", [["Failover", None], [None, "Exclusive"], [None, None]])
 def test_a_subscription_that_is_nowhere_shared_is_read_in_order(types: Sequence[str | None]) -> None:
     assert describe_topic(cast(AdminCalls, Broker(types)), TOPIC).subscriptions == {"billing": False}
+
+
+@pytest.mark.parametrize("document", [[1], "many", {}, {"partitions": None}, {"partitions": "many"}])
+def test_a_number_of_partitions_that_cannot_be_read_is_an_error_that_passes(document: object) -> None:
+    broker = Mock(AdminCalls, ask=Mock(return_value=_answer(document)))
+
+    with pytest.raises(
+        DataPlaneUnavailable, match=rf"partitions of {TOPIC}: .*lacks the requested data .*; try again"
+    ):
+        describe_topic(broker, TOPIC)
+
+
+@pytest.mark.parametrize(
+    "statistics", [{"publishers": [1]}, {"subscriptions": ["s"]}, {"subscriptions": {"s": None}}]
+)
+def test_statistics_that_cannot_be_read_are_an_error_that_passes(statistics: object) -> None:
+    answers = [_answer(statistics), _answer({"state": "LedgerOpened"})]
+    partitions = _answer({"partitions": 0})
+    broker = Mock(AdminCalls, ask=Mock(return_value=partitions), demand_all=Mock(return_value=answers))
+
+    with pytest.raises(
+        DataPlaneUnavailable, match=rf"check {TOPIC}: .*lacks the requested data .*; try again"
+    ):
+        describe_topic(broker, TOPIC)

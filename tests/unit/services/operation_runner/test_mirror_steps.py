@@ -23,7 +23,11 @@ class CallsAtOnce:
         return [call() for call in calls]
 
 
-@pytest.mark.parametrize("parameters", [{}, {"child_ranges": 2}], ids=["no ranges", "another form"])
+@pytest.mark.parametrize(
+    "parameters",
+    [{}, {"child_ranges": 2}, {"child_ranges": "0000-ffff"}],
+    ids=["no ranges", "another form", "a text"],
+)
 def test_a_reshape_that_names_no_child_ranges_is_unsupported(parameters: dict[str, object]) -> None:
     operation = make_operation(
         OperationKind.SPLIT, parameters={MIRRORED: True, "bucket_count": 1, **parameters}
