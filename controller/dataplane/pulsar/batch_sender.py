@@ -26,7 +26,7 @@ from controller.dataplane.pulsar.binary import Connections
 from controller.dataplane.pulsar.bucket_slots import marks
 from controller.dataplane.pulsar.library_errors import mapped, mapped_result
 from controller.dataplane.pulsar.messages import EntryMarks, outgoing
-from controller.dataplane.pulsar.stored_entries import NOWHERE, SentBatch
+from controller.dataplane.pulsar.stored_entries import NOWHERE, SentBatch, StoredPart
 from controller.dataplane.pulsar.topic_end import TopicEnd
 from controller.domain.errors import CleaveError, DataPlaneTimeout, DataPlaneUnavailable, SegmentTerminated
 from controller.domain.hash_range import HashRange
@@ -342,6 +342,9 @@ class BatchSender:
             raise
         stored, failure = results.outcome(self._purpose)
         if failure is None:
+            if results.last_place is not None:
+                part = StoredPart(self._name, _first_sequence_id(sequence) + stored)
+                self._end.note_stored(results.last_place, part)
             # A repeated message that the broker recognized has no position. The topic's end is then behind
             # it.
             self._behind = results.last_place or self._end.place(deadline)

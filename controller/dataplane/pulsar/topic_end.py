@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain, islice, repeat
@@ -24,6 +25,8 @@ _WAVES = (2, 8, 16)
 """Numbers of entries that are read in parallel, from the last one back. A response contains the whole entry. The first
 wave often suffices: a segment has two entry buckets by default, and the producers of both send in turn.
 """
+KEPT_PARTS = 64
+"""Number of entries, the last ones that the broker has reported as stored, that are not read again."""
 
 
 class TopicEnd:
@@ -41,6 +44,14 @@ class TopicEnd:
         """Statistics of the terminated topic, once its end is final."""
         self._parts: dict[tuple[int, int], StoredPart | None] = {}
         """Contents of entries, which never change; None for a deleted entry."""
+        self._stored: deque[tuple[tuple[int, int], StoredPart]] = deque(maxlen=KEPT_PARTS)
+        """Places and contents of the last entries that the broker has reported as stored."""
+
+    def note_stored(self, place: tuple[int, int], part: StoredPart) -> None:
+        """Keep the content of the entry at the place (ledger, entry), which the broker has reported as stored, so that
+        `stored_of` need not read the entry. Never waits.
+        """
+        self._stored.append((place, part))
 
     def place(self, deadline: Deadline) -> tuple[int, int]:
         """Return (ledger, entry) of the last entry; the entry is -1 in an empty topic. Raises SegmentNotFound
@@ -75,6 +86,7 @@ class TopicEnd:
             if internal is None:
                 internal = self._cursors.internal_with_ledgers(self._backing_topic, deadline)
                 self._note_end(internal)
+            self._parts |= dict(self._stored.copy())
             for part in self._parts_backwards(internal, behind, deadline):
                 if part is None or part.producer == batch.producer:
                     return (0 if part is None else part.count_of(batch)), self._final is not None

@@ -202,23 +202,49 @@ def test_what_a_terminated_topic_has_is_looked_up_once_for_all_buckets(
             logs.append(log, batch(bucket), producer="p", sequence=2, bucket=bucket)
     monkeypatch.undo()
     setup.app.planes["pulsar"].terminate_segment(log)
-    asked: list[str] = []
-    perform = AdminCalls._perform
-
-    def noted(calls: AdminCalls, ask: Ask, deadline: Deadline) -> Answer:
-        asked.append(ask.path.rpartition(log.rpartition("/")[2])[2])
-        return perform(calls, ask, deadline)
-
-    monkeypatch.setattr(AdminCalls, "_perform", noted)
+    asked = asked_paths(monkeypatch)
     for bucket in buckets[:2]:
         assert logs.append(log, batch(bucket), producer="p", sequence=2, bucket=bucket) == 1
     for bucket in buckets[2:]:
         with pytest.raises(SegmentTerminated):
             logs.append(log, batch(bucket), producer="p", sequence=2, bucket=bucket)
 
-    assert asked.count("/internalStats?metadata=true") == 1
+    assert asked.count(f"{topic_path(log)}/internalStats?metadata=true") == 1
     entries = [path for path in asked if "/entry/" in path]
     assert len(entries) == len({*entries})
+
+
+def test_entries_that_the_broker_reported_as_stored_are_not_read_to_count_a_later_batch(
+    setup: PulsarSetup, logs: LogClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setup.create(1)
+    log, buckets = setup.log_of(0), [HashRange(one << 14, ((one + 1) << 14) - 1) for one in range(4)]
+    for bucket in buckets:
+        messages = [OutgoingMessage(b"x", None, bucket.start)]
+        assert logs.append(log, messages, producer="p", sequence=1, bucket=bucket) == 1
+    setup.app.planes["pulsar"].terminate_segment(log)
+    asked = asked_paths(monkeypatch)
+
+    for bucket in buckets:
+        messages = [OutgoingMessage(b"y", None, bucket.start)]
+        with pytest.raises(SegmentTerminated):
+            logs.append(log, messages, producer="p", sequence=2, bucket=bucket)
+
+    assert any("/internalStats?metadata=true" in path for path in asked), "the batches were in doubt"
+    assert not [path for path in asked if "/entry/" in path]
+
+
+def asked_paths(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The paths of the requests to the admin API from now on, in their order."""
+    asked: list[str] = []
+    perform = AdminCalls._perform
+
+    def noted(calls: AdminCalls, ask: Ask, deadline: Deadline) -> Answer:
+        asked.append(ask.path)
+        return perform(calls, ask, deadline)
+
+    monkeypatch.setattr(AdminCalls, "_perform", noted)
+    return asked
 
 
 def test_a_check_that_finds_a_terminated_topic_with_a_final_end_is_not_repeated_to_count_a_batch(
@@ -231,14 +257,7 @@ def test_a_check_that_finds_a_terminated_topic_with_a_final_end_is_not_repeated_
     setup.app.planes["pulsar"].terminate_segment(log)
     cursors = Cursors(logs._admin)
     wait_until(lambda: is_final(cursors.internal_with_ledgers(log, logs._admin.deadline())))
-    asked: list[str] = []
-    perform = AdminCalls._perform
-
-    def noted(calls: AdminCalls, ask: Ask, deadline: Deadline) -> Answer:
-        asked.append(ask.path)
-        return perform(calls, ask, deadline)
-
-    monkeypatch.setattr(AdminCalls, "_perform", noted)
+    asked = asked_paths(monkeypatch)
     end = TopicEnd(cursors, log)
     assert end.is_terminated(logs._admin.deadline())
     batch = SentBatch("p", 2 * MAX_BATCH_MESSAGES, 2)
