@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from controller.domain.entry_buckets import equal_splits
 from controller.domain.errors import InvalidLayoutChange, SegmentNotFound
@@ -36,7 +36,7 @@ def _reshape_of(operation: Operation) -> Reshape:
     """
     children = tuple(child.plan for child in operation.children)
     ranges = operation.parameters.get("child_ranges")
-    if isinstance(ranges, Sequence):
+    if isinstance(ranges, list | tuple):
         splits = equal_splits(int(str(operation.parameters["bucket_count"])))
         children = tuple(ChildPlan(0, HashRange.parse(str(text)), splits) for text in ranges)
     return Reshape(ReshapeKind(operation.kind.value), operation.parent_ids, children)

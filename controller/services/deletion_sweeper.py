@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -348,7 +349,8 @@ def _record(
             )
     except NotFound:  # Another sweeper closed the entry.
         return
-    report.absent.append(deletion_entry.backing_topic)
+    if deletion_entry.backing_topic not in report.absent:
+        report.absent.append(deletion_entry.backing_topic)
     report.failed.pop(deletion_entry.backing_topic, None)  # an earlier batch of this sweep may have failed
     if closed:
         report.closed.append(deletion_entry.backing_topic)
@@ -361,6 +363,8 @@ def _fail(store: Store, deletion_entry: DeletionEntry, reason: str, report: Swee
     """
     log.warning("log not deleted", backing_topic=deletion_entry.backing_topic, error=reason)
     report.failed[deletion_entry.backing_topic] = reason
+    with suppress(ValueError):  # the log was gone in an earlier batch of this sweep, and came back
+        report.absent.remove(deletion_entry.backing_topic)
     delay_seconds = min(FIRST_DELAY_SECONDS * 2 ** min(deletion_entry.attempts, 10), LONGEST_DELAY_SECONDS)
     with store.transaction() as tx:
         deletion_entries.record_failure(

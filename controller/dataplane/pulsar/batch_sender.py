@@ -373,7 +373,8 @@ class BatchSender:
                 return None
             if producer.is_connected():
                 continue
-            if self._is_terminated(deadline):
+            # A broker that restarts is asked many times, and the metadata of ledgers is costly.
+            if self._is_terminated(deadline, with_end=look_seconds == FIRST_LOOK_SECONDS):
                 return SegmentTerminated(
                     f"{self._purpose}: the topic was terminated during the append; look up the layout again",
                     delay_seconds=0.0,
@@ -381,13 +382,14 @@ class BatchSender:
             look_seconds = min(2 * look_seconds, LONGEST_LOOK_SECONDS)
         return None
 
-    def _is_terminated(self, deadline: Deadline) -> bool:
+    def _is_terminated(self, deadline: Deadline, *, with_end: bool) -> bool:
         """Return True if the topic is known to be terminated. False also if the request fails temporarily, or no
-        broker responds within `LOOK_ANSWER_SECONDS`. Raises SegmentNotFound and other lasting refusals.
+        broker responds within `LOOK_ANSWER_SECONDS`. `with_end` is that of `TopicEnd.is_terminated`. Raises
+        SegmentNotFound and other lasting refusals.
         """
         check_deadline = Deadline(min(LOOK_ANSWER_SECONDS, deadline.left_seconds))
         try:
-            return self._end.is_terminated(check_deadline)
+            return self._end.is_terminated(check_deadline, with_end=with_end)
         except DataPlaneUnavailable:
             return False
 

@@ -20,10 +20,12 @@ from controller.dataplane.pulsar.names import cursor_name, subscription_path, to
 from controller.dataplane.pulsar.stored_entries import (
     StoredPart,
     count_unread,
+    entry_counts,
     messages_in,
     parts_of,
     place_before_instant,
     place_told,
+    unacknowledged,
 )
 from controller.dataplane.pulsar.topic_requests import FAILED, reading, unread_entries, unreadable
 from controller.domain.errors import DataGone, SegmentNotFound, SubscriptionNotFound
@@ -267,7 +269,8 @@ class Cursors:
         internal = self.internal(backing_topic, deadline)
         cursor = self._cursor(internal, backing_topic, subscription)
         with reading(f"backlog of {subscription!r} on {backing_topic}", internal):
-            return count_unread(self._admin, backing_topic, cursor, entries, internal, deadline)
+            places = unacknowledged(internal, cursor)
+        return count_unread(self._admin, backing_topic, places, entries, deadline)
 
     def is_terminated(self, backing_topic: str, deadline: Deadline) -> bool:
         """Return True if the topic is terminated, so that nothing can be appended."""
@@ -370,7 +373,8 @@ class Cursors:
             if internal.get("state") != "Terminated":
                 raise _missing(backing_topic)
             with reading(purpose, internal):
-                return place_before_instant(self._admin, backing_topic, instant_ms, internal, deadline)
+                counts = entry_counts(internal)
+            return place_before_instant(self._admin, backing_topic, instant_ms, counts, deadline)
         with reading(purpose, internal):
             ledgers = internal.get("ledgers") or [{"ledgerId": 0}]
             return min(int(ledger["ledgerId"]) for ledger in ledgers), -1

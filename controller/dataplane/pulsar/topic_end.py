@@ -60,14 +60,17 @@ class TopicEnd:
         with self._recent(deadline, self._cursors.internal) as internal:
             return last_place(self._backing_topic, internal)
 
-    def is_terminated(self, deadline: Deadline) -> bool:
+    def is_terminated(self, deadline: Deadline, *, with_end: bool) -> bool:
         """Return True if the topic is terminated, so that nothing can be appended. Needs no request once the
         end is final.
+
+        With `with_end`, the request also asks for the topic's end, so that `stored_of` needs no further request if the
+        topic is terminated and its end is final. The broker then reads the metadata of each ledger.
         """
         if self._final is not None:
             return True
-        # `stored_of` follows if the topic is terminated, and needs no further request if the end is final by now.
-        with self._recent(deadline, self._cursors.internal_with_ledgers) as internal:
+        read = self._cursors.internal_with_ledgers if with_end else self._cursors.internal
+        with self._recent(deadline, read) as internal:
             self._note_end(internal)
             return internal.get("state") == "Terminated"
 
@@ -78,7 +81,7 @@ class TopicEnd:
 
         The producer's last entry behind the place decides: all messages of the batch up to its end count. The
         number is 0 if there is no such entry, or if an entry between it and the end of the topic was deleted,
-        for instance by retention. Concurrent calls wait for each other. Raises DataPlaneTimeout at the deadline,
+        for instance by retention, and is not one of `note_stored`. Concurrent calls wait for each other. Raises DataPlaneTimeout at the deadline,
         and SegmentNotFound if there is no such topic.
         """
         with self._locked(deadline):

@@ -306,7 +306,9 @@ class _Search:
             }
         reason = f"the policy in force was changed since backtest {trial.run_id}; repeat the tuning under a fresh request key"
         changed = {
-            name: reason for name, policy in compared.items() if self.policies.get(name, policy) != policy
+            name: reason
+            for name, policy in compared.items()
+            if not _is_same_policy(self.policies.get(name, policy), policy)
         }
         results = tuple(result for result in trial.results if result.load not in changed)
         return replace(trial, results=results, left_out={**trial.left_out, **changed})
@@ -489,3 +491,13 @@ def _propose(
 def _too_little(result: BacktestResult, needed: float, purpose: str) -> str:
     """Return a message that says how many days were recorded and how many are needed."""
     return f"{measured_days(result):.1f} recorded days to {purpose}, but {needed:g} are needed"
+
+
+def _is_same_policy(document: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Return True if the documents contain the same policy. A parameter that a document lacks has its default, because an
+    older version may have written the document. False for a document that cannot be read.
+    """
+    try:
+        return AutoScalePolicy.from_document(document) == AutoScalePolicy.from_document(other)
+    except InvalidPolicy:
+        return False

@@ -190,7 +190,7 @@ _IN_FLIGHT = Prepared(
     SELECT o.topic_id, o.operation_id, o.kind, o.intended_at,
            ARRAY(SELECT p.segment_id FROM cleave.operation_parent p
                   WHERE p.operation_id = o.operation_id ORDER BY p.ordinal) AS parent_ids,
-           CASE WHEN o.parameters ? 'child_ranges' THEN jsonb_array_length(o.parameters -> 'child_ranges')
+           CASE WHEN jsonb_typeof(o.parameters -> 'child_ranges') = 'array' THEN jsonb_array_length(o.parameters -> 'child_ranges')
                 ELSE (SELECT count(*) FROM cleave.operation_child c WHERE c.operation_id = o.operation_id)
            END AS child_count,
            (SELECT coalesce(sum(least(cardinality(c.bucket_splits) + 1, :most_units)), 0) FROM cleave.operation_child c

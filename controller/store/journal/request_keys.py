@@ -16,6 +16,7 @@ from sqlalchemy.exc import IntegrityError
 
 from controller.domain.errors import CleaveError, Conflict
 from controller.domain.operation import Operation, OperationKind
+from controller.domain.policy import PolicyOverride
 from controller.store.journal.operations import Request, find_by_request_key
 
 MOST_CHARACTERS = 200
@@ -102,6 +103,9 @@ def demand_same(intent: Intent, **wanted: object) -> Intent:
         "segment_ids": list(first.parent_ids),
         **first.parameters,
     }
+    if isinstance(policy := did.get("policy"), Mapping):
+        # PostgreSQL returns a float of 1e16 or more as an integer, which may differ from the float.
+        did["policy"] = PolicyOverride.from_document(policy).to_document()
     different = [name for name, value in wanted.items() if did.get(name, value) != value]
     if intent.repeated and different:
         raise used_otherwise(first, did=_described(did, different), wanted=_described(wanted, different))

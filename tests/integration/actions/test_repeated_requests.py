@@ -289,6 +289,17 @@ def test_a_creation_that_an_older_version_wrote_is_compared_as_far_as_it_is_know
         perform("topics create", segments=3)
 
 
+def test_a_large_value_of_a_policy_is_the_same_value_in_a_repeated_request(perform: Perform) -> None:
+    """PostgreSQL returns it as an integer with other digits."""
+    policy = {"split_byte_rate_out": 1e30}
+    first = perform("topics create", policy=policy)
+
+    again = perform("topics create", policy=policy)
+    assert (again.operation_id, again.repeated) == (first.operation_id, True)
+    with pytest.raises(Conflict, match="not for policy"):
+        perform("topics create", policy={"split_byte_rate_out": 1e29})
+
+
 def keeper() -> Any:
     """A data plane whose broker keeps the layouts."""
     plane = MagicMock(spec=PulsarScalableDataPlane)

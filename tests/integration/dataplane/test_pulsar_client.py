@@ -259,7 +259,7 @@ def test_a_check_that_finds_a_terminated_topic_with_a_final_end_is_not_repeated_
     wait_until(lambda: is_final(cursors.internal_with_ledgers(log, logs._admin.deadline())))
     asked = asked_paths(monkeypatch)
     end = TopicEnd(cursors, log)
-    assert end.is_terminated(logs._admin.deadline())
+    assert end.is_terminated(logs._admin.deadline(), with_end=True)
     batch = SentBatch("p", 2 * MAX_BATCH_MESSAGES, 2)
     assert end.stored_of(batch, NOWHERE, logs._admin.deadline()) == (2, True)
     assert [path for path in asked if "/internalStats" in path] == [

@@ -203,3 +203,15 @@ def test_a_log_that_failed_and_was_kept_or_gone_later_in_the_sweep_has_not_faile
     swept = sweep(bench.store, {"embedded": plane.as_data_plane()}, limit=8)
 
     assert (log in swept.kept, other in {*swept.kept, *swept.absent}, swept.failed) == (True, True, {})
+
+
+def test_a_log_that_was_gone_and_came_back_in_the_same_sweep_is_not_listed_as_gone(bench: Bench) -> None:
+    """A long sweep takes an absent entry twice."""
+    an_aborted_split(bench)
+    with bench.store.transaction() as tx:
+        [entry] = deletion_entries.claim_due(tx, limit=1, hold_seconds=60.0)
+    report = deletion_sweeper.SweepReport(absent=[entry.backing_topic])
+
+    deletion_sweeper._fail(bench.store, entry, "it came back", report)
+
+    assert (report.absent, report.failed) == ([], {entry.backing_topic: "it came back"})

@@ -252,7 +252,7 @@ class _Decision:
         self.added: Counter[str] = Counter()
         cooldown_ms = settings.cooldown_seconds * 1000
         self.last_split_at_ms = {
-            bundle: at
+            bundle: min(at, inputs.now_ms)
             for bundle, at in inputs.last_split_at_ms.items()
             if max(0, inputs.now_ms - at) < cooldown_ms
         }
@@ -323,7 +323,7 @@ class _Decision:
         under_way = sum(bundle.overlaps(splitting) for splitting in self.inputs.in_flight)
         if under_way:
             return hot.refusal(SplitRefusalReason.IN_FLIGHT, "splits", under_way, 0)
-        since = [max(0, now_ms - at) for split, at in self.last_split_at_ms.items() if split.overlaps(bundle)]
+        since = [now_ms - at for split, at in self.last_split_at_ms.items() if split.overlaps(bundle)]
         if since:
             wait_ms = self.settings.cooldown_seconds * 1000
             return hot.refusal(SplitRefusalReason.COOL_DOWN, "milliseconds", min(since), wait_ms)

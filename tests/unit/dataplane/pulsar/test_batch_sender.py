@@ -57,7 +57,7 @@ class _End:
     def place(self, _deadline: Deadline) -> tuple[int, int]:
         return (1, -1)
 
-    def is_terminated(self, _deadline: Deadline) -> bool:
+    def is_terminated(self, _deadline: Deadline, *, with_end: bool) -> bool:
         raise SegmentNotFound("no such topic; look up the layout again")
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
 from controller.dataplane.pulsar.admin import AdminCalls, Answer, Ask, Deadline
-from controller.dataplane.pulsar.stored_entries import MOST_COUNTED, count_unread
+from controller.dataplane.pulsar.stored_entries import MOST_COUNTED, count_unread, unacknowledged
 from controller.domain.errors import CleaveError, DataPlaneUnavailable
 
 INTERNAL = {"lastConfirmedEntry": "7:999", "ledgers": [{"ledgerId": 7, "entries": 0}]}
@@ -43,9 +43,7 @@ class ScriptedDeadline:
 
 def count(broker: Broker, left: ScriptedDeadline, entries: int = 1000) -> int:
     admin, deadline = cast(AdminCalls, broker), cast(Deadline, left)
-    return count_unread(
-        admin, "persistent://a/b/c", CURSOR, entries, cast("dict[str, Any]", INTERNAL), deadline
-    )
+    return count_unread(admin, "persistent://a/b/c", unacknowledged(INTERNAL, CURSOR), entries, deadline)
 
 
 @pytest.mark.parametrize(

@@ -145,6 +145,7 @@ def test_a_range_rests_after_a_split() -> None:
             cycle(hot(1), hot(2), last_split_at_ms={parent: NOW_MS - age_ms}), in_halves, settings
         )
         since_ms = max(0, age_ms)
+        assert verdict.last_split_at_ms.get(parent) == (NOW_MS - since_ms if expected else None)
         assert (
             refused(verdict) == [(SplitRefusalReason.COOL_DOWN, "milliseconds", since_ms, 60_000)] * expected
         )
