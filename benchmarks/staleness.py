@@ -1,7 +1,7 @@
 """Measures how much of the code behind a stored figure has changed since the figure was measured.
 
 The code behind a figure is what its benchmark imports, and the programs that the benchmark starts by their names. Changed lines are
-counted without comments and docstrings, moved files as moved. `python -m benchmarks.staleness` lists the figures that are stale, and
+counted without comments and docstrings. Lines that moved to another file have not changed. `python -m benchmarks.staleness` lists the figures that are stale, and
 fails if there are any.
 """
 
@@ -12,7 +12,7 @@ import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -57,7 +57,7 @@ def staleness(name: str, kept: Mapping[str, Any]) -> Staleness:
     commit = noted or git(ROOT, "rev-list", "-1", f"--before={oldest['measured_at']}", "HEAD")[:12]
     changed_files = _changed_since(commit.removesuffix("-dirty"))
     files = exercised(_LONG_RUNS.get(name, f"benchmarks/bench_{name}.py"))
-    changed = sum(_changed_lines(path, changed_files[path]) for path in files & changed_files.keys())
+    changed = _changed_lines(files & changed_files.keys(), changed_files)
     lines = sum(len(_code_of(path)) for path in files)
     return Staleness(commit, min(changed, lines), lines, is_noted=bool(noted))
 
@@ -115,11 +115,23 @@ def _changed_since(commit: str) -> dict[str, str]:
     return changed
 
 
-def _changed_lines(path: str, before: str) -> int:
-    """Return the larger of the numbers of added and deleted lines of a file; all its lines if the commit does not have it."""
-    old = Counter(_code(path, git(ROOT, "cat-file", "blob", before)) if before.strip("0") else ())
-    present = Counter(_code_of(path))
-    return max((present - old).total(), (old - present).total())
+def _changed_lines(files: Set[str], changed_files: Mapping[str, str]) -> int:
+    """Return the larger of the numbers of lines that were added to all these files and deleted from them since the commit. A line that a
+    deleted file of the project had is not added. `changed_files` are those of `_changed_since`.
+    """
+    old, present, deleted = Counter[str](), Counter[str](), Counter[str]()
+    for path in files:
+        old.update(_code_before(path, changed_files[path]))
+        present.update(_code_of(path))
+    for path, before in changed_files.items():
+        if path.endswith((".py", ".sql")) and not (ROOT / path).exists():
+            deleted.update(_code_before(path, before))
+    return max((present - old - deleted).total(), (old - present).total())
+
+
+def _code_before(path: str, before: str) -> tuple[str, ...]:
+    """Return the lines of the file at the commit, which has it as the object with this id; none if the id is 0."""
+    return _code(path, git(ROOT, "cat-file", "blob", before)) if before.strip("0") else ()
 
 
 def _code_of(path: str) -> tuple[str, ...]:

@@ -76,6 +76,27 @@ def test_changed_lines_are_counted_and_moved_files_are_not(repository: Path) -> 
     assert str(found).endswith("2 of 21 lines (10%) of the code behind it have changed since")
 
 
+def test_lines_that_moved_to_another_file_are_not_counted(repository: Path) -> None:
+    """From one file to another, and from a deleted file to several."""
+    measured = git(repository, "rev-parse", "HEAD")
+    rows, moved = repository / "controller/store/rows.py", repository / "controller/store/moved.py"
+    lines = rows.read_text().splitlines(keepends=True)
+    rows.write_text("import controller.store.moved\n" + "".join(lines[:8]))
+    moved.write_text("".join(lines[8:]))
+    git(repository, "add", "-A")
+
+    assert staleness.staleness("one", {"commit": measured}) == Staleness(measured, 1, 22, is_noted=True)
+
+    present = commit(repository)
+    moved.unlink()
+    (repository / "controller/store/first.py").write_text("".join(lines[8:12]))
+    (repository / "controller/store/second.py").write_text("".join(lines[12:]))
+    rows.write_text("import controller.store.first\nimport controller.store.second\n" + "".join(lines[:8]))
+    git(repository, "add", "-A")
+
+    assert staleness.staleness("one", {"commit": present}).changed == 2
+
+
 def test_comments_docstrings_and_layout_are_not_counted(repository: Path) -> None:
     measured = git(repository, "rev-parse", "HEAD")
     rows = repository / "controller/store/rows.py"
