@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from functools import wraps
 from typing import Any
 
 import pytest
@@ -55,8 +56,14 @@ class AsyncScripted(AsyncConsumer[Scripted, str]):
         return item in consumer.own
 
 
-def run(body: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(body, 60.0))
+def awaited(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+    """Make a test of a coroutine function. The test fails after a minute."""
+
+    @wraps(test)
+    def run() -> None:
+        asyncio.run(asyncio.wait_for(test(), 60.0))
+
+    return run
 
 
 async def cancelled_while_it_receives(consumer: AsyncConsumer[Any, Any], scripted: Scripted) -> None:
@@ -71,175 +78,155 @@ async def cancelled_while_it_receives(consumer: AsyncConsumer[Any, Any], scripte
     scripted.goes_on.set()
 
 
-def test_what_a_cancelled_receive_has_taken_is_given_out_by_the_next() -> None:
-    async def body() -> None:
-        scripted = Scripted("1", "2")
-        async with AsyncScripted(lambda: scripted) as consumer:
-            await cancelled_while_it_receives(consumer, scripted)
+@awaited
+async def test_what_a_cancelled_receive_has_taken_is_given_out_by_the_next() -> None:
+    scripted = Scripted("1", "2")
+    async with AsyncScripted(lambda: scripted) as consumer:
+        await cancelled_while_it_receives(consumer, scripted)
 
-            assert [await consumer.receive(), await consumer.receive()] == ["1", "2"]
-            assert await consumer.receive(0.0) is None
-        assert len(scripted.threads) == 1
-
-    run(body())
+        assert [await consumer.receive(), await consumer.receive()] == ["1", "2"]
+        assert await consumer.receive(0.0) is None
+    assert len(scripted.threads) == 1
 
 
-def test_what_is_anothers_by_then_is_not_given_out() -> None:
-    async def body() -> None:
-        scripted = Scripted("1", "2")
-        async with AsyncScripted(lambda: scripted) as consumer:
-            await cancelled_while_it_receives(consumer, scripted)
-            scripted.own.remove("1")
+@awaited
+async def test_what_is_anothers_by_then_is_not_given_out() -> None:
+    scripted = Scripted("1", "2")
+    async with AsyncScripted(lambda: scripted) as consumer:
+        await cancelled_while_it_receives(consumer, scripted)
+        scripted.own.remove("1")
 
-            assert await consumer.receive() == "2"
-
-    run(body())
+        assert await consumer.receive() == "2"
 
 
-def test_tasks_that_receive_at_once_get_each_item_once() -> None:
-    async def body() -> None:
-        numbers = [str(number) for number in range(50)]
-        found: list[str] = []
+@awaited
+async def test_tasks_that_receive_at_once_get_each_item_once() -> None:
+    numbers = [str(number) for number in range(50)]
+    found: list[str] = []
 
-        async def take(consumer: AsyncScripted) -> None:
-            while (item := await consumer.receive(0.2)) is not None:
-                found.append(item)
+    async def take(consumer: AsyncScripted) -> None:
+        while (item := await consumer.receive(0.2)) is not None:
+            found.append(item)
 
-        async with AsyncScripted(lambda: Scripted(*numbers)) as consumer:
-            await asyncio.gather(*(take(consumer) for _ in range(5)))
-        assert sorted(found) == sorted(numbers)
-
-    run(body())
+    async with AsyncScripted(lambda: Scripted(*numbers)) as consumer:
+        await asyncio.gather(*(take(consumer) for _ in range(5)))
+    assert sorted(found) == sorted(numbers)
 
 
-def test_other_calls_have_their_turn_while_one_waits() -> None:
-    async def body() -> None:
-        async with AsyncScripted(Scripted) as consumer:
-            waiting = asyncio.create_task(consumer.receive())
-            assert await consumer.call(lambda scripted: scripted.closed) == 0
-            await consumer.call(lambda scripted: (scripted.items.append("1"), scripted.own.add("1")))
-            assert await waiting == "1"
-
-    run(body())
+@awaited
+async def test_other_calls_have_their_turn_while_one_waits() -> None:
+    async with AsyncScripted(Scripted) as consumer:
+        waiting = asyncio.create_task(consumer.receive())
+        assert await consumer.call(lambda scripted: scripted.closed) == 0
+        await consumer.call(lambda scripted: (scripted.items.append("1"), scripted.own.add("1")))
+        assert await waiting == "1"
 
 
-def test_one_after_the_other() -> None:
-    async def body() -> None:
-        found = []
-        async with AsyncScripted(lambda: Scripted("1", "2", "3")) as consumer:
-            async for item in consumer:
-                found.append(item)
-                if len(found) == 3:
-                    break
-        assert found == ["1", "2", "3"]
-
-    run(body())
+@awaited
+async def test_one_after_the_other() -> None:
+    found = []
+    async with AsyncScripted(lambda: Scripted("1", "2", "3")) as consumer:
+        async for item in consumer:
+            found.append(item)
+            if len(found) == 3:
+                break
+    assert found == ["1", "2", "3"]
 
 
-def test_a_client_whose_opening_was_cancelled_is_closed_when_it_is_made() -> None:
-    async def body() -> None:
-        scripted, begun, goes_on = Scripted(), threading.Event(), threading.Event()
+@awaited
+async def test_a_client_whose_opening_was_cancelled_is_closed_when_it_is_made() -> None:
+    scripted, begun, goes_on = Scripted(), threading.Event(), threading.Event()
 
-        def make() -> Scripted:
-            begun.set()
-            assert goes_on.wait(30.0)
-            return scripted
+    def make() -> Scripted:
+        begun.set()
+        assert goes_on.wait(30.0)
+        return scripted
 
-        opening = asyncio.create_task(AsyncScripted(make).__aenter__())
-        await asyncio.to_thread(begun.wait, 30.0)
-        opening.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await opening
-        goes_on.set()
-
-        await asyncio.to_thread(wait_until, lambda: scripted.closed == 1)
-
-    run(body())
-
-
-def test_an_open_client_is_not_opened_again() -> None:
-    async def body() -> None:
-        made: list[Scripted] = []
-
-        def make() -> Scripted:
-            made.append(Scripted("1"))
-            return made[-1]
-
-        async with AsyncScripted(make) as consumer:
-            with pytest.raises(InvalidInput, match="AsyncScripted is already open; make another one"):
-                await consumer.__aenter__()
-            assert await consumer.receive() == "1"
-        assert [scripted.closed for scripted in made] == [1]
-        with pytest.raises(InvalidInput, match="AsyncScripted was closed; make another one"):
-            await consumer.__aenter__()
-        assert len(made) == 1
-
-    run(body())
-
-
-def test_a_client_that_is_being_opened_is_not_opened_again() -> None:
-    async def body() -> None:
-        made: list[Scripted] = []
-        begun, goes_on = threading.Event(), threading.Event()
-
-        def make() -> Scripted:
-            made.append(Scripted("1"))
-            begun.set()
-            assert goes_on.wait(30.0)
-            return made[-1]
-
-        consumer = AsyncScripted(make)
-        opening = asyncio.create_task(consumer.__aenter__())
-        await asyncio.to_thread(begun.wait, 30.0)
-        again = asyncio.create_task(consumer.__aenter__())
-        await asyncio.wait([again], timeout=0.0)
-        goes_on.set()
-        with pytest.raises(InvalidInput, match="already open"):
-            await again
+    opening = asyncio.create_task(AsyncScripted(make).__aenter__())
+    await asyncio.to_thread(begun.wait, 30.0)
+    opening.cancel()
+    with pytest.raises(asyncio.CancelledError):
         await opening
+    goes_on.set()
+
+    await asyncio.to_thread(wait_until, lambda: scripted.closed == 1)
+
+
+@awaited
+async def test_an_open_client_is_not_opened_again() -> None:
+    made: list[Scripted] = []
+
+    def make() -> Scripted:
+        made.append(Scripted("1"))
+        return made[-1]
+
+    async with AsyncScripted(make) as consumer:
+        with pytest.raises(InvalidInput, match="AsyncScripted is already open; make another one"):
+            await consumer.__aenter__()
         assert await consumer.receive() == "1"
-        await consumer.close()
-        assert [scripted.closed for scripted in made] == [1]
-
-    run(body())
-
-
-def test_closing_goes_on_when_it_is_cancelled_and_is_done_once() -> None:
-    async def body() -> None:
-        scripted = Scripted("1")
-        consumer = await AsyncScripted(lambda: scripted).__aenter__()
-        scripted.goes_on.clear()
-        scripted.waits.clear()
-        receiving = asyncio.create_task(consumer.receive())
-        await asyncio.to_thread(scripted.waits.wait, 30.0)
-        closing = asyncio.create_task(consumer.close())
-        await asyncio.sleep(0)
-        closing.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await closing
-        scripted.goes_on.set()
-
-        assert await receiving == "1"
-        await consumer.close()
-        assert scripted.closed == 1
-        with pytest.raises(InvalidInput, match="closed"):
-            await consumer.receive()
-
-    run(body())
+    assert [scripted.closed for scripted in made] == [1]
+    with pytest.raises(InvalidInput, match="AsyncScripted was closed; make another one"):
+        await consumer.__aenter__()
+    assert len(made) == 1
 
 
-def test_what_could_not_be_made_is_told_and_leaves_nothing() -> None:
-    async def body() -> None:
-        def fail() -> Scripted:
-            raise StoreUnavailable("no worker")
+@awaited
+async def test_a_client_that_is_being_opened_is_not_opened_again() -> None:
+    made: list[Scripted] = []
+    begun, goes_on = threading.Event(), threading.Event()
 
-        with pytest.raises(StoreUnavailable):
-            async with AsyncScripted(fail):
-                raise AssertionError("unreachable")
-        with pytest.raises(InvalidInput, match="not open"):
-            AsyncScripted(Scripted).pause()
+    def make() -> Scripted:
+        made.append(Scripted("1"))
+        begun.set()
+        assert goes_on.wait(30.0)
+        return made[-1]
 
-    run(body())
+    consumer = AsyncScripted(make)
+    opening = asyncio.create_task(consumer.__aenter__())
+    await asyncio.to_thread(begun.wait, 30.0)
+    again = asyncio.create_task(consumer.__aenter__())
+    await asyncio.wait([again], timeout=0.0)
+    goes_on.set()
+    with pytest.raises(InvalidInput, match="already open"):
+        await again
+    await opening
+    assert await consumer.receive() == "1"
+    await consumer.close()
+    assert [scripted.closed for scripted in made] == [1]
+
+
+@awaited
+async def test_closing_goes_on_when_it_is_cancelled_and_is_done_once() -> None:
+    scripted = Scripted("1")
+    consumer = await AsyncScripted(lambda: scripted).__aenter__()
+    scripted.goes_on.clear()
+    scripted.waits.clear()
+    receiving = asyncio.create_task(consumer.receive())
+    await asyncio.to_thread(scripted.waits.wait, 30.0)
+    closing = asyncio.create_task(consumer.close())
+    await asyncio.sleep(0)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    scripted.goes_on.set()
+
+    assert await receiving == "1"
+    await consumer.close()
+    assert scripted.closed == 1
+    with pytest.raises(InvalidInput, match="closed"):
+        await consumer.receive()
+
+
+@awaited
+async def test_what_could_not_be_made_is_told_and_leaves_nothing() -> None:
+    def fail() -> Scripted:
+        raise StoreUnavailable("no worker")
+
+    with pytest.raises(StoreUnavailable):
+        async with AsyncScripted(fail):
+            raise AssertionError("unreachable")
+    with pytest.raises(InvalidInput, match="not open"):
+        AsyncScripted(Scripted).pause()
 
 
 class ScriptedPlaces(Scripted):
@@ -265,19 +252,17 @@ class ScriptedPlaces(Scripted):
         return True
 
 
-def test_a_checkpoint_is_before_what_a_cancelled_receive_has_taken() -> None:
-    async def body() -> None:
-        scripted = ScriptedPlaces("1", "2", "3")
-        async with AsyncCheckpointConsumer(lambda: scripted) as consumer:  # type: ignore[arg-type, return-value]
-            assert await consumer.receive() == CheckpointBatch(1, ())
-            await cancelled_while_it_receives(consumer, scripted)
+@awaited
+async def test_a_checkpoint_is_before_what_a_cancelled_receive_has_taken() -> None:
+    scripted = ScriptedPlaces("1", "2", "3")
+    async with AsyncCheckpointConsumer(lambda: scripted) as consumer:  # type: ignore[arg-type, return-value]
+        assert await consumer.receive() == CheckpointBatch(1, ())
+        await cancelled_while_it_receives(consumer, scripted)
 
-            kept = await consumer.checkpoint()
-            assert kept.epoch == 1
-            assert await consumer.receive() == CheckpointBatch(2, ())
-            assert (await consumer.checkpoint()).epoch == 2
-            await cancelled_while_it_receives(consumer, scripted)
-            await consumer.seek(kept)
-            assert (await consumer.checkpoint()).epoch == 1
-
-    run(body())
+        kept = await consumer.checkpoint()
+        assert kept.epoch == 1
+        assert await consumer.receive() == CheckpointBatch(2, ())
+        assert (await consumer.checkpoint()).epoch == 2
+        await cancelled_while_it_receives(consumer, scripted)
+        await consumer.seek(kept)
+        assert (await consumer.checkpoint()).epoch == 1

@@ -31,6 +31,14 @@ class RecordedStream:
         self.ended.append(reason)
 
 
+def connected() -> tuple[SubscriptionSessions, RecordedStream]:
+    """Sessions with one consumer, `a`, which began and attached its stream at 0."""
+    known, stream = SubscriptionSessions(ConsumerTiming(10.0)), RecordedStream()
+    known.begin("a", "1", now=0.0)
+    known.attach("a", "1", stream, now=0.0)
+    return known, stream
+
+
 def test_who_registers_again_at_the_end_of_grace_has_it_anew() -> None:
     known = SubscriptionSessions(ConsumerTiming(10.0))
     known.restore("a", "1", now=0.0)
@@ -41,10 +49,8 @@ def test_who_registers_again_at_the_end_of_grace_has_it_anew() -> None:
 
 
 def test_a_stream_that_was_replaced_ends_nothing_when_it_breaks() -> None:
-    known, old, new = SubscriptionSessions(ConsumerTiming(10.0)), RecordedStream(), RecordedStream()
-    known.begin("a", "1", now=0.0)
-    known.attach("a", "1", old, now=1.0)
-    known.attach("a", "1", new, now=2.0)
+    known, old = connected()
+    known.attach("a", "1", RecordedStream(), now=2.0)
 
     known.detach("a", old, now=3.0)
 
@@ -53,9 +59,7 @@ def test_a_stream_that_was_replaced_ends_nothing_when_it_breaks() -> None:
 
 
 def test_who_is_not_heard_is_disconnected_and_then_expires() -> None:
-    known, stream = SubscriptionSessions(ConsumerTiming(10.0)), RecordedStream()
-    known.begin("a", "1", now=0.0)
-    known.attach("a", "1", stream, now=0.0)
+    known, stream = connected()
 
     known.disconnect_silent(now=5.0)
     assert stream.ended == []
@@ -67,9 +71,7 @@ def test_who_is_not_heard_is_disconnected_and_then_expires() -> None:
 
 
 def test_whose_stream_ends_has_the_grace_period_to_come_back() -> None:
-    known, stream = SubscriptionSessions(ConsumerTiming(10.0)), RecordedStream()
-    known.begin("a", "1", now=0.0)
-    known.attach("a", "1", stream, now=0.0)
+    known, stream = connected()
 
     known.detach("a", stream, now=4.0)
 
@@ -78,9 +80,7 @@ def test_whose_stream_ends_has_the_grace_period_to_come_back() -> None:
 
 
 def test_a_leader_that_was_busy_for_long_leaves_who_was_silent_time_to_come_back() -> None:
-    known = SubscriptionSessions(ConsumerTiming(10.0))
-    known.begin("a", "1", now=0.0)
-    known.attach("a", "1", RecordedStream(), now=0.0)
+    known, _ = connected()
 
     known.disconnect_silent(now=50.0)
 
@@ -88,9 +88,7 @@ def test_a_leader_that_was_busy_for_long_leaves_who_was_silent_time_to_come_back
 
 
 def test_a_goodbye_that_could_not_be_written_ends_the_session_all_the_same() -> None:
-    known, stream = SubscriptionSessions(ConsumerTiming(10.0)), RecordedStream()
-    known.begin("a", "1", now=0.0)
-    known.attach("a", "1", stream, now=0.0)
+    known, _ = connected()
 
     known.end_after_grace("a", "1", now=1.0)
 
@@ -114,9 +112,7 @@ def owner(consumer: str, start: int, asked_seconds: float = 0.0) -> BucketOwner:
 
 
 def test_who_is_back_in_a_moment_was_never_away() -> None:
-    known, stream = SubscriptionSessions(ConsumerTiming(10.0)), RecordedStream()
-    known.begin("a", "1", now=0.0)
-    known.attach("a", "1", stream, now=0.0)
+    known, stream = connected()
     known.settled = settled(row("a"))
     assert known.note_at == math.inf, "it is connected"
 
@@ -141,9 +137,7 @@ def test_what_is_noted_is_not_noted_again_and_is_taken_back_at_once() -> None:
 
 
 def test_being_away_is_not_the_grace_period() -> None:
-    known, stream = SubscriptionSessions(ConsumerTiming(10.0)), RecordedStream()
-    known.begin("a", "1", now=0.0)
-    known.attach("a", "1", stream, now=0.0)
+    known, stream = connected()
     known.detach("a", stream, now=1.0)
     known.begin("a", "1", now=9.0)
 
