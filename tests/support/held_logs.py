@@ -8,6 +8,7 @@ from typing import Any
 
 from controller.dataplane.log_client import LogMessage, Position
 from tests.support.scripted_leader import PATIENCE_SECONDS
+from tests.support.scripted_reader import IdleReader
 
 
 class EventRecord:
@@ -47,7 +48,7 @@ class EventRecord:
             assert is_released, f"nobody lets go of {place}"
 
 
-class HeldReader:
+class HeldReader(IdleReader):
     """The n-th opened reader. Its messages contain its number."""
 
     def __init__(self, logs: HeldLogs, number: int, backing_topic: str) -> None:
@@ -61,16 +62,10 @@ class HeldReader:
         self._read = max(self._read, last)
         return [LogMessage((i,), 0, b"k", b"%d" % self.number) for i in range(first, last + 1)]
 
-    def may_wait(self) -> bool:
-        return False
-
     def acknowledge(self, position: Position) -> None:
         self._diary.note("ack", self.number)
         self._diary.pass_by("ack")
         self._diary.note("acked", self.number)
-
-    def is_drained(self) -> bool:
-        return False
 
     def close(self) -> None:
         self._diary.note("closing", self.number)

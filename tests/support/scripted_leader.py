@@ -48,6 +48,17 @@ class BackgroundCall(Generic[Result]):
 
 
 @dataclass
+class HandClock:
+    """In place of the module `time`. The clock stands still until the test moves it."""
+
+    seconds: float = 0.0
+
+    def monotonic(self) -> float:
+        """Return `seconds`."""
+        return self.seconds
+
+
+@dataclass
 class Call:
     """One call. `what` is the last part of its path: register, attach, pulse, released, goodbye."""
 

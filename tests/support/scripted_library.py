@@ -11,6 +11,8 @@ from typing import Generic, TypeVar
 
 import pulsar
 
+from controller.dataplane.pulsar.admin import Deadline
+
 Message = TypeVar("Message")
 
 
@@ -42,3 +44,23 @@ class ScriptedLibrary(Generic[Message]):
     def receive_async(self, callback: Callable[[object, object], None]) -> None:
         self.awaiting.append(callback)
         self.arrive()
+
+
+class IdleCursors:
+    """In place of the cursors on a broker. No log is drained, and all calls have time."""
+
+    def deadline(self) -> Deadline:
+        return Deadline(30.0)
+
+    def is_drained(self, *_: object) -> bool:
+        return False
+
+    def left(self, *_: object, **__: object) -> None:
+        return None
+
+
+class IdleConnections:
+    """In place of the connections to a broker. Nothing is closed."""
+
+    def close_aside(self, *_opened: object) -> None:
+        """Close nothing."""

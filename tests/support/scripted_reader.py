@@ -7,7 +7,29 @@ from collections.abc import Sequence
 from controller.dataplane.log_client import LogMessage, Position
 
 
-class ScriptedReader:
+class IdleReader:
+    """A `LogReader` whose log has no message."""
+
+    def read(self, limit: int) -> Sequence[LogMessage]:
+        """As `LogReader.read`."""
+        return ()
+
+    def may_wait(self) -> bool:
+        """As `LogReader.may_wait`."""
+        return False
+
+    def acknowledge(self, position: Position) -> None:
+        """As `LogReader.acknowledge`."""
+
+    def is_drained(self) -> bool:
+        """As `LogReader.is_drained`."""
+        return False
+
+    def close(self) -> None:
+        """As `LogReader.close`."""
+
+
+class ScriptedReader(IdleReader):
     """In place of a `LogReader`. The script has payloads and errors; behind its end no message arrives."""
 
     def __init__(self, *script: bytes | Exception) -> None:
@@ -28,14 +50,3 @@ class ScriptedReader:
     def acknowledge(self, position: Position) -> None:
         """As `LogReader.acknowledge`."""
         self.acknowledged.append(position)
-
-    def may_wait(self) -> bool:
-        """As `LogReader.may_wait`."""
-        return False
-
-    def is_drained(self) -> bool:
-        """As `LogReader.is_drained`."""
-        return False
-
-    def close(self) -> None:
-        """As `LogReader.close`."""

@@ -17,26 +17,15 @@ from controller.client.attachments import Attachment, Attachments
 from controller.client.session import Assignment, OwnedBucket
 from controller.domain.errors import DataPlaneUnavailable
 from tests.support.drawn import cases
+from tests.support.scripted_reader import IdleReader
 from tests.support.waiting import wait_until
 
 
-class Reader:
+class Reader(IdleReader):
     """Of one ownership; closed once."""
 
     def __init__(self) -> None:
         self.closes = 0
-
-    def read(self, limit: int) -> tuple[()]:
-        return ()
-
-    def may_wait(self) -> bool:
-        return False
-
-    def acknowledge(self, position: object) -> None:
-        """Nothing is read."""
-
-    def is_drained(self) -> bool:
-        return False
 
     def close(self) -> None:
         self.closes += 1

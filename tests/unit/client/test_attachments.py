@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -12,14 +12,15 @@ import pytest
 from controller.client.attachments import Attachment, Attachments
 from controller.client.reader_slot import FIRST_RETRY_SECONDS
 from controller.client.session import Assignment, OwnedBucket
-from controller.dataplane.log_client import LogMessage, Ownership, Position
+from controller.dataplane.log_client import Ownership
 from controller.domain.errors import DataPlaneUnavailable, LogShortened, LostRace
+from tests.support.scripted_reader import IdleReader
 from tests.support.waiting import wait_until
 
 ORIGIN = 40
 
 
-class SlowLogs:
+class SlowLogs(IdleReader):
     """Opens a reader when the test lets it; a reader notes that it was closed."""
 
     def __init__(self) -> None:
@@ -36,18 +37,6 @@ class SlowLogs:
         assert self.may_open.wait(20)
         self.open += 1
         return self
-
-    def read(self, limit: int) -> Sequence[LogMessage]:
-        return ()
-
-    def may_wait(self) -> bool:
-        return False
-
-    def acknowledge(self, position: Position) -> None:
-        """Nothing was read."""
-
-    def is_drained(self) -> bool:
-        return False
 
     def close(self) -> None:
         self.open -= 1
@@ -72,6 +61,20 @@ def owned(generation: int = 1, *, release: bool = False) -> Assignment:
     return Assignment(1, generation, 0, ORIGIN, "embedded", (bucket,))
 
 
+def taken(attachments: Attachments) -> Attachment:
+    """Adopt the assignment of the bucket. Return its attachment."""
+    attachments.adopt(owned())
+    [one] = attachments.all
+    return one
+
+
+def begun(attachments: Attachments) -> Attachment:
+    """Adopt the assignment of the bucket, and begin to open its reader. Return its attachment."""
+    one = taken(attachments)
+    attachments.open_due()
+    return one
+
+
 def test_each_is_opened_under_its_own_assignment(attachments: Attachments, logs: SlowLogs) -> None:
     """A log refuses whoever comes by an older one than somebody came by before."""
     logs.may_open.set()
@@ -86,8 +89,7 @@ def test_each_is_opened_under_its_own_assignment(attachments: Attachments, logs:
 
 def test_what_is_being_opened_is_not_let_go_of_before(attachments: Attachments, logs: SlowLogs) -> None:
     """Its reader would take the bucket from the next owner."""
-    attachments.adopt(owned())
-    attachments.open_due()
+    begun(attachments)
     wait_until(lambda: logs.opening == 1)
     attachments.adopt(owned(release=True))
 
@@ -100,10 +102,8 @@ def test_what_is_being_opened_is_not_let_go_of_before(attachments: Attachments, 
 def test_what_was_revoked_while_it_was_opened_is_closed_when_it_comes(
     attachments: Attachments, logs: SlowLogs
 ) -> None:
-    attachments.adopt(owned())
-    attachments.open_due()
+    one = begun(attachments)
     wait_until(lambda: logs.opening == 1)
-    [one] = attachments.all
     attachments.adopt(owned(generation=3))
     assert one.is_closed
     assert not attachments.holds(one)
@@ -116,8 +116,7 @@ def test_what_was_revoked_while_it_was_opened_is_closed_when_it_comes(
 def test_what_was_released_once_is_not_taken_up_again(attachments: Attachments, logs: SlowLogs) -> None:
     """The word of it may be under way, and would take it from us while we read."""
     logs.may_open.set()
-    attachments.adopt(owned())
-    attachments.open_due()
+    begun(attachments)
     wait_until(lambda: logs.open == 1)
     attachments.adopt(owned(release=True))
     [one] = attachments.to_release()
@@ -138,8 +137,7 @@ def test_what_is_lost_again_and_again_is_opened_later_each_time(
     waits = []
     for _ in range(3):
         began = time.monotonic()
-        attachments.adopt(owned())
-        [one] = attachments.all
+        one = taken(attachments)
         waits.append(one.next_try_at - began)
         attachments.lose(one)
     assert waits == sorted(waits)
@@ -148,11 +146,9 @@ def test_what_is_lost_again_and_again_is_opened_later_each_time(
 
 def test_a_bucket_that_returns_waits_as_before_but_its_setback_is_over(attachments: Attachments) -> None:
     """Another consumer has read beyond the shortened part meanwhile; a log that keeps failing is not opened more often."""
-    attachments.adopt(owned())
-    [one] = attachments.all
+    one = taken(attachments)
     attachments.lose(one, LogShortened("40 messages were removed"))
-    attachments.adopt(owned())
-    [one] = attachments.all
+    one = taken(attachments)
     assert one.reason == "40 messages were removed"
 
     attachments.adopt(None)
@@ -166,12 +162,10 @@ def test_a_bucket_that_returns_waits_as_before_but_its_setback_is_over(attachmen
 
 def test_a_setback_outlasts_a_loss_for_another_reason(attachments: Attachments) -> None:
     for error in (LogShortened("40 messages were removed"), DataPlaneUnavailable("away")):
-        attachments.adopt(owned())
-        [one] = attachments.all
+        one = taken(attachments)
         attachments.lose(one, error)
 
-    attachments.adopt(owned())
-    [one] = attachments.all
+    one = taken(attachments)
     assert one.reason == "40 messages were removed"
 
 
@@ -179,35 +173,28 @@ def test_after_an_acknowledgement_a_lost_bucket_is_opened_as_soon_as_the_first_t
     attachments: Attachments,
 ) -> None:
     for _ in range(10):
-        attachments.adopt(owned())
-        [one] = attachments.all
+        one = taken(attachments)
         attachments.lose(one)
-    attachments.adopt(owned())
-    [one] = attachments.all
+    one = taken(attachments)
 
     attachments.succeed(one)
     attachments.lose(one)
-    attachments.adopt(owned())
-
-    [one] = attachments.all
+    one = taken(attachments)
     assert one.next_try_at <= time.monotonic() + FIRST_RETRY_SECONDS
 
 
 def test_what_was_let_go_of_aside_is_taken_anew(attachments: Attachments, logs: SlowLogs) -> None:
     """By the session's thread, while the consumer's own was busy; then the leader was heard again, and nothing had changed."""
     logs.may_open.set()
-    attachments.adopt(owned())
-    attachments.open_due()
+    one = begun(attachments)
     wait_until(lambda: logs.open == 1)
-    [one] = attachments.all
     wait_until(lambda: one.reader is not None)
 
     attachments.close_all_in_background()
 
     wait_until(lambda: logs.open == 0)
     assert one.reader is None
-    attachments.adopt(owned())
-    attachments.open_due()
+    begun(attachments)
     wait_until(lambda: logs.open == 1)
     assert not attachments.holds(one)
 
@@ -237,8 +224,7 @@ def free() -> threading.Event:
 def stubborn(free: threading.Event) -> Iterator[Attachments]:
     logs = ControlledReaders()
     attachments = Attachments(logs, "s", "me", threading.Event(), on_free=free.set)
-    attachments.adopt(owned())
-    attachments.open_due()
+    begun(attachments)
     wait_until(lambda: attachments.all[0].reader is not None)
     yield attachments
     logs.goes_on.set()
@@ -413,8 +399,7 @@ def test_a_place_is_free_when_no_call_of_its_last_reader_is_under_way(
 def test_what_is_stopped_while_it_is_opened_is_gone_when_that_has_ended(
     attachments: Attachments, logs: SlowLogs
 ) -> None:
-    attachments.adopt(owned())
-    attachments.open_due()
+    begun(attachments)
     wait_until(lambda: logs.opening == 1)
     attachments.lose_all()
     assert attachments.adopt(owned(release=True)) == []

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import product
 from typing import cast
 
@@ -18,7 +17,7 @@ from controller.client import session
 from controller.client.servers import Servers
 from controller.client.session import Session
 from controller.domain.errors import CleaveError, FencedOut, LostRace, SessionExpired, StoreUnavailable
-from tests.support.scripted_leader import BackgroundCall, Call, ScriptedLeader
+from tests.support.scripted_leader import BackgroundCall, Call, HandClock, ScriptedLeader
 from tests.support.waiting import wait_until
 
 NOTHING = (
@@ -27,19 +26,9 @@ NOTHING = (
 )
 
 
-@dataclass
-class HandClock:
-    """Of a close: it stands still until the test says that its time is over."""
-
-    seconds: float = 0.0
-
-    def monotonic(self) -> float:
-        return self.seconds
-
-
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> HandClock:
-    """And nobody waits between two tries."""
+    """The clock of a close. And nobody waits between two tries."""
     clock = HandClock()
     monkeypatch.setattr(session, "time", clock)
     monkeypatch.setattr(session, "_FIRST_RETRY_SECONDS", 0.0)
@@ -99,13 +88,13 @@ def pulsing() -> tuple[Run, Call]:
     return run, run.leader.call("pulse")
 
 
-def reconnecting() -> tuple[Run, Call]:
-    """Its stream broke: it registers again."""
+def reconnecting(held: str = "register") -> tuple[Run, Call]:
+    """Its stream broke: it registers again. `held`: what waits for its answer."""
     run = Run()
     run.tell()
-    run.leader.held |= {"register"}
+    run.leader.held |= {held}
     run.leader.feed().hang_up()
-    return run, run.leader.call("register", 2)
+    return run, run.leader.call(held, 2)
 
 
 def reconnecting_twice() -> tuple[Run, Call]:
@@ -117,11 +106,7 @@ def reconnecting_twice() -> tuple[Run, Call]:
 
 def attaching_again() -> tuple[Run, Call]:
     """The register was answered, the stream is asked for."""
-    run = Run()
-    run.tell()
-    run.leader.held |= {"attach"}
-    run.leader.feed().hang_up()
-    return run, run.leader.call("attach", 2)
+    return reconnecting("attach")
 
 
 def beginning_anew() -> tuple[Run, Call]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import dataclass
 from typing import cast
 
 import pytest
@@ -12,23 +11,13 @@ from controller.client import retry, session
 from controller.client.servers import Servers
 from controller.client.session import Session
 from controller.domain.errors import TokenOutOfTime
-from tests.support.scripted_leader import ScriptedLeader
-
-
-@dataclass
-class HandClock:
-    """The time by which an outage is measured."""
-
-    seconds: float = 1.0
-
-    def monotonic(self) -> float:
-        return self.seconds
+from tests.support.scripted_leader import HandClock, ScriptedLeader
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> HandClock:
-    """And nobody waits between two tries."""
-    clock = HandClock()
+    """The clock by which an outage is measured. And nobody waits between two tries."""
+    clock = HandClock(1.0)
     monkeypatch.setattr(retry, "time", clock)
     monkeypatch.setattr(session, "_FIRST_RETRY_SECONDS", 0.0)
     return clock

@@ -14,13 +14,13 @@ import pulsar
 import pytest
 
 from controller.dataplane.log_client import Position
-from controller.dataplane.pulsar.admin import Deadline
 from controller.dataplane.pulsar.bucket_reader import BucketReader
 from controller.dataplane.pulsar.bucket_slots import HASHES
 from controller.dataplane.pulsar.cursors import Attachments, Holder
 from controller.dataplane.pulsar.messages import ends_its_entry
 from controller.domain.errors import LostRace
 from controller.domain.hash_range import FULL_RANGE
+from tests.support.scripted_library import IdleConnections, IdleCursors
 
 LOW, _ = FULL_RANGE.halves()
 
@@ -62,30 +62,16 @@ class _Consumer:
         self.acknowledged.append((message_id.ledger_id(), message_id.entry_id(), message_id.batch_index()))
 
 
-class _Connections:
-    def close_aside(self, *_opened: object) -> None:
-        pass
-
-
-class _Cursors:
+class _Cursors(IdleCursors):
     """The broker's statistics: they show the reader for so many looks."""
 
     def __init__(self) -> None:
         self.looks_left = 0
 
-    def deadline(self) -> Deadline:
-        return Deadline(30.0)
-
     def attachments(self, *_: object) -> Attachments:
         self.looks_left -= 1
         holders = (Holder("o", "m", "here", (LOW,)),) if self.looks_left >= 0 else ()
         return Attachments(holders, is_shared=True, backlog=0)
-
-    def is_drained(self, *_: object) -> bool:
-        return False
-
-    def left(self, *_: object, **__: object) -> None:
-        return None
 
 
 def _message(entry: int, index: int, properties: dict[str, str], batch_size: int) -> pulsar.Message:
@@ -126,7 +112,7 @@ def reader(consumer: _Consumer, cursors: _Cursors) -> BucketReader:
     anything: Any = None
     reader = BucketReader(
         cast(Any, cursors),
-        cast(Any, _Connections()),
+        cast(Any, IdleConnections()),
         backing_topic="persistent://t/n/a",
         subscription="s",
         owner="o",

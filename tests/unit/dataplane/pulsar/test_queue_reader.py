@@ -10,10 +10,10 @@ import pytest
 
 from controller.dataplane.log_client import Position
 from controller.dataplane.pulsar import queue_reader
-from controller.dataplane.pulsar.admin import Deadline
 from controller.dataplane.pulsar.drain_query_pace import DrainCheck
 from controller.dataplane.pulsar.queue_reader import PulsarQueueReader
 from controller.domain.errors import LostRace
+from tests.support.scripted_library import IdleConnections, IdleCursors
 
 
 class _Consumer:
@@ -42,22 +42,6 @@ class _Consumer:
 
 def _position(message_id: Any) -> Position:
     return (message_id.ledger_id(), message_id.entry_id(), message_id.batch_index())
-
-
-class _Cursors:
-    def deadline(self) -> Deadline:
-        return Deadline(30.0)
-
-    def is_drained(self, *_: object) -> bool:
-        return False
-
-    def left(self, *_: object, **__: object) -> None:
-        return None
-
-
-class _Connections:
-    def close_aside(self, *_opened: object) -> None:
-        pass
 
 
 def message(index: int, copy: int = 1) -> pulsar.Message:
@@ -91,8 +75,8 @@ def consumer() -> _Consumer:
 @pytest.fixture
 def reader(consumer: _Consumer) -> PulsarQueueReader:
     reader = PulsarQueueReader(
-        cast(Any, _Cursors()),
-        cast(Any, _Connections()),
+        cast(Any, IdleCursors()),
+        cast(Any, IdleConnections()),
         backing_topic="persistent://t/n/a",
         subscription="s",
         mark="m",
