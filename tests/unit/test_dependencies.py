@@ -133,9 +133,13 @@ def start(modules: list[str], forbidden: list[str]) -> subprocess.CompletedProce
     return subprocess.run(command, check=False, cwd=ROOT, capture_output=True, text=True)
 
 
-@pytest.mark.parametrize("extra", STARTS)
-def test_each_part_starts_with_what_is_installed_for_it(extra: str) -> None:
-    done = start(STARTS[extra], forbidden_modules(extra))
+@pytest.mark.parametrize(
+    ("extra", "forbidden"),
+    [*((extra, forbidden_modules(extra)) for extra in STARTS), ("client", OF_SERVERS)],
+    ids=[*STARTS, "client without what only servers and commands need"],
+)
+def test_each_part_starts_with_what_is_installed_for_it(extra: str, forbidden: list[str]) -> None:
+    done = start(STARTS[extra], forbidden)
 
     assert done.returncode == 0, done.stderr.splitlines()[-1]
 
@@ -144,9 +148,3 @@ def test_a_library_that_is_not_asked_for_is_missed() -> None:
     done = start(COMMANDS, [*forbidden_modules("server"), "sqlalchemy"])
 
     assert "No module named 'sqlalchemy'" in done.stderr
-
-
-def test_an_application_imports_nothing_that_only_servers_and_commands_need() -> None:
-    done = start(STARTS["client"], OF_SERVERS)
-
-    assert done.returncode == 0, done.stderr.splitlines()[-1]

@@ -13,22 +13,31 @@ from controller.actions.instant_columns import InstantRow, read_instants
 TEXT, INSTANT = "2026-11-23T12:00:00+00:00", datetime(2026, 11, 23, 12, tzinfo=UTC)
 
 
-@pytest.mark.parametrize(
-    "column",
-    ["created_at", "cold_since", "paused_until", "at", "since", "until", "deadline", "not_before"],
+INSTANT_COLUMNS = (
+    "created_at",
+    "cold_since",
+    "paused_until",
+    "at",
+    "since",
+    "until",
+    "deadline",
+    "not_before",
 )
-def test_the_text_of_an_instant_is_parsed(column: str) -> None:
-    assert read_instants({column: TEXT}) == {column: INSTANT}
+OTHER_COLUMNS = ("reason", "at_epoch", "since_ms", "untilled", "created")
 
 
-@pytest.mark.parametrize("column", ["reason", "at_epoch", "since_ms", "untilled", "created"])
-def test_the_text_of_another_column_stays(column: str) -> None:
-    assert read_instants({column: TEXT}) == {column: TEXT}
-
-
-@pytest.mark.parametrize("value", [None, INSTANT, 7])
-def test_what_is_no_text_stays(value: Any) -> None:
-    assert read_instants({"created_at": value}) == {"created_at": value}
+@pytest.mark.parametrize(
+    ("column", "value", "expected"),
+    [
+        *((column, TEXT, INSTANT) for column in INSTANT_COLUMNS),
+        *((column, TEXT, TEXT) for column in OTHER_COLUMNS),
+        *(("created_at", value, value) for value in (None, INSTANT, 7)),
+    ],
+)
+def test_the_text_of_an_instant_is_parsed_and_every_other_value_stays(
+    column: str, value: Any, expected: Any
+) -> None:
+    assert read_instants({column: value}) == {column: expected}
 
 
 def test_the_row_itself_is_not_changed() -> None:

@@ -46,30 +46,27 @@ def test_a_timestamp_with_an_offset_is_converted(tmp_path: Path) -> None:
     assert read_csv("a", [file], days=1).start_ms == 1_704_067_200_000
 
 
-def test_steps_without_length_are_refused(tmp_path: Path) -> None:
-    file = trace(tmp_path / "a.csv", "2024-01-01 00:00:00,1", "2024-01-02 00:00:00,1")
+@pytest.mark.parametrize(
+    ("lines", "asked", "message"),
+    [
+        (
+            ("2024-01-01 00:00:00,1", "2024-01-02 00:00:00,1"),
+            {"days": 1, "step_seconds": 0},
+            "step of a = 0 s; give at least 1",
+        ),
+        (("2024-01-01 00:00:00,1", "2024-01-01 00:05:00,1"), {"days": 1}, "a ends before day 1"),
+        (("2024-01-01 00:00:00,0", "2024-01-02 00:00:00,0"), {"days": 1}, "contains no load"),
+        (("2024-01-01 00:00:00,1",), {}, r"one\.csv has 1 reading"),
+    ],
+    ids=["steps without length", "days that are not covered", "no load", "one reading"],
+)
+def test_a_trace_that_yields_no_series_is_refused(
+    tmp_path: Path, lines: tuple[str, ...], asked: dict[str, int], message: str
+) -> None:
+    file = trace(tmp_path / "one.csv", *lines)
 
-    with pytest.raises(InvalidInput, match="step of a = 0 s; give at least 1"):
-        read_csv("a", [file], days=1, step_seconds=0)
-
-
-def test_days_that_are_not_covered_are_refused(tmp_path: Path) -> None:
-    file = trace(tmp_path / "a.csv", "2024-01-01 00:00:00,1", "2024-01-01 00:05:00,1")
-
-    with pytest.raises(InvalidInput, match="a ends before day 1"):
-        read_csv("a", [file], days=1)
-
-
-def test_a_trace_without_load_is_refused(tmp_path: Path) -> None:
-    file = trace(tmp_path / "a.csv", "2024-01-01 00:00:00,0", "2024-01-02 00:00:00,0")
-
-    with pytest.raises(InvalidInput, match="contains no load"):
-        read_csv("a", [file], days=1)
-
-
-def test_a_trace_of_one_reading_is_none(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match=r"one\.csv has 1 reading"):
-        read_csv("a", [trace(tmp_path / "one.csv", "2024-01-01 00:00:00,1")])
+    with pytest.raises(InvalidInput, match=message):
+        read_csv("a", [file], **asked)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from controller.client.checkpoint import Checkpoint
 from controller.client.checkpoint_consumer import restored
 from controller.client.segment_lists import ListedSegment, SegmentList
 from controller.dataplane.log_client import Position
-from controller.domain.errors import Conflict, DataGone, InvalidInput
+from controller.domain.errors import CleaveError, Conflict, DataGone, InvalidInput
 from controller.domain.hash_range import FULL_RANGE
 
 POSITIONS = st.none() | st.lists(st.integers(-1, 2**62), min_size=1, max_size=3).map(tuple)
@@ -128,31 +128,38 @@ def test_one_of_a_newer_version_is_refused() -> None:
 
 def test_every_segment_has_its_place_and_what_is_new_is_read_from_its_beginning() -> None:
     found = layout(1, 2, 3)
-    later = layout(1, 2, 3, 4, epoch=5)
     new = {4: ListedSegment(4, FULL_RANGE, False, (), 5, "log-4")}
-    later = SegmentList(later.topic_id, later.topic, 5, {**found.segments, **new}, None)
+    later = SegmentList(found.topic_id, found.topic, 5, {**found.segments, **new}, None)
 
     assert restored(kept({1: (5,), 2: None}, 0, 3), later) == ({1: (5,), 2: None, 4: None}, {3})
 
 
-def test_a_segment_that_is_gone_unread_is_told_and_one_that_was_read_is_not() -> None:
+def test_a_segment_that_is_gone_and_was_read_is_no_loss() -> None:
     assert restored(kept({1: (5,)}, 0), layout(1)) == ({1: (5,)}, set())
-    with pytest.raises(DataGone, match=r"segment\(s\) 0 "):
-        restored(kept({0: (9,), 1: (5,)}), layout(1))
-    with pytest.raises(DataGone):
-        restored(kept({0: None, 1: (5,)}), layout(1))
 
 
-def test_a_segment_of_its_epoch_that_it_does_not_name_is_no_beginning() -> None:
-    with pytest.raises(InvalidInput, match="does not name segment 2"):
-        restored(kept({1: (5,)}), layout(1, 2))
-
-
-def test_another_topic_or_a_layout_that_was_put_back_is_refused() -> None:
-    with pytest.raises(Conflict, match="topic 7"):
-        restored(kept({1: (5,)}), layout(1, topic_id=8))
-    with pytest.raises(Conflict, match="epoch 3"):
-        restored(kept({1: (5,)}), layout(1, epoch=2))
+@pytest.mark.parametrize(
+    ("checkpoint", "found", "error", "message"),
+    [
+        (kept({0: (9,), 1: (5,)}), layout(1), DataGone, r"segment\(s\) 0 "),
+        (kept({0: None, 1: (5,)}), layout(1), DataGone, r"segment\(s\) 0 "),
+        (kept({1: (5,)}), layout(1, 2), InvalidInput, "does not name segment 2"),
+        (kept({1: (5,)}), layout(1, topic_id=8), Conflict, "topic 7"),
+        (kept({1: (5,)}), layout(1, epoch=2), Conflict, "epoch 3"),
+    ],
+    ids=[
+        "a segment is gone unread",
+        "a segment is gone whose beginning was not read",
+        "a segment of its epoch that it does not name",
+        "another topic",
+        "a layout that was put back",
+    ],
+)
+def test_a_checkpoint_that_a_layout_does_not_continue_is_refused(
+    checkpoint: Checkpoint, found: SegmentList, error: type[CleaveError], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        restored(checkpoint, found)
 
 
 def test_no_depth_of_a_value_is_another_error() -> None:

@@ -40,19 +40,30 @@ def loaded_by(*arguments: str) -> set[str]:
     return set(names)
 
 
-def test_the_list_of_commands_needs_no_library_but_the_one_of_commands() -> None:
-    loaded = loaded_by("--help")
-
-    assert "typer" in loaded
-    assert loaded & (HELP_NEEDS_NONE_OF | NO_COMMAND_ON_TOPICS_NEEDS) == set()
-
-
-@pytest.mark.parametrize("command", ["topics list", "segments split", "policy set", "decisions", "layout"])
-def test_a_command_on_topics_loads_nothing_that_is_for_others(command: str) -> None:
+@pytest.mark.parametrize(
+    ("command", "loads", "needs_none_of"),
+    [
+        ("", "typer", HELP_NEEDS_NONE_OF | NO_COMMAND_ON_TOPICS_NEEDS),
+        *(
+            (command, "rich", NO_COMMAND_ON_TOPICS_NEEDS | PARTS_OF_OTHER_COMMANDS)
+            for command in ("topics list", "segments split", "policy set", "decisions", "layout")
+        ),
+        (
+            "check-history",
+            "controller.commands.check_history",
+            {"sqlalchemy", "psycopg2"} | NO_COMMAND_ON_TOPICS_NEEDS | PARTS_OF_OTHER_COMMANDS,
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_command_loads_nothing_that_is_for_others(
+    command: str, loads: str, needs_none_of: set[str]
+) -> None:
+    """The list of commands needs Typer only; the checker of histories needs no database."""
     loaded = loaded_by(*command.split(), "--help")
 
-    assert "rich" in loaded
-    assert loaded & (NO_COMMAND_ON_TOPICS_NEEDS | PARTS_OF_OTHER_COMMANDS) == set()
+    assert loads in loaded
+    assert loaded & needs_none_of == set()
 
 
 def test_a_command_that_only_shows_bundles_loads_nothing_that_reads_reports() -> None:
@@ -73,15 +84,6 @@ def test_neither_way_loads_what_only_some_questions_need(way: str) -> None:
 
     assert f"controller.commands.{way}" in loaded
     assert loaded & (NO_COMMAND_ON_TOPICS_NEEDS | {"controller.bundles.bootstrap"}) == set()
-
-
-def test_the_checker_of_histories_needs_no_database() -> None:
-    loaded = loaded_by("check-history", "--help")
-
-    assert "controller.commands.check_history" in loaded
-    assert (
-        loaded & ({"sqlalchemy", "psycopg2"} | NO_COMMAND_ON_TOPICS_NEEDS | PARTS_OF_OTHER_COMMANDS) == set()
-    )
 
 
 def test_each_command_of_the_list_is_there_and_explains_itself_by_the_sentence_of_the_list(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 
 from controller.domain.assignment import Assignment, assign
@@ -47,28 +48,21 @@ def test_draining_what_is_handed_out_ends_with_exactly_the_active_segments(layou
     assert candidates(layout, drained) == layout.active
 
 
-def test_a_sealed_child_waits_for_its_sealed_parent() -> None:
-    assert _ids(assign(CHAIN, set(), ["a", "b"])) == {"a": [0], "b": []}
+ASSIGNED = {
+    "a sealed child waits for its sealed parent": (CHAIN, set(), {"a": [0], "b": []}),
+    "draining the root frees its children only": (CHAIN, {0}, {"a": [1], "b": [2]}),
+    "a root that a seek filled again holds back everything below it": (CHAIN, {1}, {"a": [0]}),
+    "a drained parent leaves the assignment": (CHAIN, {0, 1}, {"a": [3, 4, 2]}),
+    "an active segment is never finished, whatever was reported": (CHAIN, {0, 2}, {"a": [1, 2]}),
+    "a pruned ancestor counts as drained": (CHAIN.prune(0).prune(1), set(), {"a": [3, 4, 2]}),
+}
 
 
-def test_draining_the_root_frees_its_children_only() -> None:
-    assert _ids(assign(CHAIN, {0}, ["a", "b"])) == {"a": [1], "b": [2]}
-
-
-def test_a_root_that_a_seek_filled_again_holds_back_everything_below_it() -> None:
-    assert _ids(assign(CHAIN, {1}, ["a"])) == {"a": [0]}
-
-
-def test_a_drained_parent_leaves_the_assignment() -> None:
-    assert _ids(assign(CHAIN, {0, 1}, ["a"])) == {"a": [3, 4, 2]}
-
-
-def test_an_active_segment_is_never_finished_whatever_was_reported() -> None:
-    assert _ids(assign(CHAIN, {0, 2}, ["a"])) == {"a": [1, 2]}
-
-
-def test_a_pruned_ancestor_counts_as_drained() -> None:
-    assert _ids(assign(CHAIN.prune(0).prune(1), set(), ["a"])) == {"a": [3, 4, 2]}
+@pytest.mark.parametrize(("layout", "drained", "segments"), ASSIGNED.values(), ids=ASSIGNED)
+def test_segments_are_assigned_once_their_parents_are_drained(
+    layout: SegmentLayout, drained: set[int], segments: dict[str, list[int]]
+) -> None:
+    assert _ids(assign(layout, drained, [*segments])) == segments
 
 
 def test_where_lag_matters_more_than_order_children_do_not_wait() -> None:

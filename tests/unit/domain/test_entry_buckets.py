@@ -117,12 +117,13 @@ def test_a_merge_adds_buckets_up_to_the_maximum() -> None:
     assert entry_buckets.merged(8, 8, 8) == 8
 
 
-def test_known_owners_of_eight_buckets_among_three() -> None:
-    assert entry_buckets.owners(8, ["c", "a", "b"]) == {"a": range(2), "b": range(2, 5), "c": range(5, 8)}
-
-
-def test_without_consumers_nobody_owns_a_bucket() -> None:
-    assert entry_buckets.owners(8, []) == {}
+@pytest.mark.parametrize(
+    ("consumers", "owned"),
+    [(["c", "a", "b"], {"a": range(2), "b": range(2, 5), "c": range(5, 8)}), ([], {})],
+    ids=["three consumers", "no consumer"],
+)
+def test_known_owners_of_eight_buckets(consumers: list[str], owned: dict[str, range]) -> None:
+    assert entry_buckets.owners(8, consumers) == owned
 
 
 @given(st.integers(1, 40), consumer_names.filter(bool))

@@ -101,14 +101,17 @@ def test_disabled_comes_before_everything_else() -> None:
     assert evaluation == Evaluation(refusals=(Refusal(None, None, RefusalReason.DISABLED, "enabled"),))
 
 
-def test_where_another_controller_acts_nothing_is_decided() -> None:
-    hot = replace(topic(1_000_000, consumers=100), foreign_controller=True)
-    assert decide(hot) == Evaluation(refusals=(Refusal(None, None, RefusalReason.FOREIGN_CONTROLLER),))
-
-
-def test_of_a_held_topic_nothing_is_decided() -> None:
-    hot = replace(topic(1_000_000, consumers=100), is_held=True)
-    assert decide(hot) == Evaluation(refusals=(Refusal(None, None, RefusalReason.TOPIC_HELD),))
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"foreign_controller": True}, RefusalReason.FOREIGN_CONTROLLER),
+        ({"is_held": True}, RefusalReason.TOPIC_HELD),
+    ],
+    ids=["another controller acts", "the topic is held"],
+)
+def test_nothing_is_decided_where(change: dict[str, bool], reason: RefusalReason) -> None:
+    hot = replace(topic(1_000_000, consumers=100), **change)
+    assert decide(hot) == Evaluation(refusals=(Refusal(None, None, reason),))
 
 
 def test_an_invalid_policy_counts_as_disabled_and_names_each_parameter() -> None:

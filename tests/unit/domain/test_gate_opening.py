@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -73,11 +74,17 @@ def test_a_grandchild_waits_for_its_grandparent_although_its_parent_is_drained()
     assert gate_opening.plan(CHAIN, {1}, [1, 2, 3, 4]) == GatePlan((), (0,))
 
 
-def test_an_empty_child_is_drained_after_its_own_gate_was_opened() -> None:
-    assert gate_opening.plan(CHAIN, {0}, [1, 2, 3, 4]) == GatePlan((1, 2), ())
-    assert gate_opening.plan(CHAIN, {0}, [3, 4]) == GatePlan((), (1,))
-
-
-def test_what_joins_two_waits_for_both() -> None:
-    assert gate_opening.plan(JOINED, {0}, [2]) == GatePlan((), (1,))
-    assert gate_opening.plan(JOINED, {0, 1}, [2]) == GatePlan((2,), ())
+@pytest.mark.parametrize(
+    ("layout", "drained", "shut", "plan"),
+    [
+        (CHAIN, {0}, [1, 2, 3, 4], GatePlan((1, 2), ())),
+        (CHAIN, {0}, [3, 4], GatePlan((), (1,))),
+        (JOINED, {0}, [2], GatePlan((), (1,))),
+        (JOINED, {0, 1}, [2], GatePlan((2,), ())),
+    ],
+    ids=["children of the root", "an empty child with an open gate", "one of two joined", "both joined"],
+)
+def test_a_child_opens_and_is_drained_after_all_its_parents(
+    layout: SegmentLayout, drained: set[int], shut: list[int], plan: GatePlan
+) -> None:
+    assert gate_opening.plan(layout, drained, shut) == plan

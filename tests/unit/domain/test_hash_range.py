@@ -17,12 +17,16 @@ def test_a_range_off_the_ring_is_refused_by_its_values(start: int, end: int) -> 
         HashRange(start, end)
 
 
-def test_known_halves_of_the_full_ring() -> None:
-    assert FULL_RANGE.halves() == (HashRange(0, 0x7FFF), HashRange(0x8000, 0xFFFF))
-
-
-def test_the_low_half_of_an_odd_width_is_one_larger() -> None:
-    assert HashRange(10, 14).halves() == (HashRange(10, 12), HashRange(13, 14))
+@pytest.mark.parametrize(
+    ("whole", "low", "high"),
+    [
+        (FULL_RANGE, HashRange(0, 0x7FFF), HashRange(0x8000, 0xFFFF)),
+        (HashRange(10, 14), HashRange(10, 12), HashRange(13, 14)),
+    ],
+    ids=["the full ring", "an odd width, whose low half is one larger"],
+)
+def test_known_halves(whole: HashRange, low: HashRange, high: HashRange) -> None:
+    assert whole.halves() == (low, high)
 
 
 def test_a_range_of_one_hash_cannot_be_halved() -> None:
@@ -101,11 +105,17 @@ def test_equal_cuts_differ_by_at_most_one_hash(whole: HashRange, parts: int) -> 
     assert max(widths) - min(widths) <= 1
 
 
-def test_the_ring_does_not_wrap() -> None:
-    first, last = HashRange(0, 99), HashRange(65000, 65535)
-
-    assert not first.is_adjacent_to(last)
-    assert not last.is_adjacent_to(first)
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (HashRange(0, 99), HashRange(65000, 65535)),
+        (HashRange(65000, 65535), HashRange(0, 99)),
+        (HashRange(3, 3), HashRange(3, 3)),
+    ],
+    ids=["the ring does not wrap", "nor the other way round", "a range and itself"],
+)
+def test_ranges_that_are_not_adjacent(one: HashRange, other: HashRange) -> None:
+    assert not one.is_adjacent_to(other)
 
 
 @given(hash_ranges(), hash_ranges())
@@ -116,10 +126,6 @@ def test_joining_works_exactly_for_neighbours(a: HashRange, b: HashRange) -> Non
     else:
         with pytest.raises(InvalidRange, match="not adjacent"):
             a.join(b)
-
-
-def test_a_range_is_not_adjacent_to_itself() -> None:
-    assert not HashRange(3, 3).is_adjacent_to(HashRange(3, 3))
 
 
 @given(hash_ranges(), hash_ranges(), segment_hashes)
@@ -164,14 +170,28 @@ def test_a_hash_is_written_in_decimal_or_hexadecimal(text: str, value: int) -> N
 
 
 @pytest.mark.parametrize(
-    "text", ["", "0b11", "0o17", "1_000", "0x1_0", " 7", "7\n", "+7", "010", "8000h", "١٢", "²", "9" * 5_000]
+    ("message", "text"),
+    [
+        ("is not a hash: write decimal", ""),
+        ("is not a hash: write decimal", "0b11"),
+        ("is not a hash: write decimal", "0o17"),
+        ("is not a hash: write decimal", "1_000"),
+        ("is not a hash: write decimal", "0x1_0"),
+        ("is not a hash: write decimal", " 7"),
+        ("is not a hash: write decimal", "7\n"),
+        ("is not a hash: write decimal", "+7"),
+        ("is not a hash: write decimal", "010"),
+        ("is not a hash: write decimal", "8000h"),
+        ("is not a hash: write decimal", "١٢"),
+        ("is not a hash: write decimal", "²"),
+        ("is not a hash: write decimal", "9" * 5_000),
+        ("is not on the ring", "-1"),
+        ("is not on the ring", "-0"),
+        ("is not on the ring", "-0x0"),
+        ("is not on the ring", "65536"),
+        ("is not on the ring", "0x10000"),
+    ],
 )
-def test_a_hash_that_is_written_otherwise_is_refused(text: str) -> None:
-    with pytest.raises(InvalidInput, match="is not a hash: write decimal"):
-        parse_hash(text)
-
-
-@pytest.mark.parametrize("text", ["-1", "-0", "-0x0", "65536", "0x10000"])
-def test_a_hash_outside_the_ring_is_refused(text: str) -> None:
-    with pytest.raises(InvalidInput, match="is not on the ring"):
+def test_a_text_that_is_no_hash_of_the_ring_is_refused(message: str, text: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
         parse_hash(text)

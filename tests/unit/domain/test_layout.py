@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.domain.errors import InvalidLayoutChange, SegmentNotFound
+from controller.domain.errors import CleaveError, InvalidLayoutChange, SegmentNotFound
 from controller.domain.hash_range import RING_SIZE, HashRange
 from controller.domain.layout import SegmentLayout
 from controller.domain.reshape import ChildPlan, plan_equal_split, plan_recut
@@ -191,14 +191,17 @@ def test_pruning_forgets_the_segment_and_every_link_to_it() -> None:
     assert layout.next_segment_id == 5
 
 
-def test_an_active_segment_is_not_pruned() -> None:
-    with pytest.raises(InvalidLayoutChange, match=r"segment 0 \(0000-ffff\) is active and cannot be pruned"):
-        SegmentLayout.initial(1, now=0).prune(0)
-
-
-def test_an_unknown_segment_is_not_pruned() -> None:
-    with pytest.raises(SegmentNotFound, match="segment 4"):
-        SegmentLayout.initial(1, now=0).prune(4)
+@pytest.mark.parametrize(
+    ("segment_id", "error", "message"),
+    [
+        (0, InvalidLayoutChange, r"segment 0 \(0000-ffff\) is active and cannot be pruned"),
+        (4, SegmentNotFound, "segment 4"),
+    ],
+    ids=["active", "unknown"],
+)
+def test_only_a_sealed_segment_is_pruned(segment_id: int, error: type[CleaveError], message: str) -> None:
+    with pytest.raises(error, match=message):
+        SegmentLayout.initial(1, now=0).prune(segment_id)
 
 
 def test_a_recut_of_many_into_many_takes_steps_in_proportion_to_them() -> None:

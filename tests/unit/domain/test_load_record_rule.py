@@ -240,9 +240,16 @@ def test_where_every_interval_went_back_there_is_no_rate_and_a_reason() -> None:
     assert judge_counters(samples[:1], 60_000) is None
 
 
-def test_a_restarted_broker_has_another_name_and_begins_a_series() -> None:
-    restarted = counters("b1@1", (0, 9_000), (30, 9_600)) + counters("b1@2", (40, 100), (60, 500))
-    assert rate(restarted) == 20
+@pytest.mark.parametrize(
+    ("samples", "expected"),
+    [
+        (counters("b1@1", (0, 9_000), (30, 9_600)) + counters("b1@2", (40, 100), (60, 500)), 20),
+        (counters("b1", (0, 0), (60, 600)) + counters("b2", (0, 0), (60, 300)), 15),
+    ],
+    ids=["a restarted broker, which has another name", "two sources at once"],
+)
+def test_each_name_has_a_series_and_series_add_up(samples: list[CounterSample], expected: float) -> None:
+    assert rate(samples) == expected
 
 
 @pytest.mark.parametrize(("went_back", "expected"), [(2, 20), (21, None)])
@@ -267,11 +274,6 @@ def test_an_owners_move_adds_up_and_its_gap_is_left_out() -> None:
     moved = counters("b1", (0, 7_000), (30, 7_600)) + counters("b2", (35, 10), (60, 510))
     assert rate(moved) == 20
     assert rates_from_counters(moved, 60_000) == WindowLoad(LoadStats(20, 200, 20, 200), 60_000, 55_000)
-
-
-def test_two_sources_at_once_add_up() -> None:
-    both = counters("b1", (0, 0), (60, 600)) + counters("b2", (0, 0), (60, 300))
-    assert rate(both) == 15
 
 
 def test_several_samples_of_one_source_at_one_instant_are_the_greatest_of_each_counter() -> None:

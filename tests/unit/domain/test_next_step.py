@@ -76,20 +76,17 @@ def test_every_kind_ends_with_finish_when_nothing_goes_wrong(kind: OperationKind
     assert steps_of(kind)[-1] is Step.FINISH
 
 
-@pytest.mark.parametrize(("kind", "state"), LIVE_STATES)
-def test_every_state_of_the_table_leads_to_an_end(kind: OperationKind, state: OperationState) -> None:
-    assert steps_of(kind, state=state)[-1] in (Step.FINISH, Step.FINISH_ABORT)
+@pytest.mark.parametrize(
+    ("kind", "state", "on_broker"),
+    [*((*one, False) for one in LIVE_STATES), *((*one, True) for one in ON_BROKER_STATES)],
+)
+def test_every_state_leads_to_an_end(kind: OperationKind, state: OperationState, on_broker: bool) -> None:
+    """`on_broker`: a broker keeps the layout."""
+    assert steps_of(kind, state=state, on_broker=on_broker)[-1] in (Step.FINISH, Step.FINISH_ABORT)
 
 
 def test_every_kind_has_moves_where_cleave_keeps_the_layout_or_where_a_broker_does() -> None:
     assert MOVES.keys() | MIRROR_MOVES.keys() == set(OperationKind)
-
-
-@pytest.mark.parametrize(("kind", "state"), ON_BROKER_STATES)
-def test_every_state_leads_to_an_end_where_a_broker_keeps_the_layout(
-    kind: OperationKind, state: OperationState
-) -> None:
-    assert steps_of(kind, state=state, on_broker=True)[-1] in (Step.FINISH, Step.FINISH_ABORT)
 
 
 def test_a_broker_is_asked_for_the_reshape_and_then_mirrored() -> None:

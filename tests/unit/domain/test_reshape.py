@@ -31,17 +31,39 @@ ONE = SegmentLayout.initial(1, bucket_budget=7, now=0)
 FOUR = SegmentLayout.initial(4, bucket_budget=12, now=0)
 NARROW = SegmentLayout.initial(1, now=0).split(0, 1, at=1)
 AFTER_SPLIT = FOUR.split(1, 1)
+UNEVEN = replace(ONE, segments={0: replace(ONE.segments[0], bucket_splits=(10,))})
 
 
-def test_a_split_halves_the_range_and_floors_the_buckets() -> None:
-    assert plan_split(ONE, 0) == Reshape(
-        ReshapeKind.SPLIT,
-        (0,),
-        (
-            ChildPlan(1, HashRange(0, 0x7FFF), equal_splits(3)),
-            ChildPlan(2, HashRange(0x8000, 0xFFFF), equal_splits(3)),
+PLANS: dict[str, tuple[Callable[[], Reshape], Reshape]] = {
+    "a split halves the range and floors the buckets": (
+        lambda: plan_split(ONE, 0),
+        Reshape(
+            ReshapeKind.SPLIT,
+            (0,),
+            (
+                ChildPlan(1, HashRange(0, 0x7FFF), equal_splits(3)),
+                ChildPlan(2, HashRange(0x8000, 0xFFFF), equal_splits(3)),
+            ),
         ),
-    )
+    ),
+    "a merge keeps its parents in the order given and adds buckets": (
+        lambda: plan_merge(FOUR, 2, 1, 1024),
+        Reshape(ReshapeKind.MERGE, (2, 1), (ChildPlan(4, HashRange(0x4000, 0xBFFF), equal_splits(6)),)),
+    ),
+    "a rebucket keeps the range": (
+        lambda: plan_rebucket(FOUR, 1, 8, 8),
+        Reshape(ReshapeKind.REBUCKET, (1,), (ChildPlan(4, HashRange(0x4000, 0x7FFF), equal_splits(8)),)),
+    ),
+    "healing keeps range and buckets": (
+        lambda: plan_heal(UNEVEN, 0),
+        Reshape(ReshapeKind.HEAL, (0,), (ChildPlan(1, HashRange(0, 0xFFFF), (10,)),)),
+    ),
+}
+
+
+@pytest.mark.parametrize(("plan", "expected"), PLANS.values(), ids=PLANS)
+def test_what_a_reshape_builds(plan: Callable[[], Reshape], expected: Reshape) -> None:
+    assert plan() == expected
 
 
 def test_a_split_lays_buckets_out_afresh_instead_of_filtering_the_parents() -> None:
@@ -83,34 +105,12 @@ def test_an_equal_split_in_two_is_the_midpoint_split() -> None:
     assert plan_equal_split(odd, 1, 2) == plan_split(odd, 1)
 
 
-def test_a_merge_keeps_its_parents_in_the_order_given_and_adds_buckets() -> None:
-    assert plan_merge(FOUR, 2, 1, 1024) == Reshape(
-        ReshapeKind.MERGE, (2, 1), (ChildPlan(4, HashRange(0x4000, 0xBFFF), equal_splits(6)),)
-    )
-
-
 def test_a_merge_never_exceeds_the_bucket_maximum() -> None:
     assert plan_merge(FOUR, 1, 2, 5).children[0].bucket_splits == equal_splits(5)
 
 
-def test_a_rebucket_keeps_the_range() -> None:
-    assert plan_rebucket(FOUR, 1, 8, 8) == Reshape(
-        ReshapeKind.REBUCKET, (1,), (ChildPlan(4, HashRange(0x4000, 0x7FFF), equal_splits(8)),)
-    )
-
-
 def test_an_uneven_segment_may_be_rebucketed_to_the_count_it_has() -> None:
-    uneven = replace(ONE, segments={0: replace(ONE.segments[0], bucket_splits=(10,))})
-
-    assert plan_rebucket(uneven, 0, 2, 8).children[0].bucket_splits == (32768,)
-
-
-def test_healing_keeps_range_and_buckets() -> None:
-    uneven = replace(ONE, segments={0: replace(ONE.segments[0], bucket_splits=(10,))})
-
-    assert plan_heal(uneven, 0) == Reshape(
-        ReshapeKind.HEAL, (0,), (ChildPlan(1, HashRange(0, 0xFFFF), (10,)),)
-    )
+    assert plan_rebucket(UNEVEN, 0, 2, 8).children[0].bucket_splits == (32768,)
 
 
 def test_a_recut_moves_the_boundaries_of_neighbours_and_shares_their_buckets() -> None:

@@ -16,23 +16,22 @@ from controller.domain.segment import (
 )
 from tests.unit.domain.strategies import hash_ranges
 
-
-def test_the_backing_topic_has_its_range_in_hex_and_its_id_in_decimal() -> None:
-    segment = Segment(12, HashRange(0, 0x7FFF))
-
-    assert backing_topic_name("topic://t/n/orders", segment) == "segment://t/n/orders/0000-7fff-12"
+LEGACY = "persistent://t/n/orders-partition-0"
 
 
-def test_a_legacy_segment_is_backed_by_the_old_topic() -> None:
-    segment = Segment(0, FULL_RANGE, legacy_topic_name="persistent://t/n/orders-partition-0")
-
-    assert backing_topic_name("topic://t/n/orders", segment) == "persistent://t/n/orders-partition-0"
-
-
-def test_an_empty_legacy_name_means_not_legacy() -> None:
-    segment = Segment(0, FULL_RANGE, legacy_topic_name="")
-
-    assert backing_topic_name("topic://t/n/orders", segment) == "segment://t/n/orders/0000-ffff-0"
+@pytest.mark.parametrize(
+    ("segment", "name"),
+    [
+        (Segment(12, HashRange(0, 0x7FFF)), "segment://t/n/orders/0000-7fff-12"),
+        (Segment(0, FULL_RANGE, legacy_topic_name=LEGACY), LEGACY),
+        (Segment(0, FULL_RANGE, legacy_topic_name=""), "segment://t/n/orders/0000-ffff-0"),
+    ],
+    ids=["range in hex and id in decimal", "a legacy topic", "an empty legacy name"],
+)
+def test_a_segment_is_backed_by_a_topic_of_its_range_and_id_or_by_its_legacy_topic(
+    segment: Segment, name: str
+) -> None:
+    assert backing_topic_name("topic://t/n/orders", segment) == name
 
 
 @pytest.mark.parametrize(

@@ -20,25 +20,28 @@ def test_an_address_is_returned_without_slashes_at_its_end(text: str, address: s
     assert web_address(text, "the address") == address
 
 
+NO_ADDRESS = "the address is not the address of a server"
+MORE_THAN_AN_ADDRESS = "the address contains a user or a query"
+
+
 @pytest.mark.parametrize(
-    "text",
+    ("text", "message"),
     [
-        "http://h ",
-        " http://h",
-        "http://h:8080\n",
-        "http://h h",
-        "http://h/\ta",
-        "\0http://h",
-        "http://h\u00a0",
+        # `urlsplit` removes some white space; the HTTP client would fail at the first request.
+        ("http://h ", NO_ADDRESS),
+        (" http://h", NO_ADDRESS),
+        ("http://h:8080\n", NO_ADDRESS),
+        ("http://h h", NO_ADDRESS),
+        ("http://h/\ta", NO_ADDRESS),
+        ("\0http://h", NO_ADDRESS),
+        ("http://h\u00a0", NO_ADDRESS),
+        ("http://h?", MORE_THAN_AN_ADDRESS),
+        ("http://h/?", MORE_THAN_AN_ADDRESS),
+        ("http://h#", MORE_THAN_AN_ADDRESS),
+        ("http://h?a=b", MORE_THAN_AN_ADDRESS),
+        ("http://u:p@h", MORE_THAN_AN_ADDRESS),
     ],
 )
-def test_an_address_with_white_space_is_refused(text: str) -> None:
-    """`urlsplit` removes some of it; the HTTP client would fail at the first request."""
-    with pytest.raises(InvalidInput, match="the address is not the address of a server"):
-        web_address(text, "the address")
-
-
-@pytest.mark.parametrize("text", ["http://h?", "http://h/?", "http://h#", "http://h?a=b", "http://u:p@h"])
-def test_an_address_with_more_than_an_address_is_refused(text: str) -> None:
-    with pytest.raises(InvalidInput, match="the address contains a user or a query"):
+def test_a_text_that_is_not_only_an_address_is_refused(text: str, message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
         web_address(text, "the address")

@@ -94,11 +94,14 @@ def test_spark_is_given_the_scheme_that_was_given() -> None:
     assert Location("s3a://bucket/landing/").url("a") == "s3a://bucket/landing/a"
 
 
-def test_a_scheme_that_nothing_here_reads_is_named() -> None:
-    with pytest.raises(InvalidInput, match="no installed library reads gopher://"):
-        Location("gopher://host/landing").files()
-
-
-def test_hdfs_without_its_library_says_what_is_missing() -> None:
-    with pytest.raises(InvalidInput, match="ARROW_LIBHDFS_DIR"):
-        Location("hdfs://namenode:8020/landing").files()
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        ("gopher://host/landing", "no installed library reads gopher://"),
+        ("hdfs://namenode:8020/landing", "ARROW_LIBHDFS_DIR"),
+    ],
+    ids=["no library reads the scheme", "the library of HDFS is missing"],
+)
+def test_a_location_that_cannot_be_read_says_what_is_missing(address: str, message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        Location(address).files()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -45,33 +44,34 @@ def loads(steps: int, *given: tuple[float, int, float]) -> list[float | None]:
     return [None if np.isnan(rate) else rate for rate in series.rates[:, 0].tolist()]
 
 
-def test_a_steps_load_is_the_sum_of_the_segments_in_the_window_that_ended_then() -> None:
-    assert loads(2, (1, 0, 10.0), (1, 1, 5.0), (2, 0, 20.0), (2, 1, 7.0)) == [15.0, 27.0]
-
-
-def test_rows_may_come_in_any_order() -> None:
-    given: Sequence[tuple[float, int, float]] = ((2, 1, 7.0), (1, 0, 10.0), (2, 0, 20.0), (1, 1, 5.0))
-
-    assert loads(2, *given) == [15.0, 27.0]
-
-
-def test_a_step_knows_what_was_known_at_its_end_and_nothing_later() -> None:
-    """Windows end when a run came: a little late one minute, a little early the next."""
-    assert loads(4, (0.9, 0, 1.0), (2.1, 0, 2.0), (2.95, 0, 3.0), (4, 0, 4.0)) == [1.0, 1.0, 3.0, 4.0]
-
-
-def test_silence_of_more_than_a_step_is_unmeasured() -> None:
-    assert loads(5, (1, 0, 1.0), (5, 0, 5.0)) == [1.0, 1.0, None, None, 5.0]
-    assert loads(2, (2, 0, 1.0)) == [None, 1.0]
-
-
-def test_windows_beyond_the_span_do_not_count() -> None:
-    assert loads(1, (1, 0, 1.0), (2, 0, 2.0)) == [1.0]
-
-
-def test_a_rate_that_was_never_measured_counts_as_nothing() -> None:
-    assert loads(1, (1, 0, float("nan")), (1, 1, 5.0)) == [5.0]
-    assert loads(1, (1, 0, -3.0), (1, 1, float("inf"))) == [0.0]
+@pytest.mark.parametrize(
+    ("steps", "given", "expected"),
+    [
+        (2, [(1, 0, 10.0), (1, 1, 5.0), (2, 0, 20.0), (2, 1, 7.0)], [15.0, 27.0]),
+        (2, [(2, 1, 7.0), (1, 0, 10.0), (2, 0, 20.0), (1, 1, 5.0)], [15.0, 27.0]),
+        # Windows end when a run came: a little late one minute, a little early the next.
+        (4, [(0.9, 0, 1.0), (2.1, 0, 2.0), (2.95, 0, 3.0), (4, 0, 4.0)], [1.0, 1.0, 3.0, 4.0]),
+        (5, [(1, 0, 1.0), (5, 0, 5.0)], [1.0, 1.0, None, None, 5.0]),
+        (2, [(2, 0, 1.0)], [None, 1.0]),
+        (1, [(1, 0, 1.0), (2, 0, 2.0)], [1.0]),
+        (1, [(1, 0, float("nan")), (1, 1, 5.0)], [5.0]),
+        (1, [(1, 0, -3.0), (1, 1, float("inf"))], [0.0]),
+    ],
+    ids=[
+        "sum of the segments",
+        "rows in any order",
+        "what was known at its end and nothing later",
+        "silence of more than a step is unmeasured",
+        "so is what came before the first window",
+        "windows beyond the span do not count",
+        "a rate that was never measured",
+        "rates that are negative or infinite",
+    ],
+)
+def test_a_steps_load_is_what_the_last_window_measured_by_its_end(
+    steps: int, given: list[tuple[float, int, float]], expected: list[float | None]
+) -> None:
+    assert loads(steps, *given) == expected
 
 
 def test_the_load_lies_where_the_segments_lie() -> None:

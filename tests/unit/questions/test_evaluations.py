@@ -10,18 +10,16 @@ from controller.questions.evaluations import matched
 
 
 @pytest.mark.parametrize(
-    ("stored", "replayed"),
+    ("stored", "replayed", "found"),
     [
-        ({"value": 1}, {"value": 1.0}),
-        ({"value": 10**20}, {"value": 1e20}),  # as `jsonb` returns it
-        ({"a": 1, "b": [2]}, {"b": [2], "a": 1}),
+        ([{"value": 1}], [{"value": 1.0}], ([], [], [{"value": 1.0}])),
+        ([{"value": 10**20}], [{"value": 1e20}], ([], [], [{"value": 1e20}])),
+        ([{"a": 1, "b": [2]}], [{"b": [2], "a": 1}], ([], [], [{"b": [2], "a": 1}])),
+        ([{"a": 1}, {"a": 1}], [{"a": 1}, {"a": "1"}], ([{"a": 1}], [{"a": "1"}], [{"a": 1}])),
     ],
+    ids=["equal numbers", "as jsonb returns it", "another order of keys", "a repetition, and a text"],
 )
-def test_equal_numbers_and_another_order_of_keys_are_no_difference(
-    stored: dict[str, Any], replayed: dict[str, Any]
+def test_equal_rows_are_matched_once_each(
+    stored: list[dict[str, Any]], replayed: list[dict[str, Any]], found: tuple[list[dict[str, Any]], ...]
 ) -> None:
-    assert matched([stored], [replayed]) == ([], [], [replayed])
-
-
-def test_repetitions_count_and_a_text_is_no_number() -> None:
-    assert matched([{"a": 1}, {"a": 1}], [{"a": 1}, {"a": "1"}]) == ([{"a": 1}], [{"a": "1"}], [{"a": 1}])
+    assert matched(stored, replayed) == found

@@ -52,21 +52,28 @@ def test_a_change_of_the_segments_consumers_explains_a_duplicate(tmp_path: Path,
 
 
 @pytest.mark.parametrize(
-    "line",
+    ("line", "at_ns"),
     [
-        "nothing",
-        SUBSCRIBING.replace("ffff-3", "ffff-4"),
-        SUBSCRIBING.replace("billing", "audit"),
-        SUBSCRIBING.replace("orders", "stock"),
+        ("nothing", NOW),
+        (SUBSCRIBING.replace("ffff-3", "ffff-4"), NOW),
+        (SUBSCRIBING.replace("billing", "audit"), NOW),
+        (SUBSCRIBING.replace("orders", "stock"), NOW),
+        (SUBSCRIBING, NOW - 2 * FETCHED_NS),
+        (SUBSCRIBING, NOW + 2 * SECOND),
+    ],
+    ids=[
+        "no change",
+        "another segment",
+        "another subscription",
+        "another topic",
+        "long before",
+        "long after",
     ],
 )
-def test_other_changes_explain_nothing(tmp_path: Path, line: str) -> None:
-    assert not is_explained(changes(tmp_path / "log", line), run())
-
-
-@pytest.mark.parametrize("at_ns", [NOW - 2 * FETCHED_NS, NOW + 2 * SECOND], ids=["before", "after"])
-def test_a_change_long_before_or_after_explains_nothing(tmp_path: Path, at_ns: int) -> None:
-    assert not is_explained(changes(tmp_path / "log", SUBSCRIBING, at_ns=at_ns), run())
+def test_other_changes_and_those_long_before_or_after_explain_nothing(
+    tmp_path: Path, line: str, at_ns: int
+) -> None:
+    assert not is_explained(changes(tmp_path / "log", line, at_ns=at_ns), run())
 
 
 def test_a_message_that_comes_again_long_after_its_acknowledgement_is_explained_by_a_stop_only(

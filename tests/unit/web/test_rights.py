@@ -12,7 +12,7 @@ from controller.web.route_rights import OPERATE, READ, DemandingRoute
 
 
 def add_route(
-    monkeypatch: pytest.MonkeyPatch, path: str, rights: list[Depends], *, is_demanding: bool = True
+    monkeypatch: pytest.MonkeyPatch, path: str, rights: list[Depends], *, is_demanding: bool
 ) -> None:
     """Add `GET path` to the routes of the app."""
     router = APIRouter(**{"route_class": DemandingRoute} if is_demanding else {})
@@ -24,30 +24,26 @@ def add_route(
     monkeypatch.setattr(app, "ROUTERS", (*app.ROUTERS, router))
 
 
-@pytest.mark.parametrize(
-    ("rights", "words"), [([], "declares 0 rights"), ([READ, OPERATE], "declares 2 rights")]
-)
-def test_a_route_declares_exactly_one_right(
-    monkeypatch: pytest.MonkeyPatch, rights: list[Depends], words: str
+TWO_ROUTES = r"2 routes answer GET /api/v1/operations/{}; give each call"
+REFUSED = {
+    "no right": ("/open", [], True, "route /open declares 0 rights"),
+    "two rights": ("/open", [READ, OPERATE], True, "route /open declares 2 rights"),
+    "a body before the right": (
+        "/early",
+        [READ],
+        False,
+        "route /early reads bodies before it demands its right",
+    ),
+    "a second route": ("/api/v1/operations/{operation_id}", [READ], True, TWO_ROUTES),
+    "a second route with another parameter": ("/api/v1/operations/{number}", [READ], True, TWO_ROUTES),
+}
+
+
+@pytest.mark.parametrize(("path", "rights", "is_demanding", "words"), REFUSED.values(), ids=REFUSED)
+def test_an_app_is_not_made_with_such_a_route(
+    monkeypatch: pytest.MonkeyPatch, path: str, rights: list[Depends], is_demanding: bool, words: str
 ) -> None:
-    add_route(monkeypatch, "/open", rights)
+    add_route(monkeypatch, path, rights, is_demanding=is_demanding)
 
-    with pytest.raises(InvariantViolated, match=f"route /open {words}"):
-        app.routed_app()
-
-
-def test_a_route_demands_its_right_before_it_reads_a_body(monkeypatch: pytest.MonkeyPatch) -> None:
-    add_route(monkeypatch, "/early", [READ], is_demanding=False)
-
-    with pytest.raises(InvariantViolated, match="route /early reads bodies before it demands its right"):
-        app.routed_app()
-
-
-@pytest.mark.parametrize("path", ["/api/v1/operations/{operation_id}", "/api/v1/operations/{number}"])
-def test_two_routes_of_one_call_are_refused_whatever_their_parameters_are_named(
-    monkeypatch: pytest.MonkeyPatch, path: str
-) -> None:
-    add_route(monkeypatch, path, [READ])
-
-    with pytest.raises(InvariantViolated, match=r"2 routes answer GET /api/v1/operations/{}; give each call"):
+    with pytest.raises(InvariantViolated, match=words):
         app.routed_app()

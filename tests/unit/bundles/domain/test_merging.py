@@ -89,8 +89,19 @@ def test_the_plan_keeps_the_other_boundaries() -> None:
     assert verdict.plan.before == EIGHT
 
 
-def test_runs_of_more_than_two_are_joined_as_long_as_they_are_cold_together() -> None:
-    assert merged(plan_merges(look(*[idle()] * 5), READY)) == [(0, 1, 2, 3, 4)]
+@pytest.mark.parametrize(
+    ("loads", "min_bundles", "joined"),
+    [
+        ([idle()] * 5, READY.min_bundles, [(0, 1, 2, 3, 4)]),
+        ([idle()] * 4, 7, [(0, 1)]),
+        ([idle(), *[WARM] * 6, idle()], READY.min_bundles, []),
+    ],
+    ids=["runs of more than two", "the lower of equally cold pairs", "not the last with the first"],
+)
+def test_neighbours_are_joined_as_long_as_they_are_cold_together(
+    loads: list[BundleStats], min_bundles: int, joined: list[tuple[int, ...]]
+) -> None:
+    assert merged(plan_merges(look(*loads), replace(READY, min_bundles=min_bundles))) == joined
 
 
 def test_what_came_of_a_merge_is_weighed_anew_with_its_neighbours() -> None:
@@ -221,10 +232,6 @@ def test_never_below_the_minimum_and_the_coldest_pair_goes_first() -> None:
     ]
 
 
-def test_of_equally_cold_pairs_the_lower_goes_first() -> None:
-    assert merged(plan_merges(look(*[idle()] * 4), replace(READY, min_bundles=7))) == [(0, 1)]
-
-
 def test_a_bundle_cut_around_one_topic_stays_unless_told_otherwise() -> None:
     isolated = NamespaceBundles("t/n", (0, 7, 8, LAST_HASH))
     cycle = look(idle(), idle(), idle(), bundles=isolated)
@@ -238,10 +245,6 @@ def test_a_bundle_cut_around_one_topic_stays_unless_told_otherwise() -> None:
         2,
     )
     assert merged(plan_merges(cycle, replace(READY, keep_isolated=False))) == [(0, 1, 2)]
-
-
-def test_the_last_and_the_first_bundle_are_no_neighbours() -> None:
-    assert merged(plan_merges(look(idle(), *[WARM] * 6, idle()), READY)) == []
 
 
 def test_reports_of_bundles_that_are_no_more_are_ignored_and_two_of_one_refused() -> None:

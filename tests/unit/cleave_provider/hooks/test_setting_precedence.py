@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from cleave_provider.hooks.setting_precedence import extras_of_connections
 
 PULSAR = {"our_brokers": {"pulsar_admin_url": "http://one:8080", "pulsar_token": "of-pulsar"}}
@@ -14,26 +16,29 @@ def extras_of(**extras: Any) -> dict[str, Any]:
     return extras_of_connections(extras, PULSAR.__getitem__)
 
 
-def test_extras_take_precedence_over_the_connection_to_pulsar() -> None:
-    assert extras_of(pulsar_admin_conn_id="our_brokers", pulsar_token="of-cleave", sslmode="require") == {
-        "pulsar_admin_url": "http://one:8080",
-        "pulsar_token": "of-cleave",
-        "sslmode": "require",
-    }
-
-
-def test_an_extra_that_was_left_empty_takes_no_precedence() -> None:
-    assert extras_of(pulsar_admin_conn_id="our_brokers", pulsar_token="") == PULSAR["our_brokers"]
-
-
-def test_a_connection_to_pulsar_that_was_left_empty_is_not_looked_up() -> None:
-    assert extras_of(pulsar_admin_conn_id="", sslmode=None, pass_batch_topics="7") == {
-        "pass_batch_topics": "7"
-    }
-
-
-def test_zero_and_false_are_given_values() -> None:
-    assert extras_of(retention_minutes=0, pulsar_verify_hostname=False) == {
-        "retention_minutes": 0,
-        "pulsar_verify_hostname": False,
-    }
+@pytest.mark.parametrize(
+    ("given", "in_force"),
+    [
+        (
+            {"pulsar_admin_conn_id": "our_brokers", "pulsar_token": "of-cleave", "sslmode": "require"},
+            {"pulsar_admin_url": "http://one:8080", "pulsar_token": "of-cleave", "sslmode": "require"},
+        ),
+        ({"pulsar_admin_conn_id": "our_brokers", "pulsar_token": ""}, PULSAR["our_brokers"]),
+        (
+            {"pulsar_admin_conn_id": "", "sslmode": None, "pass_batch_topics": "7"},
+            {"pass_batch_topics": "7"},
+        ),
+        (
+            {"retention_minutes": 0, "pulsar_verify_hostname": False},
+            {"retention_minutes": 0, "pulsar_verify_hostname": False},
+        ),
+    ],
+    ids=[
+        "extras take precedence",
+        "an empty extra takes none",
+        "an empty connection is not looked up",
+        "zero and False are given values",
+    ],
+)
+def test_extras_in_force(given: dict[str, Any], in_force: dict[str, Any]) -> None:
+    assert extras_of(**given) == in_force

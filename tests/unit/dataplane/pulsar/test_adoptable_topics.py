@@ -44,15 +44,20 @@ def _answer(document: object) -> Answer:
     return Answer(200, document, "broker:8080", {})
 
 
-@pytest.mark.parametrize("types", [*permutations(["Shared", "None", None])])
-def test_a_subscription_is_a_queue_if_any_partition_shows_it(types: Sequence[str | None]) -> None:
+@pytest.mark.parametrize(
+    ("types", "is_queue"),
+    [
+        *((types, True) for types in permutations(["Shared", "None", None])),
+        (["Failover", None], False),
+        ([None, "Exclusive"], False),
+        ([None, None], False),
+    ],
+)
+def test_a_subscription_is_a_queue_if_any_partition_shows_it(
+    types: Sequence[str | None], is_queue: bool
+) -> None:
     """A partition without a consumer does not show the type."""
-    assert describe_topic(cast(AdminCalls, Broker(types)), TOPIC).subscriptions == {"billing": True}
-
-
-@pytest.mark.parametrize("types", [["Failover", None], [None, "Exclusive"], [None, None]])
-def test_a_subscription_that_is_nowhere_shared_is_read_in_order(types: Sequence[str | None]) -> None:
-    assert describe_topic(cast(AdminCalls, Broker(types)), TOPIC).subscriptions == {"billing": False}
+    assert describe_topic(cast(AdminCalls, Broker(types)), TOPIC).subscriptions == {"billing": is_queue}
 
 
 @pytest.mark.parametrize("document", [[1], "many", {}, {"partitions": None}, {"partitions": "many"}])

@@ -14,7 +14,7 @@ from controller.dataplane.pulsar.barrier import Barrier
 from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.dataplane.pulsar.cursors import Cursors
 from controller.dataplane.pulsar.gates import SPARE_ENTRIES, Gates
-from controller.domain.errors import DataGone, DataPlaneTimeout, SegmentNotFound, Unsupported
+from controller.domain.errors import CleaveError, DataGone, DataPlaneTimeout, SegmentNotFound, Unsupported
 from controller.domain.gate_states import GateState
 
 LOG = "persistent://acme/shop/orders-segment-0000-ffff-1"
@@ -87,24 +87,28 @@ def gates(broker: Broker) -> Gates:
     return Gates(access, cast(AdminCalls, broker), cast(Cursors, broker))
 
 
-def test_brokers_without_policies_are_refused_with_the_settings_that_they_need(
-    broker: Broker, gates: Gates
+@pytest.mark.parametrize(
+    ("ability", "seconds", "error", "message"),
+    [
+        (
+            "has_policies",
+            30.0,
+            Unsupported,
+            r"topicLevelPoliciesEnabled=true and systemTopicEnabled=true",
+        ),
+        ("applies_rates", 0.0, DataPlaneTimeout, r"set the dispatch rate of 'stock'"),
+    ],
+    ids=["brokers without policies, whose settings are named", "a rate that is not applied in time"],
+)
+def test_where_the_dispatch_rate_is_not_set_nothing_is_closed(
+    broker: Broker, gates: Gates, ability: str, seconds: float, error: type[CleaveError], message: str
 ) -> None:
-    broker.has_policies = False
+    setattr(broker, ability, False)
 
-    with pytest.raises(Unsupported, match=r"topicLevelPoliciesEnabled=true and systemTopicEnabled=true"):
-        gates.close_gate(LOG, "stock", Deadline(30.0))
+    with pytest.raises(error, match=message):
+        gates.close_gate(LOG, "stock", Deadline(seconds))
 
     assert broker.changes == ["dispatchRate"], "no cursor was made, whose messages nothing would hold back"
-
-
-def test_a_rate_that_the_broker_does_not_apply_in_time_closes_nothing(broker: Broker, gates: Gates) -> None:
-    broker.applies_rates = False
-
-    with pytest.raises(DataPlaneTimeout, match=r"set the dispatch rate of 'stock'"):
-        gates.close_gate(LOG, "stock", Deadline(0.0))
-
-    assert broker.changes == ["dispatchRate"]
 
 
 def test_a_gate_behind_a_message_is_refused_before_its_rate_is_set(broker: Broker, gates: Gates) -> None:

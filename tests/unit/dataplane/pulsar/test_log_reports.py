@@ -62,14 +62,13 @@ USED = {
 }
 
 
-@pytest.mark.parametrize("seen", UNUSED)
-def test_a_topic_without_any_trace_of_a_message_is_unused(seen: str) -> None:
-    assert not topic_requests.has_carried_messages(ASK, answer(UNUSED[seen]))
-
-
-@pytest.mark.parametrize("seen", USED)
-def test_each_trace_of_a_message_counts(seen: str) -> None:
-    assert topic_requests.has_carried_messages(ASK, answer(USED[seen]))
+@pytest.mark.parametrize(
+    ("seen", "is_used"),
+    [*((seen, False) for seen in UNUSED.values()), *((seen, True) for seen in USED.values())],
+    ids=[*UNUSED, *USED],
+)
+def test_a_topic_is_used_if_there_is_any_trace_of_a_message(seen: Any, is_used: bool) -> None:
+    assert topic_requests.has_carried_messages(ASK, answer(seen)) is is_used
 
 
 @pytest.mark.parametrize(

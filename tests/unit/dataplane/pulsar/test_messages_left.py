@@ -41,33 +41,30 @@ class ScriptedDeadline:
         return next(self._seconds)
 
 
-def count(broker: Broker, left: ScriptedDeadline, entries: int = 1000) -> int:
+def count(broker: Broker, left: ScriptedDeadline, entries: int) -> int:
     admin, deadline = cast(AdminCalls, broker), cast(Deadline, left)
     return count_unread(admin, "persistent://a/b/c", unacknowledged(INTERNAL, CURSOR), entries, deadline)
 
 
 @pytest.mark.parametrize(
-    ("left", "asked"),
+    ("broker", "left", "entries", "counted", "asked"),
     [
-        (ScriptedDeadline(4.0, 4.0, 3.0, 1.9), 32),
-        (ScriptedDeadline(4.0, 1.9), 0),
-        (ScriptedDeadline(*[4.0] * 100), MOST_COUNTED),
+        (Broker(), ScriptedDeadline(4.0, 4.0, 3.0, 1.9), 1000, 3000, 32),
+        (Broker(), ScriptedDeadline(4.0, 1.9), 1000, 1000, 0),
+        (Broker(), ScriptedDeadline(*[4.0] * 100), 1000, 3000, MOST_COUNTED),
+        (Broker(answers_waves=1), ScriptedDeadline(*[4.0] * 100), 1000, 3000, 32),
+        (Broker(), ScriptedDeadline(*[4.0] * 100), 5, 15, 5),
     ],
-    ids=["half of the time is gone", "at once", "time enough"],
+    ids=[
+        "half of the time is gone",
+        "half of the time is gone at once",
+        "time enough",
+        "the broker stops answering",
+        "few entries, each asked for once",
+    ],
 )
-def test_it_looks_at_so_many_entries_and_for_half_of_the_time(left: ScriptedDeadline, asked: int) -> None:
-    broker = Broker()
-    assert count(broker, left) == (3000 if asked else 1000)
+def test_it_looks_at_so_many_entries_and_for_half_of_the_time(
+    broker: Broker, left: ScriptedDeadline, entries: int, counted: int, asked: int
+) -> None:
+    assert count(broker, left, entries) == counted
     assert broker.asked == asked
-
-
-def test_a_broker_that_stops_answering_is_not_asked_to_the_end() -> None:
-    broker = Broker(answers_waves=1)
-    assert count(broker, ScriptedDeadline(*[4.0] * 100)) == 3000
-    assert broker.asked == 32
-
-
-def test_few_entries_are_asked_for_once_each() -> None:
-    broker = Broker()
-    assert count(broker, ScriptedDeadline(*[4.0] * 100), entries=5) == 15
-    assert broker.asked == 5

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from controller.dataplane.pulsar_load.carried_counts import Series
 from controller.dataplane.pulsar_load.metrics_page import TopicCounters
 
@@ -19,28 +21,22 @@ def after(*readings: TopicCounters) -> Series:
     return series
 
 
-def test_out_is_the_sum_over_subscriptions() -> None:
-    series = after(counters(5, a=3, b=4), counters(6, a=5, b=4))
+@pytest.mark.parametrize(
+    ("readings", "msg_out", "since_ms"),
+    [
+        ([counters(5, a=3, b=4), counters(6, a=5, b=4)], 9, None),
+        ([counters(5, a=3, b=4), counters(6, a=5), counters(7, a=6)], 10, 2000),
+        ([counters(5, a=3, b=4), counters(5, a=1, b=4), counters(5, a=2, b=4)], 9, 2000),
+        ([counters(5, a=3, b=4), counters(5, a=3), counters(5)], 7, 3000),
+    ],
+    ids=["none went", "one was deleted", "one was made anew", "one after the other was deleted"],
+)
+def test_out_is_the_sum_over_subscriptions_and_what_a_lost_one_had_is_carried_in_a_new_series(
+    readings: list[TopicCounters], msg_out: int, since_ms: int | None
+) -> None:
+    series = after(*readings)
 
-    assert (series.msg_out, series.byte_out, series.since_ms) == (9, 90, None)
-
-
-def test_what_a_deleted_subscription_had_is_carried_in_a_new_series() -> None:
-    series = after(counters(5, a=3, b=4), counters(6, a=5), counters(7, a=6))
-
-    assert (series.msg_out, series.byte_out, series.since_ms) == (10, 100, 2000)
-
-
-def test_so_is_what_a_subscription_had_that_was_made_anew() -> None:
-    series = after(counters(5, a=3, b=4), counters(5, a=1, b=4), counters(5, a=2, b=4))
-
-    assert (series.msg_out, series.since_ms) == (9, 2000)
-
-
-def test_each_that_goes_begins_another_series() -> None:
-    series = after(counters(5, a=3, b=4), counters(5, a=3), counters(5))
-
-    assert (series.msg_out, series.since_ms) == (7, 3000)
+    assert (series.msg_out, series.byte_out, series.since_ms) == (msg_out, 10 * msg_out, since_ms)
 
 
 def test_a_new_subscription_begins_none() -> None:

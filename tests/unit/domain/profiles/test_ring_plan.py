@@ -23,17 +23,29 @@ def planned(ring: list[Member], prices: Prices | None = None) -> list[tuple[int,
     return [(run.first, run.length, run.parts) for run in plan.runs]
 
 
-def test_a_burst_is_met_by_one_act_of_as_many_parts_as_it_needs() -> None:
-    assert planned(members(51.2, hot=(0,))) == [(0, 1, 57)]
-
-
-@pytest.mark.parametrize("ticks", [[1.8], [1.8, 0.8], [1.8, 1.8, 0.1]])
-def test_a_relief_is_sized_for_the_present_load_whatever_came_before(ticks: list[float]) -> None:
-    assert planned([Member(1.8, 1.0, ticks, hot=True)]) == [(0, 1, 2)]
-
-
-def test_a_hot_segment_is_cut_into_two_at_least() -> None:
-    assert planned(members(1.2, 0.8, 0.8, 0.8, hot=(0,)), Prices(target=2.0)) == [(0, 1, 2)]
+@pytest.mark.parametrize(
+    ("ring", "prices", "parts"),
+    [
+        (members(51.2, hot=(0,)), Prices(), 57),
+        ([Member(1.8, 1.0, [1.8], hot=True)], Prices(), 2),
+        ([Member(1.8, 1.0, [1.8, 0.8], hot=True)], Prices(), 2),
+        ([Member(1.8, 1.0, [1.8, 1.8, 0.1], hot=True)], Prices(), 2),
+        (members(1.2, 0.8, 0.8, 0.8, hot=(0,)), Prices(target=2.0), 2),
+        (members(1.2, 0.8, 0.7, 0.3, hot=(0,), ticks=1), Prices(), 2),
+    ],
+    ids=[
+        "a burst is met by one act",
+        "hot since the last tick",
+        "a lower load before",
+        "a higher load before",
+        "two parts at least",
+        "cutting anew where it is cut already is no relief",
+    ],
+)
+def test_a_hot_segment_is_cut_into_as_many_parts_as_its_present_load_needs(
+    ring: list[Member], prices: Prices, parts: int
+) -> None:
+    assert planned(ring, prices) == [(0, 1, parts)]
 
 
 def test_neighbours_of_like_density_help_out_instead_of_one_more_segment() -> None:
@@ -42,10 +54,6 @@ def test_neighbours_of_like_density_help_out_instead_of_one_more_segment() -> No
     assert planned(uneven) == [(0, 1, 2)]
     known = [member._replace(has_histogram=True) for member in uneven]
     assert planned(known) == [(0, 2, 2)]
-
-
-def test_cutting_anew_where_it_is_cut_already_is_no_relief() -> None:
-    assert planned(members(1.2, 0.8, 0.7, 0.3, hot=(0,), ticks=1)) == [(0, 1, 2)]
 
 
 def test_capacity_is_given_back_when_it_would_have_paid_for_the_reseal() -> None:

@@ -71,17 +71,21 @@ def test_a_refused_reshape_is_aborted_before_its_fence_only_once(state: Operatio
     assert after(REFUSED, operation, is_aborted_next=True).reaction is Reaction.DEFER
 
 
-@pytest.mark.parametrize("state", [OperationState.FENCING, OperationState.FENCED])
-def test_a_refused_reshape_is_deferred_after_its_fence(state: OperationState) -> None:
-    operation = make_operation(OperationKind.SPLIT, state)
+@pytest.mark.parametrize(
+    ("state", "on_broker", "expected"),
+    [
+        (OperationState.FENCING, False, Reaction.DEFER),
+        (OperationState.FENCED, False, Reaction.DEFER),
+        (OperationState.FENCED, True, Reaction.ABORT),
+    ],
+    ids=["fencing", "fenced", "fenced, and a broker keeps the layout"],
+)
+def test_a_refused_reshape_is_deferred_after_its_fence_unless_a_broker_keeps_the_layout(
+    state: OperationState, on_broker: bool, expected: Reaction
+) -> None:
+    operation = make_operation(OperationKind.SPLIT, state, on_broker=on_broker)
 
-    assert after(REFUSED, operation).reaction is Reaction.DEFER
-
-
-def test_a_reshape_that_the_broker_refuses_is_aborted_until_it_is_committed() -> None:
-    operation = make_operation(OperationKind.SPLIT, OperationState.FENCED, on_broker=True)
-
-    assert after(REFUSED, operation).reaction is Reaction.ABORT
+    assert after(REFUSED, operation).reaction is expected
 
 
 @pytest.mark.parametrize("state", [OperationState.COMMITTED, OperationState.ABORTING])

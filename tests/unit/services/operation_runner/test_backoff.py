@@ -9,37 +9,29 @@ from controller.services.operation_runner.backoff import delay_seconds, pause_se
 
 
 @pytest.mark.parametrize(
-    ("error", "attempts", "expected_seconds"),
+    ("error", "attempts", "is_closed", "expected_seconds"),
     [
-        (DataPlaneUnavailable("away", 0.01), 0, 0.1),
-        (DataPlaneUnavailable("away", 0.01), 1, 0.2),
-        (DataPlaneUnavailable("away", 1.0), 1, 1.0),
-        (DataPlaneUnavailable("away", 3600.0), 0, 5.0),
-        (DataPlaneUnavailable("away", 0.01), 1000, 5.0),
-        (Terminal("not allowed"), 0, 5.0),
-        (LostRace("held", 0.01), 0, 0.1),
-        (LostRace("held", 0.01), 1000, 0.5),
-        (DataPlaneTimeout("no answer", 0.01), 0, 8.0),
+        (DataPlaneUnavailable("away", 0.01), 0, False, 0.1),
+        (DataPlaneUnavailable("away", 0.01), 1, False, 0.2),
+        (DataPlaneUnavailable("away", 1.0), 1, False, 1.0),
+        (DataPlaneUnavailable("away", 3600.0), 0, False, 5.0),
+        (DataPlaneUnavailable("away", 0.01), 1000, False, 5.0),
+        (Terminal("not allowed"), 0, False, 5.0),
+        (LostRace("held", 0.01), 0, False, 0.1),
+        (LostRace("held", 0.01), 1000, False, 0.5),
+        (DataPlaneTimeout("no answer", 0.01), 0, False, 8.0),
+        (DataPlaneUnavailable("away", 1.0), 0, True, 0.1),
+        (DataPlaneUnavailable("away", 0.01), 1000, True, 0.5),
+        (DataPlaneUnavailable("not configured here", 5.0), 0, True, 5.0),
+        (Terminal("not allowed"), 0, True, 5.0),
+        (DataPlaneTimeout("no answer", 0.01), 0, True, 8.0),
     ],
 )
-def test_an_attempt_comes_after(error: CleaveError, attempts: int, expected_seconds: float) -> None:
-    assert delay_seconds(error, attempts, call_timeout_seconds=8.0) == expected_seconds
-
-
-@pytest.mark.parametrize(
-    ("error", "attempts", "expected_seconds"),
-    [
-        (DataPlaneUnavailable("away", 1.0), 0, 0.1),
-        (DataPlaneUnavailable("away", 0.01), 1000, 0.5),
-        (DataPlaneUnavailable("not configured here", 5.0), 0, 5.0),
-        (Terminal("not allowed"), 0, 5.0),
-        (DataPlaneTimeout("no answer", 0.01), 0, 8.0),
-    ],
-)
-def test_while_ranges_take_no_writes_an_attempt_comes_soon(
-    error: CleaveError, attempts: int, expected_seconds: float
+def test_an_attempt_comes_after_a_pause_which_is_short_while_ranges_take_no_writes(
+    error: CleaveError, attempts: int, is_closed: bool, expected_seconds: float
 ) -> None:
-    assert delay_seconds(error, attempts, call_timeout_seconds=8.0, is_closed=True) == expected_seconds
+    pause = delay_seconds(error, attempts, call_timeout_seconds=8.0, is_closed=is_closed)
+    assert pause == expected_seconds
 
 
 def test_pauses_double_up_to_the_longest() -> None:

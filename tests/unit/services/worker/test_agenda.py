@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 
@@ -47,9 +48,17 @@ def test_a_sweep_is_due_so_long_after_the_last(agenda: Agenda) -> None:
     assert agenda.is_sweep_due(START + SWEEP_SECONDS)
 
 
-def test_where_no_sensor_fires_the_wait_ends_with_the_sweep(agenda: Agenda) -> None:
-    agenda.note_firings([], START + 1)
-    assert agenda.wait_seconds(START + 2) == SWEEP_SECONDS - 2
+@pytest.mark.parametrize(
+    ("firings", "now", "wait_seconds"),
+    [([], START + 2, SWEEP_SECONDS - 2), ([Firing(2, LOAD)], START + 1.5, 1.5)],
+    ids=["until the sweep", "until a sensor fires"],
+)
+def test_a_wait_ends_with_the_sweep_or_the_first_firing(
+    agenda: Agenda, firings: list[Firing], now: float, wait_seconds: float
+) -> None:
+    """A firing counts from the instant before the sensors were asked."""
+    agenda.note_firings(firings, START + 1)
+    assert agenda.wait_seconds(now) == wait_seconds
 
 
 def test_a_firing_after_the_sweep_is_left_to_the_sweep(agenda: Agenda) -> None:
@@ -58,9 +67,26 @@ def test_a_firing_after_the_sweep_is_left_to_the_sweep(agenda: Agenda) -> None:
     assert take(agenda, START + SWEEP_SECONDS) == NOTHING
 
 
-def test_a_firing_at_the_sweep_fires(agenda: Agenda) -> None:
-    agenda.note_firings([Firing(SWEEP_SECONDS, LOAD)], START)
-    assert take(agenda, START + SWEEP_SECONDS) == LOAD
+@pytest.mark.parametrize(
+    ("firings", "after", "wait", "fired"),
+    [
+        ([Firing(SWEEP_SECONDS, LOAD)], SWEEP_SECONDS, {}, LOAD),
+        (
+            [Firing(-3600, LOAD), Firing(-1, MERGE), Firing(0, JOURNAL), Firing(0.1, NOTHING)],
+            1,
+            {},
+            LOAD | MERGE | JOURNAL,
+        ),
+        ([Firing(-3600, LOAD)], 0.001, {"waited": 0.001, "was_notified": True}, LOAD),
+    ],
+    ids=["at the sweep", "all that is overdue, together", "overdue, in a stream of notifications"],
+)
+def test_what_is_due_fires(
+    agenda: Agenda, firings: list[Firing], after: float, wait: dict[str, Any], fired: Work
+) -> None:
+    """Work that stays overdue (its topic is locked elsewhere) must not keep other work from its turn."""
+    agenda.note_firings(firings, START)
+    assert take(agenda, START + after, **wait) == fired
 
 
 def test_the_first_to_fire_bounds_the_wait_and_only_what_fires_by_then_is_done(agenda: Agenda) -> None:
@@ -70,30 +96,12 @@ def test_the_first_to_fire_bounds_the_wait_and_only_what_fires_by_then_is_done(a
     assert take(agenda, START + 2) == MERGE | JOURNAL
 
 
-def test_an_instant_counts_from_before_the_sensors_were_asked(agenda: Agenda) -> None:
-    agenda.note_firings([Firing(2, LOAD)], START + 1)
-    assert agenda.wait_seconds(START + 1.5) == 1.5
-
-
-def test_what_is_overdue_fires_together(agenda: Agenda) -> None:
-    """One that stays overdue (its topic is locked elsewhere) must not keep the others from their turn."""
-    agenda.note_firings(
-        [Firing(-3600, LOAD), Firing(-1, MERGE), Firing(0, JOURNAL), Firing(0.1, NOTHING)], START
-    )
-    assert take(agenda, START + 1) == LOAD | MERGE | JOURNAL
-
-
 def test_what_is_overdue_does_not_make_the_loop_spin(agenda: Agenda) -> None:
     agenda.note_firings([Firing(-3600, LOAD)], START)
     assert agenda.wait_seconds(START) == SHORTEST_WAIT_SECONDS
     assert take(agenda, START + 0.001, waited=0.001) is None
     agenda.note_firings([Firing(-3600, LOAD)], START)
     assert take(agenda, START + 1, waited=SHORTEST_WAIT_SECONDS) == LOAD
-
-
-def test_a_stream_of_notifications_does_not_starve_what_is_overdue(agenda: Agenda) -> None:
-    agenda.note_firings([Firing(-3600, LOAD)], START)
-    assert take(agenda, START + 0.001, waited=0.001, was_notified=True) == LOAD
 
 
 def test_the_sensors_answer_is_kept_while_only_notifications_come(agenda: Agenda) -> None:

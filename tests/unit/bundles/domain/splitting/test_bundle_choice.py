@@ -7,7 +7,7 @@ import pytest
 from controller.bundles.domain.load.stats import BundleStats
 from controller.bundles.domain.splitting.bundle_choice import chosen_bundle
 from controller.bundles.domain.splitting.thresholds import BundleReport
-from controller.domain.errors import BundleNotFound, InvalidInput
+from controller.domain.errors import BundleNotFound, CleaveError, InvalidInput
 from tests.unit.bundles.domain.splitting.split_cycles import BUNDLES
 
 
@@ -34,11 +34,16 @@ def test_the_greatest_and_of_equals_the_first_by_name(choice: str, index: int) -
     assert chosen_bundle(choice, reversed(REPORTS)) == BUNDLES[index]
 
 
-def test_without_topics_there_is_none() -> None:
-    with pytest.raises(BundleNotFound, match="none is HOT; name the bundle"):
-        chosen_bundle("HOT", [REPORTS[-1]])
-
-
-def test_another_choice_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="'hot' is unknown; choose one of LARGEST, HOT"):
-        chosen_bundle("hot", REPORTS)
+@pytest.mark.parametrize(
+    ("choice", "reports", "error", "message"),
+    [
+        ("HOT", [REPORTS[-1]], BundleNotFound, "none is HOT; name the bundle"),
+        ("hot", REPORTS, InvalidInput, "'hot' is unknown; choose one of LARGEST, HOT"),
+    ],
+    ids=["no topics", "another choice"],
+)
+def test_a_choice_of_no_bundle_is_refused(
+    choice: str, reports: list[BundleReport], error: type[CleaveError], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        chosen_bundle(choice, reports)

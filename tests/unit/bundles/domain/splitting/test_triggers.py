@@ -19,6 +19,7 @@ from controller.bundles.domain.splitting.algorithms.registry import plan_split
 from controller.bundles.domain.splitting.thresholds import BundleReport
 from controller.bundles.domain.splitting.triggers import (
     TRIGGER_RULES,
+    SplitInputs,
     SplitRefusalReason,
     TriggerSettings,
     decide_splits,
@@ -252,16 +253,17 @@ def test_the_order_of_reports_does_not_matter(rates: list[float], random: Random
     assert len(verdict.chosen) <= 4
 
 
-def test_a_bundle_reported_twice_is_refused() -> None:
-    with pytest.raises(
-        InvalidInput, match=r"bundle t/n/0x00000000_0x10000000 is reported twice in one cycle"
-    ):
-        decide_splits(cycle(hot(0), hot(0)), in_halves)
-
-
-def test_a_namespace_without_a_count_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="no bundle count for namespace t/n"):
-        decide_splits(cycle(hot(0), bundle_counts={}), in_halves)
+@pytest.mark.parametrize(
+    ("reported", "message"),
+    [
+        (cycle(hot(0), hot(0)), r"bundle t/n/0x00000000_0x10000000 is reported twice in one cycle"),
+        (cycle(hot(0), bundle_counts={}), "no bundle count for namespace t/n"),
+    ],
+    ids=["a bundle twice", "a namespace without a count"],
+)
+def test_a_cycle_that_contradicts_itself_is_refused(reported: SplitInputs, message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        decide_splits(reported, in_halves)
 
 
 def test_an_unknown_manager_is_refused_with_the_known_ones() -> None:

@@ -22,12 +22,10 @@ def ask(situation: EvaluationInput) -> Evaluation:
     return decide(situation, {Lane.CONSUMER})
 
 
-def test_consumers_of_different_subscriptions_do_not_add_up() -> None:
-    assert ask(topic(2000, 2000, consumers={"a": 2, "b": 2})) == Evaluation()
-
-
-@pytest.mark.parametrize("consumers", [0, 1, 2])
-def test_as_many_segments_as_consumers_are_enough(consumers: int) -> None:
+@pytest.mark.parametrize("consumers", [0, 1, 2, {"a": 2, "b": 2}])
+def test_as_many_segments_as_one_subscription_has_consumers_are_enough(
+    consumers: int | dict[str, int],
+) -> None:
     assert ask(topic(2000, 2000, consumers=consumers)) == Evaluation()
 
 
@@ -69,8 +67,53 @@ def test_at_the_cap_there_is_no_split_where_buckets_cannot_be_shared() -> None:
     )
 
 
-def test_a_slow_topic_is_split_all_the_same_where_buckets_cannot_be_shared() -> None:
-    assert ask(topic(5, buckets=4, consumers=2)).decisions == (Split(0, (), "consumer-count"),)
+DECIDED = {
+    "a slow topic is split all the same where buckets cannot be shared": (
+        topic(5, buckets=4, consumers=2),
+        (Split(0, (), "consumer-count"),),
+    ),
+    "a floor of zero switches the preference for buckets off below the cap": (
+        topic(
+            None,
+            consumers=2,
+            capabilities=SHARED,
+            policy=AutoScalePolicy(split_vs_rebucket_min_msg_rate_in=0.0),
+        ),
+        (Split(0, (), "consumer-count"),),
+    ),
+    "at the cap a hot topic gets buckets in one batch of ascending ids": (
+        topic(
+            9000,
+            9000,
+            9000,
+            layout=SegmentLayout.initial(2, bucket_budget=2, now=0).split(0, 1),  # range order is 2, 3, 1
+            consumers=10,
+            capabilities=SHARED,
+            policy=AutoScalePolicy(max_segments=3),
+        ),
+        tuple(Rebucket(i, 4, "at-max-segments") for i in (1, 2, 3)),
+    ),
+    "an uneven layout is raised only in part": (
+        topic(
+            10,
+            10,
+            10,
+            10,
+            layout=SegmentLayout.initial(4, bucket_budget=4, now=0).rebucket(0, 4, 1),
+            consumers=13,
+            capabilities=SHARED,
+            policy=AutoScalePolicy(max_segments=4),
+        ),
+        tuple(Rebucket(i, 4, "at-max-segments") for i in (1, 2, 3)),
+    ),
+}
+
+
+@pytest.mark.parametrize(("situation", "decisions"), DECIDED.values(), ids=DECIDED)
+def test_a_topic_with_too_few_places_is_split_or_gets_buckets(
+    situation: EvaluationInput, decisions: tuple[Decision, ...]
+) -> None:
+    assert ask(situation).decisions == decisions
 
 
 @pytest.mark.parametrize(("rate", "splits"), [(999.9, False), (1000, True)])
@@ -80,48 +123,12 @@ def test_the_floor_between_buckets_and_splits_counts_equal_as_hot(rate: float, s
     assert decisions == (expected,)
 
 
-def test_a_floor_of_zero_switches_the_preference_for_buckets_off_below_the_cap() -> None:
-    policy = AutoScalePolicy(split_vs_rebucket_min_msg_rate_in=0.0)
-    assert ask(topic(None, consumers=2, capabilities=SHARED, policy=policy)).decisions == (
-        Split(0, (), "consumer-count"),
-    )
-
-
 def test_buckets_that_suffice_are_left_alone() -> None:
     evaluation = ask(topic(700, 900, buckets=2, consumers=4, capabilities=SHARED))
     assert evaluation.decisions == ()
     assert evaluation.refusals == (
         Refusal(None, Lane.CONSUMER, RefusalReason.ENOUGH_BUCKETS, "buckets", 4, 4),
     )
-
-
-def test_at_the_cap_a_hot_topic_gets_buckets_in_one_batch_of_ascending_ids() -> None:
-    layout = SegmentLayout.initial(2, bucket_budget=2, now=0).split(0, 1)  # range order is 2, 3, 1
-    situation = topic(
-        9000,
-        9000,
-        9000,
-        layout=layout,
-        consumers=10,
-        capabilities=SHARED,
-        policy=AutoScalePolicy(max_segments=3),
-    )
-    assert ask(situation).decisions == tuple(Rebucket(i, 4, "at-max-segments") for i in (1, 2, 3))
-
-
-def test_an_uneven_layout_is_raised_only_in_part() -> None:
-    layout = SegmentLayout.initial(4, bucket_budget=4, now=0).rebucket(0, 4, 1)
-    situation = topic(
-        10,
-        10,
-        10,
-        10,
-        layout=layout,
-        consumers=13,
-        capabilities=SHARED,
-        policy=AutoScalePolicy(max_segments=4),
-    )
-    assert ask(situation).decisions == tuple(Rebucket(i, 4, "at-max-segments") for i in (1, 2, 3))
 
 
 def test_the_cap_on_buckets_may_leave_a_target_that_is_no_power_of_two_and_then_nothing() -> None:

@@ -39,11 +39,16 @@ def test_the_metric_furthest_above_its_threshold_is_the_reason_the_first_on_ties
 
 
 @pytest.mark.parametrize(
-    "stats",
-    [LoadStats(10_000, 50_000_000, 50_000, 250_000_000), LoadStats(9_000, 45_000_000, 45_000, 225_000_000)],
+    "loads",
+    [
+        [LoadStats(10_000, 50_000_000, 50_000, 250_000_000)],
+        [LoadStats(9_000, 45_000_000, 45_000, 225_000_000)],
+        [5_000] * 64,
+    ],
+    ids=["rates at their thresholds", "ratios that add up to more", "a quiet topic"],
 )
-def test_a_rate_at_its_threshold_is_not_hot_and_ratios_do_not_add_up(stats: LoadStats) -> None:
-    assert ask(topic(stats)) == Evaluation()
+def test_nothing_is_said_where_no_rate_is_above_its_threshold(loads: list[LoadStats | int]) -> None:
+    assert ask(topic(*loads)) == Evaluation()
 
 
 def test_the_hottest_is_split_and_the_others_hear_how_far_behind_they_were() -> None:
@@ -94,10 +99,27 @@ def test_other_acts_in_flight_do_not_cool_a_split(kind: ReshapeKind) -> None:
     assert ask(topic(20_000, 10, in_flight=(live,))).decisions == (Split(0, (), "msgRateIn"),)
 
 
-def test_a_recut_in_flight_cools_splits() -> None:
-    live = LiveReshape(7, ReshapeKind.RECUT, (1, 2), 2, ago(10))
-    evaluation = ask(topic(20_000, 10, 10, in_flight=(live,)))
-    assert [r.reason for r in evaluation.refusals] == [RefusalReason.SPLIT_COOLDOWN]
+@pytest.mark.parametrize(
+    ("live", "policy", "reason"),
+    [
+        (
+            LiveReshape(7, ReshapeKind.RECUT, (1, 2), 2, ago(10)),
+            AutoScalePolicy(),
+            RefusalReason.SPLIT_COOLDOWN,
+        ),
+        (
+            LiveReshape(7, ReshapeKind.MERGE, (1, 2), 1, ago(100)),
+            AutoScalePolicy(max_segments=3),
+            RefusalReason.AT_MAX_SEGMENTS,
+        ),
+    ],
+    ids=["a recut cools splits", "a merge makes no room under the cap before it is done"],
+)
+def test_a_reshape_in_flight_holds_a_split_back(
+    live: LiveReshape, policy: AutoScalePolicy, reason: RefusalReason
+) -> None:
+    evaluation = ask(topic(20_000, 10, 10, policy=policy, in_flight=(live,)))
+    assert [r.reason for r in evaluation.refusals] == [reason]
 
 
 def test_at_the_cap_each_hot_segment_hears_the_figures() -> None:
@@ -114,12 +136,6 @@ def test_children_in_flight_count_for_the_cap_until_they_are_in_the_layout() -> 
     assert evaluation.refusals == (Refusal(0, Lane.LOAD, RefusalReason.AT_MAX_SEGMENTS, "segments", 3, 3),)
     committed = LiveReshape(7, ReshapeKind.SPLIT, (99,), 2, ago(100))
     assert ask(topic(20_000, 10, policy=policy, in_flight=(committed,))).decisions
-
-
-def test_a_merge_in_flight_makes_no_room_under_the_cap_before_it_is_done() -> None:
-    live = LiveReshape(7, ReshapeKind.MERGE, (1, 2), 1, ago(100))
-    evaluation = ask(topic(20_000, 10, 10, policy=AutoScalePolicy(max_segments=3), in_flight=(live,)))
-    assert [r.reason for r in evaluation.refusals] == [RefusalReason.AT_MAX_SEGMENTS]
 
 
 @pytest.mark.parametrize("strict", [False, True])
@@ -156,7 +172,3 @@ def test_segments_without_a_record_are_counted_once_for_the_topic() -> None:
     evaluation = ask(topic(None, 10, None))
     missing = Refusal(None, Lane.LOAD, RefusalReason.NO_LOAD_RECORD, "segments_without_record", 2, 0)
     assert evaluation == Evaluation(refusals=(missing,))
-
-
-def test_a_quiet_topic_needs_no_words() -> None:
-    assert ask(topic(*[5_000] * 64)) == Evaluation()

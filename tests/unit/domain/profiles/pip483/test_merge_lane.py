@@ -28,8 +28,13 @@ def reasons(evaluation: Evaluation) -> list[tuple[int | None, int | None, str]]:
     return [(r.segment_id, r.other_id, r.reason.value) for r in evaluation.refusals]
 
 
-def test_two_cold_neighbours_merge() -> None:
-    assert ask(topic(10, 20)).decisions == (Merge(0, 1, "cold"),)
+@pytest.mark.parametrize(
+    ("rates", "decisions"),
+    [((10, 20), (Merge(0, 1, "cold"),)), ((10, 5_000, 10), ())],
+    ids=["neighbours", "the ring does not wrap"],
+)
+def test_two_cold_neighbours_merge(rates: tuple[float, ...], decisions: tuple[Merge, ...]) -> None:
+    assert ask(topic(*rates)).decisions == decisions
 
 
 @pytest.mark.parametrize(
@@ -51,10 +56,6 @@ def test_every_rate_must_be_strictly_below_its_threshold(stats: LoadStats) -> No
 
 def test_a_threshold_of_zero_means_never() -> None:
     assert ask(topic(0, 0, policy=AutoScalePolicy(merge_msg_rate_in=0.0))) == Evaluation()
-
-
-def test_the_ring_does_not_wrap() -> None:
-    assert ask(topic(10, 5_000, 10)).decisions == ()
 
 
 def test_a_cold_segment_alone_hears_of_the_neighbour_nearest_to_cold() -> None:

@@ -34,16 +34,13 @@ DIVISIONS = {
     "no better than the hottest, and as many parts as asked": ([1, 1, 1, 9, 1], 4, [2, 1, 9, 1]),
     "under the same maximum nearest to even": ([1] * 10, 4, [2, 3, 2, 3]),
     "every topic alone": ([5, 1, 7], 3, [5, 1, 7]),
+    "the outlier of PIP-169 is parted from the rest": ([100, 100, 2000, 100], 2, [200, 2100]),
 }
 
 
 @pytest.mark.parametrize(("loads", "parts", "expected"), DIVISIONS.values(), ids=DIVISIONS)
 def test_divisions(loads: list[float], parts: int, expected: list[float]) -> None:
     assert sizes(ask(EVEN, in_a_row(*loads), WIDE, parts=parts)) == expected
-
-
-def test_the_outlier_of_pip_169_is_parted_from_the_rest() -> None:
-    assert sizes(ask(EVEN, in_a_row(100, 100, 2000, 100), WIDE)) == [200, 2100]
 
 
 def test_bytes_and_messages_count_by_their_limits() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,23 +23,32 @@ TEN = (0, 10)
 
 
 @pytest.mark.parametrize(
-    ("bundle", "parts", "points"),
-    [((0, LAST_HASH), 2, (0x7FFFFFFF,)), (TEN, 3, (3, 6)), ((5, 7), 2, (6,)), ((5, 7), 9, (6,))],
+    ("bundle", "asked", "points", "left_undone"),
+    [
+        ((0, LAST_HASH), {"parts": 2}, (0x7FFFFFFF,), []),
+        (TEN, {"parts": 3}, (3, 6), []),
+        ((5, 7), {"parts": 2}, (6,), []),
+        ((5, 7), {"parts": 9}, (6,), [(CutRefusalReason.FEWER_PARTS, "bundles", 2, 9)]),
+        (TEN, {"parts": 5, "bundle_budget": 1}, (5,), [(CutRefusalReason.FEWER_PARTS, "bundles", 2, 5)]),
+    ],
+    ids=[
+        "the whole ring",
+        "three parts",
+        "two hashes",
+        "more parts than hashes",
+        "more parts than the budget",
+    ],
 )
-def test_range_makes_equal_widths_and_never_more_than_there_are(
-    bundle: tuple[int, int], parts: int, points: tuple[int, ...]
+def test_range_makes_equal_widths_and_never_more_than_there_are_or_the_budget_allows(
+    bundle: tuple[int, int],
+    asked: dict[str, int],
+    points: tuple[int, ...],
+    left_undone: list[tuple[str, str, float, float | None]],
 ) -> None:
-    answer = ask(RANGE, [], bundle, parts=parts)
+    answer = ask(RANGE, [], bundle, **asked)
 
     assert cuts(answer) == points
-    assert undone(answer) == ([(CutRefusalReason.FEWER_PARTS, "bundles", 2, 9)] if parts == 9 else [])
-
-
-def test_range_keeps_to_the_budget() -> None:
-    answer = ask(RANGE, [], TEN, parts=5, bundle_budget=1)
-
-    assert cuts(answer) == (5,)
-    assert undone(answer) == [(CutRefusalReason.FEWER_PARTS, "bundles", 2, 5)]
+    assert undone(answer) == left_undone
 
 
 COUNTS = {
@@ -98,20 +109,24 @@ def test_positions_outside_are_named_and_repeated_ones_count_once() -> None:
     ]
 
 
-def test_no_position_inside_is_a_refusal() -> None:
-    answer = ask(POSITIONS, [topic(1), topic(2)], TEN, positions=(0, 10))
+@pytest.mark.parametrize(
+    ("asked", "refusal"),
+    [
+        ({"positions": (0, 10)}, (CutRefusalReason.NO_POSITION_INSIDE, "positions", 2, 1)),
+        ({"positions": (3, 4), "bundle_budget": 1}, (CutRefusalReason.AT_MAX_BUNDLES, "bundles", 1, 2)),
+    ],
+    ids=["none is inside the bundle", "more than the budget allows"],
+)
+def test_an_operators_positions_are_refused_and_not_trimmed(
+    asked: dict[str, Any], refusal: tuple[str, str, float, float]
+) -> None:
+    answer = ask(POSITIONS, [topic(1), topic(2)], TEN, **asked)
 
-    assert refused(answer) == (CutRefusalReason.NO_POSITION_INSIDE, "positions", 2, 1)
+    assert refused(answer) == refusal
 
 
 def test_positions_may_be_forced_into_an_empty_bundle() -> None:
     assert cuts(ask(POSITIONS, [], TEN, positions=(4,), force=True)) == (4,)
-
-
-def test_an_operators_positions_are_not_trimmed_to_the_budget() -> None:
-    answer = ask(POSITIONS, [topic(1), topic(2)], TEN, positions=(3, 4), bundle_budget=1)
-
-    assert refused(answer) == (CutRefusalReason.AT_MAX_BUNDLES, "bundles", 1, 2)
 
 
 LIMITS = {"max_msg_rate": 100.0, "max_byte_rate": 100.0 * MIB}
@@ -178,11 +193,39 @@ def test_flow_counts_the_faintest_load(faint: BundleTopic) -> None:
     assert cuts(ask(FLOW, [topic(0, 300), faint], TEN, **LIMITS)) == (5,)
 
 
-def test_flow_says_nothing_of_a_topic_at_the_limit_nor_of_a_budget_just_enough() -> None:
-    answer = ask(FLOW, [topic(1, 100), topic(5, 100)], TEN, bundle_budget=1, **LIMITS)
+@pytest.mark.parametrize(
+    ("topics", "budget", "points", "left_undone"),
+    [
+        ([topic(1, 100), topic(5, 100)], {"bundle_budget": 1}, (4,), []),
+        (
+            [topic(1, 10), topic(4, 500), topic(8, 10)],
+            {},
+            (3, 7),
+            [(CutRefusalReason.ABOVE_LIMIT_ALONE, "msg_rate", 500, 100)],
+        ),
+        (
+            [topic(at, 90) for at in (1, 3, 5, 7)],
+            {"bundle_budget": 2},
+            (3, 5),
+            [(CutRefusalReason.AT_MAX_BUNDLES, "bundles", 2, 3)],
+        ),
+    ],
+    ids=[
+        "nothing of topics at the limit nor of a budget just enough",
+        "a topic above the limit has a part of its own and stays hot",
+        "the lowest cuts within the budget, and the cuts it needs",
+    ],
+)
+def test_flow_says_what_its_cuts_leave_undone(
+    topics: list[BundleTopic],
+    budget: dict[str, int],
+    points: tuple[int, ...],
+    left_undone: list[tuple[str, str, float, float | None]],
+) -> None:
+    answer = ask(FLOW, topics, TEN, **budget, **LIMITS)
 
-    assert cuts(answer) == (4,)
-    assert undone(answer) == []
+    assert cuts(answer) == points
+    assert undone(answer) == left_undone
 
 
 def test_of_figures_equally_near_to_their_limits_messages_are_named() -> None:
@@ -191,26 +234,12 @@ def test_of_figures_equally_near_to_their_limits_messages_are_named() -> None:
     assert refused(answer) == (CutRefusalReason.BELOW_LIMIT, "msg_rate", 80, 110)
 
 
-def test_flow_gives_a_topic_above_the_limit_a_part_and_says_that_it_stays_hot() -> None:
-    answer = ask(FLOW, [topic(1, 10), topic(4, 500), topic(8, 10)], TEN, **LIMITS)
-
-    assert cuts(answer) == (3, 7)
-    assert undone(answer) == [(CutRefusalReason.ABOVE_LIMIT_ALONE, "msg_rate", 500, 100)]
-
-
 def test_flow_never_cuts_on_the_last_hash() -> None:
     """Pulsar answers 0xffffffff and the split fails."""
     bundle = (LAST_HASH - 8, LAST_HASH)
     two = [topic(LAST_HASH - 2, 90), topic(LAST_HASH, 90)]
 
     assert cuts(ask(FLOW, two, bundle, **LIMITS)) == (LAST_HASH - 1,)
-
-
-def test_flow_keeps_the_lowest_cuts_of_a_budget_and_says_what_it_needs() -> None:
-    answer = ask(FLOW, [topic(at, 90) for at in (1, 3, 5, 7)], TEN, bundle_budget=2, **LIMITS)
-
-    assert cuts(answer) == (3, 5)
-    assert undone(answer) == [(CutRefusalReason.AT_MAX_BUNDLES, "bundles", 2, 3)]
 
 
 @given(st.data())
