@@ -80,16 +80,20 @@ def test_a_reversal_is_a_turn_within_half_an_hour(acts: dict[int, list[Decision]
 
 
 @pytest.mark.parametrize(
-    ("shares", "useless"), [([0.96, 0.04], 1), ([0.94, 0.06], 0), ([0.0, 1.0], 1), ([0.5, 0.5], 0)]
+    ("load", "acts", "useless"),
+    [
+        (series(2.0, 2.0, shares=[0.96, 0.04]), {0: [Split(0)]}, 1),
+        (series(2.0, 2.0, shares=[0.94, 0.06]), {0: [Split(0)]}, 0),
+        (series(2.0, 2.0, shares=[0.0, 1.0]), {0: [Split(0)]}, 1),
+        (series(2.0, 2.0, shares=[0.5, 0.5]), {0: [Split(0)]}, 0),
+        (series(0.0, 0.0, 1.0), {0: [Split(0)], 1: [Merge(1, 2)]}, 0),
+    ],
+    ids=["4 %", "6 %", "nothing", "half", "a split of nothing, and a merge"],
 )
-def test_a_split_that_takes_off_next_to_nothing_is_useless(shares: list[float], useless: int) -> None:
-    assert score(simulate(series(2.0, 2.0, shares=shares), acting({0: [Split(0)]}))).useless_splits == useless
-
-
-def test_a_merge_and_a_split_of_nothing_are_not_useless() -> None:
-    run = simulate(series(0.0, 0.0, 1.0), acting({0: [Split(0)], 1: [Merge(1, 2)]}))
-
-    assert score(run).useless_splits == 0
+def test_a_split_that_takes_off_next_to_nothing_is_useless(
+    load: worlds.LoadSeries, acts: dict[int, list[Decision]], useless: int
+) -> None:
+    assert score(simulate(load, acting(acts))).useless_splits == useless
 
 
 def test_clients_of_what_was_sealed_reconnect() -> None:

@@ -64,6 +64,9 @@ def test_nothing_at_all_is_clean() -> None:
     assert (verdict.sent, verdict.delivered) == (0, 0)
 
 
+FAILED = [*sent(0, 1), *delivered(0, 1), "c/1 begun 0", "c/1 failed 0"]
+BEGUN_BY_A = [*sent(0), *delivered(0, owner="a/1"), "a/1 begun 0"]
+ENDED_BY_B = [*delivered(0, owner="b/1"), "b/1 begun 0", "b/1 ended 0", "a/1 acknowledged 0"]
 LEGAL = {
     "a rewind after the owner was killed": [
         *delivered(0, 1, 2), "c/1 begun 0", "c/1 ended 0", "c/1 acknowledged 0", "c/1 begun 1",
@@ -102,6 +105,10 @@ LEGAL = {
     "a seek whose asker died and another's after it": [
         *worked_off(0), "- seeking", "- seeking", "- sought", *worked_off(0, owner="c/2"),
     ],
+    "work that failed, done again before its successor begins": [
+        *FAILED, "c/1 begun 0", "c/1 ended 0", "c/1 begun 1", "c/1 ended 1",
+    ],
+    "work that failed is in nobody's hands": [*BEGUN_BY_A, "a/1 failed 0", *ENDED_BY_B],
     "a seek whose asker died": [*worked_off(0), "- seeking", *worked_off(0, owner="c/2"), *worked_off(0, owner="c/3")],
 }  # fmt: skip
 
@@ -181,6 +188,14 @@ FAULTY: dict[str, tuple[list[str], dict[Kind, list[int]]]] = {
     ),
     "never ended by one that lived on": (
         [*delivered(0), "c/1 begun 0", *delivered(0, owner="d/1"), "d/1 begun 0", "c/1 delivered 0 other"],
+        {Kind.TWO_OWNERS: [0]},
+    ),
+    "begun before its predecessor, whose work failed, is done again": (
+        [*FAILED, "c/1 begun 1", "c/1 ended 1", "c/1 begun 0", "c/1 ended 0"],
+        {Kind.OVERTAKEN: [1]},
+    ),
+    "worked on by two, the first of which has not failed": (
+        [*BEGUN_BY_A, *ENDED_BY_B],
         {Kind.TWO_OWNERS: [0]},
     ),
     "delivered to one that had been followed": (
@@ -285,19 +300,3 @@ def test_numbers_may_be_as_large_as_the_file_allows() -> None:
 
     assert verdict.exactly_once
     assert array("q", [largest])[0] == largest
-
-
-def test_work_that_failed_is_done_again_before_its_successor_begins() -> None:
-    failed = [*sent(0, 1), *delivered(0, 1), "c/1 begun 0", "c/1 failed 0"]
-    rest = ["c/1 begun 0", "c/1 ended 0", "c/1 begun 1", "c/1 ended 1"]
-
-    assert check(records_of(*failed, *rest)).is_clean
-    assert faulty_numbers(check(records_of(*failed, *rest[2:], *rest[:2]))) == {Kind.OVERTAKEN: [1]}
-
-
-def test_work_that_failed_is_in_nobody_s_hands() -> None:
-    before = [*sent(0), *delivered(0, owner="a/1"), "a/1 begun 0"]
-    after = [*delivered(0, owner="b/1"), "b/1 begun 0", "b/1 ended 0", "a/1 acknowledged 0"]
-
-    assert faulty_numbers(check(records_of(*before, "a/1 failed 0", *after))) == {}
-    assert faulty_numbers(check(records_of(*before, *after))) == {Kind.TWO_OWNERS: [0]}

@@ -155,12 +155,6 @@ def read_again(layout: SegmentLayout, *, with_depth: bool) -> Callable[[], Segme
     return lambda: SegmentLayout.from_metadata(record)
 
 
-@pytest.mark.parametrize("missing", ["epoch", "nextSegmentId", "segments"])
-def test_a_record_that_lacks_the_layout_is_refused(missing: str) -> None:
-    with pytest.raises(InvalidInput, match=f"'{missing}'"):
-        SegmentLayout.from_metadata({key: value for key, value in PIP_468.items() if key != missing})
-
-
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
@@ -209,18 +203,27 @@ def test_a_segment_that_cannot_be_read_is_refused_by_its_values(
         SegmentLayout.from_metadata(record)
 
 
+WRITTEN = SegmentLayout.initial(1, now=0).to_metadata()
+
+
 @pytest.mark.parametrize(
-    ("change", "sentence"),
+    ("document", "sentence"),
     [
-        ({"epoch": INFINITE}, "epoch = inf"),
-        ({"epoch": -1}, "epoch = -1"),
-        ({"nextSegmentId": float("nan")}, "nextSegmentId = nan"),
-        ({"nextSegmentId": 2**64}, "nextSegmentId = 18446744073709551616"),
-        ({"segments": []}, "cannot be read"),
-        ({"segments": {"0": None}}, "cannot be read"),
-        ({"segments": {"0": 7}}, "cannot be read"),
+        *(
+            ({key: value for key, value in PIP_468.items() if key != missing}, f"'{missing}'")
+            for missing in ("epoch", "nextSegmentId", "segments")
+        ),
+        ({**WRITTEN, "epoch": INFINITE}, "epoch = inf"),
+        ({**WRITTEN, "epoch": -1}, "epoch = -1"),
+        ({**WRITTEN, "nextSegmentId": float("nan")}, "nextSegmentId = nan"),
+        ({**WRITTEN, "nextSegmentId": 2**64}, "nextSegmentId = 18446744073709551616"),
+        ({**WRITTEN, "segments": []}, "cannot be read"),
+        ({**WRITTEN, "segments": {"0": None}}, "cannot be read"),
+        ({**WRITTEN, "segments": {"0": 7}}, "cannot be read"),
     ],
 )
-def test_a_layout_that_cannot_be_read_is_refused_by_its_values(change: dict[str, Any], sentence: str) -> None:
+def test_a_record_that_lacks_the_layout_or_cannot_be_read_is_refused(
+    document: dict[str, Any], sentence: str
+) -> None:
     with pytest.raises(InvalidInput, match=sentence):
-        SegmentLayout.from_metadata(SegmentLayout.initial(1, now=0).to_metadata() | change)
+        SegmentLayout.from_metadata(document)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.domain.entry_buckets import equal_splits
-from controller.domain.errors import InvalidLayoutChange, SegmentNotFound
+from controller.domain.errors import CleaveError, InvalidLayoutChange, SegmentNotFound
 from controller.domain.hash_range import HashRange
 from controller.domain.layout import SegmentLayout
 from controller.domain.reshape import (
@@ -157,26 +157,27 @@ REFUSALS: list[tuple[str, Callable[[], Reshape]]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("sentence", "plan"), REFUSALS, ids=lambda value: value if isinstance(value, str) else ""
-)
-def test_what_can_never_be_right_is_refused_in_a_sentence(sentence: str, plan: Callable[[], Reshape]) -> None:
-    with pytest.raises(InvalidLayoutChange, match=sentence):
-        plan()
+UNKNOWN: list[Callable[[], Reshape]] = [
+    lambda: plan_split(FOUR, 9),
+    lambda: plan_merge(FOUR, 3, 9, 9),
+    lambda: plan_rebucket(FOUR, 9, 2, 9),
+    lambda: plan_heal(FOUR, 9),
+    lambda: plan_recut(FOUR, [3, 9], [], 9),
+]
 
 
 @pytest.mark.parametrize(
-    "plan",
+    ("error", "sentence", "plan"),
     [
-        lambda: plan_split(FOUR, 9),
-        lambda: plan_merge(FOUR, 3, 9, 9),
-        lambda: plan_rebucket(FOUR, 9, 2, 9),
-        lambda: plan_heal(FOUR, 9),
-        lambda: plan_recut(FOUR, [3, 9], [], 9),
+        *((InvalidLayoutChange, sentence, plan) for sentence, plan in REFUSALS),
+        *((SegmentNotFound, "segment 9 is not in the layout", plan) for plan in UNKNOWN),
     ],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_an_unknown_segment_is_not_found(plan: Callable[[], Reshape]) -> None:
-    with pytest.raises(SegmentNotFound, match="segment 9 is not in the layout"):
+def test_what_can_never_be_right_is_refused_in_a_sentence(
+    error: type[CleaveError], sentence: str, plan: Callable[[], Reshape]
+) -> None:
+    with pytest.raises(error, match=sentence):
         plan()
 
 

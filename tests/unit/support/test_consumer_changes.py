@@ -46,9 +46,13 @@ def is_explained(found: ConsumerChanges, records: list[Record]) -> bool:
     return found.unexplained(check(records), records) == []
 
 
-@pytest.mark.parametrize("line", [SUBSCRIBING, REMOVING])
-def test_a_change_of_the_segments_consumers_explains_a_duplicate(tmp_path: Path, line: str) -> None:
-    assert is_explained(changes(tmp_path / "log", line), run())
+@pytest.mark.parametrize(
+    ("lines", "records"),
+    [([SUBSCRIBING], run()), ([REMOVING], run()), ([], run(again="4"))],
+    ids=["a consumer came", "a consumer went", "the message was sent to two segments"],
+)
+def test_a_duplicate_is_explained(tmp_path: Path, lines: list[str], records: list[Record]) -> None:
+    assert is_explained(changes(tmp_path / "log", *lines), records)
 
 
 @pytest.mark.parametrize(
@@ -83,10 +87,6 @@ def test_a_message_that_comes_again_long_after_its_acknowledgement_is_explained_
     assert not is_explained(found, late)
     found.pauses.append((NOW, NOW + 2 * FETCHED_NS))
     assert is_explained(found, late)
-
-
-def test_a_message_that_was_sent_to_two_segments_is_explained(tmp_path: Path) -> None:
-    assert is_explained(changes(tmp_path / "log"), run(again="4"))
 
 
 @pytest.mark.parametrize(("killed_at", "explains"), [(SECOND, True), (BROKER_KEEPS_NS + SECOND, False)])

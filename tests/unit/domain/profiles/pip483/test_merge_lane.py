@@ -168,14 +168,6 @@ def deep_topic(policy: AutoScalePolicy, *, pruned: bool = False) -> EvaluationIn
     return topic(10, 10, layout=layout, policy=policy)
 
 
-def test_the_cap_on_merges_holds_for_each_side() -> None:
-    evaluation = ask(deep_topic(AutoScalePolicy(max_dag_depth=1)))
-    assert evaluation == Evaluation(
-        refusals=(Refusal(4, Lane.MERGE, RefusalReason.MERGE_DEPTH, "merge_depth", 1, 1, None, 1),)
-    )
-    assert ask(deep_topic(AutoScalePolicy(max_dag_depth=2))).decisions == (Merge(4, 1, "cold"),)
-
-
 def test_the_right_side_at_the_cap_on_merges_is_the_reason_too() -> None:
     layout = SegmentLayout.initial(2, now=0).split(1, 1).merge(2, 3, 2)
     evaluation = ask(topic(10, 10, layout=layout, policy=AutoScalePolicy(max_dag_depth=1)))
@@ -277,12 +269,29 @@ def test_above_a_lowered_cap_a_merge_that_idles_a_consumer_is_refused_without_bu
     assert {r.reason for r in evaluation.refusals} == {RefusalReason.WOULD_IDLE_CONSUMER}
 
 
-def test_a_merge_the_consumer_lane_would_undo_is_refused() -> None:
-    evaluation = ask(topic(10, 10, consumers=2))
-    assert evaluation == Evaluation(
-        refusals=(Refusal(0, Lane.MERGE, RefusalReason.WOULD_SPLIT_AGAIN, "consumers", 2, 1, None, 1),)
-    )
-    assert ask(topic(10, 10, consumers=1)).decisions == (Merge(0, 1, "cold"),)
+@pytest.mark.parametrize(
+    ("refused", "refusal", "merged", "merge"),
+    [
+        (
+            deep_topic(AutoScalePolicy(max_dag_depth=1)),
+            Refusal(4, Lane.MERGE, RefusalReason.MERGE_DEPTH, "merge_depth", 1, 1, None, 1),
+            deep_topic(AutoScalePolicy(max_dag_depth=2)),
+            Merge(4, 1, "cold"),
+        ),
+        (
+            topic(10, 10, consumers=2),
+            Refusal(0, Lane.MERGE, RefusalReason.WOULD_SPLIT_AGAIN, "consumers", 2, 1, None, 1),
+            topic(10, 10, consumers=1),
+            Merge(0, 1, "cold"),
+        ),
+    ],
+    ids=["a side at the cap on merges", "consumers for which it would be split again"],
+)
+def test_a_merge_is_refused_for(
+    refused: EvaluationInput, refusal: Refusal, merged: EvaluationInput, merge: Merge
+) -> None:
+    assert ask(refused) == Evaluation(refusals=(refusal,))
+    assert ask(merged).decisions == (merge,)
 
 
 def test_a_merge_at_the_cap_makes_room_for_the_split_that_undoes_it() -> None:

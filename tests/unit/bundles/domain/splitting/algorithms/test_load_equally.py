@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from itertools import combinations, pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.bundles.domain.ring.hashes import LAST_HASH
-from controller.bundles.domain.splitting.algorithms.base import MIB, Midpoint, SplitPlan
+from controller.bundles.domain.splitting.algorithms.base import MIB, BundleTopic, Midpoint, SplitPlan
 from controller.bundles.domain.splitting.algorithms.refusal import CutRefusalReason
 from tests.unit.bundles.domain.splitting.algorithms.questions import ask, cuts, refused, topic, undone
 
@@ -43,19 +44,28 @@ def test_divisions(loads: list[float], parts: int, expected: list[float]) -> Non
     assert sizes(ask(EVEN, in_a_row(*loads), WIDE, parts=parts)) == expected
 
 
-def test_bytes_and_messages_count_by_their_limits() -> None:
-    """Full of bytes on the left, of messages on the right: two with bytes and one with messages make a part."""
-    some = [topic(10, 0, 50), topic(20, 0, 50), topic(30, 60, 0), topic(40, 60, 0)]
-
-    assert cuts(ask(EVEN, some, WIDE, max_msg_rate=100.0, max_byte_rate=100.0 * MIB)) == (35,)
-    assert cuts(ask(EVEN, some, WIDE, max_msg_rate=1000.0, max_byte_rate=100.0 * MIB)) == (15,)
+# Full of bytes on the left, of messages on the right: two with bytes and one with messages make a part.
+UNLIKE = [topic(10, 0, 50), topic(20, 0, 50), topic(30, 60, 0), topic(40, 60, 0)]
+WITH_IDLE = [topic(10, 5), topic(14), topic(20, 5)]
 
 
-def test_the_cut_is_midway_between_loaded_topics() -> None:
-    some = [topic(10, 5), topic(14), topic(20, 5)]
-
-    assert cuts(ask(EVEN, some, WIDE)) == (15,)
-    assert cuts(ask(EVEN, some, WIDE, midpoint=Midpoint.UPPER)) == (16,)
+@pytest.mark.parametrize(
+    ("topics", "options", "points"),
+    [
+        (UNLIKE, {"max_msg_rate": 100.0, "max_byte_rate": 100.0 * MIB}, (35,)),
+        (UNLIKE, {"max_msg_rate": 1000.0, "max_byte_rate": 100.0 * MIB}, (15,)),
+        (WITH_IDLE, {}, (15,)),
+        (WITH_IDLE, {"midpoint": Midpoint.UPPER}, (16,)),
+    ],
+    ids=[
+        "bytes and messages by their limits",
+        "a larger limit of messages",
+        "midway between loaded topics",
+        "midway by the upper rule",
+    ],
+)
+def test_cuts_by_load(topics: list[BundleTopic], options: dict[str, Any], points: tuple[int, ...]) -> None:
+    assert cuts(ask(EVEN, topics, WIDE, **options)) == points
 
 
 def test_no_more_parts_than_loaded_places_or_budget_and_that_is_said() -> None:

@@ -132,11 +132,65 @@ def test_positions_may_be_forced_into_an_empty_bundle() -> None:
 LIMITS = {"max_msg_rate": 100.0, "max_byte_rate": 100.0 * MIB}
 
 
-def test_flow_takes_the_limit_itself_into_a_part_and_nothing_above_it() -> None:
-    at_limit = [topic(1, 60), topic(3, 40), topic(5, 100)]
+FLOW_CUTS: dict[str, tuple[list[BundleTopic], tuple[int, int], tuple[int, ...]]] = {
+    "the limit itself into a part": ([topic(1, 60), topic(3, 40), topic(5, 100)], TEN, (5,)),
+    "nothing above the limit": ([topic(1, 60), topic(3, 40.5), topic(5, 100)], TEN, (3, 5)),
+    # Pulsar's 100 * 1.1 is 110.00000000000001, so 110 is not enough for it.
+    "at exactly the margin": ([topic(1, 55), topic(9, 55)], TEN, (6,)),
+    # Pulsar keeps the last one's rate and counts it once for each: here 30 + 30 + 30, and a wrong cut.
+    "topics of one hash add up": (
+        [
+            topic(3, 10, name="a"),
+            topic(3, 10, name="b"),
+            topic(3, 30, name="c"),
+            topic(5, 50),
+            topic(7, 60),
+        ],
+        TEN,
+        (7,),
+    ),
+    "midway between loaded neighbours, wherever idle ones lie": (
+        [topic(0, 90), topic(1), topic(8, 90)],
+        TEN,
+        (5,),
+    ),
+    "the faintest message rate": ([topic(0, 300), topic(8, 0.5)], TEN, (5,)),
+    "the faintest byte rate": ([topic(0, 300), topic(8, 0.0, 0.5 / MIB)], TEN, (5,)),
+    # Pulsar answers 0xffffffff and the split fails.
+    "never on the last hash": (
+        [topic(LAST_HASH - 2, 90), topic(LAST_HASH, 90)],
+        (LAST_HASH - 8, LAST_HASH),
+        (LAST_HASH - 1,),
+    ),
+}
 
-    assert cuts(ask(FLOW, at_limit, TEN, **LIMITS)) == (5,)
-    assert cuts(ask(FLOW, [topic(1, 60), topic(3, 40.5), topic(5, 100)], TEN, **LIMITS)) == (3, 5)
+
+@pytest.mark.parametrize(("topics", "bundle", "points"), FLOW_CUTS.values(), ids=FLOW_CUTS)
+def test_flow_cuts(topics: list[BundleTopic], bundle: tuple[int, int], points: tuple[int, ...]) -> None:
+    assert cuts(ask(FLOW, topics, bundle, **LIMITS)) == points
+
+
+@pytest.mark.parametrize(
+    ("topics", "options", "refusal"),
+    [
+        (
+            [topic(1, 50), topic(9, 50)],
+            {"difference_percent": 0.0},
+            (CutRefusalReason.BELOW_LIMIT, "msg_rate", 100, 100),
+        ),
+        ([topic(0, 300), topic(1)], {}, (CutRefusalReason.NO_LOAD, "hashes", 1, 2)),
+        ([topic(1, 40, 40), topic(5, 40, 40)], {}, (CutRefusalReason.BELOW_LIMIT, "msg_rate", 80, 110)),
+    ],
+    ids=[
+        "at the limit without a margin",
+        "one loaded topic",
+        "of figures equally near to their limits messages are named",
+    ],
+)
+def test_flow_is_refused(
+    topics: list[BundleTopic], options: dict[str, float], refusal: tuple[str, str, float, float]
+) -> None:
+    assert refused(ask(FLOW, topics, TEN, **options, **LIMITS)) == refusal
 
 
 @pytest.mark.parametrize(
@@ -154,43 +208,6 @@ def test_flow_is_refused_below_the_margin_with_the_nearest_figure(
 
     assert refusal[:2] == answer[:2]
     assert refusal[2:] == pytest.approx(answer[2:])
-
-
-def test_flow_cuts_at_exactly_the_margin() -> None:
-    """Pulsar's 100 * 1.1 is 110.00000000000001, so 110 is not enough for it."""
-    assert cuts(ask(FLOW, [topic(1, 55), topic(9, 55)], TEN, **LIMITS)) == (6,)
-    assert refused(ask(FLOW, [topic(1, 50), topic(9, 50)], TEN, difference_percent=0.0, **LIMITS)) == (
-        CutRefusalReason.BELOW_LIMIT, "msg_rate", 100, 100,
-    )  # fmt: skip
-
-
-def test_flow_adds_up_topics_of_one_hash() -> None:
-    """Pulsar keeps the last one's rate and counts it once for each: here 30 + 30 + 30, and a wrong cut."""
-    three = [
-        topic(3, 10, name="a"),
-        topic(3, 10, name="b"),
-        topic(3, 30, name="c"),
-        topic(5, 50),
-        topic(7, 60),
-    ]
-
-    assert cuts(ask(FLOW, three, TEN, **LIMITS)) == (7,)
-
-
-def test_flow_passes_idle_topics_by() -> None:
-    """The cut is midway between loaded neighbours, wherever idle ones lie."""
-    assert cuts(ask(FLOW, [topic(0, 90), topic(1), topic(8, 90)], TEN, **LIMITS)) == (5,)
-    assert refused(ask(FLOW, [topic(0, 300), topic(1)], TEN, **LIMITS)) == (
-        CutRefusalReason.NO_LOAD,
-        "hashes",
-        1,
-        2,
-    )
-
-
-@pytest.mark.parametrize("faint", [topic(8, 0.5), topic(8, 0.0, 0.5 / MIB)])
-def test_flow_counts_the_faintest_load(faint: BundleTopic) -> None:
-    assert cuts(ask(FLOW, [topic(0, 300), faint], TEN, **LIMITS)) == (5,)
 
 
 @pytest.mark.parametrize(
@@ -226,20 +243,6 @@ def test_flow_says_what_its_cuts_leave_undone(
 
     assert cuts(answer) == points
     assert undone(answer) == left_undone
-
-
-def test_of_figures_equally_near_to_their_limits_messages_are_named() -> None:
-    answer = ask(FLOW, [topic(1, 40, 40), topic(5, 40, 40)], TEN, **LIMITS)
-
-    assert refused(answer) == (CutRefusalReason.BELOW_LIMIT, "msg_rate", 80, 110)
-
-
-def test_flow_never_cuts_on_the_last_hash() -> None:
-    """Pulsar answers 0xffffffff and the split fails."""
-    bundle = (LAST_HASH - 8, LAST_HASH)
-    two = [topic(LAST_HASH - 2, 90), topic(LAST_HASH, 90)]
-
-    assert cuts(ask(FLOW, two, bundle, **LIMITS)) == (LAST_HASH - 1,)
 
 
 @given(st.data())
