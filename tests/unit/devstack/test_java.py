@@ -11,11 +11,13 @@ from controller.devstack.failure import DevstackFailed
 from controller.devstack.java import bundled_java_home, java_home
 from controller.spark_requirements import system_java_home
 
+SCRIPT = "#!/bin/sh\necho 'openjdk version \"{version}\" 2025-04-15' >&2\n"
+
 
 def install_java(home: Path, version: str) -> Path:
     java = home / "bin" / "java"
     java.parent.mkdir(parents=True)
-    java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2025-04-15' >&2\n")
+    java.write_text(SCRIPT.format(version=version))
     java.chmod(0o755)
     return home
 
@@ -32,17 +34,19 @@ def test_java_home_is_preferred_to_the_path(tmp_path: Path, monkeypatch: pytest.
     assert system_java_home() == on_path
 
 
-@pytest.mark.parametrize("version", ["1.8.0_392", "11.0.22", "16.0.2"])
-def test_an_old_java_counts_as_none(version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("JAVA_HOME", str(install_java(tmp_path / "old", version)))
-    monkeypatch.setenv("PATH", str(tmp_path))
-
-    assert system_java_home() is None
-
-
-def test_a_java_that_does_not_run_counts_as_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    home = install_java(tmp_path / "broken", "17")
-    (home / "bin" / "java").write_text("#!/bin/sh\necho 'no Java runtime present' >&2; exit 1\n")
+@pytest.mark.parametrize(
+    "script",
+    [
+        *(SCRIPT.format(version=version) for version in ("1.8.0_392", "11.0.22", "16.0.2")),
+        "#!/bin/sh\necho 'no Java runtime present' >&2; exit 1\n",
+    ],
+    ids=["8", "11", "16", "does not run"],
+)
+def test_an_old_java_or_one_that_does_not_run_counts_as_none(
+    script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = install_java(tmp_path / "none", "17")
+    (home / "bin" / "java").write_text(script)
     monkeypatch.setenv("JAVA_HOME", str(home))
     monkeypatch.setenv("PATH", str(tmp_path))
 

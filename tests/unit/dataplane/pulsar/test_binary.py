@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from unittest.mock import Mock
 
@@ -15,9 +16,14 @@ from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.domain.errors import DataPlaneTimeout, DataPlaneUnavailable
 
 
-def test_what_found_no_thread_in_time_is_not_opened_later() -> None:
+@pytest.fixture
+def connections() -> Connections:
+    """Connections to a cluster of which no broker answers. Each test closes them."""
     access = PulsarAccess(admin_url="http://127.0.0.1:1", service_url="pulsar://127.0.0.1:1")
-    connections = Connections(access, call_timeout_seconds=5.0)
+    return Connections(access, call_timeout_seconds=5.0)
+
+
+def test_what_found_no_thread_in_time_is_not_opened_later(connections: Connections) -> None:
     all_busy, released, opened = threading.Barrier(PARALLEL_OPENS + 1), threading.Event(), list[str]()
 
     def hold(_client: pulsar.Client) -> None:
@@ -50,9 +56,9 @@ class OnceBegun(Deadline):
         return 0.0
 
 
-def test_what_opens_after_the_deadline_is_closed_before_its_client(monkeypatch: pytest.MonkeyPatch) -> None:
-    access = PulsarAccess(admin_url="http://127.0.0.1:1", service_url="pulsar://127.0.0.1:1")
-    connections = Connections(access, call_timeout_seconds=5.0)
+def test_what_opens_after_the_deadline_is_closed_before_its_client(
+    connections: Connections, monkeypatch: pytest.MonkeyPatch
+) -> None:
     deadline, is_late, reader, closed = OnceBegun(), threading.Event(), Mock(), list[str]()
     reader.close.side_effect = lambda: closed.append("reader")
     monkeypatch.setattr(pulsar.Client, "close", lambda _client: closed.append("client"))
@@ -71,9 +77,9 @@ def test_what_opens_after_the_deadline_is_closed_before_its_client(monkeypatch: 
     assert closed == ["reader", "client"]
 
 
-def test_what_fails_after_the_deadline_fails_silently(caplog: pytest.LogCaptureFixture) -> None:
-    access = PulsarAccess(admin_url="http://127.0.0.1:1", service_url="pulsar://127.0.0.1:1")
-    connections = Connections(access, call_timeout_seconds=5.0)
+def test_what_fails_after_the_deadline_fails_silently(
+    connections: Connections, caplog: pytest.LogCaptureFixture
+) -> None:
     deadline, is_late = OnceBegun(), threading.Event()
 
     def fail_late(_client: pulsar.Client) -> None:
@@ -89,10 +95,8 @@ def test_what_fails_after_the_deadline_fails_silently(caplog: pytest.LogCaptureF
     assert caplog.records == []
 
 
-def test_a_closed_client_keeps_nothing_that_could_not_be_closed() -> None:
+def test_a_closed_client_keeps_nothing_that_could_not_be_closed(connections: Connections) -> None:
     """Such a consumer keeps its client, and with it a thread and descriptors."""
-    access = PulsarAccess(admin_url="http://127.0.0.1:1", service_url="pulsar://127.0.0.1:1")
-    connections = Connections(access, call_timeout_seconds=5.0)
     client, _ = connections.open_alone("open", Deadline(30), lambda client: client._consumers.append("one"))
 
     connections.close_aside(client)
@@ -101,10 +105,8 @@ def test_a_closed_client_keeps_nothing_that_could_not_be_closed() -> None:
     assert client._consumers == []
 
 
-def test_what_is_closed_after_the_connections_is_closed() -> None:
+def test_what_is_closed_after_the_connections_is_closed(connections: Connections) -> None:
     """An application may close its log client first, and the readers with clients of their own afterwards."""
-    access = PulsarAccess(admin_url="http://127.0.0.1:1", service_url="pulsar://127.0.0.1:1")
-    connections = Connections(access, call_timeout_seconds=5.0)
     reader, is_closed = Mock(), threading.Event()
     reader.close.side_effect = is_closed.set
 
@@ -114,26 +116,25 @@ def test_what_is_closed_after_the_connections_is_closed() -> None:
     assert is_closed.wait(20)
 
 
-def test_after_the_close_nothing_is_opened() -> None:
-    access = PulsarAccess(admin_url="http://127.0.0.1:1", service_url="pulsar://127.0.0.1:1")
-    connections, opened = Connections(access, call_timeout_seconds=5.0), list[str]()
+@pytest.mark.parametrize("method", [Connections.open, Connections.open_alone])
+@pytest.mark.parametrize(
+    ("end", "message"),
+    [
+        (Connections.close, "open it: the connections were closed"),
+        (Connections.end, "open it: this process is ending"),
+    ],
+    ids=["after the close", "while the process ends"],
+)
+def test_at_the_end_nothing_is_opened(
+    connections: Connections,
+    end: Callable[[Connections], None],
+    message: str,
+    method: Callable[[Connections, str, Deadline, Callable[[pulsar.Client], object]], object],
+) -> None:
+    opened = list[str]()
+    end(connections)
 
-    connections.close()
-
-    for method in (connections.open, connections.open_alone):
-        with pytest.raises(DataPlaneUnavailable, match="open it: the connections were closed"):
-            method("open it", Deadline(30), lambda _client: opened.append("late"))
-    assert opened == []
-
-
-def test_while_the_process_ends_nothing_is_opened() -> None:
-    access = PulsarAccess(admin_url="http://127.0.0.1:1", service_url="pulsar://127.0.0.1:1")
-    connections, opened = Connections(access, call_timeout_seconds=5.0), list[str]()
-
-    connections.end()
-
-    for method in (connections.open, connections.open_alone):
-        with pytest.raises(DataPlaneUnavailable, match="open it: this process is ending"):
-            method("open it", Deadline(30), lambda _client: opened.append("late"))
+    with pytest.raises(DataPlaneUnavailable, match=message):
+        method(connections, "open it", Deadline(30), lambda _client: opened.append("late"))
     connections.close()
     assert opened == []
