@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,11 +16,10 @@ from controller.backtest.load_series import of_messages
 from controller.backtest.rule import Rule
 from controller.backtest.score import score
 from controller.backtest.simulation import Conditions, Simulation, simulate
-from controller.domain.decision import Evaluation, Recut, Split
+from controller.domain.decision import Decision, Evaluation, Recut, Split
 from controller.domain.errors import InvalidInput, InvariantViolated
 from controller.domain.evaluation_input import EvaluationInput
 from controller.domain.hash_range import MAX_HASH
-from controller.domain.load_record import LoadStats
 from controller.domain.policy import AutoScalePolicy
 from controller.domain.reshape import ReshapeKind
 from tests.unit.backtest import worlds
@@ -29,6 +30,24 @@ CAPACITY = AutoScalePolicy().split_msg_rate_in
 def step_up(to: float, *, steps: int = 600, at: int = 60) -> np.ndarray:
     """Half a capacity, then `to` capacities, in messages/s."""
     return np.where(np.arange(steps) < at, 0.5, to) * CAPACITY
+
+
+def split_first(situation: EvaluationInput) -> Decision:
+    """Split the first segment."""
+    return Split(situation.layout.active[0].segment_id)
+
+
+def recorded(
+    act: Callable[[EvaluationInput], Decision] = split_first, *, at: Collection[int] = (), **options: Any
+) -> tuple[Rule, list[EvaluationInput]]:
+    """Return a rule that acts in the evaluations with these numbers, counted from 1, and the situations that it is shown."""
+    seen: list[EvaluationInput] = []
+
+    def decide(situation: EvaluationInput) -> Evaluation:
+        seen.append(situation)
+        return Evaluation((act(situation),) if len(seen) in at else ())
+
+    return Rule("recorded", decide, **options), seen
 
 
 @given(st.data(), worlds.series(), worlds.policies())
@@ -83,39 +102,27 @@ def test_until_a_reshape_is_in_force_its_parent_takes_the_load() -> None:
 
 
 def test_a_rule_may_not_act_on_what_is_in_flight() -> None:
-    def always(situation: EvaluationInput) -> Evaluation:
-        return Evaluation((Split(situation.layout.active[0].segment_id),))
-
+    rule, _ = recorded(at=range(1, 601))
     with pytest.raises(InvariantViolated, match="are in a running reshape"):
-        simulate(of_messages("up", step_up(1.9)), Rule("always", always), Conditions(actuation_seconds=120))
+        simulate(of_messages("up", step_up(1.9)), rule, Conditions(actuation_seconds=120))
 
 
 def test_a_rule_sees_the_last_ticks_and_nothing_of_the_future() -> None:
-    seen: list[tuple[LoadStats, ...]] = []
+    rule, seen = recorded(memory_ticks=45)
+    simulate(of_messages("count", range(60), start_ms=worlds.START), rule)
 
-    def watch(situation: EvaluationInput) -> Evaluation:
-        seen.append(situation.recent_loads[situation.layout.active[0].segment_id])
-        return Evaluation()
-
-    simulate(of_messages("count", range(60), start_ms=worlds.START), Rule("watch", watch, memory_ticks=45))
-
-    assert [one.msg_rate_in for one in seen[5]] == [0, 1, 2, 3, 4, 5]
-    assert [one.msg_rate_in for one in seen[59]] == list(range(15, 60))
+    assert [one.msg_rate_in for one in seen[5].recent_loads[0]] == [0, 1, 2, 3, 4, 5]
+    assert [one.msg_rate_in for one in seen[59].recent_loads[0]] == list(range(15, 60))
 
 
 @pytest.mark.parametrize("retention", [0, 3_600])
 def test_children_of_a_split_inherit_their_parents_last_ticks_by_the_shares_they_turn_out_to_have(
     retention: int,
 ) -> None:
-    seen: list[EvaluationInput] = []
-
-    def split_once(situation: EvaluationInput) -> Evaluation:
-        seen.append(situation)
-        return Evaluation((Split(0, (0x4000,)),) if len(seen) == 3 else ())
-
+    rule, seen = recorded(lambda _: Split(0, (0x4000,)), at={3})
     uneven = np.array([[0.4, 0.2, 0.2, 0.2]])
     series = of_messages("count", [100.0, 200.0, 300.0, 400.0], start_ms=worlds.START, shares=uneven)
-    simulate(series, Rule("once", split_once), Conditions(retention_seconds=retention))
+    simulate(series, rule, Conditions(retention_seconds=retention))
 
     low, high = (seen[3].recent_loads[s.segment_id] for s in seen[3].layout.active)
     assert [one.msg_rate_in for one in low] == pytest.approx([40, 80, 120, 160])
@@ -123,14 +130,9 @@ def test_children_of_a_split_inherit_their_parents_last_ticks_by_the_shares_they
 
 
 def test_what_joins_segments_inherits_by_width() -> None:
-    seen: list[EvaluationInput] = []
-
-    def recut_once(situation: EvaluationInput) -> Evaluation:
-        seen.append(situation)
-        return Evaluation((Recut((0, 1), (0x4000,)),) if len(seen) == 2 else ())
-
+    rule, seen = recorded(lambda _: Recut((0, 1), (0x4000,)), at={2})
     series = of_messages("count", [100.0, 200.0, 300.0], start_ms=worlds.START)
-    simulate(series, Rule("once", recut_once), Conditions(initial_segments=2))
+    simulate(series, rule, Conditions(initial_segments=2))
 
     low, high = (seen[2].recent_loads[s.segment_id] for s in seen[2].layout.active)
     assert [one.msg_rate_in for one in low] == pytest.approx([25, 50, 75])
@@ -138,50 +140,34 @@ def test_what_joins_segments_inherits_by_width() -> None:
 
 
 def test_a_split_that_leaves_nearly_all_of_the_load_in_one_part_is_a_strike() -> None:
-    seen: list[EvaluationInput] = []
-
-    def split_left(situation: EvaluationInput) -> Evaluation:
-        seen.append(situation)
-        return Evaluation((Split(situation.layout.active[0].segment_id),) if len(seen) in (2, 3) else ())
-
+    rule, seen = recorded(at={2, 3})
     one_key = np.array([[1.0] + [0.0] * 63])
     series = of_messages("one key", [100.0] * 4, start_ms=worlds.START, shares=one_key)
-    simulate(series, Rule("left", split_left))
+    simulate(series, rule)
 
     assert [dict(situation.strikes) for situation in seen] == [{}, {}, {1: 1}, {3: 2}]
 
 
 def test_a_rule_is_shown_where_the_load_lies_if_anybody_counts_it() -> None:
-    seen: list[EvaluationInput] = []
-
-    def split_first(situation: EvaluationInput) -> Evaluation:
-        seen.append(situation)
-        return Evaluation((Split(0),) if len(seen) == 1 else ())
-
+    rule, seen = recorded(at={1})
     left = np.array([[0.6, 0.4, 0.0, 0.0]])
     series = of_messages("left", [100.0] * 2, start_ms=worlds.START, shares=left)
-    simulate(series, Rule("first", split_first), Conditions(sketches=True))
+    simulate(series, rule, Conditions(sketches=True))
 
     whole, low = (np.array(next(iter(situation.sketches.values()))) for situation in seen)
     assert (len(whole), len(low)) == (1024, 1024)
     assert whole.reshape(4, 256).sum(axis=1) == pytest.approx([0.6, 0.4, 0, 0])
     assert low.reshape(2, 512).sum(axis=1) == pytest.approx([0.6, 0.4])
 
-    simulate(series, Rule("first", split_first))
+    simulate(series, rule)
     assert seen[-1].sketches == {}
 
 
 def test_acts_spend_a_budget_that_fills_up_again() -> None:
-    seen: list[EvaluationInput] = []
-
-    def split_first(situation: EvaluationInput) -> Evaluation:
-        seen.append(situation)
-        return Evaluation((Split(situation.layout.active[0].segment_id),) if len(seen) < 3 else ())
-
-    policy = AutoScalePolicy(reconnections_per_minute=10)
+    rule, seen = recorded(at={1, 2}, policy=AutoScalePolicy(reconnections_per_minute=10))
     conditions = Conditions(clients=16, consumers=np.full(4, 3))
     series = of_messages("any", [1.0] * 4, start_ms=worlds.START)
-    run = simulate(series, Rule("first", split_first, policy), conditions)
+    run = simulate(series, rule, conditions)
 
     assert [situation.clients for situation in seen] == [19, 18, 17, 17]
     assert [situation.reconnections_left for situation in seen] == [10, 1, -7, 3]
@@ -189,27 +175,17 @@ def test_acts_spend_a_budget_that_fills_up_again() -> None:
 
 
 def test_without_clients_there_is_no_limit_to_reconnections() -> None:
-    seen: list[EvaluationInput] = []
-
-    def watch(situation: EvaluationInput) -> Evaluation:
-        seen.append(situation)
-        return Evaluation()
-
-    simulate(of_messages("any", [1.0]), Rule("watch", watch))
+    rule, seen = recorded()
+    simulate(of_messages("any", [1.0]), rule)
 
     assert (seen[0].clients, seen[0].reconnections_left) == (0, None)
 
 
 def test_the_window_of_a_fine_series_is_the_mean_of_its_steps() -> None:
-    seen: list[float] = []
+    rule, seen = recorded()
+    simulate(of_messages("fine", [100.0] * 6 + [700.0] + [100.0] * 5, step_seconds=10), rule)
 
-    def watch(situation: EvaluationInput) -> Evaluation:
-        seen.append(situation.loads[0].stats.msg_rate_in)
-        return Evaluation()
-
-    simulate(of_messages("fine", [100.0] * 6 + [700.0] + [100.0] * 5, step_seconds=10), Rule("watch", watch))
-
-    assert seen == pytest.approx([100.0, 200.0])
+    assert [situation.loads[0].stats.msg_rate_in for situation in seen] == pytest.approx([100.0, 200.0])
 
 
 def test_a_tick_that_is_no_multiple_of_the_step_is_refused() -> None:
@@ -246,15 +222,8 @@ def test_a_policy_of_another_capacity_is_scored_by_it() -> None:
 
 @pytest.mark.parametrize(("retention", "known"), [(0, 3), (60, 4), (61, 5)])
 def test_sealed_segments_are_forgotten_after_a_while(retention: int, known: int) -> None:
-    seen: list[EvaluationInput] = []
-
-    def split_twice(situation: EvaluationInput) -> Evaluation:
-        seen.append(situation)
-        return Evaluation((Split(situation.layout.active[0].segment_id),) if len(seen) < 3 else ())
-
-    simulate(
-        of_messages("any", [1.0] * 3), Rule("twice", split_twice), Conditions(retention_seconds=retention)
-    )
+    rule, seen = recorded(at={1, 2})
+    simulate(of_messages("any", [1.0] * 3), rule, Conditions(retention_seconds=retention))
 
     assert len(seen[2].layout.segments) == known
     assert len(seen[2].layout.active) == 3
@@ -272,14 +241,9 @@ def test_acts_of_one_tick_under_way_together_have_segments_of_their_own() -> Non
 
 
 def test_what_is_left_alone_is_observed_at_the_tick_at_which_something_else_is_replaced() -> None:
-    seen: list[EvaluationInput] = []
-
-    def split_once(situation: EvaluationInput) -> Evaluation:
-        seen.append(situation)
-        return Evaluation((Split(0),) if len(seen) == 1 else ())
-
+    rule, seen = recorded(at={1})
     series = of_messages("count", [1_000.0, 2_000.0, 3_000.0], start_ms=worlds.START)
-    simulate(series, Rule("once", split_once), Conditions(initial_segments=2, actuation_seconds=60))
+    simulate(series, rule, Conditions(initial_segments=2, actuation_seconds=60))
 
     assert len(seen[1].layout.active) == 3
     assert seen[1].loads[1].stats.msg_rate_in == 1_000.0

@@ -61,11 +61,20 @@ class _End:
         raise SegmentNotFound("no such topic; look up the layout again")
 
 
-def test_a_producer_of_a_deleted_topic_is_dropped_without_waiting_for_its_end() -> None:
-    """If the topic is made anew, the library would send the messages of the lost batch to it."""
-    connections = _Connections()
-    sender = BatchSender(cast(Any, connections), cast(Any, _End()), "persistent://t/n/x", "p")
+@pytest.fixture
+def connections() -> _Connections:
+    return _Connections()
 
+
+@pytest.fixture
+def sender(connections: _Connections) -> BatchSender:
+    return BatchSender(cast(Any, connections), cast(Any, _End()), "persistent://t/n/x", "p")
+
+
+def test_a_producer_of_a_deleted_topic_is_dropped_without_waiting_for_its_end(
+    connections: _Connections, sender: BatchSender
+) -> None:
+    """If the topic is made anew, the library would send the messages of the lost batch to it."""
     for _ in range(2):
         with pytest.raises(SegmentNotFound):
             sender.append([OutgoingMessage(b"1")], 0, Deadline(30.0))
@@ -77,9 +86,9 @@ def test_a_producer_of_a_deleted_topic_is_dropped_without_waiting_for_its_end() 
     assert all(producer.is_closed for producer in connections.opened)
 
 
-def test_behind_an_append_that_nobody_waits_for_the_next_one_ends_at_its_deadline() -> None:
-    connections = _Connections()
-    sender = BatchSender(cast(Any, connections), cast(Any, _End()), "persistent://t/n/x", "p")
+def test_behind_an_append_that_nobody_waits_for_the_next_one_ends_at_its_deadline(
+    connections: _Connections, sender: BatchSender
+) -> None:
     sender.open(Deadline(30.0))
     connections.opened[0].has_connection = True
     assert sender.begin([OutgoingMessage(b"1")], 0, Deadline(30.0)) is not None
@@ -94,9 +103,9 @@ def test_behind_an_append_that_nobody_waits_for_the_next_one_ends_at_its_deadlin
             wait()
 
 
-def test_a_producer_whose_broker_does_not_respond_is_closed_at_the_deadline() -> None:
-    connections = _Connections()
-    sender = BatchSender(cast(Any, connections), cast(Any, _End()), "persistent://t/n/x", "p")
+def test_a_producer_whose_broker_does_not_respond_is_closed_at_the_deadline(
+    connections: _Connections, sender: BatchSender
+) -> None:
     sender.open(Deadline(30.0))
 
     sender.close(Deadline(0.05))
@@ -104,9 +113,9 @@ def test_a_producer_whose_broker_does_not_respond_is_closed_at_the_deadline() ->
     assert connections.opened[0].is_closed
 
 
-def test_behind_an_append_that_nobody_waits_for_the_sender_stops_waiting_at_the_deadline() -> None:
-    connections = _Connections()
-    sender = BatchSender(cast(Any, connections), cast(Any, _End()), "persistent://t/n/x", "p")
+def test_behind_an_append_that_nobody_waits_for_the_sender_stops_waiting_at_the_deadline(
+    connections: _Connections, sender: BatchSender
+) -> None:
     sender.open(Deadline(30.0))
     connections.opened[0].has_connection = True
     assert sender.begin([OutgoingMessage(b"1")], 0, Deadline(30.0)) is not None
