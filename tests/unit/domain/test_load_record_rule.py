@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from controller.domain.counter_rates import CounterSample, NoRate, WindowLoad, judge_counters
 from controller.domain.evaluator import decide
-from controller.domain.load_record import LoadRecord, LoadStats
+from controller.domain.load_record import LoadRecord, LoadStats, LoadThresholds
 from controller.domain.load_record_rule import LoadUpdate, is_material_change, next_record
 from controller.domain.policy import AutoScalePolicy
 from tests.support.counters import rates_from_counters
@@ -139,22 +139,41 @@ def test_new_thresholds_restart_the_cold_instant_without_touching_the_rates() ->
     assert next_record(update.record, msgs(1_500), 2 * MINUTE, higher).must_write is False
 
 
-def test_lower_thresholds_restart_the_cold_instant_of_a_record_that_is_not_cold_under_them() -> None:
-    cold = LoadRecord(msgs(900), 0, 0, 0)
-    lower = AutoScalePolicy(merge_msg_rate_in=800.0).thresholds
-    update = next_record(cold, msgs(700), MINUTE, lower)
-    assert update == LoadUpdate(LoadRecord(msgs(700), MINUTE, MINUTE, MINUTE), True)
-
-
-def test_a_late_observation_changes_nothing() -> None:
-    record = LoadRecord(msgs(900), 500, 400, 1_000)
-    assert next_record(record, msgs(20_000), 999, THRESHOLDS) == LoadUpdate(record, False)
-
-
-def test_a_window_computed_again_with_late_samples_replaces_its_reading() -> None:
-    record = LoadRecord(msgs(900), 1_000, 400, 1_000)
-    update = next_record(record, msgs(20_000), 1_000, THRESHOLDS)
-    assert update == LoadUpdate(LoadRecord(msgs(20_000), 1_000, None, 1_000), True)
+@pytest.mark.parametrize(
+    ("record", "rate_in", "observed_at", "thresholds", "expected"),
+    [
+        (
+            LoadRecord(msgs(900), 0, 0, 0),
+            700,
+            MINUTE,
+            AutoScalePolicy(merge_msg_rate_in=800.0).thresholds,
+            LoadUpdate(LoadRecord(msgs(700), MINUTE, MINUTE, MINUTE), True),
+        ),
+        (
+            LoadRecord(msgs(900), 500, 400, 1_000),
+            20_000,
+            999,
+            THRESHOLDS,
+            LoadUpdate(LoadRecord(msgs(900), 500, 400, 1_000), False),
+        ),
+        (
+            LoadRecord(msgs(900), 1_000, 400, 1_000),
+            20_000,
+            1_000,
+            THRESHOLDS,
+            LoadUpdate(LoadRecord(msgs(20_000), 1_000, None, 1_000), True),
+        ),
+    ],
+    ids=[
+        "lower thresholds under which the record is not cold restart the cold instant",
+        "a late observation changes nothing",
+        "a window computed again with late samples replaces its reading",
+    ],
+)
+def test_what_becomes_of_a_record(
+    record: LoadRecord, rate_in: float, observed_at: int, thresholds: LoadThresholds, expected: LoadUpdate
+) -> None:
+    assert next_record(record, msgs(rate_in), observed_at, thresholds) == expected
 
 
 @pytest.mark.parametrize(("rate", "written"), [(10, False), (10.5, True)])
@@ -207,10 +226,32 @@ def rate(samples: list[CounterSample], end_seconds: int = 60) -> float | None:
     return stats.msg_rate_in
 
 
-def test_counters_over_the_whole_window_give_the_mean_rate() -> None:
-    samples = counters("b1", (0, 100), (10, 300), (40, 900), (60, 1_300))
-    assert rate(samples) == 20
-    assert rates_from_counters(samples, 60_000) == WindowLoad(LoadStats(20, 200, 20, 200), 60_000, 60_000)
+MEAN_20 = LoadStats(20, 200, 20, 200)
+WINDOWS = {
+    "the mean over the whole window": (
+        counters("b1", (0, 100), (10, 300), (40, 900), (60, 1_300)),
+        WindowLoad(MEAN_20, 60_000, 60_000),
+    ),
+    # The broker loaded the log anew, or two clocks were taken for one: the number alone does not say which.
+    "not a counter that went back and what lies beside it": (
+        counters("b1", (0, 9_000), (10, 9_200), (20, 9_400), (30, 100), (40, 300), (50, 500), (60, 700)),
+        WindowLoad(MEAN_20, 60_000, 30_000),
+    ),
+    "the sum over an owner's move, without its gap": (
+        counters("b1", (0, 7_000), (30, 7_600)) + counters("b2", (35, 10), (60, 510)),
+        WindowLoad(MEAN_20, 60_000, 55_000),
+    ),
+    "no samples after the end of the window": (
+        counters("b1", (0, 0), (50, 500), (61, 9_999)),
+        WindowLoad(LoadStats(10, 100, 10, 100), 50_000, 50_000),
+    ),
+}
+
+
+@pytest.mark.parametrize(("samples", "load"), WINDOWS.values(), ids=WINDOWS)
+def test_the_load_of_a_window_is(samples: list[CounterSample], load: WindowLoad) -> None:
+    assert rate(samples) == load.stats.msg_rate_in
+    assert rates_from_counters(samples, 60_000) == load
 
 
 def test_an_interval_across_the_left_edge_counts_by_its_overlap() -> None:
@@ -223,14 +264,6 @@ def test_a_source_that_begins_inside_the_window_is_rated_over_what_was_observed(
     load = rates_from_counters(samples, 60_000)
     assert load is not None
     assert load.covered_ms == 20_000
-
-
-def test_a_counter_that_went_back_is_no_load_and_what_lies_beside_it_does_not_count() -> None:
-    """The broker loaded the log anew, or two clocks were taken for one: the number alone does not say which."""
-    loaded_anew = [(0, 9_000), (10, 9_200), (20, 9_400), (30, 100), (40, 300), (50, 500), (60, 700)]
-    samples = counters("b1", *loaded_anew)
-    assert rate(samples) == 20
-    assert rates_from_counters(samples, 60_000) == WindowLoad(LoadStats(20, 200, 20, 200), 60_000, 30_000)
 
 
 def test_where_every_interval_went_back_there_is_no_rate_and_a_reason() -> None:
@@ -270,12 +303,6 @@ def test_of_several_readers_the_one_that_observed_most_counts() -> None:
     )
 
 
-def test_an_owners_move_adds_up_and_its_gap_is_left_out() -> None:
-    moved = counters("b1", (0, 7_000), (30, 7_600)) + counters("b2", (35, 10), (60, 510))
-    assert rate(moved) == 20
-    assert rates_from_counters(moved, 60_000) == WindowLoad(LoadStats(20, 200, 20, 200), 60_000, 55_000)
-
-
 def test_several_samples_of_one_source_at_one_instant_are_the_greatest_of_each_counter() -> None:
     samples = [
         *counters("b1", (0, 0), (60, 600)),
@@ -284,12 +311,6 @@ def test_several_samples_of_one_source_at_one_instant_are_the_greatest_of_each_c
     load = rates_from_counters(samples, 60_000)
     assert load is not None
     assert load.stats == LoadStats(20, 100, 10, 100)
-
-
-def test_samples_after_the_end_of_the_window_do_not_count() -> None:
-    samples = counters("b1", (0, 0), (50, 500), (61, 9_999))
-    load = rates_from_counters(samples, 60_000)
-    assert load == WindowLoad(LoadStats(10, 100, 10, 100), 50_000, 50_000)
 
 
 @pytest.mark.parametrize("samples", [[], counters("b1", (30, 5)), counters("b1", (-90, 5), (0, 9))])
