@@ -251,27 +251,41 @@ def test_a_child_goes_to_the_consumer_of_its_parent() -> None:
     assert _ids(after) == {"a": [0, 3], "b": [1], "c": [4, 5]}
 
 
-def test_a_merged_segment_goes_to_whoever_read_more_of_its_parents() -> None:
-    layout = SegmentLayout.initial(3, now=0).split(0, 1).merge(1, 2, 2)  # 3, 4 of 0; 5 of 1 and 2
-    held = dict(
-        zip(_units(*(layout.segments[i] for i in (3, 4, 1, 2))), ["a", "a", "b", "gone"], strict=True)
-    )
+@pytest.mark.parametrize(
+    ("layout", "drained", "owners", "expected"),
+    [
+        (
+            SegmentLayout.initial(3, now=0).split(0, 1).merge(1, 2, 2),  # 3, 4 of 0; 5 of 1 and 2
+            {0, 1, 2},
+            {3: "a", 4: "a", 1: "b", 2: "gone"},
+            {"a": [3, 4], "b": [5]},
+        ),
+        (
+            SegmentLayout.initial(3, now=0).merge(0, 1, 1),  # 3 of 0 and 1
+            {0, 1},
+            {0: "b", 1: "a", 2: "a"},
+            {"a": [2], "b": [3]},
+        ),
+        (
+            SegmentLayout.initial(3, now=0),
+            set(),
+            {0: "b", 1: "gone", 2: "a"},
+            {"a": [2], "b": [0], "c": [1]},
+        ),
+    ],
+    ids=[
+        "a merged segment goes to whoever read more of its parents",
+        "of parents with equal shares either consumer is as good",
+        "a bucket whose owner is gone goes where it helps",
+    ],
+)
+def test_where_a_segment_goes(
+    layout: SegmentLayout, drained: set[int], owners: dict[int, str], expected: dict[str, list[int]]
+) -> None:
+    units = _units(*(layout.segments[i] for i in owners))
+    held = dict(zip(units, owners.values(), strict=True))
 
-    assert _ids(assign(layout, {0, 1, 2}, ["a", "b"], held)) == {"a": [3, 4], "b": [5]}
-
-
-def test_of_parents_with_equal_shares_either_consumer_is_as_good() -> None:
-    layout = SegmentLayout.initial(3, now=0).merge(0, 1, 1)  # 3 of 0 and 1
-    held = dict(zip(_units(*(layout.segments[i] for i in (0, 1, 2))), ["b", "a", "a"], strict=True))
-
-    assert _ids(assign(layout, {0, 1}, ["a", "b"], held)) == {"a": [2], "b": [3]}
-
-
-def test_a_bucket_whose_owner_is_gone_goes_where_it_helps() -> None:
-    layout = SegmentLayout.initial(3, now=0)
-    held = dict(zip(_units(*layout.active), ["b", "gone", "a"], strict=True))
-
-    assert _ids(assign(layout, set(), ["a", "b", "c"], held)) == {"a": [2], "b": [0], "c": [1]}
+    assert _ids(assign(layout, drained, [*expected], held)) == expected
 
 
 REBUCKETED = SegmentLayout.initial(1, bucket_budget=4, now=0).rebucket(0, 8, 1)

@@ -25,39 +25,61 @@ def two() -> SegmentLayout:
     return SegmentLayout.initial(2, now=0)
 
 
-def test_each_epoch_is_told_by_what_it_sealed_and_made() -> None:
-    after = two().split(0, 1).merge(3, 1, 2).rebucket(2, 8, 3)
-
-    assert steps_between(two(), after) == (
-        LayoutStep(1, SPLIT, (0,), (2, 3)),
-        LayoutStep(2, MERGE, (1, 3), (4,)),
-        LayoutStep(3, REBUCKET, (2,), (5,)),
-    )
+@pytest.mark.parametrize(
+    ("after", "steps"),
+    [
+        (
+            two().split(0, 1).merge(3, 1, 2).rebucket(2, 8, 3),
+            (
+                LayoutStep(1, SPLIT, (0,), (2, 3)),
+                LayoutStep(2, MERGE, (1, 3), (4,)),
+                LayoutStep(3, REBUCKET, (2,), (5,)),
+            ),
+        ),
+        (
+            two().split(0, 1).split(2, 2).prune(0).prune(2),
+            (LayoutStep(1, None, (), (3,)), LayoutStep(2, None, (), (4, 5))),
+        ),
+    ],
+    ids=["nothing was pruned", "what was pruned leaves a gap or half a story"],
+)
+def test_each_epoch_is_told_by_what_it_sealed_and_made(
+    after: SegmentLayout, steps: tuple[LayoutStep, ...]
+) -> None:
+    assert steps_between(two(), after) == steps
     assert steps_between(after, after) == ()
 
 
-def test_what_was_pruned_in_between_leaves_a_gap_or_half_a_story() -> None:
-    after = two().split(0, 1).split(2, 2).prune(0).prune(2)
-
-    assert steps_between(two(), after) == (
-        LayoutStep(1, None, (), (3,)),
-        LayoutStep(2, None, (), (4, 5)),
-    )
+RESHAPED = two().split(0, 10).split(1, 20).merge(2, 3, 30).rebucket(4, 8, 40)
 
 
-def test_the_last_act_of_each_kind_is_read_from_when_segments_were_made() -> None:
-    after = two().split(0, 10).split(1, 20).merge(2, 3, 30).rebucket(4, 8, 40)
-
-    assert last_reshape_times(two()) == {}
-    assert last_reshape_times(after) == {SPLIT: 20, MERGE: 30, REBUCKET: 40}
-    assert last_reshape_times(after.split(7, 50)) == {SPLIT: 50, MERGE: 30, REBUCKET: 40}
-
-
-def test_the_children_of_a_pruned_parent_tell_a_split_as_long_as_there_are_two() -> None:
-    """The broker takes a pruned parent out of its children, which then name none."""
-    assert last_reshape_times(two().split(0, 10).prune(0)) == {SPLIT: 10}
-    assert last_reshape_times(two().merge(0, 1, 10).prune(0)) == {MERGE: 10}
-    assert last_reshape_times(two().split(0, 10).prune(0).rebucket(2, 8, 20).prune(2)) == {}
+@pytest.mark.parametrize(
+    ("layout", "times"),
+    [
+        (two(), {}),
+        (RESHAPED, {SPLIT: 20, MERGE: 30, REBUCKET: 40}),
+        (RESHAPED.split(7, 50), {SPLIT: 50, MERGE: 30, REBUCKET: 40}),
+        # The broker takes a pruned parent out of its children, which then name none.
+        (two().split(0, 10).prune(0), {SPLIT: 10}),
+        (two().merge(0, 1, 10).prune(0), {MERGE: 10}),
+        (two().split(0, 10).prune(0).rebucket(2, 8, 20).prune(2), {}),
+        # The times of migrated segments are 0.
+        (two().split(0, 0), {}),
+    ],
+    ids=[
+        "no act",
+        "one act or more of each kind",
+        "a later act",
+        "two children of a pruned parent",
+        "a merge with a pruned parent",
+        "one child of a pruned parent",
+        "times that nobody knows",
+    ],
+)
+def test_the_last_act_of_each_kind_is_read_from_when_segments_were_made(
+    layout: SegmentLayout, times: dict[ReshapeKind, int]
+) -> None:
+    assert last_reshape_times(layout) == times
 
 
 def test_a_parent_that_is_listed_and_gone_reads_as_a_split() -> None:
@@ -67,11 +89,6 @@ def test_a_parent_that_is_listed_and_gone_reads_as_a_split() -> None:
     )
 
     assert last_reshape_times(gone) == {SPLIT: 10}
-
-
-def test_times_that_nobody_knows_are_no_acts() -> None:
-    """Those of migrated segments are 0."""
-    assert last_reshape_times(two().split(0, 0)) == {}
 
 
 @pytest.mark.parametrize(

@@ -27,11 +27,6 @@ def test_a_name_on_several_logs_is_one_consumer() -> None:
     }
 
 
-def test_given_names_count_wherever_they_are() -> None:
-    assert count(low=on("Exclusive", "pod-1"), high=on("Exclusive", "pod-2")) == 2
-    assert count(low=on("Key_Shared", "p1", "p2", "p3"), high=on("Key_Shared", "p4", "p5")) == 5
-
-
 def test_the_consumers_of_two_unnamed_processes_are_two_however_many_segments_they_read() -> None:
     def process(number: int) -> dict[str, list[ObservedConsumer]]:
         return {
@@ -44,22 +39,37 @@ def test_the_consumers_of_two_unnamed_processes_are_two_however_many_segments_th
     assert count(**{log: first[log] + second[log] for log in first}) == 2
 
 
-@pytest.mark.parametrize(("names", "expected"), [(("", ""), 2), (("ab12c", "ab12d"), 2), (("x", "x"), 1)])
-def test_on_one_log_the_unnamed_count_each_and_a_name_once(names: tuple[str, ...], expected: int) -> None:
-    assert count(low=on("Failover", *names)) == expected
-
-
-def test_a_process_on_two_brokers_has_two_connections_and_counts_once() -> None:
-    low = on("Failover", "0a1b2", connection="c1", broker="b1")
-    high = on("Failover", "3c4d5", connection="c2", broker="b2")
-
-    assert count(low=low, high=high) == 1
-
-
-def test_named_and_unnamed_add_up() -> None:
-    both = on("Failover", "pod-1", "")
-
-    assert count(low=both, high=both) == 2
+@pytest.mark.parametrize(
+    ("logs", "expected"),
+    [
+        ({"low": on("Exclusive", "pod-1"), "high": on("Exclusive", "pod-2")}, 2),
+        ({"low": on("Key_Shared", "p1", "p2", "p3"), "high": on("Key_Shared", "p4", "p5")}, 5),
+        ({"low": on("Failover", "", "")}, 2),
+        ({"low": on("Failover", "ab12c", "ab12d")}, 2),
+        ({"low": on("Failover", "x", "x")}, 1),
+        (
+            {
+                "low": on("Failover", "0a1b2", connection="c1", broker="b1"),
+                "high": on("Failover", "3c4d5", connection="c2", broker="b2"),
+            },
+            1,
+        ),
+        ({"low": on("Failover", "pod-1", ""), "high": on("Failover", "pod-1", "")}, 2),
+    ],
+    ids=[
+        "given names, one on each log",
+        "given names, several on each log",
+        "no names on one log",
+        "generated names on one log",
+        "one name on one log",
+        "a process on two brokers, with two connections",
+        "named and unnamed",
+    ],
+)
+def test_named_consumers_count_once_and_unnamed_ones_by_their_processes(
+    logs: dict[str, list[ObservedConsumer]], expected: int
+) -> None:
+    assert count(**logs) == expected
 
 
 def test_names_without_names_are_not_shown() -> None:

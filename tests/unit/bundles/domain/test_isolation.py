@@ -2,47 +2,53 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
+
+import pytest
+
 from controller.bundles.domain.isolation import Isolation, IsolationPolicy
 
 ACTIVE = ("fast-1:8080", "fast-2:8080", "slow-1:8080", "slow-2:8080")
 SHOP = IsolationPolicy("shop", ("acme/shop.*",), (r"fast-\d",), ("slow-1",), min_primaries=1)
 
 
-def test_a_namespace_is_kept_to_its_primary_brokers_while_enough_are_active() -> None:
-    assert Isolation([SHOP], ACTIVE).allowed("acme/shop-eu") == {"fast-1:8080", "fast-2:8080"}
-    assert Isolation([SHOP], ACTIVE[2:]).allowed("acme/shop") == {"slow-1:8080"}
-    assert Isolation([SHOP], ACTIVE[3:]).allowed("acme/shop") == frozenset()
+LATER = IsolationPolicy("later", ("acme/.*",), ("slow-2",))
+WITH_PORT = IsolationPolicy("p", ("acme/shop",), ("fast-1:8080", "slow"))
+JAVA_NAMESPACE = IsolationPolicy("p", (r"\p{Alpha}+/.*",), ("fast-1",))
+JAVA_BROKER = IsolationPolicy("p", ("acme/shop",), (r"\p{Alpha}+",))
+ALLOWED = {
+    "its primary brokers": ([SHOP], ACTIVE, "acme/shop-eu", {"fast-1:8080", "fast-2:8080"}),
+    "its secondary broker if no primary one is active": ([SHOP], ACTIVE[2:], "acme/shop", {"slow-1:8080"}),
+    "no broker if neither is active": ([SHOP], ACTIVE[3:], "acme/shop", frozenset()),
+    "anywhere, as no policy names it": ([SHOP], ACTIVE, "acme/other", None),
+    "anywhere, as names of namespaces are matched whole": ([SHOP], ACTIVE, "our-acme/shop", None),
+    "no broker, as names of brokers are matched whole and without the port": (
+        [WITH_PORT],
+        ACTIVE,
+        "acme/shop",
+        frozenset(),
+    ),
+    "the first policy that names it": ([SHOP, LATER], ACTIVE, "acme/shop", {"fast-1:8080", "fast-2:8080"}),
+    "the only policy that names it": ([SHOP, LATER], ACTIVE, "acme/x", {"slow-2:8080"}),
+    "a namespace that Python cannot read": ([JAVA_NAMESPACE], ACTIVE, "x/y", {"fast-1:8080"}),
+    "a broker that Python cannot read": ([JAVA_BROKER], ACTIVE, "acme/shop", frozenset()),
+}
 
 
-def test_another_namespace_may_be_on_what_is_primary_for_nobody() -> None:
-    isolation = Isolation([SHOP], ACTIVE)
-
-    assert isolation.allowed("acme/other") is None
-    assert isolation.shared == {"slow-1:8080", "slow-2:8080"}
-    assert Isolation([], ACTIVE).shared is None
-
-
-def test_names_are_matched_whole_and_without_the_port() -> None:
-    assert Isolation([SHOP], ACTIVE).allowed("our-acme/shop") is None
-    policy = IsolationPolicy("p", ("acme/shop",), ("fast-1:8080", "slow"))
-    assert Isolation([policy], ACTIVE).allowed("acme/shop") == frozenset()
+@pytest.mark.parametrize(("policies", "active", "namespace", "allowed"), ALLOWED.values(), ids=ALLOWED)
+def test_the_brokers_that_a_namespace_may_be_on(
+    policies: list[IsolationPolicy], active: tuple[str, ...], namespace: str, allowed: Set[str] | None
+) -> None:
+    assert Isolation(policies, active).allowed(namespace) == allowed
 
 
-def test_the_first_policy_that_names_it_counts() -> None:
-    later = IsolationPolicy("later", ("acme/.*",), ("slow-2",))
-    isolation = Isolation([SHOP, later], ACTIVE)
-
-    assert isolation.allowed("acme/shop") == {"fast-1:8080", "fast-2:8080"}
-    assert isolation.allowed("acme/x") == {"slow-2:8080"}
-
-
-def test_what_python_cannot_read_forbids() -> None:
-    java_only = r"\p{Alpha}+/.*"
-    assert Isolation([IsolationPolicy("p", (java_only,), ("fast-1",))], ACTIVE).allowed("x/y") == {
-        "fast-1:8080"
-    }
-    unreadable = Isolation([IsolationPolicy("p", ("acme/shop",), (r"\p{Alpha}+",))], ACTIVE)
-    assert (unreadable.allowed("acme/shop"), unreadable.shared) == (frozenset(), frozenset())
+@pytest.mark.parametrize(
+    ("policies", "shared"),
+    [([SHOP], {"slow-1:8080", "slow-2:8080"}), ([], None), ([JAVA_BROKER], frozenset())],
+    ids=["those that are primary for nobody", "all of them", "none if Python cannot read which are primary"],
+)
+def test_the_brokers_that_are_everybodys(policies: list[IsolationPolicy], shared: Set[str] | None) -> None:
+    assert Isolation(policies, ACTIVE).shared == shared
 
 
 def test_a_policy_without_an_active_broker_is_named() -> None:

@@ -53,48 +53,45 @@ def _sorted(*messages: Any, first_index: int = 0, entry: int = 1, asked: BucketF
     return "".join(told[at] for at in sorted(told))
 
 
-def test_each_message_of_a_batch_without_a_mark_is_told_by_its_key() -> None:
-    own, other = _keys(LOW, 2), _keys(HIGH, 1)
+OWN, OTHER = _keys(LOW, 2), _keys(HIGH, 1)[0]
+OWN_BYTES, OTHER_BYTES = _bytes_key(LOW), _bytes_key(HIGH)
+TOLD = {
+    "each message of a batch by its key": (
+        [_message(OWN[0]), _message(OTHER), _message(OWN[1])],
+        0,
+        "+-+",
+    ),
+    "all messages of a batch": ([_message(OWN[0]), _message(OWN[1])], 0, "++"),
+    "a message of another bucket": ([_message(OTHER)], 0, "-"),
+    "without a key there is no order to keep": ([_message(), _message()], 0, "++"),
+    "an ordering key before the key": (
+        [_message(OTHER, ordering_key=OWN[0]), _message(OWN[0], ordering_key=OTHER)],
+        0,
+        "+-",
+    ),
+    "Cleave's mark alone": ([_message(OTHER, **{HASHES: "0000-0fff"}), _message(OTHER)], 0, "++"),
+    "Cleave's mark of another bucket": ([_message("", **{HASHES: "9000-9fff"}), _message("")], 0, "--"),
+    # The key of the first message decided where the entry went, so it shows how the keys are written.
+    "bytes as keys, by the first message": (
+        [_message(OWN_BYTES), _message(OTHER_BYTES), _message(OWN_BYTES)],
+        0,
+        "+-+",
+    ),
+    "texts as keys, by the first message": ([_message(OWN[0]), _message(OWN_BYTES)], 0, "+-"),
+    "a text as key of an entry whose beginning is gone": ([_message(OWN[0])], 3, "+"),
+    "bytes as key of an entry whose beginning is gone": ([_message(OWN_BYTES)], 3, "+"),
+}
 
-    assert _sorted(_message(own[0]), _message(other[0]), _message(own[1])) == "+-+"
-    assert _sorted(_message(own[0]), _message(own[1])) == "++"
-    assert _sorted(_message(other[0])) == "-"
+
+@pytest.mark.parametrize(("messages", "first_index", "signs"), TOLD.values(), ids=TOLD)
+def test_a_buckets_messages_are_told_by(messages: list[Any], first_index: int, signs: str) -> None:
+    assert _sorted(*messages, first_index=first_index) == signs
 
 
 def test_an_entry_of_one_bucket_is_not_cut() -> None:
     run = Run((7, 1), 0, [_message(key) for key in _keys(LOW, 3)], is_batched=True)
 
     assert BucketFilter(LOW).sort(run) == ([run], [])
-
-
-def test_without_a_key_there_is_no_order_to_keep() -> None:
-    assert _sorted(_message(), _message()) == "++"
-
-
-def test_an_ordering_key_counts_before_the_key() -> None:
-    (own,), (other,) = _keys(LOW, 1), _keys(HIGH, 1)
-
-    assert _sorted(_message(other, ordering_key=own), _message(own, ordering_key=other)) == "+-"
-
-
-def test_what_cleave_marked_is_told_by_the_mark_alone() -> None:
-    (other,) = _keys(HIGH, 1)
-
-    assert _sorted(_message(other, **{HASHES: "0000-0fff"}), _message(other)) == "++"
-    assert _sorted(_message("", **{HASHES: "9000-9fff"}), _message("")) == "--"
-
-
-def test_bytes_as_keys_are_told_by_the_first_message() -> None:
-    """Its key decided where the entry went, so it shows how the keys are written."""
-    own, other = _bytes_key(LOW), _bytes_key(HIGH)
-
-    assert _sorted(_message(own), _message(other), _message(own)) == "+-+"
-    assert _sorted(_message(_keys(LOW, 1)[0]), _message(own)) == "+-"
-
-
-@pytest.mark.parametrize("sent", [_keys(LOW, 1)[0], _bytes_key(LOW)])
-def test_of_an_entry_whose_beginning_is_gone_keys_may_be_either(sent: str) -> None:
-    assert _sorted(_message(sent), first_index=3) == "+"
 
 
 def test_what_one_entry_is_tells_nothing_of_the_next() -> None:

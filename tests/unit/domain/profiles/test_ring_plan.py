@@ -48,26 +48,65 @@ def test_a_hot_segment_is_cut_into_as_many_parts_as_its_present_load_needs(
     assert planned(ring, prices) == [(0, 1, parts)]
 
 
-def test_neighbours_of_like_density_help_out_instead_of_one_more_segment() -> None:
-    assert planned([Member(1.2, 0.06, [1.2], hot=True), Member(0.5, 0.04, [0.5])]) == [(0, 2, 2)]
-    uneven = [Member(1.2, 0.04, [1.2], hot=True), Member(0.5, 0.06, [0.5])]
-    assert planned(uneven) == [(0, 1, 2)]
-    known = [member._replace(has_histogram=True) for member in uneven]
-    assert planned(known) == [(0, 2, 2)]
+UNEVEN = [Member(1.2, 0.04, [1.2], hot=True), Member(0.5, 0.06, [0.5])]
+HALVES_OF_ONE = Prices(recut=False, longest_run=2)
+RUNS: dict[str, tuple[list[Member], Prices, list[tuple[int, int, int]]]] = {
+    "a neighbour of like density helps out instead of one more segment": (
+        [Member(1.2, 0.06, [1.2], hot=True), Member(0.5, 0.04, [0.5])],
+        Prices(),
+        [(0, 2, 2)],
+    ),
+    "a neighbour of another density does not": (UNEVEN, Prices(), [(0, 1, 2)]),
+    "but does if its histogram is known": (
+        [member._replace(has_histogram=True) for member in UNEVEN],
+        Prices(),
+        [(0, 2, 2)],
+    ),
+    # Two segments of a ring of eight save one segment: 60 segment-s a tick, against 7,800 / 4 for the seal and 60.
+    "capacity is kept while it would not have paid for the reseal": (
+        members(0.4, 0.4, *[0.89] * 6, ticks=33),
+        Prices(),
+        [],
+    ),
+    "capacity is given back when it would have": (
+        members(0.4, 0.4, *[0.89] * 6, ticks=34),
+        Prices(),
+        [(0, 2, 1)],
+    ),
+    "two that one could have carried for a shorter time": (members(0.4, 0.4, ticks=41), Prices(), []),
+    "two that one could have carried for most of the memory become one": (
+        members(0.4, 0.4, ticks=42),
+        Prices(),
+        [(0, 2, 1)],
+    ),
+    "whatever that costs": (members(0.4, 0.4, ticks=42), Prices(reseal=1e9), [(0, 2, 1)]),
+    "clients add to the price": (
+        members(0.4, 0.4, 0.89, 0.89, ticks=62),
+        Prices(reconnections=1_000.0),
+        [],
+    ),
+    "of three runs that save one segment the one that seals least": (
+        members(0.5, 0.5, 0.5, 0.5, ticks=200),
+        Prices(),
+        [(0, 3, 2)],
+    ),
+    "a plane that cannot recut does not join four": (
+        members(0.5, 0.5, 0.5, 0.5, ticks=200),
+        HALVES_OF_ONE,
+        [],
+    ),
+    "a plane that cannot recut joins two": (members(0.4, 0.4, ticks=200), HALVES_OF_ONE, [(0, 2, 1)]),
+    "a short memory is that of the whole run": (
+        [Member(0.2, 0.5, [0.2] * 200), Member(0.2, 0.5, [0.2] * 3)],
+        Prices(),
+        [],
+    ),
+}
 
 
-def test_capacity_is_given_back_when_it_would_have_paid_for_the_reseal() -> None:
-    """Two segments of a ring of eight save one segment: 60 segment-s a tick, against 7,800 / 4 for the seal and 60."""
-    ring = (0.4, 0.4, *[0.89] * 6)
-
-    assert planned(members(*ring, ticks=33)) == []
-    assert planned(members(*ring, ticks=34)) == [(0, 2, 1)]
-
-
-def test_two_that_one_could_have_carried_for_most_of_the_memory_become_one_whatever_that_costs() -> None:
-    assert planned(members(0.4, 0.4, ticks=41)) == []
-    assert planned(members(0.4, 0.4, ticks=42)) == [(0, 2, 1)]
-    assert planned(members(0.4, 0.4, ticks=42), Prices(reseal=1e9)) == [(0, 2, 1)]
+@pytest.mark.parametrize(("ring", "prices", "runs"), RUNS.values(), ids=RUNS)
+def test_the_runs_of_a_plan(ring: list[Member], prices: Prices, runs: list[tuple[int, int, int]]) -> None:
+    assert planned(ring, prices) == runs
 
 
 def test_overload_that_fewer_would_have_had_is_taken_off() -> None:
@@ -93,31 +132,11 @@ def test_what_came_nearest_is_told_with_its_price() -> None:
     assert plan.best_scale_ins[0] == plan.best_scale_ins[1] == Candidate(0, 2, 600.0, 2_490.0)
 
 
-def test_clients_add_to_the_price() -> None:
-    ring = members(0.4, 0.4, 0.89, 0.89, ticks=62)
-
-    assert planned(ring, Prices(reconnections=1_000.0)) == []
-
-
-def test_a_plane_that_cannot_recut_only_divides_one_or_joins_all() -> None:
-    ring = members(0.5, 0.5, 0.5, 0.5, ticks=200)
-
-    assert planned(ring) == [(0, 3, 2)]  # of three runs that save one segment the one that seals least
-    assert planned(ring, Prices(recut=False, longest_run=2)) == []
-    assert planned(members(0.4, 0.4, ticks=200), Prices(recut=False, longest_run=2)) == [(0, 2, 1)]
-
-
 def test_what_is_fixed_or_does_not_meet_is_in_no_run() -> None:
     ring = members(0.2, 0.2, 0.2, ticks=200)
 
     assert planned([ring[0], ring[1]._replace(is_excluded=True), ring[2]]) == []
     assert plan_ring(ring, Prices(), lambda i: i == 0).runs[0][:3] == (0, 2, 1)
-
-
-def test_a_short_memory_is_that_of_the_whole_run() -> None:
-    ring = members(0.2, 0.2, ticks=200)
-
-    assert planned([ring[0], ring[1]._replace(ticks=[0.2] * 3)]) == []
 
 
 loads = st.sampled_from([0.0, 0.1, 0.3, 0.45, 0.6, 0.9, 1.0, 1.2, 2.5]) | st.floats(0, 4)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.bundles.domain.ring.hashes import LAST_HASH
-from controller.bundles.domain.splitting.algorithms.base import MIB, Midpoint, SplitPlan
+from controller.bundles.domain.splitting.algorithms.base import MIB, BundleTopic, Midpoint, SplitPlan
 from controller.bundles.domain.splitting.algorithms.refusal import CutRefusal, CutRefusalReason
 from controller.domain.errors import InvalidInput
 from tests.unit.bundles.domain.splitting.algorithms.questions import ask, cuts, refused, topic, undone
@@ -25,17 +25,22 @@ def partition(index: int, at: int, msg_rate: float = 0.0, mib_rate: float = 0.0,
     return topic(at, msg_rate, mib_rate, name=f"persistent://public/default/{of}-partition-{index}")
 
 
-def test_halving_looks_at_one_topic_only() -> None:
-    mixed = [topic(1), topic(2), partition(0, 4), partition(7, 8), topic(9), partition(0, 3, of="U")]
-
-    assert cuts(ask(HALVE, mixed, TEN, **NAMED)) == (6,)
-    assert cuts(ask(HALVE, mixed, TEN, midpoint=Midpoint.UPPER, **NAMED)) == (7,)
+MIXED = [topic(1), topic(2), partition(0, 4), partition(7, 8), topic(9), partition(0, 3, of="U")]
 
 
-def test_halving_more_partitions_does_as_topic_count_does() -> None:
-    four = [partition(index, at) for index, at in enumerate((1, 2, 4, 5))]
-
-    assert cuts(ask(HALVE, four, TEN, **NAMED)) == (3,)
+@pytest.mark.parametrize(
+    ("topics", "midpoint", "points"),
+    [
+        (MIXED, None, (6,)),
+        (MIXED, Midpoint.UPPER, (7,)),
+        ([partition(index, at) for index, at in enumerate((1, 2, 4, 5))], None, (3,)),
+    ],
+    ids=["one topic only", "by the upper rule", "more partitions, as topic count does"],
+)
+def test_halving_cuts_between_partitions_of_the_topic(
+    topics: list[BundleTopic], midpoint: Midpoint | None, points: tuple[int, ...]
+) -> None:
+    assert cuts(ask(HALVE, topics, TEN, midpoint=midpoint, **NAMED)) == points
 
 
 def test_halving_needs_two_partitions_here() -> None:
