@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from controller.dataplane.base import SetWiseDataPlane
 from controller.dataplane.embedded import EmbeddedDataPlane, EmbeddedLogClient
 from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.dataplane.pulsar.log_client import PulsarLogClient
@@ -58,3 +59,10 @@ def planes(request: pytest.FixtureRequest) -> Iterator[Planes]:
     yield found
     while found.readers:
         found.readers.pop().close()
+
+
+@pytest.fixture
+def plane(planes: Planes) -> SetWiseDataPlane:
+    """The plane under test, for calls about several logs; every plane takes such calls."""
+    assert isinstance(planes.plane, SetWiseDataPlane)
+    return planes.plane

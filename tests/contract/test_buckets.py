@@ -18,6 +18,15 @@ pytestmark = pytest.mark.integration
 
 LOW, HIGH = FULL_RANGE.halves()
 QUARTERS = FULL_RANGE.divide(4)
+TURNS = ((LOW, b"l0"), (HIGH, b"h0"), (LOW, b"l1"), (HIGH, b"h1"), (LOW, b"l2"), (HIGH, b"h2"))
+
+
+def filled(planes: Planes, *batches: tuple[HashRange, *tuple[bytes, ...]]) -> str:
+    """Create a log with a subscription `s` and these batches, each of one bucket. Return its name."""
+    log = planes.log("s")
+    for bucket, *batch in batches:
+        planes.send_to(log, bucket, *batch)
+    return log
 
 
 def nothing_comes(reader: LogReader) -> None:
@@ -112,11 +121,8 @@ class TestParts:
         planes.settles_at(log, "s", 0)
 
     def test_a_part_handed_over_goes_on_where_it_was_and_disturbs_no_other(self, planes: Planes) -> None:
-        log = planes.log("s")
-        for payload in (b"l1", b"l2"):  # a broker counts a batch whole until all of it is acknowledged
-            planes.send_to(log, LOW, payload)
-        for payload in (b"h1", b"h2"):
-            planes.send_to(log, HIGH, payload)
+        # A batch of its own for each message: a broker counts a batch whole until all of it is acknowledged.
+        log = filled(planes, (LOW, b"l1"), (LOW, b"l2"), (HIGH, b"h1"), (HIGH, b"h2"))
         live = ["a", "b", "c"]
         mine = planes.reader(log, "s", owner="a", live_owners=live, bucket=LOW)
         kept = planes.reader(log, "s", owner="b", live_owners=live, bucket=HIGH)
@@ -134,9 +140,7 @@ class TestParts:
         planes.settles_at(log, "s", 2)
 
     def test_acknowledgements_of_one_part_move_no_other(self, planes: Planes) -> None:
-        log = planes.log("s")
-        planes.send_to(log, LOW, b"l1")
-        planes.send_to(log, HIGH, b"h1", b"h2")
+        log = filled(planes, (LOW, b"l1"), (HIGH, b"h1", b"h2"))
         low, high = (planes.reader(log, "s", owner=str(part), bucket=part) for part in (LOW, HIGH))
         found = planes.read(high, 2)
         planes.read(low, 1)
@@ -153,10 +157,7 @@ class TestParts:
     def test_the_whole_after_parts_reads_what_they_left_in_the_logs_order(
         self, planes: Planes, ahead: HashRange, behind: HashRange
     ) -> None:
-        log = planes.log("s")
-        for number in range(3):
-            planes.send_to(log, LOW, b"l%d" % number)
-            planes.send_to(log, HIGH, b"h%d" % number)
+        log = filled(planes, *TURNS)
         for part, done in ((ahead, 2), (behind, 0)):
             reader = planes.reader(log, "s", owner=str(part), bucket=part)
             reader.acknowledge(planes.read(reader, 3)[done].position)
@@ -174,10 +175,7 @@ class TestParts:
         planes.settles_at(log, "s", 0)
 
     def test_the_whole_after_parts_keeps_the_order_over_them(self, planes: Planes) -> None:
-        log = planes.log("s")
-        for number in range(3):
-            planes.send_to(log, LOW, b"l%d" % number)
-            planes.send_to(log, HIGH, b"h%d" % number)
+        log = filled(planes, *TURNS)
         for part, done in ((LOW, 2), (HIGH, 1)):
             reader = planes.reader(log, "s", owner=str(part), bucket=part)
             reader.acknowledge(planes.read(reader, done)[-1].position)
@@ -187,10 +185,7 @@ class TestParts:
         assert payloads(planes.read(planes.reader(log, "s"), 3)) == [b"h1", b"l2", b"h2"]
 
     def test_parts_after_the_whole_go_on_where_it_was(self, planes: Planes) -> None:
-        log = planes.log("s")
-        for number in range(2):
-            planes.send_to(log, LOW, b"l%d" % number)
-            planes.send_to(log, HIGH, b"h%d" % number)
+        log = filled(planes, *TURNS[:4])
         whole = planes.reader(log, "s")
         found = planes.read(whole, 4)
         whole.acknowledge(found[1].position)
@@ -230,9 +225,7 @@ class TestParts:
         assert planes.drain(log, "other") == [b"l", b"h"]
 
     def test_what_was_delivered_is_counted_over_all_parts(self, planes: Planes) -> None:
-        log = planes.log("s")
-        planes.send_to(log, LOW, b"1", b"2")
-        planes.send_to(log, HIGH, b"3")
+        log = filled(planes, (LOW, b"1", b"2"), (HIGH, b"3"))
         for part, count in ((LOW, 2), (HIGH, 1)):
             reader = planes.reader(log, "s", owner=str(part), bucket=part)
             reader.acknowledge(planes.read(reader, count)[-1].position)
@@ -243,9 +236,7 @@ class TestParts:
 
     def test_a_divided_subscription_is_one_subscription(self, planes: Planes) -> None:
         """Deleted it is gone with all its parts, and a new one of its name begins at the beginning."""
-        log = planes.log("s")
-        planes.send_to(log, LOW, b"l")
-        planes.send_to(log, HIGH, b"h")
+        log = filled(planes, (LOW, b"l"), (HIGH, b"h"))
         stale = planes.reader(log, "s", bucket=HIGH)
         stale.acknowledge(planes.read(stale, 1)[-1].position)
         planes.settles_at(log, "s", 1)
@@ -278,8 +269,7 @@ class TestOwnership:
         planes.reader(log, "s", owner="c", live_owners=self.LIVE, bucket=LOW)
 
     def test_who_cannot_have_all_takes_nothing(self, planes: Planes) -> None:
-        log = planes.log("s")
-        planes.send_to(log, LOW, b"l")
+        log = filled(planes, (LOW, b"l"))
         planes.reader(log, "s", owner="a", live_owners=self.LIVE, bucket=HIGH)
 
         with pytest.raises(LostRace):
@@ -290,9 +280,7 @@ class TestOwnership:
         ) == [b"l"]
 
     def test_one_owner_reads_several_parts_by_readers_of_their_own(self, planes: Planes) -> None:
-        log = planes.log("s")
-        planes.send_to(log, LOW, b"l")
-        planes.send_to(log, HIGH, b"h")
+        log = filled(planes, (LOW, b"l"), (HIGH, b"h"))
         low = planes.reader(log, "s", owner="a", live_owners=self.LIVE, bucket=LOW)
         high = planes.reader(log, "s", owner="a", live_owners=self.LIVE, bucket=HIGH)
 
@@ -302,9 +290,7 @@ class TestOwnership:
         nothing_comes(high)
 
     def test_a_newer_reader_of_the_same_owner_fences_those_it_overlaps(self, planes: Planes) -> None:
-        log = planes.log("s")
-        planes.send_to(log, LOW, b"l")
-        planes.send_to(log, HIGH, b"h")
+        log = filled(planes, (LOW, b"l"), (HIGH, b"h"))
         stale = planes.reader(log, "s", owner="a", live_owners=self.LIVE, bucket=LOW)
         other = planes.reader(log, "s", owner="a", live_owners=self.LIVE, bucket=HIGH)
         fresh = planes.reader(log, "s", owner="a", live_owners=self.LIVE, bucket=LOW)
@@ -314,9 +300,7 @@ class TestOwnership:
         assert payloads(planes.read(other, 1)) == [b"h"]
 
     def test_whoever_takes_a_part_from_the_dead_cuts_it_off(self, planes: Planes) -> None:
-        log = planes.log("s")
-        planes.send_to(log, LOW, b"l1", b"l2")
-        planes.send_to(log, HIGH, b"h1")
+        log = filled(planes, (LOW, b"l1", b"l2"), (HIGH, b"h1"))
         dead = planes.reader(log, "s", owner="a", bucket=LOW)
         alive = planes.reader(log, "s", owner="b", live_owners=["b"], bucket=HIGH)
         (first,) = planes.read(dead, 1)
@@ -335,9 +319,7 @@ class TestOwnership:
 
     def test_a_dead_reader_of_the_whole_loses_all_of_it_with_any_part(self, planes: Planes) -> None:
         """It cannot acknowledge what nobody has taken over yet either."""
-        log = planes.log("s")
-        planes.send_to(log, LOW, b"l1")
-        planes.send_to(log, HIGH, b"h1")
+        log = filled(planes, (LOW, b"l1"), (HIGH, b"h1"))
         dead = planes.reader(log, "s", owner="a")
         found = planes.read(dead, 2)
 
@@ -352,8 +334,7 @@ class TestOwnership:
         self, planes: Planes
     ) -> None:
         """It was stopped on its way: the newer owner is not disturbed, whatever part of its range the older one wants."""
-        log = planes.log("s")
-        planes.send_to(log, LOW, b"l1", b"l2")
+        log = filled(planes, (LOW, b"l1", b"l2"))
         newer = planes.reader(log, "s", owner="b", bucket=LOW, ownership=Ownership(2, 5))
         (first,) = planes.read(newer, 1)
 
@@ -368,10 +349,7 @@ class TestOwnership:
         assert payloads(planes.read(heir, 1)) == [b"l2"]
 
     def test_moving_the_cursor_moves_all_parts_and_cuts_all_readers_off(self, planes: Planes) -> None:
-        log = planes.log("s")
-        for payload in (b"l1", b"l2"):
-            planes.send_to(log, LOW, payload)
-        planes.send_to(log, HIGH, b"h1")
+        log = filled(planes, (LOW, b"l1"), (LOW, b"l2"), (HIGH, b"h1"))
 
         def readers() -> list[LogReader]:
             return [
@@ -404,9 +382,7 @@ class TestOwnership:
 
 class TestDrained:
     def test_a_log_is_drained_when_all_its_parts_are(self, planes: Planes) -> None:
-        log = planes.log("s")
-        planes.send_to(log, LOW, b"l")
-        planes.send_to(log, HIGH, b"h")
+        log = filled(planes, (LOW, b"l"), (HIGH, b"h"))
         low, high = (planes.reader(log, "s", owner=str(part), bucket=part) for part in (LOW, HIGH))
         (l1,), (h1,) = planes.read(low, 1), planes.read(high, 1)
         planes.plane.terminate_segment(log)
@@ -432,9 +408,7 @@ class TestDrained:
         wait_until(lambda: high.is_drained() and low.is_drained(), message="both are told")
 
     def test_a_message_in_hand_is_not_drained_by_what_others_do(self, planes: Planes) -> None:
-        log = planes.log("s")
-        planes.send_to(log, LOW, b"l")
-        planes.send_to(log, HIGH, b"h1", b"h2")
+        log = filled(planes, (LOW, b"l"), (HIGH, b"h1", b"h2"))
         planes.plane.terminate_segment(log)
         low, high = (planes.reader(log, "s", owner=str(part), bucket=part) for part in (LOW, HIGH))
         planes.read(low, 1)

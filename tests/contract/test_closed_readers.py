@@ -25,8 +25,7 @@ KINDS: dict[str, Callable[[Planes, str], Any]] = {
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_descriptor_and_no_thread_is_left(planes: Planes, kind: str) -> None:
     """The library (pulsar-client 3.13) keeps six and one of each reader with a listener, and often of one that waits for a message."""
-    log = planes.log("s")
-    planes.send(log, b"1")
+    log = planes.filled_log(b"1")
 
     def read_and_close() -> None:
         reader = KINDS[kind](planes, log)

@@ -24,8 +24,7 @@ def test_they_count_what_went_in_and_out(planes: Planes) -> None:
 
 
 def test_they_never_fall_while_the_log_lives(planes: Planes) -> None:
-    log = planes.log("s")
-    planes.send(log, b"1", b"2")
+    log = planes.filled_log(b"1", b"2")
     planes.drain(log, "s")
     before = planes.plane.sample([log])[log]
 
@@ -44,8 +43,7 @@ def test_they_never_fall_while_the_log_lives(planes: Planes) -> None:
 
 
 def test_they_restart_with_the_log(planes: Planes) -> None:
-    log = planes.log("s")
-    planes.send(log, b"1", b"2")
+    log = planes.filled_log(b"1", b"2")
     planes.plane.delete_segment(log)
     planes.plane.create_segment(log, ["s"])
     planes.send(log, b"1")

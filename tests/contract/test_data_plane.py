@@ -52,8 +52,7 @@ class TestSegments:
         assert dict(planes.plane.sample([log])) == {}
 
     def test_terminating_twice_gives_the_same_last_position(self, planes: Planes) -> None:
-        log = planes.log("s")
-        planes.send(log, b"1", b"2")
+        log = planes.filled_log(b"1", b"2")
 
         first = planes.plane.terminate_segment(log)
 
@@ -74,8 +73,7 @@ class TestSegments:
             planes.plane.terminate_segment(log)
 
     def test_deleting_removes_log_and_subscriptions_and_may_be_repeated(self, planes: Planes) -> None:
-        log = planes.log("s")
-        planes.send(log, b"1")
+        log = planes.filled_log(b"1")
 
         planes.plane.delete_segment(log)
         planes.plane.delete_segment(log)
@@ -84,8 +82,7 @@ class TestSegments:
         assert planes.plane.backlog(log, "s") is None
 
     def test_a_log_created_anew_under_an_old_name_is_empty_and_open(self, planes: Planes) -> None:
-        log = planes.log("s")
-        planes.send(log, b"old")
+        log = planes.filled_log(b"old")
         planes.plane.terminate_segment(log)
         planes.plane.delete_segment(log)
 
@@ -148,8 +145,7 @@ class TestSubscriptions:
         assert planes.drain(log, "late") == [b"1"]
 
     def test_creating_it_again_keeps_its_position(self, planes: Planes) -> None:
-        log = planes.log("s")
-        planes.send(log, b"1")
+        log = planes.filled_log(b"1")
         planes.drain(log, "s")
 
         planes.plane.create_subscription(log, "s")
@@ -191,8 +187,7 @@ class TestSubscriptions:
         assert planes.plane.backlog(log, "s") == 10
 
     def test_skipping_acknowledges_everything_there_is(self, planes: Planes) -> None:
-        log = planes.log("s")
-        planes.send(log, b"1", b"2")
+        log = planes.filled_log(b"1", b"2")
         planes.plane.skip_all(log, "s")
         planes.send(log, b"3")
 
@@ -210,8 +205,7 @@ class TestSubscriptions:
             assert planes.drain(log, "s") == at_or_after
 
     def test_seeking_before_the_beginning_and_beyond_the_end(self, planes: Planes) -> None:
-        log = planes.log("s")
-        planes.send(log, b"1", b"2")
+        log = planes.filled_log(b"1", b"2")
         assert planes.drain(log, "s") == [b"1", b"2"]
 
         planes.plane.seek(log, "s", 0)

@@ -35,20 +35,22 @@ def test_it_has_a_hash_a_message_in_and_out_of_batches(planes: Planes) -> None:
     assert found.keyless == 0
 
 
-def test_messages_without_a_key_are_only_counted(planes: Planes) -> None:
+@pytest.mark.parametrize(
+    ("keyless", "without", "key"),
+    [
+        ((b"1", b"2"), None, b"k"),
+        ((b"1",), b"k" * (LONGEST_KEY_BYTES + 1), b"k" * LONGEST_KEY_BYTES),
+    ],
+    ids=["no key", "a key that is far too long"],
+)
+def test_messages_without_a_usable_key_are_only_counted(
+    planes: Planes, keyless: tuple[bytes, ...], without: bytes | None, key: bytes
+) -> None:
     log = planes.log()
-    planes.send(log, b"1", b"2")
-    planes.send(log, b"3", key=b"k")
+    planes.send(log, *keyless, key=without)
+    planes.send(log, b"3", key=key)
 
-    assert sample(planes, log) == KeySample((hash_of(b"k"),), 2)
-
-
-def test_a_key_that_is_far_too_long_counts_as_none(planes: Planes) -> None:
-    log = planes.log()
-    planes.send(log, b"1", key=b"k" * LONGEST_KEY_BYTES)
-    planes.send(log, b"2", key=b"k" * (LONGEST_KEY_BYTES + 1))
-
-    assert sample(planes, log) == KeySample((hash_of(b"k" * LONGEST_KEY_BYTES),), 1)
+    assert sample(planes, log) == KeySample((hash_of(key),), len(keyless))
 
 
 def test_of_many_the_newest_are_taken(planes: Planes) -> None:

@@ -73,8 +73,7 @@ class TestAppending:
         assert planes.drain(log, "s") == [b"1", b"2", b"q"]
 
     def test_after_termination_an_append_is_refused(self, planes: Planes) -> None:
-        log = planes.log("s")
-        planes.send(log, b"1")
+        log = planes.filled_log(b"1")
         planes.plane.terminate_segment(log)
 
         with pytest.raises(SegmentTerminated):
@@ -157,8 +156,7 @@ class TestReading:
         planes.settles_at(log, "s", 0)
 
     def test_a_read_gives_at_most_what_was_asked_for(self, planes: Planes) -> None:
-        log = planes.log("s")
-        planes.send(log, b"1", b"2", b"3")
+        log = planes.filled_log(b"1", b"2", b"3")
         reader = planes.reader(log, "s")
 
         assert payloads(planes.read(reader, 2)) == [b"1", b"2"]
@@ -166,8 +164,7 @@ class TestReading:
         assert list(reader.read(1)) == []
 
     def test_the_next_reader_starts_at_the_first_unacknowledged_message(self, planes: Planes) -> None:
-        log = planes.log("s")
-        planes.send(log, b"1", b"2", b"3")
+        log = planes.filled_log(b"1", b"2", b"3")
         reader = planes.reader(log, "s")
         found = planes.read(reader, 3)
         reader.acknowledge(found[0].position)
@@ -176,8 +173,7 @@ class TestReading:
         assert payloads(planes.read(planes.reader(log, "s"), 2)) == [b"2", b"3"]
 
     def test_acknowledging_never_goes_back(self, planes: Planes) -> None:
-        log = planes.log("s")
-        planes.send(log, b"1", b"2", b"3")
+        log = planes.filled_log(b"1", b"2", b"3")
         reader = planes.reader(log, "s")
         found = planes.read(reader, 3)
 
@@ -197,8 +193,7 @@ class TestReading:
         assert planes.drain(log, "b") == [b"1", b"2"]
 
     def test_a_log_is_drained_when_it_is_closed_and_all_is_acknowledged(self, planes: Planes) -> None:
-        log = planes.log("s")
-        planes.send(log, b"1")
+        log = planes.filled_log(b"1")
         reader = planes.reader(log, "s")
         (message,) = planes.read(reader, 1)
         assert not reader.is_drained()

@@ -16,13 +16,6 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.integration
 
 
-@pytest.fixture
-def plane(planes: Planes) -> SetWiseDataPlane:
-    """The plane under test; each of them takes such calls."""
-    assert isinstance(planes.plane, SetWiseDataPlane)
-    return planes.plane
-
-
 def name(planes: Planes) -> str:
     """A log that does not exist."""
     return planes.plane.backing_topic(planes.topic(), "0000-ffff-0")

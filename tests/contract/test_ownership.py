@@ -25,8 +25,7 @@ def test_a_cursor_has_one_reader_at_a_time(planes: Planes) -> None:
 
 def test_whoever_takes_over_from_the_dead_cuts_it_off(planes: Planes) -> None:
     """What the dead one left unacknowledged is read again; what it acknowledges too late is refused."""
-    log = planes.log("s")
-    planes.send(log, b"1", b"2")
+    log = planes.filled_log(b"1", b"2")
     dead = planes.reader(log, "s", owner="a")
     (first,) = planes.read(dead, 1)
 
@@ -43,8 +42,7 @@ def test_whoever_takes_over_from_the_dead_cuts_it_off(planes: Planes) -> None:
 
 
 def test_a_restarted_reader_of_the_same_name_replaces_the_old_one(planes: Planes) -> None:
-    log = planes.log("s")
-    planes.send(log, b"1")
+    log = planes.filled_log(b"1")
     stale = planes.reader(log, "s", owner="a", live_owners=["a"])
     fresh = planes.reader(log, "s", owner="a", live_owners=["a"])
 
@@ -53,8 +51,7 @@ def test_a_restarted_reader_of_the_same_name_replaces_the_old_one(planes: Planes
 
 
 def test_moving_the_cursor_cuts_its_reader_off(planes: Planes) -> None:
-    log = planes.log("s")
-    planes.send(log, b"1")
+    log = planes.filled_log(b"1")
     for move in (lambda: planes.plane.seek(log, "s", 0), lambda: planes.plane.skip_all(log, "s")):
         reader = planes.reader(log, "s", owner="a")
         move()

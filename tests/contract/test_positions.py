@@ -49,8 +49,7 @@ def test_a_reader_goes_on_with_what_comes_later_and_is_rung(planes: Planes) -> N
 
 
 def test_several_readers_do_not_disturb_each_other_nor_a_subscription(planes: Planes) -> None:
-    log = planes.log("s")
-    planes.send(log, b"1", b"2")
+    log = planes.filled_log(b"1", b"2")
 
     for _ in range(2):
         assert payloads(planes.read(planes.reader_at(log, None), 2)) == [b"1", b"2"]

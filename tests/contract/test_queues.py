@@ -61,8 +61,7 @@ def test_readers_share_the_messages(planes: Planes) -> None:
 
 
 def test_a_reader_that_joins_later_gets_what_comes_then(planes: Planes) -> None:
-    log = planes.log("s")
-    planes.send(log, b"1")
+    log = planes.filled_log(b"1")
     a = planes.queue(log, "s", "a")
     held = planes.read(a, 1)
     b = planes.queue(log, "s", "b")
@@ -76,8 +75,7 @@ def test_a_reader_that_joins_later_gets_what_comes_then(planes: Planes) -> None:
 
 
 def test_what_is_given_back_comes_again_and_says_so(planes: Planes) -> None:
-    log = planes.log("s")
-    planes.send(log, b"1")
+    log = planes.filled_log(b"1")
     reader = planes.queue(log, "s")
     (first,) = planes.read(reader, 1)
     assert first.deliveries == 1
@@ -91,8 +89,7 @@ def test_what_is_given_back_comes_again_and_says_so(planes: Planes) -> None:
 
 
 def test_what_is_given_back_with_a_delay_keeps_nothing_else_waiting(planes: Planes) -> None:
-    log = planes.log("s")
-    planes.send(log, b"1")
+    log = planes.filled_log(b"1")
     reader = planes.queue(log, "s")
     (late,) = planes.read(reader, 1)
 
@@ -104,8 +101,7 @@ def test_what_is_given_back_with_a_delay_keeps_nothing_else_waiting(planes: Plan
 
 def test_one_of_a_batch_is_settled_by_itself(planes: Planes) -> None:
     """A broker gives out the whole batch again; what is in hand or settled is not delivered twice."""
-    log = planes.log("s")
-    planes.send(log, b"1", b"2", b"3")
+    log = planes.filled_log(b"1", b"2", b"3")
     reader = planes.queue(log, "s")
     first, second, third = planes.read(reader, 3)
     acknowledge(reader, [first])
@@ -143,8 +139,7 @@ def test_what_is_given_back_takes_nothing_along_that_is_in_hand_or_settled(plane
 
 
 def test_what_waits_behind_a_message_that_is_given_back_comes_once(planes: Planes) -> None:
-    log = planes.log("s")
-    planes.send(log, b"1", b"2", b"3", b"4")
+    log = planes.filled_log(b"1", b"2", b"3", b"4")
     reader = planes.queue(log, "s")
     (first,) = planes.read(reader, 1)
 
@@ -163,8 +158,7 @@ def test_what_waits_behind_a_message_that_is_given_back_comes_once(planes: Plane
 
 
 def test_acknowledging_twice_is_acknowledging(planes: Planes) -> None:
-    log = planes.log("s")
-    planes.send(log, b"1")
+    log = planes.filled_log(b"1")
     reader = planes.queue(log, "s")
     found = planes.read(reader, 1)
     acknowledge(reader, found)
@@ -173,8 +167,7 @@ def test_acknowledging_twice_is_acknowledging(planes: Planes) -> None:
 
 
 def test_what_was_given_back_cannot_be_acknowledged_any_more(planes: Planes) -> None:
-    log = planes.log("s")
-    planes.send(log, b"1")
+    log = planes.filled_log(b"1")
     reader = planes.queue(log, "s")
     (message,) = planes.read(reader, 1)
     reader.give_back([message.position], delay_seconds=60.0)
@@ -217,8 +210,7 @@ def test_a_log_is_drained_when_it_is_closed_and_everybody_has_settled(planes: Pl
 
 
 def test_a_move_gives_everything_out_again_and_refuses_what_was_in_hand(planes: Planes) -> None:
-    log = planes.log("s")
-    planes.send(log, b"1")
+    log = planes.filled_log(b"1")
     planes.send(log, b"2")
     reader = planes.queue(log, "s")
     found = planes.read(reader, 2)
@@ -237,8 +229,7 @@ def test_a_move_gives_everything_out_again_and_refuses_what_was_in_hand(planes: 
 
 
 def test_skipping_settles_what_is_in_hand(planes: Planes) -> None:
-    log = planes.log("s")
-    planes.send(log, b"1")
+    log = planes.filled_log(b"1")
     reader = planes.queue(log, "s")
     planes.read(reader, 1)
 

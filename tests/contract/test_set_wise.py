@@ -11,13 +11,6 @@ from tests.support.planes import Planes
 pytestmark = pytest.mark.integration
 
 
-@pytest.fixture
-def plane(planes: Planes) -> SetWiseDataPlane:
-    """The plane under test; each of them takes such calls."""
-    assert isinstance(planes.plane, SetWiseDataPlane)
-    return planes.plane
-
-
 class TestTerminateSegments:
     def test_each_answers_its_last_position_and_a_missing_one_nothing(
         self, planes: Planes, plane: SetWiseDataPlane

@@ -10,13 +10,6 @@ from tests.support.planes import Planes
 pytestmark = pytest.mark.integration
 
 
-@pytest.fixture
-def plane(planes: Planes) -> SetWiseDataPlane:
-    """The plane under test; each of them takes such calls."""
-    assert isinstance(planes.plane, SetWiseDataPlane)
-    return planes.plane
-
-
 def test_each_has_those_it_was_given_and_those_of_its_predecessors_but_the_excepted(
     planes: Planes, plane: SetWiseDataPlane
 ) -> None:

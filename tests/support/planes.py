@@ -6,6 +6,7 @@ import itertools
 import secrets
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from controller.dataplane.base import DataPlane
 from controller.dataplane.log_client import (
@@ -23,6 +24,7 @@ from controller.domain.hash_range import HashRange
 from tests.support.waiting import wait_until
 
 _batch_numbers = itertools.count(1)
+Reader = TypeVar("Reader", LogReader, PositionReader, QueueReader)
 
 
 @dataclass
@@ -43,6 +45,12 @@ class Planes:
         name = self.plane.backing_topic(topic or self.topic(), descriptor)
         self.plane.create_segment(name, subscriptions)
         return name
+
+    def filled_log(self, *payloads: bytes) -> str:
+        """Create a log with a subscription `s` and one batch of messages, and return its name."""
+        log = self.log("s")
+        self.send(log, *payloads)
+        return log
 
     def missing_logs(self, count: int) -> list[str]:
         """Return names of logs of one unused topic, none of which exists."""
@@ -70,12 +78,9 @@ class Planes:
         bucket: HashRange | None = None,
         ownership: Ownership | None = None,
     ) -> LogReader:
-        """Open a reader, which the fixture closes at the end of the test. Repeated once if a log first had to be loaded, as by every
-        client.
-        """
-
-        def open_it() -> LogReader:
-            return self.logs.open_reader(
+        """Open a reader, which the fixture closes at the end of the test."""
+        return self._open(
+            lambda: self.logs.open_reader(
                 log,
                 subscription,
                 owner=owner,
@@ -84,29 +89,20 @@ class Planes:
                 bucket=bucket,
                 ownership=ownership,
             )
-
-        try:
-            opened = open_it()
-        except DataPlaneTimeout:
-            opened = open_it()
-        self.readers.append(opened)
-        return opened
+        )
 
     def reader_at(self, log: str, after: Position | None) -> PositionReader:
-        """Open a reader at a position, which the fixture closes; repeated once after a time-out, as in `reader`."""
-        try:
-            opened = self.logs.open_reader_at(log, after, on_arrival=lambda: None)
-        except DataPlaneTimeout:
-            opened = self.logs.open_reader_at(log, after, on_arrival=lambda: None)
-        self.readers.append(opened)
-        return opened
+        """Open a reader at a position, which the fixture closes."""
+        return self._open(lambda: self.logs.open_reader_at(log, after, on_arrival=lambda: None))
 
     def queue(self, log: str, subscription: str, owner: str = "reader") -> QueueReader:
-        """Open a queue's reader, which the fixture closes; repeated once after a time-out, as in `reader`."""
+        """Open a queue's reader, which the fixture closes."""
+        return self._open(
+            lambda: self.logs.open_queue_reader(log, subscription, owner=owner, on_arrival=lambda: None)
+        )
 
-        def open_it() -> QueueReader:
-            return self.logs.open_queue_reader(log, subscription, owner=owner, on_arrival=lambda: None)
-
+    def _open(self, open_it: Callable[[], Reader]) -> Reader:
+        """Open and keep a reader. Repeated once if a log first had to be loaded, as by every client."""
         try:
             opened = open_it()
         except DataPlaneTimeout:
