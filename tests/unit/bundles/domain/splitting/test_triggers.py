@@ -60,13 +60,43 @@ def test_modular_acts_in_the_first_cycle_and_counts_nothing() -> None:
     assert verdict.hit_counts == {}
 
 
-def test_modular_needs_two_brokers() -> None:
-    alone = cycle(hot(0), broker_count=1)
+NARROW = replace(hot(0), bundle=NamespaceBundle("t/n", LAST_HASH - 1, LAST_HASH))
+# The parent was split, then the child it left.
+TWO_SPLITS = {
+    NamespaceBundle("t/n", BUNDLES[0].lower, BUNDLES[1].upper): NOW_MS - 50_000,
+    BUNDLES[1]: NOW_MS - 20_000,
+}
 
-    assert refused(decide_splits(alone, in_halves, MODULAR)) == [
-        (SplitRefusalReason.TOO_FEW_BROKERS, "brokers", 1, 2)
-    ]
-    assert chosen(decide_splits(alone, in_halves, AT_ONCE)) == [BUNDLES[0]]
+
+@pytest.mark.parametrize(
+    ("reported", "settings", "refusal"),
+    [
+        (cycle(hot(0), broker_count=1), MODULAR, (SplitRefusalReason.TOO_FEW_BROKERS, "brokers", 1, 2)),
+        (cycle(hot(0, owned=False)), AT_ONCE, (SplitRefusalReason.NOT_OWNER, "owned", 0, 1)),
+        (cycle(NARROW), TriggerSettings(), (SplitRefusalReason.NOT_SPLITTABLE, "hashes", 1, 2)),
+        (cycle(hot(0)), replace(MODULAR, enabled=False), (SplitRefusalReason.DISABLED, "enabled", 0, 1)),
+        (
+            cycle(hot(1), last_split_at_ms=TWO_SPLITS),
+            replace(MODULAR, cooldown_seconds=60),
+            (SplitRefusalReason.COOL_DOWN, "milliseconds", 20_000, 60_000),
+        ),
+    ],
+    ids=[
+        "modular with one broker",
+        "another broker owns it",
+        "too narrow",
+        "switched off",
+        "of two splits of a range the latest counts",
+    ],
+)
+def test_a_hot_bundle_is_left_alone_with_a_reason(
+    reported: SplitInputs, settings: TriggerSettings, refusal: tuple[str, str, float, float]
+) -> None:
+    assert refused(decide_splits(reported, in_halves, settings)) == [refusal]
+
+
+def test_extensible_needs_no_second_broker() -> None:
+    assert chosen(decide_splits(cycle(hot(0), broker_count=1), in_halves, AT_ONCE)) == [BUNDLES[0]]
 
 
 def test_extensible_acts_in_the_fourth_hot_cycle_in_a_row() -> None:
@@ -103,26 +133,6 @@ def test_a_single_hot_topic_is_left_alone() -> None:
     assert verdict.hit_counts == {}
 
 
-def test_what_another_broker_owns_is_that_ones() -> None:
-    assert refused(decide_splits(cycle(hot(0, owned=False)), in_halves, AT_ONCE)) == [
-        (SplitRefusalReason.NOT_OWNER, "owned", 0, 1)
-    ]
-
-
-def test_a_bundle_too_narrow_is_left_alone() -> None:
-    narrow = replace(hot(0), bundle=NamespaceBundle("t/n", LAST_HASH - 1, LAST_HASH))
-
-    assert refused(decide_splits(cycle(narrow), in_halves)) == [
-        (SplitRefusalReason.NOT_SPLITTABLE, "hashes", 1, 2)
-    ]
-
-
-def test_switched_off_it_says_so() -> None:
-    verdict = decide_splits(cycle(hot(0)), in_halves, replace(MODULAR, enabled=False))
-
-    assert refused(verdict) == [(SplitRefusalReason.DISABLED, "enabled", 0, 1)]
-
-
 def test_a_split_under_way_holds_its_range_in_its_namespace_only() -> None:
     """Pulsar compares texts: t/n would refuse t/n2 as well."""
     parent = NamespaceBundle("t/n", 0, BUNDLES[1].upper)
@@ -151,17 +161,6 @@ def test_a_range_rests_after_a_split() -> None:
             refused(verdict) == [(SplitRefusalReason.COOL_DOWN, "milliseconds", since_ms, 60_000)] * expected
         )
         assert chosen(verdict)[: 2 - expected] == list(BUNDLES[1 + expected : 3])
-
-
-def test_of_two_splits_of_a_range_the_latest_counts() -> None:
-    """The parent was split, then the child it left."""
-    parent = NamespaceBundle("t/n", BUNDLES[0].lower, BUNDLES[1].upper)
-    stamps = {parent: NOW_MS - 50_000, BUNDLES[1]: NOW_MS - 20_000}
-    verdict = decide_splits(
-        cycle(hot(1), last_split_at_ms=stamps), in_halves, replace(MODULAR, cooldown_seconds=60)
-    )
-
-    assert refused(verdict) == [(SplitRefusalReason.COOL_DOWN, "milliseconds", 20_000, 60_000)]
 
 
 def test_instants_go_round_and_old_ones_are_forgotten() -> None:

@@ -74,15 +74,6 @@ def test_equal_scores_go_by_range_and_not_by_id() -> None:
     assert ask(topic(20_000, 20_000, layout=layout)).decisions == (Split(4, (), "msgRateIn"),)
 
 
-def test_the_split_cooldown_refuses_each_hot_segment() -> None:
-    evaluation = ask(topic(20_000, 10, 20_000, history=History(last_split_at=ago(20))))
-    gate = ("last_split_at", ago(20), ago(-40), ago(-40))
-    assert evaluation == Evaluation(
-        refusals=tuple(Refusal(i, Lane.LOAD, RefusalReason.SPLIT_COOLDOWN, *gate) for i in (0, 2)),
-        valid_until=ago(-40),
-    )
-
-
 def test_the_start_of_a_split_in_flight_is_a_cooldown_instant() -> None:
     live = LiveReshape(7, ReshapeKind.SPLIT, (1,), 2, ago(10))
     evaluation = ask(topic(20_000, 20_000, history=History(last_split_at=ago(500)), in_flight=(live,)))
@@ -122,11 +113,46 @@ def test_a_reshape_in_flight_holds_a_split_back(
     assert [r.reason for r in evaluation.refusals] == [reason]
 
 
-def test_at_the_cap_each_hot_segment_hears_the_figures() -> None:
-    evaluation = ask(topic(20_000, 10, policy=AutoScalePolicy(max_segments=2)))
-    assert evaluation == Evaluation(
-        refusals=(Refusal(0, Lane.LOAD, RefusalReason.AT_MAX_SEGMENTS, "segments", 2, 2),)
-    )
+FROZEN = record(20_000, observed_at=ago(301))
+SPLIT_AT = ("last_split_at", ago(20), ago(-40), ago(-40))
+REFUSED = {
+    "each hot segment by the cooldown": (
+        topic(20_000, 10, 20_000, history=History(last_split_at=ago(20))),
+        Evaluation(
+            refusals=tuple(Refusal(i, Lane.LOAD, RefusalReason.SPLIT_COOLDOWN, *SPLIT_AT) for i in (0, 2)),
+            valid_until=ago(-40),
+        ),
+    ),
+    "each hot segment at the cap": (
+        topic(20_000, 10, policy=AutoScalePolicy(max_segments=2)),
+        Evaluation(refusals=(Refusal(0, Lane.LOAD, RefusalReason.AT_MAX_SEGMENTS, "segments", 2, 2),)),
+    ),
+    # Consequence 3 of writing load on change only: the last high number of a dead broker stays.
+    "the last number of a dead owner": (
+        topic(FROZEN, 20),
+        Evaluation(
+            refusals=(Refusal(0, Lane.LOAD, RefusalReason.STALE_LOAD, "observed_at", ago(301), ago(1)),)
+        ),
+    ),
+    "segments without a record once for the topic": (
+        topic(None, 10, None),
+        Evaluation(
+            refusals=(
+                Refusal(None, Lane.LOAD, RefusalReason.NO_LOAD_RECORD, "segments_without_record", 2, 0),
+            )
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize(("situation", "evaluation"), REFUSED.values(), ids=REFUSED)
+def test_a_split_is_refused(situation: EvaluationInput, evaluation: Evaluation) -> None:
+    assert ask(situation) == evaluation
+
+
+def test_the_last_number_of_a_dead_owner_is_split_as_pulsar_does() -> None:
+    strict = AutoScalePolicy(strict_pulsar=True)
+    assert ask(topic(FROZEN, 20, policy=strict)).decisions == (Split(0, (), "msgRateIn"),)
 
 
 def test_children_in_flight_count_for_the_cap_until_they_are_in_the_layout() -> None:
@@ -151,24 +177,7 @@ def test_a_hot_segment_of_width_one_is_refused_and_the_next_one_split(strict: bo
         assert evaluation.refusals == (Refusal(0, Lane.LOAD, RefusalReason.WIDTH_ONE, "width", 1, 2),)
 
 
-def test_a_dead_owner_does_not_split_its_last_number_for_ever() -> None:
-    """Consequence 3 of writing load on change only: the last high number of a dead broker stays."""
-    frozen = record(20_000, observed_at=ago(301))
-    evaluation = ask(topic(frozen, 20))
-    assert evaluation == Evaluation(
-        refusals=(Refusal(0, Lane.LOAD, RefusalReason.STALE_LOAD, "observed_at", ago(301), ago(1)),)
-    )
-    strict = AutoScalePolicy(strict_pulsar=True)
-    assert ask(topic(frozen, 20, policy=strict)).decisions == (Split(0, (), "msgRateIn"),)
-
-
 def test_a_reading_counts_up_to_and_including_the_limit_and_the_answer_until_then() -> None:
     evaluation = ask(topic(record(20_000, observed_at=ago(300))))
     assert evaluation.decisions == (Split(0, (), "msgRateIn"),)
     assert evaluation.valid_until == NOW + 1
-
-
-def test_segments_without_a_record_are_counted_once_for_the_topic() -> None:
-    evaluation = ask(topic(None, 10, None))
-    missing = Refusal(None, Lane.LOAD, RefusalReason.NO_LOAD_RECORD, "segments_without_record", 2, 0)
-    assert evaluation == Evaluation(refusals=(missing,))

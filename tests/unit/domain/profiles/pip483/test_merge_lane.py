@@ -140,15 +140,17 @@ def test_the_floor_on_segments_is_kept_with_figures() -> None:
     )
 
 
-def test_a_merge_in_flight_counts_for_the_floor_and_a_split_does_not_before_it_is_done() -> None:
-    policy = AutoScalePolicy(min_segments=3)
-    merge = LiveReshape(7, ReshapeKind.MERGE, (2, 3), 1, ago(400))
-    evaluation = ask(topic(10, 10, 5_000, 5_000, policy=policy, in_flight=(merge,)))
+@pytest.mark.parametrize(
+    ("rates", "live"),
+    [
+        ((10, 10, 5_000, 5_000), LiveReshape(7, ReshapeKind.MERGE, (2, 3), 1, ago(400))),
+        ((10, 10, 5_000), LiveReshape(7, ReshapeKind.SPLIT, (2,), 2, ago(400))),
+    ],
+    ids=["a merge counts", "a split does not before it is done"],
+)
+def test_of_reshapes_in_flight_the_floor_counts_merges(rates: tuple[float, ...], live: LiveReshape) -> None:
+    evaluation = ask(topic(*rates, policy=AutoScalePolicy(min_segments=3), in_flight=(live,)))
     assert reasons(evaluation) == [(0, 1, "at-min-segments")]
-    split = LiveReshape(7, ReshapeKind.SPLIT, (2,), 2, ago(400))
-    assert reasons(ask(topic(10, 10, 5_000, policy=policy, in_flight=(split,)))) == [
-        (0, 1, "at-min-segments")
-    ]
 
 
 def test_a_busy_side_is_the_reason() -> None:
@@ -264,9 +266,24 @@ def test_a_merge_that_leaves_more_consumers_than_one_segment_can_have_is_refused
         assert bool(asked.decisions) is not refused
 
 
-def test_above_a_lowered_cap_a_merge_that_idles_a_consumer_is_refused_without_buckets_too() -> None:
-    evaluation = ask(topic(10, 10, 10, consumers=3, policy=AutoScalePolicy(max_segments=1)))
-    assert {r.reason for r in evaluation.refusals} == {RefusalReason.WOULD_IDLE_CONSUMER}
+@pytest.mark.parametrize(
+    ("situation", "reason"),
+    [
+        (
+            topic(10, 10, 10, consumers=3, policy=AutoScalePolicy(max_segments=1)),
+            RefusalReason.WOULD_IDLE_CONSUMER,
+        ),
+        (
+            topic(10, 10, consumers=2, policy=AutoScalePolicy(max_segments=2)),
+            RefusalReason.WOULD_SPLIT_AGAIN,
+        ),
+    ],
+    ids=["above a lowered cap it idles a consumer", "at the cap it makes room for the split that undoes it"],
+)
+def test_without_buckets_a_merge_is_refused_because(
+    situation: EvaluationInput, reason: RefusalReason
+) -> None:
+    assert {r.reason for r in ask(situation).refusals} == {reason}
 
 
 @pytest.mark.parametrize(
@@ -292,12 +309,6 @@ def test_a_merge_is_refused_for(
 ) -> None:
     assert ask(refused) == Evaluation(refusals=(refusal,))
     assert ask(merged).decisions == (merge,)
-
-
-def test_a_merge_at_the_cap_makes_room_for_the_split_that_undoes_it() -> None:
-    policy = AutoScalePolicy(max_segments=2)
-    evaluation = ask(topic(10, 10, consumers=2, policy=policy))
-    assert {r.reason for r in evaluation.refusals} == {RefusalReason.WOULD_SPLIT_AGAIN}
 
 
 @pytest.mark.parametrize(("rate", "merges"), [(499.9, True), (500, False)])
