@@ -23,9 +23,43 @@ def target(**shares: tuple[SegmentBucket, ...]) -> Assignment:
     return shares
 
 
-def test_what_nobody_owns_is_granted() -> None:
-    found = owner_changes(target(a=(LOW,), b=(HIGH,)), (), consumers="ab")
-    assert found == OwnershipChanges({LOW: "a", HIGH: "b"}, {}, frozenset(), frozenset())
+WHOLE = SegmentBucket(0, HashRange(0, 65535))
+ELSEWHERE = SegmentBucket(1, HashRange(0, 65535))
+NONE: frozenset[SegmentBucket] = frozenset()
+STEPS = {
+    "a bucket that nobody owns is granted": (
+        target(a=(LOW,), b=(HIGH,)),
+        (),
+        OwnershipChanges({LOW: "a", HIGH: "b"}, {}, NONE, NONE),
+    ),
+    "an owner that was asked and may keep it is told": (
+        target(a=(LOW,)),
+        (BucketOwner(LOW, "a", 3, is_asked=True, successor="b"),),
+        OwnershipChanges({}, {}, frozenset({LOW}), NONE),
+    ),
+    "a bucket that is withheld again is asked back for nobody": (
+        target(a=()),
+        (BucketOwner(LOW, "a", 3),),
+        OwnershipChanges({}, {LOW: None}, NONE, NONE),
+    ),
+    "a piece waits for the owner of the run": (
+        target(a=(LOW,), b=(HIGH,)),
+        (BucketOwner(WHOLE, "a", 3),),
+        OwnershipChanges({}, {WHOLE: None}, NONE, NONE),
+    ),
+    "a run of another segment waits for nobody": (
+        target(a=(LOW,), b=(ELSEWHERE,)),
+        (BucketOwner(LOW, "a", 3),),
+        OwnershipChanges({ELSEWHERE: "b"}, {}, NONE, NONE),
+    ),
+}
+
+
+@pytest.mark.parametrize(("wanted", "owners", "changes"), STEPS.values(), ids=STEPS)
+def test_one_step_from_the_owners_to_what_is_wanted(
+    wanted: Assignment, owners: tuple[BucketOwner, ...], changes: OwnershipChanges
+) -> None:
+    assert owner_changes(wanted, owners, consumers=[*wanted]) == changes
 
 
 def test_an_owner_is_asked_first_and_once() -> None:
@@ -44,12 +78,6 @@ def test_what_was_let_go_of_goes_to_the_next_even_if_that_is_the_same_one() -> N
     for name in "ab":
         found = owner_changes(target(**{name: (LOW,)}), (owner,), consumers="ab", released={LOW})
         assert found.granted == {LOW: name}
-
-
-def test_who_was_asked_and_may_keep_it_is_told() -> None:
-    owner = BucketOwner(LOW, "a", 3, is_asked=True, successor="b")
-    found = owner_changes(target(a=(LOW,)), (owner,), consumers="a")
-    assert found == OwnershipChanges({}, {}, frozenset({LOW}), frozenset())
 
 
 @pytest.mark.parametrize(
@@ -74,14 +102,6 @@ def test_nobody_waits_for_the_gone_nor_for_what_is_read_to_its_end() -> None:
     assert owner_changes(target(a=()), (finished,), consumers="a", finished={0}).ended == {LOW}
 
 
-def test_what_is_withheld_again_is_asked_back_for_nobody() -> None:
-    found = owner_changes(target(a=()), (BucketOwner(LOW, "a", 3),), consumers="a")
-    assert found.release_requests == {LOW: None}
-
-
-WHOLE = SegmentBucket(0, HashRange(0, 65535))
-
-
 def test_a_run_waits_for_whoever_owns_a_piece_of_it_the_same_consumer_included() -> None:
     pieces = (BucketOwner(LOW, "a", 3), BucketOwner(HIGH, "gone", 3))
 
@@ -92,17 +112,6 @@ def test_a_run_waits_for_whoever_owns_a_piece_of_it_the_same_consumer_included()
     assert not owner_changes(target(a=(WHOLE,)), (asked,), consumers="a")
     let_go = owner_changes(target(a=(WHOLE,)), (asked,), consumers="a", released={LOW})
     assert let_go == OwnershipChanges({WHOLE: "a"}, {}, frozenset(), frozenset({LOW}))
-
-
-def test_a_piece_waits_for_whoever_owns_the_run() -> None:
-    found = owner_changes(target(a=(LOW,), b=(HIGH,)), (BucketOwner(WHOLE, "a", 3),), consumers="ab")
-    assert found == OwnershipChanges({}, {WHOLE: None}, frozenset(), frozenset())
-
-
-def test_a_run_of_another_segment_waits_for_nobody() -> None:
-    elsewhere = SegmentBucket(1, HashRange(0, 65535))
-    found = owner_changes(target(a=(LOW,), b=(elsewhere,)), (BucketOwner(LOW, "a", 3),), consumers="ab")
-    assert found.granted == {elsewhere: "b"}
 
 
 @st.composite

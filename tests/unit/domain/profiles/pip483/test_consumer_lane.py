@@ -123,12 +123,31 @@ def test_the_floor_between_buckets_and_splits_counts_equal_as_hot(rate: float, s
     assert decisions == (expected,)
 
 
-def test_buckets_that_suffice_are_left_alone() -> None:
-    evaluation = ask(topic(700, 900, buckets=2, consumers=4, capabilities=SHARED))
+@pytest.mark.parametrize(
+    ("situation", "refusal"),
+    [
+        (
+            topic(700, 900, buckets=2, consumers=4, capabilities=SHARED),
+            Refusal(None, Lane.CONSUMER, RefusalReason.ENOUGH_BUCKETS, "buckets", 4, 4),
+        ),
+        (
+            topic(
+                2000,
+                10,
+                10,
+                consumers=3,
+                policy=AutoScalePolicy(max_segments=3),
+                in_flight=(LiveReshape(7, ReshapeKind.MERGE, (1, 2), 1, ago(120)),),
+            ),
+            Refusal(None, Lane.CONSUMER, RefusalReason.AT_MAX_SEGMENTS, "segments", 3, 3),
+        ),
+    ],
+    ids=["buckets suffice", "a merge in flight makes no room under the cap before it is done"],
+)
+def test_nothing_is_done_where(situation: EvaluationInput, refusal: Refusal) -> None:
+    evaluation = ask(situation)
     assert evaluation.decisions == ()
-    assert evaluation.refusals == (
-        Refusal(None, Lane.CONSUMER, RefusalReason.ENOUGH_BUCKETS, "buckets", 4, 4),
-    )
+    assert evaluation.refusals == (refusal,)
 
 
 def test_the_cap_on_buckets_may_leave_a_target_that_is_no_power_of_two_and_then_nothing() -> None:
@@ -172,15 +191,6 @@ def test_only_the_rebucket_cooldown_holds_buckets_back(history: History, blocked
 def test_children_in_flight_count_as_segments() -> None:
     live = LiveReshape(7, ReshapeKind.SPLIT, (0,), 2, ago(120))
     assert ask(topic(2000, 2000, consumers=3, in_flight=(live,))) == Evaluation()
-
-
-def test_a_merge_in_flight_makes_no_room_under_the_cap_before_it_is_done() -> None:
-    live = LiveReshape(7, ReshapeKind.MERGE, (1, 2), 1, ago(120))
-    policy = AutoScalePolicy(max_segments=3)
-    evaluation = ask(topic(2000, 10, 10, consumers=3, policy=policy, in_flight=(live,)))
-    assert evaluation.refusals == (
-        Refusal(None, Lane.CONSUMER, RefusalReason.AT_MAX_SEGMENTS, "segments", 3, 3),
-    )
 
 
 def test_a_busy_segment_is_passed_over_for_the_next() -> None:
