@@ -112,7 +112,7 @@ class FaultyLogs:
         self._demand_reach(backing_topic)
         reader = self._wrapped.open_reader_at(backing_topic, after, on_arrival=on_arrival)
         return self._at_times_deaf(
-            backing_topic, _SlowPositionReader(reader, self.slow_reads) if self.slow_reads else reader
+            backing_topic, _SlowReader(reader, self.slow_reads) if self.slow_reads else reader
         )
 
     def open_queue_reader(
@@ -194,51 +194,22 @@ class _DeafReader:
 
 
 class _SlowReader:
-    """A wrapped reader whose first reads are empty."""
+    """A wrapped reader of any kind whose first reads are empty."""
 
-    def __init__(self, wrapped: LogReader, slow_reads: int) -> None:
+    def __init__(self, wrapped: Any, slow_reads: int) -> None:
         self._wrapped, self._left = wrapped, slow_reads
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute of the wrapped reader."""
+        return getattr(self._wrapped, name)
 
     def read(self, limit: int) -> Sequence[LogMessage]:
         """Return nothing for the first reads, then the messages of the wrapped reader."""
         if self._left:
             self._left -= 1
             return ()
-        return self._wrapped.read(limit)
-
-    def acknowledge(self, position: Position) -> None:
-        """Acknowledge by the wrapped reader."""
-        self._wrapped.acknowledge(position)
-
-    def is_drained(self) -> bool:
-        """Return the wrapped reader's result."""
-        return self._wrapped.is_drained()
-
-    def close(self) -> None:
-        """Close the wrapped reader."""
-        self._wrapped.close()
-
-
-class _SlowPositionReader:
-    """A wrapped position reader whose first reads are empty."""
-
-    def __init__(self, wrapped: PositionReader, slow_reads: int) -> None:
-        self._wrapped, self._left = wrapped, slow_reads
-
-    def read(self, limit: int) -> Sequence[LogMessage]:
-        """Return nothing for the first reads, then the messages of the wrapped reader."""
-        if self._left:
-            self._left -= 1
-            return ()
-        return self._wrapped.read(limit)
-
-    def is_at_end(self) -> bool:
-        """Return the wrapped reader's result."""
-        return self._wrapped.is_at_end()
-
-    def close(self) -> None:
-        """Close the wrapped reader."""
-        self._wrapped.close()
+        messages: Sequence[LogMessage] = self._wrapped.read(limit)
+        return messages
 
 
 class MeetingLogs(FaultyLogs):

@@ -16,14 +16,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from controller.client.history import ConsumerHistory, Event, Message
+from controller.client.history import ConsumerHistory, Event
 from controller.client.keyed_work import KeyedWork
 from controller.client.servers import Servers
 from controller.client.stream_consumer import StreamConsumer
 from controller.dataplane.embedded import EmbeddedLogClient
 from controller.dataplane.log_client import LogMessage
 from controller.devstack.process import ChildProcess
-from tests.support.work_history import WorkHistory
+from tests.support.work_history import WorkHistory, named
 
 _ROOT = Path(__file__).resolve().parents[2]
 KILLER = b"killer"
@@ -97,12 +97,6 @@ class _Desk:
                 with suppress(FileExistsError):
                     (self._directory / f"{producer}-{key}-{number}-{failure}").touch(exist_ok=False)
                     raise ValueError(f"failure {failure} of {producer}'s {key} {number}")
-
-
-def named(message: LogMessage) -> Message:
-    """Return producer, key and number of a message, as the traffic's producers write them."""
-    producer, number = message.payload.split(b" ")
-    return producer.decode(), (message.key or b"").decode(), int(number)
 
 
 def main() -> None:

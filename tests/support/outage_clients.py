@@ -21,6 +21,7 @@ from controller.client.stream_consumer import Batch, StreamConsumer
 from controller.dataplane.log_client import LogClient, OutgoingMessage
 from controller.devstack.serving import token_for
 from controller.postgres_source import PostgresSource
+from tests.support.work_history import named, write_processed
 
 KEYS = tuple(f"key-{number}" for number in range(32))
 PATIENCE_SECONDS = 600.0
@@ -113,7 +114,7 @@ class ProducingClient(Client):
         with ProducerHistory(self.history) as history:
 
             def stored(batch: Sequence[OutgoingMessage]) -> None:
-                messages = [_named(message.payload, message.key) for message in batch]
+                messages = [named(message) for message in batch]
                 history.sent(messages)
                 self.note(messages)
 
@@ -169,17 +170,9 @@ class ConsumingClient(Client):
     def _handle(
         self, batch: Batch, consumer: StreamConsumer, history: ConsumerHistory, readings: Readings
     ) -> None:
-        messages = [_named(message.payload, message.key) for message in batch.messages]
+        messages = [named(message) for message in batch.messages]
         attachment = readings.attachment(batch.segment_id, str(batch.bucket), batch.origin)
-        history.delivered(messages, attachment)
         self.note(messages)
-        for message in messages:
-            history.begun([message], attachment)
-            history.ended([message], attachment)
+        write_processed(history, messages, attachment)
         if consumer.acknowledge(batch):
             history.acknowledged(messages, attachment)
-
-
-def _named(payload: bytes, key: bytes | None) -> Message:
-    producer, number = payload.split(b" ")
-    return producer.decode(), (key or b"").decode(), int(number)

@@ -170,11 +170,7 @@ def restore(
             new_timeline=new_timeline,
             before_service=lambda server: _pass_deadlines(server, scene.database),
         )
-    scene.wait_resumed(limit_seconds=20.0, reshapes=False)
-    scene.maintain()
-    scene.reshape(splitting(0))
-    scene.maintain()
-    scene.wait_resumed(limit_seconds=20.0)
+    _maintain_and_split(scene)
 
 
 def restore_dump(scene: OutageScene) -> None:
@@ -187,6 +183,11 @@ def restore_dump(scene: OutageScene) -> None:
     scene.advance()
     with scene.outage():
         scene.cluster.restore_dump(scene.database, dump)
+    _maintain_and_split(scene)
+
+
+def _maintain_and_split(scene: OutageScene) -> None:
+    """Wait until every client continues, run the maintenance before and after a split, and wait for the clients again."""
     scene.wait_resumed(limit_seconds=20.0, reshapes=False)
     scene.maintain()
     scene.reshape(splitting(0))

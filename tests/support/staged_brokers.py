@@ -117,11 +117,15 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
+    def begin(self, header: str, value: str) -> None:
+        """Send the status 200 and one header."""
+        self.send_response(200)
+        self.send_header(header, value)
+        self.end_headers()
+
     def chunks(self, body: bytes) -> Iterator[None]:
         """Send the body chunk by chunk, yielding after each, and the end after the last."""
-        self.send_response(200)
-        self.send_header("Transfer-Encoding", "chunked")
-        self.end_headers()
+        self.begin("Transfer-Encoding", "chunked")
         for begin in range(0, len(body), CHUNK_BYTES):
             piece = body[begin : begin + CHUNK_BYTES]
             self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece))
@@ -156,9 +160,7 @@ def stalling(handler: _Handler, body: bytes) -> None:
 
 def dripping(handler: _Handler, body: bytes) -> None:
     """Announce one whole chunk and send it byte by byte, so that no time-out of a socket occurs."""
-    handler.send_response(200)
-    handler.send_header("Transfer-Encoding", "chunked")
-    handler.end_headers()
+    handler.begin("Transfer-Encoding", "chunked")
     handler.wfile.write(b"%x\r\n" % len(body))
     for byte in body:
         handler.wfile.write(bytes([byte]))
@@ -175,9 +177,7 @@ def dripping_its_head(handler: _Handler, _body: bytes) -> None:
 
 def dying(handler: _Handler, body: bytes) -> None:
     """Send all but the last chunk, up to the end of a line, then close the connection."""
-    handler.send_response(200)
-    handler.send_header("Transfer-Encoding", "chunked")
-    handler.end_headers()
+    handler.begin("Transfer-Encoding", "chunked")
     half = body[: body.rindex(b"\n", 0, len(body) - 200) + 1]
     handler.wfile.write(b"%x\r\n%s\r\n" % (len(half), half))
     handler.hang_up()
@@ -185,9 +185,7 @@ def dying(handler: _Handler, body: bytes) -> None:
 
 def endless_length(handler: _Handler, body: bytes) -> None:
     """Send neither a length nor chunks, so that only the end of the connection ends the body."""
-    handler.send_response(200)
-    handler.send_header("Connection", "close")
-    handler.end_headers()
+    handler.begin("Connection", "close")
     handler.wfile.write(body)
 
 

@@ -16,6 +16,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -36,6 +37,7 @@ from controller.devstack.process import ChildProcess
 from controller.domain.errors import FencedOut
 from controller.postgres_source import PostgresSource
 from tests.support.waiting import wait_until
+from tests.support.work_history import named, write_processed
 
 if TYPE_CHECKING:
     from tests.support.bench_planes import PulsarTopic
@@ -174,9 +176,8 @@ def _produce(
     numbers = {f"key-{i}": itertools.count() for i in range(KEYS)}
     pace = _Pace(options.rate)
 
-    def note(batch: object) -> None:
-        messages: list[OutgoingMessage] = list(batch)  # type: ignore[call-overload]
-        history.sent((name, (m.key or b"").decode(), int(m.payload.split(b" ")[1])) for m in messages)
+    def note(batch: Sequence[OutgoingMessage]) -> None:
+        history.sent(map(named, batch))
 
     producer = Producer(
         source, logs, options.topic, name=name, on_stored=note, send_timeout_seconds=PATIENCE_SECONDS
@@ -186,13 +187,16 @@ def _produce(
             producer.send(b"%s %d" % (name.encode(), next(numbers[key])), key)
         producer.flush()
     producer.close()
-    logs.close()
 
 
 def _consume(
-    options: argparse.Namespace, logs: LogClient, history: ConsumerHistory, ending: list[int]
+    options: argparse.Namespace,
+    servers: Servers,
+    logs: LogClient,
+    history: ConsumerHistory,
+    ending: list[int],
 ) -> None:
-    servers, readings = Servers(options.address.split(","), options.token), Readings()
+    readings = Readings()
     with StreamConsumer(
         servers, logs, options.topic, options.subscription, options.name, patience_seconds=PATIENCE_SECONDS
     ) as consumer:
@@ -200,22 +204,22 @@ def _consume(
             batch = consumer.receive(0.2)
             if batch is None:
                 continue
-            parts = [(m.payload.split(b" "), m.key or b"") for m in batch.messages]
-            messages = [(producer.decode(), key.decode(), int(number)) for (producer, number), key in parts]
+            messages = [named(message) for message in batch.messages]
             attachment = readings.attachment(batch.segment_id, str(batch.bucket), batch.origin)
-            history.delivered(messages, attachment)
-            for message in messages:
-                history.begun([message], attachment)
-                history.ended([message], attachment)
+            write_processed(history, messages, attachment)
             if consumer.acknowledge(batch):
                 history.acknowledged(messages, attachment)
-    logs.close()
-    servers.close()
 
 
-def _share(options: argparse.Namespace, logs: LogClient, history: ConsumerHistory, ending: list[int]) -> None:
+def _share(
+    options: argparse.Namespace,
+    servers: Servers,
+    logs: LogClient,
+    history: ConsumerHistory,
+    ending: list[int],
+) -> None:
     """Consume a queue with messages always in hand, and return some of them, until `ending`."""
-    servers, chooser = Servers(options.address.split(","), options.token), random.Random(options.name)
+    chooser = random.Random(options.name)
     attachment = Attachment("queue", options.name, os.getpid())
     with QueueConsumer(
         servers, logs, options.topic, options.subscription, options.name, patience_seconds=PATIENCE_SECONDS
@@ -224,7 +228,7 @@ def _share(options: argparse.Namespace, logs: LogClient, history: ConsumerHistor
         while not ending or in_hand:
             received = [] if ending else consumer.receive_many(50, 0.2)
             in_hand += received
-            history.delivered(map(_named, received), attachment)
+            history.delivered(map(named, received), attachment)
             chooser.shuffle(in_hand)
             done, in_hand = in_hand[20:] if received else in_hand, in_hand[:20] if received else []
             returned = [message for message in done[:2] if message.deliveries == 1]
@@ -232,25 +236,20 @@ def _share(options: argparse.Namespace, logs: LogClient, history: ConsumerHistor
                 consumer.nack(message, 0.1)
             finished = [message for message in done if message not in returned]
             if finished and consumer.acknowledge(*finished):
-                history.acknowledged(map(_named, finished), attachment)
-    logs.close()
-    servers.close()
+                history.acknowledged(map(named, finished), attachment)
 
 
-def _named(message: QueuedMessage) -> tuple[str, str, int]:
-    producer, number = message.payload.split(b" ")
-    return producer.decode(), (message.key or b"").decode(), int(number)
-
-
-def _index(options: argparse.Namespace, logs: LogClient, history: ConsumerHistory, ending: list[int]) -> None:
+def _index(
+    options: argparse.Namespace,
+    servers: Servers,
+    logs: LogClient,
+    history: ConsumerHistory,
+    ending: list[int],
+) -> None:
     """Consume as a member of a checkpoint group until `ending`. Each member stores its position in a file of its own in the directory
     `results`.
     """
-    servers, readings, directory = (
-        Servers(options.address.split(","), options.token),
-        Readings(),
-        Path(options.results),
-    )
+    readings, directory = Readings(), Path(options.results)
     own_file = directory / f"{options.name}.kept"
     with CheckpointGroupConsumer(
         servers,
@@ -265,15 +264,9 @@ def _index(options: argparse.Namespace, logs: LogClient, history: ConsumerHistor
             batch = member.receive(0.2)
             messages = []
             if batch is not None:
-                parts = [(m.payload.split(b" "), m.key or b"") for m in batch.messages]
-                messages = [
-                    (producer.decode(), key.decode(), int(number)) for (producer, number), key in parts
-                ]
+                messages = [named(message) for message in batch.messages]
                 attachment = readings.attachment(batch.segment_id, "whole", batch.origin)
-                history.delivered(messages, attachment)
-                for message in messages:
-                    history.begun([message], attachment)
-                    history.ended([message], attachment)
+                write_processed(history, messages, attachment)
             point = member.checkpoint()
             draft = own_file.with_suffix(".draft")
             draft.write_bytes(point.to_bytes())
@@ -281,17 +274,15 @@ def _index(options: argparse.Namespace, logs: LogClient, history: ConsumerHistor
             member.kept(point)
             if messages:
                 history.acknowledged(messages, attachment)
-    logs.close()
-    servers.close()
 
 
-def _settle(options: argparse.Namespace, logs: LogClient, ending: list[int]) -> None:
+def _settle(options: argparse.Namespace, servers: Servers, logs: LogClient, ending: list[int]) -> None:
     """Consume as an application that writes its messages into table `result`, each in the transaction that stores its position. Only the
     table records the messages.
     """
     application = psycopg2.connect(options.results)
     table = PositionTable(lambda: psycopg2.connect(options.results))
-    servers, readings = Servers(options.address.split(","), options.token), Readings()
+    readings = Readings()
     with StreamConsumer(
         servers,
         logs,
@@ -317,8 +308,17 @@ def _settle(options: argparse.Namespace, logs: LogClient, ending: list[int]) -> 
             except FencedOut:
                 continue
             consumer.acknowledge(batch)
-    logs.close()
-    servers.close()
+
+
+def _receive(options: argparse.Namespace, logs: LogClient, ending: list[int]) -> None:
+    """Consume in the manner of the role until `ending`."""
+    with contextlib.closing(Servers(options.address.split(","), options.token)) as servers:
+        if options.role == "settle":
+            _settle(options, servers, logs, ending)
+        else:
+            with ConsumerHistory(Path(options.history), options.name) as consumed:
+                work = {"share": _share, "index": _index}.get(options.role, _consume)
+                work(options, servers, logs, consumed, ending)
 
 
 def main() -> None:
@@ -352,16 +352,12 @@ def main() -> None:
         )
     else:
         logs = EmbeddedLogClient(options.url)
-    path = Path(options.history)
-    if options.role == "settle":
-        _settle(options, logs, ending)
-    elif options.role == "produce":
-        with ProducerHistory(path) as sent:
-            _produce(options, logs, sent, ending)
-    else:
-        with ConsumerHistory(path, options.name) as consumed:
-            work = {"share": _share, "index": _index}.get(options.role, _consume)
-            work(options, logs, consumed, ending)
+    with contextlib.closing(logs):
+        if options.role == "produce":
+            with ProducerHistory(Path(options.history)) as sent:
+                _produce(options, logs, sent, ending)
+        else:
+            _receive(options, logs, ending)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Records for `check-history` what `KeyedWork` does with each message."""
+"""Records for `check-history` what consumers do with each message."""
 
 from __future__ import annotations
 
@@ -7,9 +7,24 @@ import weakref
 from collections.abc import Callable, Sequence
 
 from controller.client.history import Attachment, ConsumerHistory, Message
+from controller.client.queue_consumer import QueuedMessage
 from controller.client.stream_consumer import Batch
 from controller.client.work_observer import WorkObserver
-from controller.dataplane.log_client import LogMessage
+from controller.dataplane.log_client import LogMessage, OutgoingMessage
+
+
+def named(message: LogMessage | OutgoingMessage | QueuedMessage) -> Message:
+    """Return producer, key and number of a message, as the producers of the tests write them."""
+    producer, number = message.payload.split(b" ")
+    return producer.decode(), (message.key or b"").decode(), int(number)
+
+
+def write_processed(history: ConsumerHistory, messages: Sequence[Message], attachment: Attachment) -> None:
+    """Record that the messages were received, and that each was processed at once."""
+    history.delivered(messages, attachment)
+    for message in messages:
+        history.begun([message], attachment)
+        history.ended([message], attachment)
 
 
 class WorkHistory(WorkObserver):
