@@ -115,7 +115,9 @@ def test_a_flush_that_is_under_way_ends_when_another_thread_closes(
     producer.send(b"0", "key-1")
     with ThreadPoolExecutor(1) as threads:
         flushing = threads.submit(producer.flush)
-        wait_until(lambda: logs.refuse < 1_000_000, message="a try of the flush")
+        wait_until(
+            lambda: producer._storing_threads and logs.refuse < 1_000_000, message="a try of the flush"
+        )
         producer.close()
         with pytest.raises(Terminal, match=r"closed with 1 message\(s\)"):
             flushing.result(timeout=30)
@@ -134,7 +136,10 @@ def test_a_flush_that_is_under_way_ends_when_a_signal_s_handler_closes(
         producer.send(b"0", "key-1")
         signalling = threading.Thread(
             target=lambda: (
-                wait_until(lambda: logs.refuse < 1_000_000, message="a try of the flush"),
+                wait_until(
+                    lambda: producer._storing_threads and logs.refuse < 1_000_000,
+                    message="a try of the flush",
+                ),
                 signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR2),
             )
         )
