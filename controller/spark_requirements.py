@@ -1,4 +1,4 @@
-"""What Spark needs to compute on this machine: the complete PySpark, and a Java that is new enough for Spark 4.
+"""Checks that Spark can compute on this machine: the complete PySpark, and a Java that is new enough for Spark 4.
 
 The module reads the environment and runs `java -version`; it changes nothing. `devstack/java` has the Java of the local stack.
 """

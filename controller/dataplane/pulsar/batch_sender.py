@@ -373,7 +373,7 @@ class BatchSender:
                 return None
             if producer.is_connected():
                 continue
-            # A broker that restarts is asked many times, and the metadata of ledgers is costly.
+            # A broker that restarts gets many of these requests, and the metadata of ledgers is costly.
             if self._is_terminated(deadline, with_end=look_seconds == FIRST_LOOK_SECONDS):
                 return SegmentTerminated(
                     f"{self._purpose}: the topic was terminated during the append; look up the layout again",
