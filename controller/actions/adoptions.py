@@ -209,9 +209,9 @@ def adopt(context: Context, request: AdoptTopic) -> AdoptionResponse:
 def attach(context: Context, request: AttachTopic) -> AttachmentResponse:
     """Write the intent to attach the topic, and return its operation after the wait that the context allows. A dry run
     also reads the active segments from the broker, with the errors of the data plane and TopicNotFound, unless the
-    request is repeated. Raises InvalidInput for an invalid name, TopicExists, Unsupported for a data plane that keeps no layouts or is not configured
-    here, LostRace if another topic used the name in the meantime, and Conflict if the request key was used for another
-    topic or kind of operation.
+    request is repeated. Raises InvalidInput for an invalid name, TopicExists, Unsupported for a data plane that keeps no
+    layouts or is not configured here, LostRace if another topic used the name in the meantime, and Conflict if the
+    request key was used for another topic, data plane or kind of operation.
     """
     intent = topic_admin.attach_topic(
         context.store,

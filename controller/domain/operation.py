@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from controller.domain.hash_range import HashRange
 from controller.domain.log_origin import LogOrigin
 from controller.domain.reshape import ChildPlan, ReshapeKind
 from controller.domain.segment import segment_of_log
@@ -83,6 +84,8 @@ ADOPTED = "adopted"
 """Parameter with the plain topics that an adoption takes over, in the order of their partitions."""
 STOCK = "stock"
 """Parameter with the subscriptions that standard consumers continue to read after an adoption, in the order of their names."""
+CHILD_RANGES = "child_ranges"
+"""Parameter with the hash ranges of the children of a reshape that a broker performs, as texts."""
 MIRRORED = "on_broker"
 """Parameter, under its stored name, that marks an operation on a mirrored topic: a broker keeps the topic's layout.
 """
@@ -160,6 +163,16 @@ class Operation:
             if descriptor is None or descriptor[0].overlaps(child.plan.hash_range)
         )
         return LogOrigin(self.token, topic_epoch + 1, tuple(replaced), child.plan.bucket_splits)
+
+    @property
+    def ranges_on_broker(self) -> tuple[HashRange, ...] | None:
+        """Hash ranges of the children of a reshape that a broker performs, in the order of the plan. None if the operation
+        names no ranges, or a newer program has stored them in another form. Raises InvalidRange for an invalid range.
+        """
+        ranges = self.parameters.get(CHILD_RANGES)
+        return (
+            tuple(HashRange.parse(str(text)) for text in ranges) if isinstance(ranges, list | tuple) else None
+        )
 
     @property
     def is_mirrored(self) -> bool:

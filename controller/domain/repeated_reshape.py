@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from controller.domain.entry_buckets import equal_splits
 from controller.domain.errors import InvalidLayoutChange, SegmentNotFound
-from controller.domain.hash_range import RING_SIZE, HashRange
+from controller.domain.hash_range import RING_SIZE
 from controller.domain.layout import SegmentLayout
 from controller.domain.operation import Operation
 from controller.domain.reshape import ChildPlan, Reshape, ReshapeKind
@@ -35,10 +35,9 @@ def _reshape_of(operation: Operation) -> Reshape:
     layout and chooses the ids of the children, the children have the id 0.
     """
     children = tuple(child.plan for child in operation.children)
-    ranges = operation.parameters.get("child_ranges")
-    if isinstance(ranges, list | tuple):
+    if operation.ranges_on_broker is not None:
         splits = equal_splits(int(str(operation.parameters["bucket_count"])))
-        children = tuple(ChildPlan(0, HashRange.parse(str(text)), splits) for text in ranges)
+        children = tuple(ChildPlan(0, hash_range, splits) for hash_range in operation.ranges_on_broker)
     return Reshape(ReshapeKind(operation.kind.value), operation.parent_ids, children)
 
 

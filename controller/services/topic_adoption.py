@@ -104,8 +104,8 @@ def adopt(
     pass.
 
     Raises Conflict, with the names of connected clients, if there are any and `cut_off` is False, or if the request
-    key was used for another request, of which only `cut_off` may differ. Raises TopicExists; LostRace if another topic used the name in
-    the meantime; InvalidInput for an invalid name or number of segments, or for a name in `stock_subscriptions` that
+    key was used for another request, of which only `cut_off` may differ. Raises TopicExists; LostRace if another
+    topic used the name in the meantime; InvalidInput for an invalid name or number of segments, or for a name in `stock_subscriptions` that
     does not exist or is read as a queue; and the errors of `Store.transaction`. Also raises InvalidInput for
     subscriptions that no consumer of Cleave can read, because their messages would never be read. A dry run, whose
     store rolls back each transaction, leaves such subscriptions out instead.

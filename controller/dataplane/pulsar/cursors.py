@@ -20,12 +20,11 @@ from controller.dataplane.pulsar.names import cursor_name, subscription_path, to
 from controller.dataplane.pulsar.stored_entries import (
     StoredPart,
     count_unread,
-    entry_counts,
+    demand_complete,
     messages_in,
     parts_of,
     place_before_instant,
     place_told,
-    unacknowledged,
 )
 from controller.dataplane.pulsar.topic_requests import FAILED, reading, unread_entries, unreadable
 from controller.domain.errors import DataGone, SegmentNotFound, SubscriptionNotFound
@@ -133,8 +132,7 @@ class Cursors:
         Raises SegmentNotFound; SubscriptionNotFound; and the other errors of `AdminCalls.ask`.
         """
         cursor = self._cursor(self.internal(backing_topic, deadline), backing_topic, subscription)
-        with reading(f"position of {subscription!r} on {backing_topic}", cursor):
-            return int(cursor.get("totalNonContiguousDeletedMessagesRange", 0)) == 0
+        return int(cursor.get("totalNonContiguousDeletedMessagesRange", 0)) == 0
 
     def cut_off(self, backing_topic: str, subscription: str, deadline: Deadline) -> None:
         """Disconnect all consumers of the subscription, by a move of the cursor to its present position. The
@@ -217,9 +215,9 @@ class Cursors:
         """
         cursor = self._cursor(internal, backing_topic, subscription)
         purpose = f"take over {subscription!r} on {backing_topic}"
-        with reading(purpose, cursor):
-            place = place_told(cursor["markDeletePosition"])
-        self._move_behind(backing_topic, subscription, place, purpose, deadline)
+        self._move_behind(
+            backing_topic, subscription, place_told(cursor["markDeletePosition"]), purpose, deadline
+        )
 
     def _move_behind(
         self, backing_topic: str, subscription: str, place: tuple[int, int], purpose: str, deadline: Deadline
@@ -252,9 +250,8 @@ class Cursors:
         if not is_terminated:
             internal = self.internal(backing_topic, deadline)
             self._cursor(internal, backing_topic, subscription)
-            with reading(_purpose(backing_topic), internal):
-                if internal["state"] != "Terminated":
-                    return None
+            if internal["state"] != "Terminated":
+                return None
         statistics = self._subscription(backing_topic, subscription, deadline, "?getPreciseBacklog=true")
         return unread_entries(f"backlog of {subscription!r} on {backing_topic}", statistics)
 
@@ -268,9 +265,7 @@ class Cursors:
         """
         internal = self.internal(backing_topic, deadline)
         cursor = self._cursor(internal, backing_topic, subscription)
-        with reading(f"backlog of {subscription!r} on {backing_topic}", internal):
-            places = unacknowledged(internal, cursor)
-        return count_unread(self._admin, backing_topic, places, entries, deadline)
+        return count_unread(self._admin, backing_topic, cursor, entries, internal, deadline)
 
     def is_terminated(self, backing_topic: str, deadline: Deadline) -> bool:
         """Return True if the topic is terminated, so that nothing can be appended."""
@@ -296,7 +291,7 @@ class Cursors:
         """Return (ledger, entry) of the last entry; the entry is -1 in an empty topic. Raises SegmentNotFound
         if there is no such topic, because opening a producer might create it.
         """
-        return last_place(backing_topic, self.internal(backing_topic, deadline))
+        return place_told(self.internal(backing_topic, deadline)["lastConfirmedEntry"])
 
     def is_at_end(self, backing_topic: str, read: Position, deadline: Deadline) -> bool:
         """Return True if the topic is terminated and no stored message follows `read`, the position of the last
@@ -310,7 +305,7 @@ class Cursors:
         internal = self.internal(backing_topic, deadline)
         if internal.get("state") != "Terminated":
             return False
-        last = last_place(backing_topic, internal)
+        last = place_told(internal["lastConfirmedEntry"])
         if last[1] < 0 or read >= (*last, WHOLE_ENTRY):
             return True
         if read[:2] != last:
@@ -327,9 +322,8 @@ class Cursors:
         SegmentNotFound; DataPlaneTimeout at the deadline; and the other errors of `AdminCalls.ask`.
         """
         internal = self.internal(backing_topic, deadline)
-        last = last_place(backing_topic, internal)
-        with reading(_purpose(backing_topic), internal):
-            return last[1] >= 0 and read[:2] < last and int(internal.get("numberOfEntries", 0)) > 0
+        last = place_told(internal["lastConfirmedEntry"])
+        return last[1] >= 0 and read[:2] < last and int(internal["numberOfEntries"]) > 0
 
     def demand_kept(self, backing_topic: str, after: Position, deadline: Deadline) -> None:
         """Raise DataGone if the broker has, or may have, deleted messages that follow the position `after`. Return if
@@ -341,9 +335,8 @@ class Cursors:
         deadline; and the other errors of `AdminCalls.ask`.
         """
         internal = self.internal(backing_topic, deadline)
-        with reading(_purpose(backing_topic), internal):
-            ledgers = {int(ledger["ledgerId"]) for ledger in internal.get("ledgers") or ()}
-        if after[0] in ledgers or after >= (*last_place(backing_topic, internal), WHOLE_ENTRY):
+        ledgers = {int(ledger["ledgerId"]) for ledger in internal["ledgers"]}
+        if after[0] in ledgers or after >= (*place_told(internal["lastConfirmedEntry"]), WHOLE_ENTRY):
             return
         raise DataGone(
             f"{backing_topic}: the broker has deleted the messages behind {after[0]}:{after[1]}, or may have; start again at the "
@@ -372,20 +365,25 @@ class Cursors:
         if answer.status in _GONE:
             if internal.get("state") != "Terminated":
                 raise _missing(backing_topic)
-            with reading(purpose, internal):
-                counts = entry_counts(internal)
-            return place_before_instant(self._admin, backing_topic, instant_ms, counts, deadline)
-        with reading(purpose, internal):
-            ledgers = internal.get("ledgers") or [{"ledgerId": 0}]
-            return min(int(ledger["ledgerId"]) for ledger in ledgers), -1
+            return place_before_instant(self._admin, backing_topic, instant_ms, internal, deadline)
+        return min((int(ledger["ledgerId"]) for ledger in internal["ledgers"]), default=0), -1
 
     def internal(self, backing_topic: str, deadline: Deadline) -> Mapping[str, Any]:
-        """Return the topic's internal statistics. Raises SegmentNotFound."""
-        return self._ask(backing_topic, "internalStats", deadline)
+        """Return the topic's internal statistics, which have every part that this package reads. Raises SegmentNotFound,
+        and DataPlaneUnavailable for incomplete statistics.
+        """
+        return self._internal(backing_topic, "internalStats", deadline)
 
     def internal_with_ledgers(self, backing_topic: str, deadline: Deadline) -> Mapping[str, Any]:
-        """Return the topic's internal statistics with the metadata of each ledger. Raises SegmentNotFound."""
-        return self._ask(backing_topic, "internalStats?metadata=true", deadline)
+        """Return the topic's internal statistics as `internal` does, with the metadata of each ledger."""
+        return self._internal(backing_topic, "internalStats?metadata=true", deadline)
+
+    def _internal(self, backing_topic: str, what: str, deadline: Deadline) -> Mapping[str, Any]:
+        """Request the topic's internal statistics at the address `what`, as `_ask` does, and check them."""
+        statistics = self._ask(backing_topic, what, deadline)
+        with reading(f"check {backing_topic}", statistics):
+            demand_complete(statistics)
+        return statistics
 
     def parts_of(
         self, backing_topic: str, places: Sequence[tuple[int, int]], deadline: Deadline
@@ -403,7 +401,7 @@ class Cursors:
         at the deadline; and the other errors of `AdminCalls.ask`.
         """
         stats = self._ask(backing_topic, f"stats{query}", deadline)
-        with reading(_purpose(backing_topic), stats):
+        with reading(f"check {backing_topic}", stats):
             return _of(stats["subscriptions"] or {}, backing_topic, subscription)
 
     def _cursor(
@@ -412,15 +410,14 @@ class Cursors:
         """Return the statistics of the subscription's cursor, which ledgers list under the name that
         `cursor_name` returns. Raises SubscriptionNotFound.
         """
-        with reading(_purpose(backing_topic), internal):
-            return _of(internal["cursors"], backing_topic, subscription, key=cursor_name(subscription))
+        return _of(internal["cursors"], backing_topic, subscription, key=cursor_name(subscription))
 
     def _ask(self, backing_topic: str, what: str, deadline: Deadline) -> Mapping[str, Any]:
         """Request the document at the address `what` below the address of the topic, such as `stats`, and return it.
         Raises SegmentNotFound for a missing topic; DataPlaneUnavailable for a document that is not an object;
         DataPlaneTimeout at the deadline; and the other errors of `AdminCalls.ask`.
         """
-        purpose = _purpose(backing_topic)
+        purpose = f"check {backing_topic}"
         answer = self._admin.ask(
             Ask("GET", f"{topic_path(backing_topic)}/{what}", purpose, accept=_GONE), deadline
         )
@@ -434,19 +431,6 @@ class Cursors:
 def is_closed_and_empty(internal: Mapping[str, Any]) -> bool:
     """Return True if the topic with these internal statistics is terminated, and no entry is stored."""
     return internal.get("state") == "Terminated" and internal.get("numberOfEntries") == 0
-
-
-def _purpose(backing_topic: str) -> str:
-    """Return the beginning of messages about a request for the topic's statistics."""
-    return f"check {backing_topic}"
-
-
-def last_place(backing_topic: str, internal: Mapping[str, Any]) -> tuple[int, int]:
-    """Return (ledger, entry) of the last entry from the topic's internal statistics; the entry is -1 in an empty
-    topic. Raises DataPlaneUnavailable if the statistics lack it.
-    """
-    with reading(_purpose(backing_topic), internal):
-        return place_told(internal["lastConfirmedEntry"])
 
 
 def _missing(backing_topic: str) -> SegmentNotFound:

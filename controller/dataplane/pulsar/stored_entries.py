@@ -125,18 +125,20 @@ def messages_in(admin: AdminCalls, backing_topic: str, place: tuple[int, int], d
 def count_unread(
     admin: AdminCalls,
     backing_topic: str,
-    places: Iterator[tuple[int, int]],
+    cursor: Mapping[str, Any],
     entries: int,
+    internal: Mapping[str, Any],
     deadline: Deadline,
 ) -> int:
     """Return the approximate number of messages in the entries that a subscription has not acknowledged. `entries` is
-    the number of these entries; for 0 the result is 0. `places` are those of `unacknowledged`. A batch counts whole.
+    the number of these entries; for 0 the result is 0. `internal` contains the topic's internal statistics, and
+    `cursor` the subscription's part of them. A batch counts whole.
 
     Messages are counted in the first `MOST_COUNTED` of these entries, or in fewer if that takes more than half of the
     remaining time. The mean of the counted entries stands for the other entries, and for entries that were deleted or
     could not be read. If no entry can be read, each counts as one message. Failed requests are not raised.
     """
-    counts = list[int]()
+    places, counts = _unacknowledged(internal, cursor), list[int]()
     limit, reserved_seconds = min(entries, MOST_COUNTED), deadline.left_seconds / 2
     while len(counts) < limit and deadline.left_seconds > reserved_seconds:
         wave = [
@@ -160,11 +162,10 @@ def entry_ask(backing_topic: str, place: tuple[int, int]) -> Ask:
     return Ask("GET", path, f"read an entry of {backing_topic}", accept=_TRIMMED, is_text=True)
 
 
-def unacknowledged(internal: Mapping[str, Any], cursor: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
-    """Return the place (ledger, entry) of each entry that the subscription has not acknowledged, up to the topic's
+def _unacknowledged(internal: Mapping[str, Any], cursor: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
+    """Yield the place (ledger, entry) of each entry that the subscription has not acknowledged, up to the topic's
     last entry, in ascending order. `internal` contains the topic's internal statistics, and `cursor` the
-    subscription's part of them. Entries that were deleted may be among the places. Raises KeyError, TypeError or
-    ValueError at once if the statistics lack a part.
+    subscription's part of them. Entries that were deleted may be among the places.
 
     The subscription has acknowledged all entries up to `markDeletePosition`. For later entries, the broker lists
     acknowledged ranges that exclude their first place: `[(7:3..7:5],(9:0..9:1]]`.
@@ -172,13 +173,25 @@ def unacknowledged(internal: Mapping[str, Any], cursor: Mapping[str, Any]) -> It
     start = place_told(cursor["markDeletePosition"])
     matches = _ACKNOWLEDGED_RANGE.findall(str(cursor.get("individuallyDeletedMessages", "")))
     ranges = [((int(a), int(b)), (int(c), int(d))) for a, b, c, d in matches]
-    entries = entry_counts(internal)
-    return (
-        (ledger, entry)
-        for ledger in sorted(ledger for ledger in entries if ledger >= start[0])
-        for entry in range(start[1] + 1 if ledger == start[0] else 0, entries[ledger])
-        if not any(after < (ledger, entry) <= last for after, last in ranges)
-    )
+    entries = _entries(internal)
+    for ledger in sorted(ledger for ledger in entries if ledger >= start[0]):
+        for entry in range(start[1] + 1 if ledger == start[0] else 0, entries[ledger]):
+            if not any(after < (ledger, entry) <= last for after, last in ranges):
+                yield ledger, entry
+
+
+def demand_complete(internal: Mapping[str, Any]) -> None:
+    """Raise KeyError, TypeError, ValueError or AttributeError if a topic's internal statistics lack a part that this
+    package reads.
+    """
+    _ = internal["state"]
+    _entries(internal)
+    for count in ("numberOfEntries", "entriesAddedCounter"):
+        int(internal[count])
+    for cursor in internal["cursors"].values():
+        for position in ("markDeletePosition", "readPosition"):
+            place_told(cursor[position])
+        int(cursor.get("totalNonContiguousDeletedMessagesRange", 0))
 
 
 def place_told(text: object) -> tuple[int, int]:
@@ -188,16 +201,17 @@ def place_told(text: object) -> tuple[int, int]:
 
 
 def place_before_instant(
-    admin: AdminCalls, backing_topic: str, instant_ms: int, entries: Mapping[int, int], deadline: Deadline
+    admin: AdminCalls, backing_topic: str, instant_ms: int, internal: Mapping[str, Any], deadline: Deadline
 ) -> tuple[int, int]:
     """Return the place (ledger, entry) before the first entry that was published at the instant (milliseconds since
     the Unix epoch) or later. If no entry is that late, return the place of the last entry. The entry is -1 before the
-    first entry of a ledger, and for a topic without entries. `entries` are those of `entry_counts`.
+    first entry of a ledger, and for a topic without entries. `internal` contains the topic's internal statistics.
 
     Publication times are assumed to rise with the entries. Deleted entries count as published before the instant. The
     search sends one request for each halving of the entries. Raises DataPlaneUnavailable if a response has no
     publication time; DataPlaneTimeout at the deadline; and the other errors of `AdminCalls.ask`.
     """
+    entries = _entries(internal)
     ledgers = sorted(entries)
     low, high = 0, sum(entries.values())
     while low < high:
@@ -241,10 +255,8 @@ def _published_ms(
         ) from None
 
 
-def entry_counts(internal: Mapping[str, Any]) -> dict[int, int]:
-    """Return the number of entries of each ledger, by the ledger's id, up to the topic's last entry. Raises KeyError,
-    TypeError or ValueError if `internal`, the topic's internal statistics, lacks a part.
-    """
+def _entries(internal: Mapping[str, Any]) -> dict[int, int]:
+    """Return the number of entries of each ledger, by the ledger's id, up to the topic's last entry."""
     last_ledger, last_entry = place_told(internal["lastConfirmedEntry"])
     entries = {int(ledger["ledgerId"]): int(ledger["entries"]) for ledger in internal["ledgers"]}
     entries[last_ledger] = last_entry + 1  # the list includes the current ledger only when it is closed
@@ -255,7 +267,7 @@ def places_forwards(internal: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
     """Yield the places (ledger, entry) of the stored entries in ascending order, up to the topic's last entry.
     `internal` are the topic's internal statistics.
     """
-    entries, stored = entry_counts(internal), {int(ledger["ledgerId"]) for ledger in internal["ledgers"]}
+    entries, stored = _entries(internal), {int(ledger["ledgerId"]) for ledger in internal["ledgers"]}
     for ledger in sorted(stored.intersection(entries)):
         for entry in range(entries[ledger]):
             yield ledger, entry
@@ -266,7 +278,7 @@ def places_backwards(internal: Mapping[str, Any], behind: tuple[int, int]) -> It
     first entry after the place `behind`. `internal` contains the topic's internal statistics. Nothing is yielded for
     a topic without entries. Entries of the last ledger are yielded even if they were deleted.
     """
-    entries = entry_counts(internal)
+    entries = _entries(internal)
     for ledger in sorted(entries, reverse=True):
         for entry in range(entries[ledger] - 1, -1, -1):
             if (ledger, entry) <= behind:

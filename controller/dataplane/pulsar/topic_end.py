@@ -16,10 +16,15 @@ from itertools import chain, islice, repeat
 from typing import Any
 
 from controller.dataplane.pulsar.admin import Deadline
-from controller.dataplane.pulsar.cursors import Cursors, last_place
+from controller.dataplane.pulsar.cursors import Cursors
 from controller.dataplane.pulsar.http_errors import late
-from controller.dataplane.pulsar.stored_entries import SentBatch, StoredPart, is_final, places_backwards
-from controller.dataplane.pulsar.topic_requests import reading
+from controller.dataplane.pulsar.stored_entries import (
+    SentBatch,
+    StoredPart,
+    is_final,
+    place_told,
+    places_backwards,
+)
 
 _WAVES = (2, 8, 16)
 """Numbers of entries that are read in parallel, from the last one back. A response contains the whole entry. The first
@@ -58,7 +63,7 @@ class TopicEnd:
         if there is no such topic, because opening a producer might create it.
         """
         with self._recent(deadline, self._cursors.internal) as internal:
-            return last_place(self._backing_topic, internal)
+            return place_told(internal["lastConfirmedEntry"])
 
     def is_terminated(self, deadline: Deadline, *, with_end: bool) -> bool:
         """Return True if the topic is terminated, so that nothing can be appended. Needs no request once the
@@ -96,10 +101,9 @@ class TopicEnd:
         return 0, self._final is not None
 
     def _note_end(self, internal: Mapping[str, Any]) -> None:
-        """Keep the statistics if the end of the topic is final. Raises DataPlaneUnavailable for incomplete statistics."""
-        with reading(f"check {self._backing_topic}", internal):
-            if is_final(internal):
-                self._final = internal
+        """Keep the statistics if the end of the topic is final."""
+        if is_final(internal):
+            self._final = internal
 
     @contextmanager
     def _recent(

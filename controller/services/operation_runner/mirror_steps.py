@@ -23,7 +23,6 @@ from controller.domain.errors import (
     TopicNotFound,
     Unsupported,
 )
-from controller.domain.hash_range import HashRange
 from controller.domain.layout import SegmentLayout
 from controller.domain.mirrored_changes import have_children_taken_over
 from controller.domain.operation import Operation, OperationKind, OperationState
@@ -222,14 +221,12 @@ class MirrorSteps:
         reshaped differently, or a parent or child is gone. Raises Unsupported if the operation's parameter
         `child_ranges` is missing or is not a list; a newer program then wrote the operation.
         """
-        ranges = self._operation.parameters.get("child_ranges")
-        if not isinstance(ranges, list | tuple):
+        ranges = self._operation.ranges_on_broker
+        if ranges is None:
             raise Unsupported(
                 f"operation {self._operation.operation_id} names no child ranges; upgrade this program"
             )
-        return have_children_taken_over(
-            layout, self._operation.parent_ids, [HashRange.parse(str(r)) for r in ranges]
-        )
+        return have_children_taken_over(layout, self._operation.parent_ids, ranges)
 
     def _read(self) -> Detail:
         """Return the broker's present layout, as the journal's detail of the commit."""

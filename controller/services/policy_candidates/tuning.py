@@ -156,8 +156,8 @@ def tune(store: Store, trials: Trials, request: TuningRequest) -> list[TunedTopi
     subjects = [subject for subject in live_topics if subject.name not in results]
     if subjects:
         middle = since + SEARCH_SHARE * (until - since)
-        documents = {subject.name: subject.policy.to_document() for subject in subjects}
-        search = _Search(store, trials, request, documents, since, middle, until)
+        policies = {subject.name: subject.policy for subject in subjects}
+        search = _Search(store, trials, request, policies, since, middle, until)
         search_results: list[_SearchResult] = []
         for result in search.best_of(subjects):
             if isinstance(result, TunedTopic):
@@ -190,13 +190,13 @@ def _reason_not_to_search(subject: Subject, in_shadow: Collection[int]) -> str |
 @dataclass(frozen=True, slots=True)
 class _Search:
     """The backtest runs of one tuning: it searches from `since` until `middle`, and confirms from `middle`
-    until `until`. `policies` has the policy in force of each topic, as a document.
+    until `until`. `policies` has the policy in force of each topic.
     """
 
     store: Store
     trials: Trials
     request: TuningRequest
-    policies: Mapping[str, Mapping[str, Any]]
+    policies: Mapping[str, AutoScalePolicy]
     since: datetime
     middle: datetime
     until: datetime
@@ -308,7 +308,7 @@ class _Search:
         changed = {
             name: reason
             for name, policy in compared.items()
-            if not _is_same_policy(self.policies.get(name, policy), policy)
+            if name in self.policies and not _is_document_of(self.policies[name], policy)
         }
         results = tuple(result for result in trial.results if result.load not in changed)
         return replace(trial, results=results, left_out={**trial.left_out, **changed})
@@ -493,11 +493,11 @@ def _too_little(result: BacktestResult, needed: float, purpose: str) -> str:
     return f"{measured_days(result):.1f} recorded days to {purpose}, but {needed:g} are needed"
 
 
-def _is_same_policy(document: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Return True if the documents contain the same policy. A parameter that a document lacks has its default, because an
-    older version may have written the document. False for a document that cannot be read.
+def _is_document_of(policy: AutoScalePolicy, document: Mapping[str, Any]) -> bool:
+    """Return True if the stored document contains this policy. A parameter that the document lacks has its default, because
+    an older version may have written the document. False for a document that cannot be read.
     """
     try:
-        return AutoScalePolicy.from_document(document) == AutoScalePolicy.from_document(other)
+        return AutoScalePolicy.from_document(document) == policy
     except InvalidPolicy:
         return False

@@ -21,7 +21,14 @@ from controller.clock import to_ms
 from controller.domain.errors import LostRace, TopicNotFound
 from controller.domain.hash_range import HashRange
 from controller.domain.layout import SegmentLayout
-from controller.domain.operation import MIRRORED, Operation, OperationKind, OperationState, ReservedChild
+from controller.domain.operation import (
+    CHILD_RANGES,
+    MIRRORED,
+    Operation,
+    OperationKind,
+    OperationState,
+    ReservedChild,
+)
 from controller.domain.policy import AutoScalePolicy
 from controller.domain.reshape import Reshape
 from controller.domain.segment import Segment, segment_descriptor
@@ -328,8 +335,8 @@ def _reserved(draft: ReshapeDraft) -> tuple[ReservedChild, ...]:
 
 
 def _parameters(draft: ReshapeDraft) -> dict[str, object]:
-    """Return the parameters of a reshape that a broker performs: `MIRRORED`, `child_ranges` (hash ranges as texts, in the order of the
-    plan, which identify the children because the broker chooses the ids) and `bucket_count` (entry buckets of the first child). Empty for a
+    """Return the parameters of a reshape that a broker performs: `MIRRORED`, `CHILD_RANGES` (in the order of the plan; the ranges
+    identify the children because the broker chooses the ids) and `bucket_count` (entry buckets of the first child). Empty for a
     layout that Cleave keeps.
     """
     if draft.backing_topic is not None:
@@ -337,7 +344,7 @@ def _parameters(draft: ReshapeDraft) -> dict[str, object]:
     children = draft.planned.children
     return {
         MIRRORED: True,
-        "child_ranges": [str(child.hash_range) for child in children],
+        CHILD_RANGES: [str(child.hash_range) for child in children],
         "bucket_count": len(children[0].bucket_splits) + 1,
     }
 

@@ -30,6 +30,15 @@ from tests.support.scripted_broker import Behaviour, Conversation, ScriptedBroke
 
 LOG = "persistent://t/n/x-segment-0000-ffff-0"
 PATH = "/admin/v2/persistent/t/n/x-segment-0000-ffff-0"
+INTERNAL: dict[str, object] = {
+    "state": "LedgerOpened",
+    "numberOfEntries": 0,
+    "entriesAddedCounter": 0,
+    "lastConfirmedEntry": "7:-1",
+    "ledgers": [],
+    "cursors": {},
+}
+"""Internal statistics of an empty topic."""
 TERMINATED = {"state": "Terminated"}
 
 
@@ -292,6 +301,8 @@ class TestAnswers:
             lambda: cursors.demand_kept(LOG, (5, 8, 0), deadline),
             lambda: cursors.unread_messages(LOG, "s", 3, deadline),
             lambda: TopicEnd(cursors, LOG).place(deadline),
+            lambda: TopicEnd(cursors, LOG).is_terminated(deadline, with_end=True),
+            lambda: plane.gate_state(LOG, "s"),
             lambda: TopicEnd(cursors, LOG).stored_of(SentBatch("p", 0, 1), (5, 8), deadline),
         )
         for ask in questions:
@@ -324,8 +335,13 @@ class TestAnswers:
     def test_a_count_that_its_broker_ended_early_is_not_taken_for_nothing_to_read(
         self, broker: ScriptedBroker, plane: PulsarDataPlane, analysis: dict[str, object], backlog: int
     ) -> None:
-        cursor = {"markDeletePosition": "7:-1", "individuallyDeletedMessages": "[]"}
+        cursor = {
+            "markDeletePosition": "7:-1",
+            "readPosition": "7:0",
+            "individuallyDeletedMessages": "[]",
+        }
         internal = {
+            **INTERNAL,
             "lastConfirmedEntry": "7:4",
             "ledgers": [{"ledgerId": 7, "entries": 0}],
             "cursors": {"s": cursor},
@@ -373,7 +389,7 @@ class TestPositions:
     def test_who_is_behind_the_last_entry_misses_nothing(
         self, broker: ScriptedBroker, plane: PulsarDataPlane
     ) -> None:
-        trimmed = {"lastConfirmedEntry": "5:9", "ledgers": [{"ledgerId": 6, "entries": 0}]}
+        trimmed = {**INTERNAL, "lastConfirmedEntry": "5:9", "ledgers": [{"ledgerId": 6, "entries": 0}]}
         broker.behaves(broker.says(200, trimmed))
         cursors, deadline = plane._cursors, Deadline(30.0)
 
@@ -389,11 +405,7 @@ class TestPositions:
     def test_a_sealed_log_without_entries_is_at_its_end_for_a_reader_that_has_read_nothing(
         self, broker: ScriptedBroker, plane: PulsarDataPlane
     ) -> None:
-        empty = {
-            "lastConfirmedEntry": "5:9",
-            "ledgers": [{"ledgerId": 6, "entries": 0}],
-            "numberOfEntries": 0,
-        }
+        empty = {**INTERNAL, "lastConfirmedEntry": "5:9", "ledgers": [{"ledgerId": 6, "entries": 0}]}
         broker.behaves(broker.says(200, {**empty, **TERMINATED}))
         cursors, deadline = plane._cursors, Deadline(30.0)
 
@@ -422,14 +434,16 @@ class TestPositions:
         read: tuple[int, ...],
         has_more: bool,
     ) -> None:
-        broker.behaves(broker.says(200, {"lastConfirmedEntry": "5:9", "numberOfEntries": entries}))
+        broker.behaves(
+            broker.says(200, {**INTERNAL, "lastConfirmedEntry": "5:9", "numberOfEntries": entries})
+        )
 
         assert plane._cursors.has_more(LOG, read, Deadline(30.0)) is has_more
 
     def test_a_topic_that_is_open_is_never_at_its_end(
         self, broker: ScriptedBroker, plane: PulsarDataPlane
     ) -> None:
-        broker.behaves(broker.says(200, {"lastConfirmedEntry": "5:9", "numberOfEntries": 0}))
+        broker.behaves(broker.says(200, {**INTERNAL, "lastConfirmedEntry": "5:9"}))
 
         for read in ((), (5, 9, WHOLE_ENTRY)):
             assert not plane._cursors.is_at_end(LOG, read, Deadline(30.0))
@@ -438,7 +452,7 @@ class TestPositions:
     def test_a_reader_in_the_last_entry_is_at_the_end_behind_the_last_of_its_messages(
         self, broker: ScriptedBroker, plane: PulsarDataPlane, read: int, is_at_end: bool
     ) -> None:
-        internal = {**TERMINATED, "lastConfirmedEntry": "5:9", "numberOfEntries": 10}
+        internal = {**INTERNAL, **TERMINATED, "lastConfirmedEntry": "5:9", "numberOfEntries": 10}
         broker.behaves(broker.says(200, internal), broker.says(200, X_Pulsar_num_batch_message="3"))
 
         assert plane._cursors.is_at_end(LOG, (5, 9, read), Deadline(30.0)) is is_at_end
@@ -446,7 +460,7 @@ class TestPositions:
     def test_a_topic_that_never_had_an_entry_is_at_its_end(
         self, broker: ScriptedBroker, plane: PulsarDataPlane
     ) -> None:
-        broker.behaves(broker.says(200, {**TERMINATED, "lastConfirmedEntry": "5:-1"}))
+        broker.behaves(broker.says(200, {**INTERNAL, **TERMINATED, "lastConfirmedEntry": "5:-1"}))
 
         assert plane._cursors.is_at_end(LOG, (), Deadline(30.0))
 
@@ -454,8 +468,8 @@ class TestPositions:
         self, broker: ScriptedBroker, plane: PulsarDataPlane
     ) -> None:
         """Such a topic has one position, and a broker that has reloaded it would leave the subscription fenced."""
-        cursors = {"s": {"markDeletePosition": "5:-1"}}
-        internal = {**TERMINATED, "numberOfEntries": 0, "lastConfirmedEntry": "5:-1", "cursors": cursors}
+        cursors = {"s": {"markDeletePosition": "5:-1", "readPosition": "5:0"}}
+        internal = {**INTERNAL, **TERMINATED, "lastConfirmedEntry": "5:-1", "cursors": cursors}
         broker.behaves(broker.says(200, internal))
 
         plane._cursors.move(LOG, "s", 0, Deadline(30.0))
@@ -491,8 +505,9 @@ class TestRepeats:
         """No client acknowledges the barrier, so the subscription would never have read the log to its end."""
 
         def internal(mark: str) -> Behaviour:
-            statistics = {"ledgers": [{"ledgerId": 7, "entries": 0}], "lastConfirmedEntry": "7:0"}
-            return broker.says(200, {**statistics, "cursors": {"s": {"markDeletePosition": mark}}})
+            cursors = {"s": {"markDeletePosition": mark, "readPosition": "7:0"}}
+            entry_7_0 = {"ledgers": [{"ledgerId": 7, "entries": 0}], "lastConfirmedEntry": "7:0"}
+            return broker.says(200, {**INTERNAL, **entry_7_0, "cursors": cursors})
 
         stats = {"subscriptions": {"s": {"msgBacklog": 1}}}
         entry = broker.says(200, X_Pulsar_producer_name=BARRIER, X_Pulsar_Is_Encrypted="true")
@@ -533,7 +548,7 @@ class TestNewSubscriptions:
         self, broker: ScriptedBroker, plane: PulsarDataPlane, state: str, entries: int, ledger: int
     ) -> None:
         """Some brokers never answer a request for the earliest position of a sealed topic without entries."""
-        internal = {"state": state, "numberOfEntries": entries, "lastConfirmedEntry": "7:-1", "ledgers": []}
+        internal = {**INTERNAL, "state": state, "numberOfEntries": entries}
 
         def answer(conversation: Conversation) -> None:
             document = internal if "internalStats" in conversation.path else {"subscriptions": {}}
@@ -547,8 +562,7 @@ class TestNewSubscriptions:
         assert json.loads(created.body)["ledgerId"] == ledger
 
     def test_one_that_exists_is_not_created(self, broker: ScriptedBroker, plane: PulsarDataPlane) -> None:
-        internal = {"lastConfirmedEntry": "7:-1", "ledgers": []}
-        broker.behaves(broker.says(200, {"subscriptions": {"s": {}}}), broker.says(200, internal))
+        broker.behaves(broker.says(200, {"subscriptions": {"s": {}}}), broker.says(200, INTERNAL))
 
         plane.create_subscription(LOG, "s")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from sqlalchemy import Connection
 
 from controller.dataplane.base import LogState
 from controller.dataplane.embedded import plane as embedded_plane
@@ -203,6 +204,23 @@ def test_a_log_that_failed_and_was_kept_or_gone_later_in_the_sweep_has_not_faile
     swept = sweep(bench.store, {"embedded": plane.as_data_plane()}, limit=8)
 
     assert (log in swept.kept, other in {*swept.kept, *swept.absent}, swept.failed) == (True, True, {})
+
+
+def test_a_log_that_was_gone_twice_in_the_same_sweep_is_listed_once(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deletion_sweeper, "BATCH", 1)
+    logs = an_aborted_split(bench)
+    record = deletion_entries.record_absence
+
+    def due_again(tx: Connection, entry_id: int, *, apart_seconds: float) -> bool:
+        return record(tx, entry_id, apart_seconds=0.0)
+
+    monkeypatch.setattr(deletion_entries, "record_absence", due_again)
+
+    swept = sweep(bench.store, bench.planes, limit=8)
+
+    assert (sorted(swept.absent), sorted(swept.closed)) == (sorted(logs), sorted(logs))
 
 
 def test_a_log_that_was_gone_and_came_back_in_the_same_sweep_is_not_listed_as_gone(bench: Bench) -> None:

@@ -7,6 +7,7 @@ import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+import pytest
 from sqlalchemy import Connection, text
 
 from benchmarks.fleet import analyze, insert_fleet
@@ -209,6 +210,26 @@ def test_a_session_whose_connection_broke_counts_until_it_is_given_up(driver: St
     driver.sql("UPDATE cleave.consumer SET disconnected_at = clock_timestamp() WHERE name = 'a'")
 
     assert situation(driver, topic_id).stream_consumers == {"billing": 2}
+
+
+@pytest.mark.parametrize(
+    ("child_ranges", "child_count"),
+    [('["0000-7fff", "8000-bfff", "c000-ffff"]', 3), ('"halves"', 2), ("7", 2)],
+)
+def test_ranges_that_a_newer_program_has_written_hide_no_topic(
+    driver: StoreDriver, child_ranges: str, child_count: int
+) -> None:
+    topic_id = driver.create(segments=1).topic_id
+    driver.intend(topic_id, lambda layout: plan_split(layout, 0))
+    driver.sql(
+        "UPDATE cleave.operation SET parameters = parameters || jsonb_build_object('child_ranges', CAST(:ranges AS jsonb))"
+        " WHERE topic_id = :id AND finished_at IS NULL RETURNING 1",
+        id=topic_id,
+        ranges=child_ranges,
+    )
+
+    [reshape] = situation(driver, topic_id).in_flight
+    assert reshape.child_count == child_count
 
 
 def test_cooldowns_are_read_from_the_commits_and_live_reshapes_from_the_journal(driver: StoreDriver) -> None:

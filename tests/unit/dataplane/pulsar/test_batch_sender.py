@@ -52,13 +52,20 @@ class _Connections:
 
 
 class _End:
-    """The end of a topic that is deleted once its producer is open."""
+    """The end of a topic that is deleted once its producer is open, or after `looks` checks."""
+
+    def __init__(self, looks: int = 0) -> None:
+        self._looks = looks
+        self.with_end: list[bool] = []
 
     def place(self, _deadline: Deadline) -> tuple[int, int]:
         return (1, -1)
 
     def is_terminated(self, _deadline: Deadline, *, with_end: bool) -> bool:
-        raise SegmentNotFound("no such topic; look up the layout again")
+        self.with_end.append(with_end)
+        if len(self.with_end) > self._looks:
+            raise SegmentNotFound("no such topic; look up the layout again")
+        return False
 
 
 @pytest.fixture
@@ -84,6 +91,19 @@ def test_a_producer_of_a_deleted_topic_is_dropped_without_waiting_for_its_end(
     for close in connections.aside:
         close()
     assert all(producer.is_closed for producer in connections.opened)
+
+
+def test_only_the_first_check_of_an_append_asks_for_the_metadata_of_ledgers(
+    connections: _Connections,
+) -> None:
+    """A broker that restarts is checked again and again by every producer."""
+    end = _End(looks=2)
+    sender = BatchSender(cast(Any, connections), cast(Any, end), "persistent://t/n/x", "p")
+
+    with pytest.raises(SegmentNotFound):
+        sender.append([OutgoingMessage(b"1")], 0, Deadline(30.0))
+
+    assert end.with_end == [True, False, False]
 
 
 def test_behind_an_append_that_nobody_waits_for_the_next_one_ends_at_its_deadline(

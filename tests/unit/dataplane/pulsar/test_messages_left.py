@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from controller.dataplane.pulsar.admin import AdminCalls, Answer, Ask, Deadline
-from controller.dataplane.pulsar.stored_entries import MOST_COUNTED, count_unread, unacknowledged
+from controller.dataplane.pulsar.stored_entries import MOST_COUNTED, count_unread
 from controller.domain.errors import CleaveError, DataPlaneUnavailable
 
 INTERNAL = {"lastConfirmedEntry": "7:999", "ledgers": [{"ledgerId": 7, "entries": 0}]}
@@ -43,7 +43,7 @@ class ScriptedDeadline:
 
 def count(broker: Broker, left: ScriptedDeadline, entries: int) -> int:
     admin, deadline = cast(AdminCalls, broker), cast(Deadline, left)
-    return count_unread(admin, "persistent://a/b/c", unacknowledged(INTERNAL, CURSOR), entries, deadline)
+    return count_unread(admin, "persistent://a/b/c", CURSOR, entries, INTERNAL, deadline)
 
 
 @pytest.mark.parametrize(

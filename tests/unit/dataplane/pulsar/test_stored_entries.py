@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -11,6 +11,7 @@ from controller.dataplane.pulsar.admin import AdminCalls, Answer, Ask, Deadline
 from controller.dataplane.pulsar.stored_entries import (
     NOWHERE,
     StoredPart,
+    demand_complete,
     is_final,
     parts_of,
     places_backwards,
@@ -117,3 +118,40 @@ def test_the_headers_say_which_messages_an_entry_contains() -> None:
 def test_an_entry_without_a_readable_sequence_is_an_error_of_the_data_plane(headers: dict[str, str]) -> None:
     with pytest.raises(DataPlaneUnavailable, match="entry 7:3 does not say which messages it contains"):
         part(headers)
+
+
+LACKING = "lacking"
+"""Stands for a part that the statistics lack."""
+COMPLETE: dict[str, Any] = {
+    "state": "LedgerOpened",
+    "lastConfirmedEntry": "7:1",
+    "numberOfEntries": 2,
+    "entriesAddedCounter": 2,
+    "ledgers": [{"ledgerId": 7, "entries": 0}],
+    "cursors": {"s": {"markDeletePosition": "7:0", "readPosition": "7:1"}},
+}
+
+
+def test_complete_internal_statistics_are_accepted() -> None:
+    demand_complete(COMPLETE)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        *[{part: LACKING} for part in COMPLETE],
+        {"lastConfirmedEntry": "7"},
+        {"numberOfEntries": None},
+        {"entriesAddedCounter": "many"},
+        {"ledgers": [{"ledgerId": 7}]},
+        {"ledgers": [{"entries": 0}]},
+        {"cursors": {"s": {"markDeletePosition": "7:0"}}},
+        {"cursors": {"s": {"readPosition": "7:1"}}},
+        {"cursors": {"s": COMPLETE["cursors"]["s"] | {"totalNonContiguousDeletedMessagesRange": "many"}}},
+    ],
+    ids=str,
+)
+def test_internal_statistics_without_a_part_that_is_read_are_refused(changes: dict[str, Any]) -> None:
+    statistics = {part: value for part, value in (COMPLETE | changes).items() if value is not LACKING}
+    with pytest.raises((AttributeError, KeyError, TypeError, ValueError)):
+        demand_complete(statistics)

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from controller.domain.policy import AutoScalePolicy
-from controller.services.policy_candidates.tuning import _is_same_policy
+from controller.services.policy_candidates.tuning import _is_document_of
 
-IN_FORCE = AutoScalePolicy(split_byte_rate_out=1e30).to_document()
+IN_FORCE = AutoScalePolicy(split_byte_rate_out=1e30)
 
 
 @pytest.mark.parametrize(
@@ -26,5 +26,5 @@ IN_FORCE = AutoScalePolicy(split_byte_rate_out=1e30).to_document()
 def test_a_stored_policy_is_compared_by_its_values(
     changes: dict[str, Any], lacks: str, expected: bool
 ) -> None:
-    stored = {name: value for name, value in (IN_FORCE | changes).items() if name != lacks}
-    assert _is_same_policy(IN_FORCE, stored) is expected
+    stored = {name: value for name, value in (IN_FORCE.to_document() | changes).items() if name != lacks}
+    assert _is_document_of(IN_FORCE, stored) is expected
