@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from functools import partial
 
 import pytest
@@ -18,6 +19,7 @@ from controller.store.journal.operations import Request
 from controller.store.journal.request_keys import Intent
 from controller.store.postgres.engine import Store
 from tests.support.brokers import SharedBroker
+from tests.support.scripted_broker import ScriptedBroker
 from tests.support.waiting import wait_until
 
 PLANE = "pulsar_scalable"
@@ -30,6 +32,14 @@ def keeper(pulsar5_broker: SharedBroker) -> Iterator[PulsarScalableDataPlane]:
     plane = PulsarScalableDataPlane(access, call_timeout_seconds=30.0)
     yield plane
     plane.close()
+
+
+@pytest.fixture
+def plane(broker: ScriptedBroker) -> Iterator[PulsarScalableDataPlane]:
+    """An adapter on the scripted broker of the test."""
+    access = PulsarAccess(admin_url=broker.url)
+    with closing(PulsarScalableDataPlane(access, call_timeout_seconds=20.0)) as plane:
+        yield plane
 
 
 @pytest.fixture

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing
 
 import pytest
 
-from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.dataplane.pulsar_scalable import PulsarScalableDataPlane
 from controller.domain.errors import DataPlaneUnavailable
 from tests.support.scripted_broker import ScriptedBroker, scripted_broker
@@ -20,14 +18,6 @@ def broker() -> Iterator[ScriptedBroker]:
     """A broker that says what the test gives it."""
     with scripted_broker() as broker:
         yield broker
-
-
-@pytest.fixture
-def plane(broker: ScriptedBroker) -> Iterator[PulsarScalableDataPlane]:
-    """Asks that broker."""
-    access = PulsarAccess(admin_url=broker.url)
-    with closing(PulsarScalableDataPlane(access, call_timeout_seconds=20.0)) as plane:
-        yield plane
 
 
 @pytest.mark.parametrize("document", [None, "many", {}, {"backlog": 3}, [3]])

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing
 
 import pytest
 
-from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.dataplane.pulsar_scalable import PulsarScalableDataPlane
 from controller.domain.errors import DataPlaneUnavailable
 from controller.domain.observed_consumers import ObservedConsumer
@@ -36,14 +34,6 @@ def broker() -> Iterator[ScriptedBroker]:
 
         broker.behaves(by_topic)
         yield broker
-
-
-@pytest.fixture
-def plane(broker: ScriptedBroker) -> Iterator[PulsarScalableDataPlane]:
-    """Asks that broker."""
-    access = PulsarAccess(admin_url=broker.url)
-    with closing(PulsarScalableDataPlane(access, call_timeout_seconds=20.0)) as plane:
-        yield plane
 
 
 def test_a_topic_that_cannot_be_read_hides_no_other(plane: PulsarScalableDataPlane) -> None:
