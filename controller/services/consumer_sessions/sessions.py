@@ -27,7 +27,7 @@ from controller.services.consumer_sessions.requests import (
 )
 from controller.services.consumer_sessions.settlement import AWAY_SECONDS, ConnectionState, Settlement
 from controller.services.consumer_sessions.timing import ConsumerTiming
-from controller.store.topics.consumers import ConsumerRow, not_yours
+from controller.store.topics.consumers import ConsumerRow, demand_subject
 
 
 @dataclass(slots=True)
@@ -185,13 +185,8 @@ class SubscriptionSessions:
         """Raise AccessForbidden if the token of the request belongs to another subject than the token that
         began the session. Nothing is checked without a session, or if either has no token.
         """
-        session = self.sessions.get(request.consumer)
-        if (
-            request.subject is not None
-            and session is not None
-            and session.subject not in (None, request.subject)
-        ):
-            raise not_yours(request.consumer, subscription)
+        if session := self.sessions.get(request.consumer):
+            demand_subject(session.subject, request.subject, request.consumer, subscription)
 
     def follow_rows(self, rows: Mapping[str, ConsumerRow], now: float) -> None:
         """Make exactly the consumers in `rows`, the consumer rows by name, have a session, because another process

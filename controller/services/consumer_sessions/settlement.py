@@ -218,18 +218,17 @@ def settle(
     kind = subscriptions.get_subscription(tx, key.topic_id, key.name).kind
     owners = bucket_owners.owners(tx, key)
     rows_before = {row.name: row for row in consumers.list_consumers(tx, key.topic_id, key.name)}
-    incarnations = {name: row.incarnation for name, row in rows_before.items()}
     # Disconnections are the first write to consumer rows: triggers of the other writes take locks that must
     # follow the locks of these rows.
     consumers.note_disconnected(
         tx,
         key.topic_id,
         key.name,
-        connection_state.row_changes(rows_before, _attached(incarnations, requests)),
+        connection_state.row_changes(rows_before, _attached(rows_before, requests)),
     )
-    _mark_drained(tx, key, owners, incarnations, batch)
+    _mark_drained(tx, key, owners, rows_before, batch)
     seek = seeks.under_way(tx, key)
-    released = _released(owners, incarnations, batch) | _overdue_buckets(owners, seek, timing)
+    released = _released(owners, rows_before, batch) | _overdue_buckets(owners, seek, timing)
     _begin_and_end(tx, key, batch)
     readable = readable_segments.front(tx, key.topic_id, key.name)
     rows = {row.name: row for row in consumers.list_consumers(tx, key.topic_id, key.name)}
@@ -240,7 +239,7 @@ def settle(
     if changes:
         generation = bucket_owners.write(tx, key, changes, generation)
         owners = bucket_owners.owners(tx, key)
-    _store_reports(tx, key, incarnations, batch)
+    _store_reports(tx, key, rows_before, batch)
     return Settlement(
         generation,
         origin,
@@ -310,21 +309,21 @@ def _mark_drained(
     tx: Connection,
     key: SubscriptionKey,
     owners: Sequence[BucketOwner],
-    incarnations: Mapping[str, str],
+    rows_before: Mapping[str, ConsumerRow],
     batch: _Batch,
 ) -> None:
     """Mark the segments of each `Drained` request as drained for the subscription: the consumer has read these sealed
-    segments to their end. `incarnations` maps the registered consumers to their incarnations.
+    segments to their end. `rows_before` are the consumer rows by name.
 
     The consumer must have owned a bucket of each segment since the generation that the request names, or earlier:
     after a seek, earlier reading does not count. If this does not hold, or if a segment is ACTIVE or unknown, no
     segment of the request is marked, and the request is refused with Conflict. Without a session of its incarnation,
-    the request is refused with LostRace. Raises no CleaveError.
+    the request is refused with LostRace; for a session of another subject, with AccessForbidden. Raises no CleaveError.
     """
     for index, request in enumerate(batch.requests):
         if isinstance(request, Drained):
             with batch.each(index):
-                _demand_session(incarnations, request)
+                _demand_session(rows_before, request)
                 owned_since = {
                     owner.bucket.segment_id: owner.generation
                     for owner in sorted(owners, key=lambda owner: -owner.generation)
@@ -368,46 +367,55 @@ def _begin_and_end(tx: Connection, key: SubscriptionKey, batch: _Batch) -> None:
 
 
 def _store_reports(
-    tx: Connection, key: SubscriptionKey, incarnations: Mapping[str, str], batch: _Batch
+    tx: Connection, key: SubscriptionKey, rows_before: Mapping[str, ConsumerRow], batch: _Batch
 ) -> None:
     """Store for each `ReportReasons` request the reports of the consumer, which say why buckets deliver no messages,
     in place of all its earlier reports. Reports about buckets that the consumer does not own, or owns since another
     generation, are ignored. An accepted `Register` of another incarnation than before deletes the reports of the
     consumer.
 
-    `incarnations` maps the consumers that were registered before this transaction to their incarnations. A report of
-    any other incarnation is refused with LostRace.
+    `rows_before` are the consumer rows before this transaction, by name. A report is refused with LostRace if its
+    incarnation has no session there, and with AccessForbidden if the session belongs to another subject.
     """
     for index, request in enumerate(batch.requests):
         with batch.each(index):
             if isinstance(request, ReportReasons):
-                _demand_session(incarnations, request)
+                _demand_session(rows_before, request)
                 bucket_owners.replace_reports(tx, key, request.consumer, request.buckets)
             elif (
                 isinstance(request, Register)
                 and index not in batch.refused
-                and incarnations.get(request.consumer) not in (None, request.incarnation)
+                and request.consumer in rows_before
+                and not _has_session(rows_before, request)
             ):
                 bucket_owners.replace_reports(tx, key, request.consumer, ())
 
 
-def _attached(incarnations: Mapping[str, str], requests: Sequence[Request]) -> set[str]:
-    """Return the names of the consumers with an `Attach` request of their registered incarnation. `incarnations` maps
-    the registered consumers to their incarnations.
+def _attached(rows_before: Mapping[str, ConsumerRow], requests: Sequence[Request]) -> set[str]:
+    """Return the names of the consumers with an `Attach` request of their registered incarnation. `rows_before` are
+    the consumer rows by name.
     """
     return {
         request.consumer
         for request in requests
-        if isinstance(request, Attach) and incarnations.get(request.consumer) == request.incarnation
+        if isinstance(request, Attach) and _has_session(rows_before, request)
     }
 
 
-def _demand_session(incarnations: Mapping[str, str], request: Request) -> None:
-    """Raise LostRace unless the consumer has a session of this incarnation. The consumer must then register
-    again.
+def _demand_session(rows_before: Mapping[str, ConsumerRow], request: Request) -> None:
+    """Raise LostRace unless the consumer has a session of this incarnation; the consumer must then register again.
+    Raise AccessForbidden if the session belongs to another subject.
     """
-    if incarnations.get(request.consumer) != request.incarnation:
+    if not _has_session(rows_before, request):
         raise LostRace(NO_SESSION.format(request.consumer), 0.1)
+    consumers.demand_subject(
+        rows_before[request.consumer].subject, request.subject, request.consumer, request.key.name
+    )
+
+
+def _has_session(rows_before: Mapping[str, ConsumerRow], request: Request) -> bool:
+    row = rows_before.get(request.consumer)
+    return row is not None and row.incarnation == request.incarnation
 
 
 def _demand_kind(tx: Connection, key: SubscriptionKey, reads: SubscriptionKind) -> None:
@@ -423,17 +431,18 @@ def _demand_kind(tx: Connection, key: SubscriptionKey, reads: SubscriptionKind) 
 
 
 def _released(
-    owners: Sequence[BucketOwner], incarnations: Mapping[str, str], batch: _Batch
+    owners: Sequence[BucketOwner], rows_before: Mapping[str, ConsumerRow], batch: _Batch
 ) -> frozenset[SegmentBucket]:
     """Return the buckets that their owners release with the `Release` requests. A released bucket is ignored if the
     consumer does not own the bucket, or owns it since another generation than the request names. A request is refused
-    with LostRace if its incarnation has no session. Nothing is written.
+    with LostRace if its incarnation has no session, and with AccessForbidden if the session belongs to another subject.
+    Nothing is written.
     """
     released: set[tuple[str, int, int, int]] = set()
     for index, request in enumerate(batch.requests):
         if isinstance(request, Release):
             with batch.each(index):
-                _demand_session(incarnations, request)
+                _demand_session(rows_before, request)
                 released |= {
                     (request.consumer, bucket.segment_id, bucket.bucket_start, bucket.generation)
                     for bucket in request.buckets

@@ -116,9 +116,8 @@ _FORGET_OLDEST = """
             WHERE topic_id = :topic_id AND subscription = :subscription
             ORDER BY departed_at DESC OFFSET :most - 1 LIMIT 1)
 """
-_IS_FOREIGN = """
-    SELECT EXISTS (SELECT FROM cleave.consumer WHERE topic_id = :topic_id AND subscription = :subscription
-                      AND name = :name AND subject <> CAST(:subject AS text))
+_SUBJECT = """
+    SELECT subject FROM cleave.consumer WHERE topic_id = :topic_id AND subscription = :subscription AND name = :name
 """
 _NOTE_AWAY = """
     UPDATE cleave.consumer c SET disconnected_at = clock_timestamp() - make_interval(secs => n.seconds)
@@ -159,7 +158,7 @@ def register_session(
     row = {**_key(topic_id, subscription, name), "incarnation": incarnation, "subject": subject}
     *answer, departed = tx.execute(text(_REGISTER_SESSION), row).one()
     if departed == FOREIGN:
-        raise not_yours(name, subscription)
+        raise _not_yours(name, subscription)
     if departed == EXPIRED:
         raise SessionExpired(
             f"consumer {name} of {subscription} was disconnected for too long; begin a new session", 0.0
@@ -171,8 +170,15 @@ def register_session(
     return _demand_registered(topic_id, subscription, *answer)
 
 
-def not_yours(name: str, subscription: str) -> AccessForbidden:
-    """Return the error for a caller whose token has another subject than the session of the consumer `name`."""
+def demand_subject(owner: str | None, subject: str | None, name: str, subscription: str) -> None:
+    """Raise AccessForbidden if `subject`, of the token of a request for the consumer `name`, differs from `owner`, the
+    subject of the token that began its session. Does nothing if either is None, because there was no token.
+    """
+    if subject is not None and owner not in (None, subject):
+        raise _not_yours(name, subscription)
+
+
+def _not_yours(name: str, subscription: str) -> AccessForbidden:
     return AccessForbidden(
         f"consumer {name} of {subscription} has a session that a token of another subject began; give this consumer another name, "
         "or use a token of that subject"
@@ -183,9 +189,8 @@ def demand_owner(tx: Connection, topic_id: int, subscription: str, name: str, su
     """Raise AccessForbidden if the session of the consumer belongs to another subject. Does nothing if the consumer is
     not registered, if its session began without a token, or if `subject` is None.
     """
-    row = {**_key(topic_id, subscription, name), "subject": subject}
-    if tx.execute(text(_IS_FOREIGN), row).scalar_one():
-        raise not_yours(name, subscription)
+    owner = tx.execute(text(_SUBJECT), _key(topic_id, subscription, name)).scalar()
+    demand_subject(owner, subject, name, subscription)
 
 
 def depart(

@@ -1,9 +1,19 @@
-"""A registration that is refused changes nothing about the session that another incarnation holds."""
+"""A request that is refused changes nothing about the session that another incarnation or another subject holds."""
 
 from __future__ import annotations
 
-from controller.domain.errors import Conflict
-from controller.services.consumer_sessions.requests import Register, ReportReasons, Request
+import pytest
+
+from controller.domain.errors import AccessForbidden, Conflict
+from controller.services.consumer_sessions.requests import (
+    Drained,
+    ReadSegment,
+    Register,
+    Release,
+    ReleasedBucket,
+    ReportReasons,
+    Request,
+)
 from controller.services.consumer_sessions.settlement import ConnectionState, Settlement, settle
 from controller.services.consumer_sessions.timing import ConsumerTiming
 from controller.store.topics.bucket_owners import BucketReport, SubscriptionKey
@@ -33,3 +43,25 @@ def test_a_registration_for_another_kind_leaves_the_reports_of_the_owner(bench: 
 
     settled(bench, key, Register(key=key, consumer="c", incarnation="2"))
     assert reasons(bench) == [], "another incarnation has said nothing yet"
+
+
+@pytest.mark.parametrize("act", [Release, Drained, ReportReasons])
+def test_a_request_of_another_subject_is_refused_although_no_leader_remembers_the_session(
+    bench: Bench, act: type[Request]
+) -> None:
+    key = SubscriptionKey(bench.topic_with(segments=1), "billing")
+    registration = Register(key=key, consumer="c", incarnation="1", subject="shop")
+    owner, *others = settled(bench, key, registration).owners
+    segment_id, start, generation = owner.bucket.segment_id, owner.bucket.bucket.start, owner.generation
+    details = {
+        Release: {"buckets": (ReleasedBucket(segment_id, start, generation),)},
+        Drained: {"segments": (ReadSegment(segment_id, generation),)},
+        ReportReasons: {"buckets": (BucketReport(segment_id, start, generation, "paused", 1.0),)},
+    }[act]
+    request = act(key=key, consumer="c", incarnation="1", subject="other", **details)
+
+    settlement = settled(bench, key, request)
+
+    assert [type(error) for error in settlement.refused.values()] == [AccessForbidden]
+    assert list(settlement.owners) == [owner, *others]
+    assert reasons(bench) == []
