@@ -20,14 +20,21 @@ from controller.dataplane.pulsar.names import cursor_name, subscription_path, to
 from controller.dataplane.pulsar.stored_entries import (
     StoredPart,
     count_unread,
-    demand_complete,
     messages_in,
     parts_of,
     place_before_instant,
     place_told,
 )
-from controller.dataplane.pulsar.topic_requests import FAILED, reading, unread_entries, unreadable
-from controller.domain.errors import DataGone, SegmentNotFound, SubscriptionNotFound
+from controller.dataplane.pulsar.topic_requests import (
+    FAILED,
+    GONE,
+    demand_complete,
+    existing,
+    missing,
+    reading,
+    unread_entries,
+)
+from controller.domain.errors import DataGone, SubscriptionNotFound
 from controller.domain.hash_range import FULL_RANGE, MAX_HASH, HashRange
 
 OWNER, READER, OWNERSHIP = "cleave.owner", "cleave.reader", "cleave.ownership"
@@ -36,7 +43,6 @@ OWNER, READER, OWNERSHIP = "cleave.owner", "cleave.reader", "cleave.ownership"
 """
 WHOLE_ENTRY = 2**31 - 1
 """Index in a batch that stands for the position behind every message of the entry."""
-_GONE = frozenset({404})
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +290,7 @@ class Cursors:
         if not self.is_terminated(backing_topic, deadline):
             return False
         purpose = f"reload {backing_topic}"
-        self._admin.ask(Ask("PUT", f"{topic_path(backing_topic)}/unload", purpose, accept=_GONE), deadline)
+        self._admin.ask(Ask("PUT", f"{topic_path(backing_topic)}/unload", purpose, accept=GONE), deadline)
         return True
 
     def end_of(self, backing_topic: str, deadline: Deadline) -> tuple[int, int]:
@@ -355,16 +361,16 @@ class Cursors:
             return self.end_of(backing_topic, deadline)
         path = f"{topic_path(backing_topic)}/messageid/{max(0, instant_ms)}"
         purpose = f"locate an instant in {backing_topic}"
-        answer = self._admin.ask(Ask("GET", path, purpose, accept=_GONE), deadline)
-        if answer.status not in _GONE:
+        answer = self._admin.ask(Ask("GET", path, purpose, accept=GONE), deadline)
+        if answer.status not in GONE:
             with reading(purpose, answer.document):
                 ledger, entry = int(answer.document["ledgerId"]), int(answer.document["entryId"])
             if ledger >= 0:
                 return ledger, entry - 1
         internal = self.internal(backing_topic, deadline)
-        if answer.status in _GONE:
+        if answer.status in GONE:
             if internal.get("state") != "Terminated":
-                raise _missing(backing_topic)
+                raise missing(backing_topic)
             return place_before_instant(self._admin, backing_topic, instant_ms, internal, deadline)
         return min((int(ledger["ledgerId"]) for ledger in internal["ledgers"]), default=0), -1
 
@@ -381,8 +387,7 @@ class Cursors:
     def _internal(self, backing_topic: str, what: str, deadline: Deadline) -> Mapping[str, Any]:
         """Request the topic's internal statistics at the address `what`, as `_ask` does, and check them."""
         statistics = self._ask(backing_topic, what, deadline)
-        with reading(f"check {backing_topic}", statistics):
-            demand_complete(statistics)
+        demand_complete(f"check {backing_topic}", statistics)
         return statistics
 
     def parts_of(
@@ -418,26 +423,13 @@ class Cursors:
         DataPlaneTimeout at the deadline; and the other errors of `AdminCalls.ask`.
         """
         purpose = f"check {backing_topic}"
-        answer = self._admin.ask(
-            Ask("GET", f"{topic_path(backing_topic)}/{what}", purpose, accept=_GONE), deadline
-        )
-        if answer.status in _GONE:
-            raise _missing(backing_topic)
-        if not isinstance(answer.document, Mapping):
-            raise unreadable(purpose, answer.document)
-        return answer.document
+        ask = Ask("GET", f"{topic_path(backing_topic)}/{what}", purpose, accept=GONE)
+        return existing(ask, self._admin.ask(ask, deadline), backing_topic)
 
 
 def is_closed_and_empty(internal: Mapping[str, Any]) -> bool:
     """Return True if the topic with these internal statistics is terminated, and no entry is stored."""
     return internal.get("state") == "Terminated" and internal.get("numberOfEntries") == 0
-
-
-def _missing(backing_topic: str) -> SegmentNotFound:
-    """Return the error for a topic that does not exist."""
-    return SegmentNotFound(
-        f"no topic {backing_topic}; it was deleted or never created: look up the layout again"
-    )
 
 
 def _holder(consumer: Mapping[str, Any], *, is_shared: bool) -> Holder:

@@ -25,7 +25,7 @@ from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.dataplane.pulsar.library_errors import mapped
 from controller.dataplane.pulsar.messages import ends_its_entry, key_of, position_of
 from controller.dataplane.pulsar.stored_entries import places_backwards
-from controller.domain.errors import SegmentNotFound, SegmentTerminated
+from controller.domain.errors import SegmentTerminated
 from controller.domain.key_hash import key_hash
 from controller.domain.pulsar_names import full_name
 
@@ -104,33 +104,24 @@ class KeySamples:
         at least one. The `most` of the returned range is the number of messages for which the range was computed.
 
         Raises SegmentTerminated for a terminated topic; SegmentNotFound for a missing topic; DataPlaneTimeout at the
-        deadline; DataPlaneUnavailable for a response that is not a JSON object; and the other errors of
-        `AdminCalls.ask`.
+        deadline; DataPlaneUnavailable for an incomplete response; and the other errors of `AdminCalls.ask`.
         """
+        purpose = f"sample keys of {topic}"
         internal = self._ask(topic_requests.internal_stats(topic), topic, deadline)
-        if internal.get("state") == "Terminated":
+        topic_requests.demand_complete(purpose, internal)
+        if internal["state"] == "Terminated":
             raise SegmentTerminated(f"{topic} is terminated; sample its successors")
-        stats = self._ask(topic_requests.stats(topic, f"sample keys of {topic}"), topic, deadline)
-        messages = int(stats.get("msgInCounter") or 0)
-        per_entry = max(1.0, messages / max(1, int(internal.get("entriesAddedCounter") or 0)))
-        per_message = max(1.0, int(stats.get("bytesInCounter") or 0) / max(1, messages))
+        stats = self._ask(topic_requests.stats(topic, purpose), topic, deadline)
+        with topic_requests.reading(purpose, stats):
+            messages, size_bytes = int(stats.get("msgInCounter") or 0), int(stats.get("bytesInCounter") or 0)
+        per_entry = max(1.0, messages / max(1, int(internal["entriesAddedCounter"])))
+        per_message = max(1.0, size_bytes / max(1, messages))
         most = max(1, min(most, int(SAMPLE_BYTES / per_message)))
         places = list(islice(places_backwards(internal, _NOWHERE), max(1, round(most / per_entry))))
         return _Range(places[-1], places[0], most) if places else None
 
     def _ask(self, ask: Ask, topic: str, deadline: Deadline) -> Mapping[str, Any]:
-        """Send the request about the topic, and return the document of the response. Raises SegmentNotFound for a
-        missing topic; DataPlaneUnavailable for a document that is not an object; DataPlaneTimeout at the deadline;
-        and the other errors of `AdminCalls.ask`.
-        """
-        answer = self._admin.ask(ask, deadline)
-        if answer.status in topic_requests.GONE:
-            raise SegmentNotFound(
-                f"no topic {topic}; it was deleted or never created: look up the layout again"
-            )
-        if not isinstance(answer.document, Mapping):
-            raise topic_requests.unreadable(ask.purpose, answer.document)
-        return answer.document
+        return topic_requests.existing(ask, self._admin.ask(ask, deadline), topic)
 
 
 def _open(

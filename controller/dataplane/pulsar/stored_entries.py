@@ -86,12 +86,26 @@ def _part(answer: Answer, backing_topic: str, place: tuple[int, int]) -> StoredP
     DataPlaneUnavailable if the headers lack it, for instance because a proxy removes them.
     """
     try:
-        ends_before = int(answer.headers[_SEQUENCE]) + int(answer.headers.get(_MESSAGES, "1"))
+        ends_before = int(answer.headers[_SEQUENCE]) + _message_count(answer, backing_topic, place)
     except (KeyError, ValueError):
-        raise DataPlaneUnavailable(
-            f"read an entry of {backing_topic}: entry {place[0]}:{place[1]} does not say which messages it contains"
-        ) from None
+        raise _without_messages(backing_topic, place) from None
     return StoredPart(answer.headers.get(_PRODUCER), ends_before)
+
+
+def _message_count(answer: Answer, backing_topic: str, place: tuple[int, int]) -> int:
+    """Return the number of messages in the entry from the headers of the response to its request; 1 for a message
+    outside a batch. Raises DataPlaneUnavailable if the header is not a number.
+    """
+    try:
+        return int(answer.headers.get(_MESSAGES, "1"))
+    except ValueError:
+        raise _without_messages(backing_topic, place) from None
+
+
+def _without_messages(backing_topic: str, place: tuple[int, int]) -> DataPlaneUnavailable:
+    return DataPlaneUnavailable(
+        f"read an entry of {backing_topic}: entry {place[0]}:{place[1]} does not say which messages it contains"
+    )
 
 
 def is_final(internal: Mapping[str, Any]) -> bool:
@@ -110,8 +124,8 @@ def is_final(internal: Mapping[str, Any]) -> bool:
 
 def messages_in(admin: AdminCalls, backing_topic: str, place: tuple[int, int], deadline: Deadline) -> int:
     """Return the number of messages in the entry at the place (ledger, entry); 1 for a message outside a batch.
-    Raises DataGone if the entry or the topic was deleted; DataPlaneTimeout at the deadline; and the other errors of
-    `AdminCalls.ask`.
+    Raises DataGone if the entry or the topic was deleted; DataPlaneUnavailable for a response without a readable
+    number; DataPlaneTimeout at the deadline; and the other errors of `AdminCalls.ask`.
     """
     answer = admin.ask(entry_ask(backing_topic, place), deadline)
     if answer.status in _TRIMMED:
@@ -119,7 +133,7 @@ def messages_in(admin: AdminCalls, backing_topic: str, place: tuple[int, int], d
             f"{backing_topic}: entry {place[0]}:{place[1]} was deleted, so whether it was read to its end is unknown; "
             "start again at the earliest stored message"
         )
-    return int(answer.headers.get(_MESSAGES, "1"))
+    return _message_count(answer, backing_topic, place)
 
 
 def count_unread(
@@ -136,19 +150,23 @@ def count_unread(
 
     Messages are counted in the first `MOST_COUNTED` of these entries, or in fewer if that takes more than half of the
     remaining time. The mean of the counted entries stands for the other entries, and for entries that were deleted or
-    could not be read. If no entry can be read, each counts as one message. Failed requests are not raised.
+    could not be read. If no entry can be read, each counts as one message. Failed requests are not raised, but a
+    response without a readable number raises DataPlaneUnavailable.
     """
     places, counts = _unacknowledged(internal, cursor), list[int]()
     limit, reserved_seconds = min(entries, MOST_COUNTED), deadline.left_seconds / 2
     while len(counts) < limit and deadline.left_seconds > reserved_seconds:
-        wave = [
-            entry_ask(backing_topic, place) for place in islice(places, min(_AT_ONCE, limit - len(counts)))
+        wave = list(islice(places, min(_AT_ONCE, limit - len(counts))))
+        results = admin.ask_all([entry_ask(backing_topic, place) for place in wave], deadline)
+        answers = [
+            (place, answer) for place, answer in zip(wave, results, strict=True) if isinstance(answer, Answer)
         ]
-        answers = [answer for answer in admin.ask_all(wave, deadline) if isinstance(answer, Answer)]
         if not answers:
             break
         counts += [
-            int(answer.headers.get(_MESSAGES, "1")) for answer in answers if answer.status not in _TRIMMED
+            _message_count(answer, backing_topic, place)
+            for place, answer in answers
+            if answer.status not in _TRIMMED
         ]
     return round(entries * sum(counts) / len(counts)) if counts else entries
 
@@ -173,25 +191,11 @@ def _unacknowledged(internal: Mapping[str, Any], cursor: Mapping[str, Any]) -> I
     start = place_told(cursor["markDeletePosition"])
     matches = _ACKNOWLEDGED_RANGE.findall(str(cursor.get("individuallyDeletedMessages", "")))
     ranges = [((int(a), int(b)), (int(c), int(d))) for a, b, c, d in matches]
-    entries = _entries(internal)
+    entries = entries_of_ledgers(internal)
     for ledger in sorted(ledger for ledger in entries if ledger >= start[0]):
         for entry in range(start[1] + 1 if ledger == start[0] else 0, entries[ledger]):
             if not any(after < (ledger, entry) <= last for after, last in ranges):
                 yield ledger, entry
-
-
-def demand_complete(internal: Mapping[str, Any]) -> None:
-    """Raise KeyError, TypeError, ValueError or AttributeError if a topic's internal statistics lack a part that this
-    package reads.
-    """
-    _ = internal["state"]
-    _entries(internal)
-    for count in ("numberOfEntries", "entriesAddedCounter"):
-        int(internal[count])
-    for cursor in internal["cursors"].values():
-        for position in ("markDeletePosition", "readPosition"):
-            place_told(cursor[position])
-        int(cursor.get("totalNonContiguousDeletedMessagesRange", 0))
 
 
 def place_told(text: object) -> tuple[int, int]:
@@ -211,7 +215,7 @@ def place_before_instant(
     search sends one request for each halving of the entries. Raises DataPlaneUnavailable if a response has no
     publication time; DataPlaneTimeout at the deadline; and the other errors of `AdminCalls.ask`.
     """
-    entries = _entries(internal)
+    entries = entries_of_ledgers(internal)
     ledgers = sorted(entries)
     low, high = 0, sum(entries.values())
     while low < high:
@@ -255,7 +259,7 @@ def _published_ms(
         ) from None
 
 
-def _entries(internal: Mapping[str, Any]) -> dict[int, int]:
+def entries_of_ledgers(internal: Mapping[str, Any]) -> dict[int, int]:
     """Return the number of entries of each ledger, by the ledger's id, up to the topic's last entry."""
     last_ledger, last_entry = place_told(internal["lastConfirmedEntry"])
     entries = {int(ledger["ledgerId"]): int(ledger["entries"]) for ledger in internal["ledgers"]}
@@ -267,7 +271,10 @@ def places_forwards(internal: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
     """Yield the places (ledger, entry) of the stored entries in ascending order, up to the topic's last entry.
     `internal` are the topic's internal statistics.
     """
-    entries, stored = _entries(internal), {int(ledger["ledgerId"]) for ledger in internal["ledgers"]}
+    entries, stored = (
+        entries_of_ledgers(internal),
+        {int(ledger["ledgerId"]) for ledger in internal["ledgers"]},
+    )
     for ledger in sorted(stored.intersection(entries)):
         for entry in range(entries[ledger]):
             yield ledger, entry
@@ -278,7 +285,7 @@ def places_backwards(internal: Mapping[str, Any], behind: tuple[int, int]) -> It
     first entry after the place `behind`. `internal` contains the topic's internal statistics. Nothing is yielded for
     a topic without entries. Entries of the last ledger are yielded even if they were deleted.
     """
-    entries = _entries(internal)
+    entries = entries_of_ledgers(internal)
     for ledger in sorted(entries, reverse=True):
         for entry in range(entries[ledger] - 1, -1, -1):
             if (ledger, entry) <= behind:

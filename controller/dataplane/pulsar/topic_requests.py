@@ -15,7 +15,8 @@ from typing import Any
 from controller.dataplane.base import CursorReport, LogState
 from controller.dataplane.pulsar.admin import Answer, Ask
 from controller.dataplane.pulsar.names import namespace_path, subscription_path, topic_path
-from controller.domain.errors import DataPlaneUnavailable
+from controller.dataplane.pulsar.stored_entries import entries_of_ledgers, place_told
+from controller.domain.errors import DataPlaneUnavailable, SegmentNotFound
 from controller.domain.log_origin import LogOrigin
 from controller.domain.pulsar_names import namespace_of
 
@@ -102,6 +103,39 @@ def internal_stats(backing_topic: str) -> Ask:
     """
     path = f"{topic_path(backing_topic)}/internalStats"
     return Ask("GET", path, f"check {backing_topic}", accept=GONE)
+
+
+def existing(ask: Ask, answer: Answer, backing_topic: str) -> Mapping[str, Any]:
+    """Return the document of the response to a request about the topic that accepts GONE. Raises SegmentNotFound for
+    a missing topic, and DataPlaneUnavailable for a document that is not an object.
+    """
+    if answer.status in GONE:
+        raise missing(backing_topic)
+    if not isinstance(answer.document, Mapping):
+        raise unreadable(ask.purpose, answer.document)
+    return answer.document
+
+
+def missing(backing_topic: str) -> SegmentNotFound:
+    """Return the error for a topic that does not exist."""
+    return SegmentNotFound(
+        f"no topic {backing_topic}; it was deleted or never created: look up the layout again"
+    )
+
+
+def demand_complete(purpose: str, internal: Mapping[str, Any]) -> None:
+    """Raise DataPlaneUnavailable, with the purpose, if a topic's internal statistics lack a part that this package
+    reads.
+    """
+    with reading(purpose, internal):
+        _ = internal["state"]
+        entries_of_ledgers(internal)
+        for count in ("numberOfEntries", "entriesAddedCounter"):
+            int(internal[count])
+        for cursor in internal["cursors"].values():
+            for position in ("markDeletePosition", "readPosition"):
+                place_told(cursor[position])
+            int(cursor.get("totalNonContiguousDeletedMessagesRange", 0))
 
 
 def state(ask: Ask, answer: Answer) -> LogState:

@@ -16,18 +16,18 @@ CURSOR = {"markDeletePosition": "7:-1", "individuallyDeletedMessages": "[]"}
 
 
 class Broker:
-    """Entries of three messages; after so many waves it does not answer any more."""
+    """Entries of three messages, or of what the header says; after so many waves it does not answer any more."""
 
-    def __init__(self, answers_waves: int = 1000) -> None:
+    def __init__(self, answers_waves: int = 1000, messages: str = "3") -> None:
         self.asked = 0
-        self._answers_waves = answers_waves
+        self._answers_waves, self._headers = answers_waves, {"X-Pulsar-num-batch-message": messages}
 
     def ask_all(self, asks: Sequence[Ask], _deadline: Deadline) -> list[Answer | CleaveError]:
         self.asked += len(asks)
         self._answers_waves -= 1
         if self._answers_waves < 0:
             return [DataPlaneUnavailable("away")] * len(asks)
-        return [Answer(200, "", "broker", {"X-Pulsar-num-batch-message": "3"})] * len(asks)
+        return [Answer(200, "", "broker", self._headers)] * len(asks)
 
 
 class ScriptedDeadline:
@@ -68,3 +68,8 @@ def test_it_looks_at_so_many_entries_and_for_half_of_the_time(
 ) -> None:
     assert count(broker, left, entries) == counted
     assert broker.asked == asked
+
+
+def test_a_count_that_is_no_number_is_an_error_of_the_data_plane() -> None:
+    with pytest.raises(DataPlaneUnavailable, match="entry 7:0 does not say which messages it contains"):
+        count(Broker(messages="many"), ScriptedDeadline(*[4.0] * 100), 5)

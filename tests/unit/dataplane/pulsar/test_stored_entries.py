@@ -11,12 +11,12 @@ from controller.dataplane.pulsar.admin import AdminCalls, Answer, Ask, Deadline
 from controller.dataplane.pulsar.stored_entries import (
     NOWHERE,
     StoredPart,
-    demand_complete,
     is_final,
     parts_of,
     places_backwards,
     places_forwards,
 )
+from controller.dataplane.pulsar.topic_requests import demand_complete
 from controller.domain.errors import DataPlaneUnavailable
 
 LEDGERS = [{"ledgerId": 3, "entries": 2}, {"ledgerId": 7, "entries": 0}, {"ledgerId": 9, "entries": 5}]
@@ -113,9 +113,13 @@ def test_the_headers_say_which_messages_an_entry_contains() -> None:
     [
         pytest.param({"X-Pulsar-producer-name": "p"}, id="no sequence"),
         pytest.param({"X-Pulsar-sequence-id": "first"}, id="a sequence that is no number"),
+        pytest.param(
+            {"X-Pulsar-sequence-id": "40", "X-Pulsar-num-batch-message": "many"},
+            id="a count that is no number",
+        ),
     ],
 )
-def test_an_entry_without_a_readable_sequence_is_an_error_of_the_data_plane(headers: dict[str, str]) -> None:
+def test_an_entry_without_readable_numbers_is_an_error_of_the_data_plane(headers: dict[str, str]) -> None:
     with pytest.raises(DataPlaneUnavailable, match="entry 7:3 does not say which messages it contains"):
         part(headers)
 
@@ -133,7 +137,7 @@ COMPLETE: dict[str, Any] = {
 
 
 def test_complete_internal_statistics_are_accepted() -> None:
-    demand_complete(COMPLETE)
+    demand_complete("check x", COMPLETE)
 
 
 @pytest.mark.parametrize(
@@ -153,5 +157,5 @@ def test_complete_internal_statistics_are_accepted() -> None:
 )
 def test_internal_statistics_without_a_part_that_is_read_are_refused(changes: dict[str, Any]) -> None:
     statistics = {part: value for part, value in (COMPLETE | changes).items() if value is not LACKING}
-    with pytest.raises((AttributeError, KeyError, TypeError, ValueError)):
-        demand_complete(statistics)
+    with pytest.raises(DataPlaneUnavailable, match="check x: the broker's response lacks"):
+        demand_complete("check x", statistics)
