@@ -12,7 +12,7 @@ from controller.domain.names import demand_name
 from controller.domain.operation import FROM_LATEST, SUBSCRIPTION, UNDOES, Operation, OperationKind
 from controller.domain.subscription_consumers import SubscriptionConsumers
 from controller.store.journal.operations import NewOperation, Request, write_operation
-from controller.store.journal.request_keys import Intent, is_same, once
+from controller.store.journal.request_keys import Intent, demand_same, is_same, once
 from controller.store.topics import gates, subscriptions, topics
 from controller.store.topics.subscriptions import SubscriptionKind, SubscriptionState
 from controller.store.topics.topics import TopicRow, TopicState
@@ -36,14 +36,16 @@ def intend_subscription_create(
     subscription's cursors on the present logs. From then on, every created log gets a cursor of the subscription.
 
     The subscription reads all segments that still exist, including sealed segments; with `from_latest`, only messages
-    that are published after the creation. A repeated request key returns the first operation, even if other
-    parameters differ.
+    that are published after the creation. A repeated request key returns the first operation, even if its `consumers`
+    differ, because they may be the default of a policy that has changed since.
 
     Raises InvalidInput for an invalid name; TopicNotFound; and TopicNotLive. Raises Conflict if the topic has a
     subscription of that name, even while that subscription is being deleted; if `consumers` are standard consumers
     and a segment that descends from an unread sealed segment has no barrier; or if the request key was used for
-    another subscription or kind of operation. Also raises the errors of `request_keys.once`.
+    another subscription, kind of operation, kind of subscription or beginning. Also raises the errors of
+    `request_keys.once`.
     """
+    compared: dict[str, object] = {"kind": kind.value, FROM_LATEST: from_latest}
 
     def write_intent() -> Operation:
         topic = topics.lock_live_topic(tx, topic_id)
@@ -59,19 +61,20 @@ def intend_subscription_create(
             tx, topic_id, demand_name("subscription", name), kind, epoch, consumers
         )
         topics.update_topic(tx, topic, subscription_version=topic.subscription_version + 1)
-        parameters = {SUBSCRIPTION: name, "kind": kind.value} | ({FROM_LATEST: True} if from_latest else {})
+        parameters = {SUBSCRIPTION: name, **compared}
         if consumers is not SubscriptionConsumers.CLEAVE:
             parameters["consumers"] = consumers.value
         return write_operation(
             tx, topic, NewOperation(OperationKind.SUBSCRIPTION_CREATE, parameters=parameters), request
         )
 
-    return once(
+    intent = once(
         tx,
         request,
         write_intent,
         lambda first: is_same(first, topic_id, OperationKind.SUBSCRIPTION_CREATE, name),
     )
+    return demand_same(intent, **compared)
 
 
 def intend_subscription_delete(tx: Connection, topic_id: int, name: str, request: Request) -> Intent:

@@ -216,6 +216,29 @@ def test_a_key_used_for_another_subscription_is_refused(driver: StoreDriver, kin
         driver.do(acts(topic_id)[kind], request("k"))
 
 
+@pytest.mark.parametrize(
+    ("kind", "from_latest", "wanted"),
+    [
+        (SubscriptionKind.STREAM, False, None),
+        (SubscriptionKind.QUEUE, False, "kind QUEUE"),
+        (SubscriptionKind.STREAM, True, "from latest True"),
+    ],
+)
+def test_a_key_used_for_a_subscription_with_other_parameters_is_refused(
+    driver: StoreDriver, kind: SubscriptionKind, from_latest: bool, wanted: str | None
+) -> None:
+    topic_id = driver.create().topic_id
+    create = subscription_intents.intend_subscription_create
+    first = driver.do(create, topic_id, "s", SubscriptionKind.STREAM, request("k"))
+
+    if wanted is None:
+        repeated = driver.do(create, topic_id, "s", kind, request("k"), from_latest=from_latest)
+        assert repeated.operation.operation_id == first.operation.operation_id
+    else:
+        with pytest.raises(Conflict, match=f"not for {wanted}; take a fresh key"):
+            driver.do(create, topic_id, "s", kind, request("k"), from_latest=from_latest)
+
+
 # Pruning.
 
 
