@@ -136,8 +136,8 @@ def _collect_topic(
     first; the marks of segments that turn out to be kept are removed again. A dry run writes nothing and adds no
     operation. Does nothing if a broker keeps the layout.
 
-    Raises Retryable if the data plane is not configured here or the topic has a checkpoint subscription; Unsupported
-    if the data plane cannot describe logs; SegmentBusy, Conflict, TopicNotLive and TopicHeld for concurrent changes;
+    Raises Retryable if the data plane is not configured here, the topic has a checkpoint subscription or no log of the
+    topic exists; Unsupported if the data plane cannot describe logs; SegmentBusy, Conflict, TopicNotLive and TopicHeld for concurrent changes;
     and the errors of the data plane and of `Store.transaction`.
     """
     plane = planes.get(topic.data_plane)
@@ -182,7 +182,7 @@ def collect_segment(
 
     Raises TopicNotFound; TopicNotLive; TopicHeld; SegmentNotFound, also for a pruned segment; SegmentBusy;
     Unsupported if the data plane is not configured here, keeps layouts or cannot describe logs; Retryable if the
-    topic has a checkpoint subscription; and the errors of the data plane.
+    topic has a checkpoint subscription or no log of the topic exists; and the errors of the data plane.
     """
     with store.transaction() as tx:
         row = topics.find_topic(tx, topic)
@@ -210,7 +210,7 @@ def collect_segment(
 def _inspect(store: Store, plane: DataPlane, topic: ExpiredTopic) -> _TopicView:
     """Read the topic's layout, expected logs, drained segments and subscriptions from the database, and the reports
     on its logs from the data plane. A log that did not answer has no report. Nothing is changed. Raises
-    TopicNotFound; Retryable for a topic with checkpoint subscriptions; Unsupported if the data plane cannot describe
+    TopicNotFound; Retryable for a topic with checkpoint subscriptions, or if no log of the topic exists; Unsupported if the data plane cannot describe
     logs; and the errors of the data plane.
     """
     if not isinstance(plane, SetWiseDataPlane):
@@ -225,6 +225,12 @@ def _inspect(store: Store, plane: DataPlane, topic: ExpiredTopic) -> _TopicView:
     if metadata.has_checkpoints:
         raise Retryable("a checkpoint subscription may still return to any position")
     reports = plane.describe_logs([log.backing_topic for log in metadata.logs])
+    if all(reports.get(log.backing_topic) == MISSING_LOG for log in metadata.logs):
+        # A wrong address looks like this. Unread logs would count as read, and be deleted where they are.
+        raise Retryable(
+            f"none of the {len(metadata.logs)} logs of {topic.name} is on its data plane: check that the address names the cluster of "
+            "the logs"
+        )
     return _TopicView(plane, layout, metadata, drained_ids, stock, reports)
 
 

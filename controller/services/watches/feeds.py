@@ -50,7 +50,7 @@ class Feed(Protocol):
         """Note what must be read again; in a sweep, everything."""
 
     def notify(self) -> None:
-        """Read the subjects that are due, and notify their watchers. Raises a CleaveError of a reading; the next
+        """Read the subjects that are due, and notify their watchers. Raises a Retryable error of a reading; the next
         call then reads the subjects that were due, or all subjects, again.
         """
 
@@ -78,9 +78,13 @@ class Feeds:
         a round is logged, not raised, and the round is repeated, for a Retryable error after its own delay, up to
         `LONGEST_WAIT_SECONDS`.
         """
-        retry_seconds = (0.0, LONGEST_WAIT_SECONDS)
         Repeating(
-            self._round, self._stopping, log, "watchers not notified", retry_seconds=retry_seconds
+            self._round,
+            self._stopping,
+            log,
+            "watchers not notified",
+            retry_seconds=(0.0, LONGEST_WAIT_SECONDS),
+            longest_pause_seconds=LONGEST_WAIT_SECONDS,
         ).run()
         for feed in self._feeds:
             feed.end_all("moved")

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from controller import client_metrics, telemetry
-from controller.domain.errors import CleaveError, NotFound, TopicNotLive
+from controller.domain.errors import NotFound, Retryable, TopicNotLive
 from controller.postgres.notification import Notification
 from controller.services.watches.feeds import Watcher
 from controller.store import leases
@@ -131,9 +131,9 @@ class LayoutFeed:
         end as `gone`, but the watchers are not removed. Watchers of a topic that is being created receive nothing
         until the first layout is committed.
 
-        Another CleaveError of a reading, such as StoreUnavailable, is raised, and the next call reads all topics that
-        were due again. An unexpected error of a topic is logged and counted, and the next sweep reads that topic
-        again; the other topics are not affected.
+        A Retryable error of a reading, such as StoreUnavailable, is raised, and the next call reads all topics that
+        were due again. Any other error of a topic is logged and counted, and the next sweep reads that topic again;
+        the other topics are not affected.
         """
         with self._lock:
             dirty_ids, self._dirty = self._dirty & self._watchers.keys(), set()
@@ -144,7 +144,7 @@ class LayoutFeed:
                 self._each(lambda watcher: watcher.end("gone"), topic_id)
             except TopicNotLive:
                 continue  # The commit of the creation is notified, and the topic is then read again.
-            except CleaveError:
+            except Retryable:
                 with self._lock:
                     self._dirty |= dirty_ids
                 raise

@@ -18,7 +18,7 @@ from sqlalchemy import text
 
 from controller import client_metrics, telemetry
 from controller.clock import Clock
-from controller.domain.errors import CleaveError, InvalidInput
+from controller.domain.errors import InvalidInput, Retryable
 from controller.postgres.notification import Notification
 from controller.services.watches.feeds import Watcher
 from controller.store.postgres.engine import Store
@@ -46,15 +46,15 @@ class TopicFilter:
     def of(cls, namespace: str, properties: Iterable[str]) -> TopicFilter:
         """Build a filter for the namespace (`tenant/namespace`, not checked) and the properties that a topic must
         have, given as `key=value` texts. No properties select all live topics of the namespace. The value may be
-        empty, and may contain `=`. Raises InvalidInput for a text without `=`, for an empty key, and for a key that
-        is given twice, even with the same value.
+        empty, and may contain `=`. Raises InvalidInput for a text without `=` or with a NUL, which PostgreSQL cannot
+        store, for an empty key, and for a key that is given twice, even with the same value.
         """
         pairs = []
         for pair in properties:
             key, is_pair, value = pair.partition("=")
-            if not is_pair or not key:
+            if not is_pair or not key or "\0" in pair:
                 raise InvalidInput(
-                    f"property {pair!r} must have the form key=value, for example team=billing"
+                    f"property {pair!r} must have the form key=value without NUL, for example team=billing"
                 )
             pairs.append((key, value))
         if len(dict(pairs)) < len(pairs):
@@ -132,14 +132,14 @@ class TopicFeed:
 
     def notify(self) -> None:
         """Read the names of each filter that is due once, and send the names to all watchers of the filter, even if
-        the names are unchanged. A CleaveError of a reading, such as StoreUnavailable, is raised, and the next call
-        then reads all watched filters. An unexpected error of a filter is logged and counted, and the next sweep
+        the names are unchanged. A Retryable error of a reading, such as StoreUnavailable, is raised, and the next
+        call then reads all watched filters. Any other error of a filter is logged and counted, and the next sweep
         reads that filter again; the other filters are not affected.
         """
         for topic_filter in self._take_due():
             try:
                 names = self.look(topic_filter)
-            except CleaveError:
+            except Retryable:
                 with self._lock:
                     self._due = dict.fromkeys(self._watchers, -math.inf)
                 raise

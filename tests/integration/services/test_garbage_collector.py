@@ -8,7 +8,7 @@ import pytest
 
 from controller.dataplane.base import LogReport
 from controller.dataplane.embedded.plane import EmbeddedDataPlane
-from controller.domain.errors import Conflict, DataPlaneUnavailable, InvalidInput
+from controller.domain.errors import Conflict, DataPlaneUnavailable, InvalidInput, Retryable
 from controller.domain.operation import OperationKind, OperationState
 from controller.domain.seek_target import EARLIEST
 from controller.domain.segment import SegmentState
@@ -157,6 +157,23 @@ def test_a_log_deleted_by_hand_has_nothing_left_to_read(bench: Bench) -> None:
     bench.plane.delete_segment(bench.log_of(0))
 
     assert collect_now(bench).segments == {TOPIC: (0,)}
+
+
+def test_nothing_is_collected_where_no_log_at_all_is_there(bench: Bench) -> None:
+    """An address that names another cluster looks like this, and its unread messages are elsewhere."""
+    bench.topic_with()
+    bench.publish(0, count=2)
+    bench.reshape(splitting(0))
+    for segment_id in bench.layout.segments:
+        bench.plane.delete_segment(bench.log_of(segment_id))
+
+    report = collect_now(bench)
+
+    assert (report.segments, report.operation_ids) == ({}, [])
+    assert "none of the 3 logs" in reasons(report)[None]
+    assert bench.scalar("SELECT count(*) FROM cleave.segment_drain") == 0
+    with pytest.raises(Retryable, match="check that the address names the cluster"):
+        collect_segment(bench.store, bench.planes, TOPIC, 0, bench.request())
 
 
 def test_a_log_that_is_out_of_sight_for_a_moment_keeps_its_segment(bench: Bench) -> None:

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -179,6 +180,20 @@ def test_topics_are_told_of_when_they_become_live_change_their_properties_and_go
     wait_until(lambda: last(every) == (), message="it is gone")
 
     assert [names for names in elsewhere.pushed if names] == []
+
+
+def test_a_filter_that_the_database_refuses_takes_no_turn_from_the_others(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topic_feed, "log", Mock())
+    feed, told = TopicFeed(bench.store, lambda: None, clock=SystemClock()), RecordingWatcher()
+    feed.watch(TopicFilter("acme/shop", (("a", "\0"),)), RecordingWatcher())
+    feed.watch(TopicFilter("acme/shop"), told)
+
+    feed.notify()
+
+    assert last(told) == ()
+    assert feed.due_in_seconds == math.inf, "the next sweep reads the filter again"
 
 
 def test_a_listening_connection_that_is_cut_costs_no_change(bench: Bench, topics: TopicFeed) -> None:

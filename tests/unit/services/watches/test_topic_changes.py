@@ -55,7 +55,7 @@ def test_hashes_tell_sets_apart() -> None:
     assert snapshot_hash(["ab"]) != snapshot_hash(["a", "b"])
 
 
-@pytest.mark.parametrize("given", [["a"], ["=x"], ["a=1", "a=2"]])
+@pytest.mark.parametrize("given", [["a"], ["=x"], ["a=\0"], ["a=1", "a=2"]])
 def test_a_property_that_cannot_be_meant_is_refused(given: list[str]) -> None:
     with pytest.raises(InvalidInput):
         TopicFilter.of("acme/shop", given)
