@@ -132,11 +132,13 @@ def _topics_to_reconcile(
     one: topics with a difference, topics whose logs could not be described, and topics whose data plane is not
     configured here or cannot describe logs. An id without a topic is absent.
 
-    All other topics are recorded as verified and without unmanaged logs, unless this is a dry run. Topics whose
-    broker keeps the layout are recorded without a comparison. Raises the errors of `Store.transaction`.
+    All other topics are recorded without unmanaged logs, and as verified, unless this is a dry run. A topic whose row
+    has changed since, and every topic if the database was restarted, promoted or restored since, stays unverified.
+    Topics whose broker keeps the layout are recorded without a comparison. Raises the errors of `Store.transaction`.
     """
     with store.transaction() as tx:
-        rows = topics.get_topics(tx, topic_ids)
+        rows, identity = topics.get_topics(tx, topic_ids), held_topics.database_identity(tx)
+    row_versions = {row.topic_id: row.row_version for row in rows}
     differing_ids: list[int] = []
     for plane_name in sorted({row.data_plane for row in rows}):
         plane, agreeing_ids = planes.get(plane_name), list[int]()
@@ -157,7 +159,8 @@ def _topics_to_reconcile(
         if agreeing_ids and not dry_run:
             with store.transaction() as tx:
                 unmanaged_logs.replace(tx, plane_name, agreeing_ids, [])
-                held_topics.verify(tx, agreeing_ids)
+                compared = {topic_id: row_versions[topic_id] for topic_id in agreeing_ids}
+                held_topics.verify(tx, held_topics.unchanged_unverified(tx, compared, identity))
     return sorted(differing_ids)
 
 

@@ -7,7 +7,7 @@ the journal is *held* until it is recovered.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from sqlalchemy import Connection, text
 
@@ -60,6 +60,14 @@ _VERIFY = text("""
          WHERE o.topic_id = v.topic_id AND o.finished_at IS NULL
            AND o.not_before > clock_timestamp() + make_interval(secs => :longest_delay_seconds))
     SELECT topic_id, cleave.raise_input(ARRAY[topic_id]), pg_notify('cleave_drains', topic_id::text) FROM verified""")
+_IDENTITY = text("SELECT cleave.database_identity()")
+_UNCHANGED = text("""
+    SELECT t.topic_id
+      FROM cleave.topic t JOIN unnest(CAST(:topic_ids AS bigint[]), CAST(:row_versions AS bigint[])) AS compared (topic_id, row_version)
+           USING (topic_id, row_version)
+     WHERE cleave.database_identity() = :identity AND t.verified_under IS DISTINCT FROM :identity
+     ORDER BY t.topic_id
+       FOR NO KEY UPDATE OF t""")
 _HOLD = text("""
     UPDATE cleave.topic
        SET held_reason = :reason, held_at = coalesce(held_at, clock_timestamp()), verified_under = NULL, row_version = row_version + 1
@@ -104,6 +112,23 @@ def held_reason(tx: Connection, topic_id: int) -> str | None:
     """Return the evidence for which the topic is held; None if the topic is not held. The topic must exist."""
     reason: str | None = tx.execute(_HELD, {"topic_id": topic_id}).scalar_one()
     return reason
+
+
+def database_identity(tx: Connection) -> str:
+    """Return the identity of the database, which a restart, a promotion or a restore changes."""
+    return str(tx.execute(_IDENTITY).scalar_one())
+
+
+def unchanged_unverified(tx: Connection, row_versions: Mapping[int, int], identity: str) -> list[int]:
+    """Return the unverified ones of these topics (their row versions by id) whose rows have not changed since, and lock them. Empty if
+    `identity` is no longer the identity of the database, because the topics were compared with rows that may be lost.
+    """
+    parameters = {
+        "topic_ids": [*row_versions],
+        "row_versions": [*row_versions.values()],
+        "identity": identity,
+    }
+    return list(tx.execute(_UNCHANGED, parameters).scalars())
 
 
 def verify(tx: Connection, topic_ids: Collection[int]) -> list[int]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import pytest
 from sqlalchemy import text
 from structlog.testing import capture_logs
 
+from controller.dataplane.base import LogReport
 from controller.domain.errors import CleaveError, DataPlaneUnavailable, LostRace, TopicHeld
 from controller.domain.hash_range import HashRange
 from controller.domain.log_origin import LogOrigin
@@ -96,6 +99,33 @@ def test_what_was_planned_under_another_database_is_not_written(bench: Bench) ->
     draft = ReshapeDraft(view, plan_split(view.layout, 0), bench.request("split"), bench.plane.backing_topic)
     with pytest.raises(LostRace), bench.store.transaction() as tx:
         reshape_intents.intend(tx, draft)
+
+
+@pytest.mark.parametrize(
+    "meanwhile",
+    [
+        "CREATE OR REPLACE FUNCTION cleave.database_identity() RETURNS text LANGUAGE sql STABLE AS $$ SELECT 'promoted' $$",
+        "UPDATE cleave.topic SET verified_under = NULL, row_version = row_version + 1",
+    ],
+    ids=["the standby is promoted", "a log of the topic is doubted"],
+)
+def test_a_comparison_with_rows_that_have_changed_since_verifies_nothing(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, meanwhile: str
+) -> None:
+    bench.topic_with()
+    describe = bench.runner_plane.describe_logs
+
+    def described(logs: Sequence[str]) -> Mapping[str, LogReport]:
+        reports = describe(logs)
+        monkeypatch.setattr(bench.runner_plane, "describe_logs", describe)
+        bench.execute(meanwhile)
+        return reports
+
+    monkeypatch.setattr(bench.runner_plane, "describe_logs", described)
+    assert reconcile_topics(bench.store, bench.planes) == ([], None)
+    assert not is_verified(bench)
+
+    assert verify_topics(bench.store, bench.planes) == (1, 1)
 
 
 def test_no_session_begins_before_the_comparison_and_those_begun_go_on(bench: Bench) -> None:
