@@ -34,7 +34,8 @@ def run_without_worker(app: Application) -> int:
     if worker_is_up(app):
         return 0
     context, runs, give_up_at = app.runner(), 0, time.monotonic() + BUDGET_SECONDS
-    while time.monotonic() < give_up_at and verify_topics(app.store, app.planes)[1]:
+    tried: set[int] = set()
+    while time.monotonic() < give_up_at and verify_topics(app.store, app.planes, tried=tried)[0]:
         pass
     while time.monotonic() < give_up_at:
         run_count = run_due(context, limit=OPERATIONS_TOGETHER)

@@ -92,20 +92,27 @@ def verify_topics(
     *,
     limit: int = TOPICS_PER_VIEW,
     shards: Shards | None = None,
+    tried: set[int] | None = None,
 ) -> tuple[int, int]:
     """Compare the logs of up to `limit` unverified topics with the journal, and repair the differences. Topics become
     unverified by a restart, a promotion or a restore of the database. `shards` restricts the topics; None: the topics
     of all shards. Return the number of these topics, and how many of them are verified and not held afterwards; both
     0 if no topic is unverified. A topic that cannot be compared is logged and stays unverified. Only errors of the
     store are raised, such as StoreUnavailable.
+
+    Topics whose ids are in `tried` are left out, and the ids of the topics that stay unverified or held are added to
+    it. So topics that cannot be compared do not keep later calls from the others.
     """
+    tried = set() if tried is None else tried
     with store.single_statement() as tx:
-        topic_ids = held_topics.unverified_topics(tx, limit=limit, shards=shards)
+        topic_ids = held_topics.unverified_topics(tx, limit=limit, shards=shards, excluded=tried)
     if not topic_ids:
         return 0, 0
     _compare_all(store, planes, topic_ids, dry_run=False)
     with store.single_statement() as tx:
-        return len(topic_ids), len(topic_ids) - held_topics.count_unverified(tx, topic_ids)
+        unverified_ids = held_topics.topics_that_may_not_act(tx, topic_ids)
+    tried.update(unverified_ids)
+    return len(topic_ids), len(topic_ids) - len(unverified_ids)
 
 
 def _compare_all(

@@ -45,9 +45,11 @@ class Verifier(Stoppable):
         super().__init__()
         self._store, self._planes, self._shards, self._on_verified = store, planes, shards, on_verified
         self._interval_seconds = INTERVAL_SECONDS
+        self._tried: set[int] = set()
+        """Topics that stayed unverified since the last round that found no other unverified topic."""
 
     def run(self) -> None:
-        """Run rounds until `stop`. After a round that verified topics, the next round begins at once. Errors
+        """Run rounds until `stop`. After a round that compared topics, the next round begins at once. Errors
         are logged and the round is repeated.
         """
         retry_seconds = (INTERVAL_SECONDS, INTERVAL_SECONDS)
@@ -56,27 +58,32 @@ class Verifier(Stoppable):
         ).run()
 
     def _paced_round(self) -> float:
-        """Run a round. If the round verified topics, log their number, call `on_verified` and return 0, so that the
-        next round begins at once. Otherwise return the seconds until the next round. These are `INTERVAL_SECONDS` if
-        there were no unverified topics. After a round that found unverified topics and verified none, the seconds are
-        twice the last such pause, up to `LONGEST_INTERVAL_SECONDS`; only a round without unverified topics resets the
-        pause. Raises the errors of `round`.
+        """Run a round, and return the seconds until the next round. If topics were verified, log their number and
+        call `on_verified`. After a round that found unverified topics, the next round begins at once, with other
+        topics.
+
+        When all were tried, the seconds are `INTERVAL_SECONDS` if none stayed unverified, otherwise twice the last
+        such pause, up to `LONGEST_INTERVAL_SECONDS`; then the topics are tried again. Raises the errors of `round`.
         """
         unverified, verified = self.round()
         if verified:
             log.info("topics verified", topics=verified)
             self._on_verified()
+        if unverified:
             return 0.0
         self._interval_seconds = (
-            min(2 * self._interval_seconds, LONGEST_INTERVAL_SECONDS) if unverified else INTERVAL_SECONDS
+            min(2 * self._interval_seconds, LONGEST_INTERVAL_SECONDS) if self._tried else INTERVAL_SECONDS
         )
+        self._tried.clear()
         return self._interval_seconds
 
     def round(self) -> tuple[int, int]:
-        """Compare the logs of unverified topics of the held shards with the journal, and repair the differences.
-        Return the number of compared topics, and how many of them are verified afterwards; both are 0 if the worker
+        """Compare the logs of unverified topics of the held shards that were not tried yet with the journal, and
+        repair the differences. Return the number of compared topics, and how many of them are verified afterwards; both are 0 if the worker
         holds no shard or no topic is unverified. A topic that cannot be compared is logged. Only errors of the store
         are raised, such as StoreUnavailable.
         """
         shards = self._shards()
-        return verify_topics(self._store, self._planes, shards=shards) if shards.held else (0, 0)
+        if not shards.held:
+            return 0, 0
+        return verify_topics(self._store, self._planes, shards=shards, tried=self._tried)

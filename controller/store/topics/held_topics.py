@@ -36,10 +36,11 @@ _UNVERIFIED = text("""
        AND (t.verified_under < now.identity OR t.verified_under > now.identity OR t.verified_under IS NULL)
        AND (CAST(:shards AS bigint[]) IS NULL
             OR t.topic_id % CAST(:shard_count AS bigint) = ANY (CAST(:shards AS bigint[])))
+       AND t.topic_id <> ALL (CAST(:excluded AS bigint[]))
      ORDER BY t.held_reason IS NOT NULL, EXISTS (SELECT FROM cleave.operation o WHERE o.topic_id = t.topic_id AND o.finished_at IS NULL) DESC, t.topic_id
      LIMIT :limit""")
-_COUNT = text(
-    f"SELECT count(*) FROM cleave.topic t WHERE t.topic_id = ANY (:topic_ids) AND NOT ({MAY_ACT})"  # noqa: S608 - constants only
+_MAY_NOT_ACT = text(
+    f"SELECT t.topic_id FROM cleave.topic t WHERE t.topic_id = ANY (:topic_ids) AND NOT ({MAY_ACT})"  # noqa: S608 - constants only
 )
 _HELD = text("SELECT held_reason FROM cleave.topic WHERE topic_id = :topic_id")
 # Leaders of a lost history may have used generations that the journal does not know, so each subscription continues above them. If the
@@ -96,16 +97,19 @@ def demand_topic_may_act(tx: Connection, topic_id: int) -> None:
         demand_may_act(row.name, row.why_not)
 
 
-def unverified_topics(tx: Connection, *, limit: int, shards: Shards | None = None) -> list[int]:
-    """Return the ids of up to `limit` topics of the shards (None: all) whose logs were not compared with the journal under this
-    database: topics with live operations first, held topics last. Deleted topics are absent.
+def unverified_topics(
+    tx: Connection, *, limit: int, shards: Shards | None = None, excluded: Collection[int] = ()
+) -> list[int]:
+    """Return the ids of up to `limit` topics of the shards (None: all), without the `excluded` ids, whose logs were not compared with the
+    journal under this database: topics with live operations first, held topics last. Deleted topics are absent.
     """
-    return list(tx.execute(_UNVERIFIED, {"limit": limit, **filter_of(shards)}).scalars())
+    parameters = {"limit": limit, "excluded": sorted(excluded), **filter_of(shards)}
+    return list(tx.execute(_UNVERIFIED, parameters).scalars())
 
 
-def count_unverified(tx: Connection, topic_ids: Collection[int]) -> int:
-    """Return the number of these topics that may not be acted on, because they are held or unverified."""
-    return int(tx.execute(_COUNT, {"topic_ids": sorted(topic_ids)}).scalar_one())
+def topics_that_may_not_act(tx: Connection, topic_ids: Collection[int]) -> list[int]:
+    """Return those of these topics that may not be acted on, because they are held or unverified."""
+    return list(tx.execute(_MAY_NOT_ACT, {"topic_ids": sorted(topic_ids)}).scalars())
 
 
 def held_reason(tx: Connection, topic_id: int) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import pytest
 from sqlalchemy import text
@@ -19,12 +20,21 @@ from controller.services.consumer_sessions.requests import Register
 from controller.services.consumer_sessions.settlement import ConnectionState, settle
 from controller.services.consumer_sessions.timing import ConsumerTiming
 from controller.services.garbage_collector import collect
-from controller.services.reconciler import FindingKind, reconcile, reconcile_topics, recover, verify_topics
+from controller.services.reconciler import (
+    FindingKind,
+    reconcile,
+    reconcile_topics,
+    recover,
+    verifier,
+    verify_topics,
+)
+from controller.services.reconciler.verifier import Verifier
 from controller.services.segment_admin import splitting
 from controller.store.journal import claims, reshape_intents, topic_intents
 from controller.store.journal.reshape_intents import ReshapeDraft
 from controller.store.postgres.engine import Store
-from controller.store.topics import drains, held_topics, recovered_layout, topics
+from controller.store.shards import Shards
+from controller.store.topics import backing_logs, drains, held_topics, recovered_layout, topics
 from controller.store.topics.bucket_owners import SubscriptionKey
 from tests.integration.services.test_older_journal import shape
 from tests.support.bench import Bench
@@ -58,7 +68,7 @@ def doubt(bench: Bench) -> None:
 
 def is_verified(bench: Bench) -> bool:
     with bench.store.transaction() as tx:
-        return held_topics.count_unverified(tx, [bench.topic_id]) == 0
+        return held_topics.topics_that_may_not_act(tx, [bench.topic_id]) == []
 
 
 def held_reason(bench: Bench) -> str | None:
@@ -285,6 +295,32 @@ def test_one_used_child_of_an_operation_in_the_backup_proves_the_others(
 
     assert shape(bench) == present
     assert bench.operation(operation.operation_id).state is OperationState.DONE
+
+
+def test_a_topic_that_cannot_be_compared_keeps_the_verifier_from_no_other(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verifier, "verify_topics", partial(verify_topics, limit=1))
+    bench.create()
+    monkeypatch.setattr(bench, "topic_name", "topic://acme/shop/second")
+    bench.create()
+    topic_ids = [
+        topic_id for (topic_id,) in bench.rows("SELECT topic_id FROM cleave.topic ORDER BY topic_id")
+    ]
+    with bench.store.transaction() as tx:
+        held_topics.doubt(tx, topic_ids)
+        silent = backing_logs.read_expected_logs(tx, topic_ids)[topic_ids[0]].names
+    describe = bench.runner_plane.describe_logs
+    monkeypatch.setattr(
+        bench.runner_plane, "describe_logs", lambda logs: {} if silent & {*logs} else describe(logs)
+    )
+    rounds = Verifier(bench.store, bench.planes, lambda: Shards.of(1, [0]), lambda: None)
+
+    pauses = [rounds._paced_round() for _ in range(5)]
+
+    with bench.store.transaction() as tx:
+        assert held_topics.topics_that_may_not_act(tx, topic_ids) == topic_ids[:1]
+    assert pauses == [0.0, 0.0, 2 * verifier.INTERVAL_SECONDS, 0.0, 4 * verifier.INTERVAL_SECONDS]
 
 
 # Held.
