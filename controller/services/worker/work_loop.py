@@ -158,10 +158,9 @@ class WorkLoop:
         operations or the evaluation intended any. Does nothing if the worker holds no shard. The operations
         themselves run later, in the threads.
 
-        A Retryable error of the evaluation is raised at once, and no thread is started. Another CleaveError, such as
-        FencedOut after a lost lease, is logged; the loop pauses for `REFUSED_PAUSE_SECONDS`, and the requested
-        operations are still started. Any other error is raised after the round's threads for operations, at least
-        one, were started.
+        After a CleaveError of the evaluation that is not Retryable, such as FencedOut after a lost lease, the error
+        is logged, the loop pauses for `REFUSED_PAUSE_SECONDS`, and the requested operations are still started. Any
+        other error is raised after the round's threads for operations, at least one, were started.
         """
         shards, work = self._shards(), next_round.work
         if not shards.held:
@@ -172,14 +171,13 @@ class WorkLoop:
                 self._ask_sensors_after(work)
                 intended = self._evaluate(work.lanes, work.topic_ids, shards)
                 self._note_decided(work, shards)
-            except Retryable:
-                raise
-            except CleaveError as error:
+            except Exception as error:
+                if not isinstance(error, CleaveError) or isinstance(error, Retryable):
+                    # Operations that are already intended do not depend on the evaluation.
+                    self._start_operations(max(next_round.threads, 1))
+                    raise
                 log.error("evaluation refused", error=str(error))
                 self._stopping.wait(REFUSED_PAUSE_SECONDS)
-            except Exception:  # Operations that are already intended do not depend on the evaluation.
-                self._start_operations(max(next_round.threads, 1))
-                raise
         if work.operations or intended:
             self._start_operations(max(next_round.threads, intended, 1))
 

@@ -225,6 +225,20 @@ def test_a_thread_that_drains_the_journal_goes_on_when_the_store_answers(bench: 
     assert [line["error"] for line in lines if line["event"] == "operation deferred"] == ["away"]
 
 
+def test_operations_are_run_while_every_evaluation_fails(bench: Bench) -> None:
+    """As when the statements of a large evaluation take longer than a statement may."""
+
+    def evaluate(*_: object) -> int:
+        raise StoreUnavailable("a statement took too long")
+
+    with running(bench, CONSUMERS) as one:
+        one.loop._evaluate = evaluate
+        one.rings()
+        before = one.record.drains
+        notify(bench, 1)
+        wait_until(lambda: one.record.drains > before, message="operations are run")
+
+
 def test_after_a_lost_connection_everything_is_looked_at(bench: Bench) -> None:
     """What was notified meanwhile is lost."""
     with running(bench, TimedSensor(Lane.LOAD, None), CONSUMERS) as one:
