@@ -231,7 +231,7 @@ def test_operations_are_run_while_every_evaluation_fails(bench: Bench) -> None:
     def evaluate(*_: object) -> int:
         raise StoreUnavailable("a statement took too long", 0.0)
 
-    with running(bench, CONSUMERS) as one:
+    with running(bench, CONSUMERS, TimedSensor(Lane.LOAD, None)) as one:
         one.loop._evaluate = evaluate
         before = one.record.drains
         notify(bench, 1)
