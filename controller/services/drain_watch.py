@@ -39,6 +39,9 @@ DRAINS_A_ROUND = 100
 """Maximum number of segments that a round counts."""
 ROUND_SECONDS = 20.0
 """Seconds of a round after which no count begins."""
+LAST_SECONDS = 300.0
+"""Seconds for which a pair that could not be counted comes last, so that such pairs keep no other from being counted.
+"""
 PARALLEL_CALLS = 4
 """Number of counts that run at the same time."""
 
@@ -67,6 +70,8 @@ class DrainWatch(Stoppable):
         self._reconcile = reconcile
         self._store, self._planes, self._shards, self._clock = store, planes, shards, clock
         self._sealed_for_seconds = sealed_for_seconds
+        self._last_until: dict[SlowDrain, float] = {}
+        """Monotonic times until which pairs that could not be counted come last."""
 
     def run(self) -> None:
         """Run a round every `INTERVAL_SECONDS` until `stop`. A failed round is logged."""
@@ -77,7 +82,7 @@ class DrainWatch(Stoppable):
         segment and a stream subscription), store the counts, and return their number. Only topics of the held shards
         on data planes of this process are counted; without a held shard, nothing is done and the result is 0. Pairs
         that were never counted, or counted longest ago, come first, and segments sealed within `FRESH_FOR_SECONDS`
-        come last.
+        come last. A pair that could not be counted comes last for `LAST_SECONDS`.
 
         A pair that cannot be counted, or whose count has not begun within `ROUND_SECONDS`, is left out. If the log of
         a segment is open and has no unread messages, `reconcile` is called for its topic, so that the log is
@@ -86,15 +91,7 @@ class DrainWatch(Stoppable):
         shards = self._shards()
         if not shards.held:
             return 0
-        with self._store.transaction() as tx:
-            slow_drains = drain_backlogs.slow_drains(
-                tx,
-                self._planes,
-                shards,
-                sealed_for_seconds=self._sealed_for_seconds,
-                fresh_for_seconds=FRESH_FOR_SECONDS,
-                limit=DRAINS_A_ROUND,
-            )
+        slow_drains = self._slow_drains(shards)
         give_up_at = self._clock.monotonic_seconds() + ROUND_SECONDS
         with ThreadPoolExecutor(PARALLEL_CALLS, thread_name_prefix="drain-watch") as calls:
             backlogs = calls.map(lambda drain: self._backlog(drain, give_up_at), slow_drains)
@@ -103,9 +100,26 @@ class DrainWatch(Stoppable):
                 for drain, messages in zip(slow_drains, backlogs, strict=True)
                 if messages is not None
             }
+        last_until = self._clock.monotonic_seconds() + LAST_SECONDS
+        self._last_until |= dict.fromkeys({*slow_drains} - counts.keys(), last_until)
         with self._store.transaction() as tx:
             drain_backlogs.note(tx, counts, shards)
         return len(counts)
+
+    def _slow_drains(self, shards: Shards) -> list[SlowDrain]:
+        """Return the pairs that a round counts. Raises StoreUnavailable."""
+        now = self._clock.monotonic_seconds()
+        self._last_until = {drain: until for drain, until in self._last_until.items() if now < until}
+        with self._store.transaction() as tx:
+            slow_drains = drain_backlogs.slow_drains(
+                tx,
+                self._planes,
+                shards,
+                sealed_for_seconds=self._sealed_for_seconds,
+                fresh_for_seconds=FRESH_FOR_SECONDS,
+                limit=DRAINS_A_ROUND + len(self._last_until),
+            )
+        return sorted(slow_drains, key=self._last_until.__contains__)[:DRAINS_A_ROUND]
 
     def _backlog(self, drain: SlowDrain, give_up_at: float) -> int | None:
         """Return the number of unread messages of the subscription in the segment, limited to `MOST`. If the number

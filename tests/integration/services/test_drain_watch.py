@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from controller.clock import SystemClock
+from controller.clock import Clock, SystemClock
 from controller.dataplane.base import DataPlane, LogState
 from controller.services import drain_watch
 from controller.services.drain_watch import DrainWatch
@@ -19,6 +19,7 @@ from controller.store.topics import drains
 from tests.support.bench import Bench
 from tests.support.embedded_terminations import forget_termination
 from tests.support.faulty_data_plane import Fault, FaultyDataPlane, PlannedFault
+from tests.support.manual_clock import ManualClock
 from tests.support.waiting import wait_until
 
 ALL, NONE = Shards.of(1, [0]), Shards.of(1, [])
@@ -38,12 +39,13 @@ def watch(
     *,
     sealed_for_seconds: float = 0.0,
     planes: Mapping[str, DataPlane] | None = None,
+    clock: Clock | None = None,
 ) -> DrainWatch:
     return DrainWatch(
         bench.store,
         planes or bench.planes,
         lambda: shards,
-        SystemClock(),
+        clock or SystemClock(),
         reconcile=partial(reconcile, bench.store, bench.planes),
         sealed_for_seconds=sealed_for_seconds,
     )
@@ -126,6 +128,27 @@ def test_a_log_that_does_not_answer_keeps_what_was_counted(drained: Bench) -> No
     broken = FaultyDataPlane(drained.plane, PlannedFault(Fault.REFUSED, "backlog")).as_data_plane()
     assert watch(drained, planes={drained.plane.name: broken}).round() == 0
     assert drained.rows(_STILL) == [(0, 5, False, 10)]
+
+
+def test_a_log_that_does_not_answer_keeps_no_other_from_being_counted(
+    drained: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drained.reshape(splitting(1))
+    monkeypatch.setattr(drain_watch, "DRAINS_A_ROUND", 1)
+    silent, backlog = drained.log_of(0), drained.runner_plane.backlog
+    monkeypatch.setattr(
+        drained.runner_plane, "backlog", lambda log, name: None if log == silent else backlog(log, name)
+    )
+    clock = ManualClock()
+    rounds = watch(drained, clock=clock)
+
+    assert [rounds.round() for _ in range(3)] == [0, 1, 1]
+    assert drained.rows(_COUNTED) == [(1,)]
+
+    monkeypatch.setattr(drained.runner_plane, "backlog", backlog)
+    clock.seconds += drain_watch.LAST_SECONDS
+    rounds.round()
+    assert drained.rows(_COUNTED) == [(0,), (1,)]
 
 
 def test_it_counts_again_and_again_until_it_is_stopped(
