@@ -31,7 +31,7 @@ log = telemetry.get_logger(__name__)
 
 BATCH = 16
 """Maximum number of deletion entries that are claimed together."""
-CALLS_EACH = 5
+CALLS_EACH = 6
 """Maximum number of data-plane calls for one entry. The claim of a batch lasts for the calls of all its entries."""
 PARALLEL_DELETES = 4
 """Deletions that run in parallel: a broker spends most of a deletion writing its own metadata."""
@@ -255,10 +255,15 @@ def _reason_to_keep(
 
     Before that decision, an open log that was never used is terminated and described again, so that a message that
     arrived in between keeps it. In a terminated log, acknowledgements that a broker lost in a crash are repeated.
-    Raises DataPlaneUnavailable if the log is not terminated yet or does not answer, and the other errors of the data
-    plane.
+    Raises DataPlaneUnavailable if the log is not terminated yet, does not answer, or was missing and exists now; and
+    the other errors of the data plane.
     """
     if report.state is LogState.MISSING:
+        # The state is read a second time, because a log may be moving to another broker.
+        if plane.segment_state(deletion_entry.backing_topic) is not LogState.MISSING:
+            raise DataPlaneUnavailable(
+                f"{deletion_entry.backing_topic} could not be seen for a moment; the deletion will be tried again"
+            )
         return None
     if deletion_entry.discards_unread:
         return None if owner.created(report.origin) else FOREIGN

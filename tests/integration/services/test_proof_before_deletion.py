@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from controller.dataplane.base import LogReport, LogState
+from controller.dataplane.base import MISSING_LOG, LogReport, LogState
 from controller.dataplane.embedded.plane import EmbeddedDataPlane
 from controller.dataplane.log_deletion_rule import FOREIGN
 from controller.domain.log_origin import LogOrigin
@@ -130,6 +130,20 @@ def test_a_log_that_does_not_answer_is_left_for_later_and_keeps_no_other(
     assert (sorted(swept.failed), swept.absent) == ([silent], [other])
     assert "did not answer" in swept.failed[silent]
     assert bench.plane.segment_state(silent) is LogState.OPEN
+
+
+def test_a_log_that_is_out_of_sight_for_a_moment_is_judged_when_it_is_back(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, _ = an_aborted_split(bench)
+    bench.append(log)
+    with monkeypatch.context() as moving:
+        moving.setattr(EmbeddedDataPlane, "describe_logs", lambda _, logs: dict.fromkeys(logs, MISSING_LOG))
+        assert "could not be seen for a moment" in sweep(bench.store, bench.planes).failed[log]
+
+    assert bench.plane.backlog(log, "billing") == 1
+    bench.execute("UPDATE cleave.deletion_entry SET not_before = created_at")
+    assert log in sweep(bench.store, bench.planes).kept
 
 
 def test_acknowledgements_of_a_pruned_segment_that_a_broker_forgot_are_repeated(bench: Bench) -> None:
