@@ -67,7 +67,7 @@ def _drive(context: RunnerContext, claims_won: Sequence[Claim], claimed_until: f
             for outcome in OperationSet(context, operation_set, claimed_until).drive()
         ]
     except Exception:
-        context.in_progress.remove([claim.operation.operation_id for claim in claims_won])
+        context.in_progress.remove([claim.operation for claim in claims_won])
         raise
 
 
@@ -103,7 +103,7 @@ def _claim(
             shards=shards,
         )
         takeover_at = requested_at + context.lease_seconds + context.call_timeout_seconds
-        context.in_progress.add([claim.operation.operation_id for claim in claims_won], takeover_at)
+        context.in_progress.add([claim.operation for claim in claims_won], takeover_at)
     return claims_won, requested_at + context.lease_seconds
 
 

@@ -599,7 +599,7 @@ class OperationSet:
         claim the operation again.
         """
         member.outcome = outcome
-        self._context.in_progress.remove([member.operation_id])
+        self._context.in_progress.remove([member.operation])
 
     def _plane_of(self, member: _Member) -> Callable[[], DataPlane]:
         """Return a function that returns the operation's data plane. The function is called only if a step needs
@@ -673,7 +673,8 @@ class OperationSet:
                 tx, [member.operation for member in self._under_way()], runner, self._context.lease_seconds
             )
         self._claimed_until = requested_at + self._context.lease_seconds
-        self._context.in_progress.add(renewed, self._claimed_until + call_timeout_seconds)
+        still_claimed = [member.operation for member in self._under_way() if member.operation_id in renewed]
+        self._context.in_progress.add(still_claimed, self._claimed_until + call_timeout_seconds)
         lost_members = [member for member in self._under_way() if member.operation_id not in renewed]
         for member in lost_members:
             self._end_as_taken_over(member, claim_check.fenced_out(member.operation, runner))
