@@ -18,7 +18,7 @@ from controller import metrics, telemetry
 from controller.clock import Clock
 from controller.dataplane.base import DataPlane
 from controller.dataplane.optional_abilities import ObservesConsumers
-from controller.domain.errors import CleaveError, InvalidInput
+from controller.domain.errors import CleaveError, InvalidInput, Retryable
 from controller.domain.observed_consumers import ObservedConsumer, subscription_uses
 from controller.repeating import Repeating, Stoppable
 from controller.store.postgres.engine import Store
@@ -126,7 +126,8 @@ class ConsumerWatch(Stoppable):
         did not answer, the stored counts of the topic are not lowered. Errors of a data plane are logged, and its
         logs count as without an answer.
 
-        Raises StoreUnavailable and the other errors of `Store.transaction`. The batches before the error stay stored.
+        Raises StoreUnavailable and the other Retryable errors of `Store.transaction`. The batches before the error
+        stay stored.
         """
         began_at = self._clock.monotonic_seconds()
         topics = self._listed(began_at)
@@ -135,16 +136,31 @@ class ConsumerWatch(Stoppable):
             self._turn %= len(topics)
             batch = topics[self._turn : self._turn + min(CALL_TOPICS, remaining)]
             observations = self._observe(batch)
-            with self._store.transaction() as tx:
-                changed += observed_consumers.record(tx, observations)
             silent += len(batch) - sum(observation.is_whole for observation in observations)
             self._turn += len(batch)
             remaining -= len(batch)
+            changed += self._stored(observations)
             if self._clock.monotonic_seconds() >= began_at + self._interval_seconds:
                 break
         if changed:
             log.info("consumers changed", topics=changed)
         return Round(len(topics) - remaining, silent, tuple(changed))
+
+    def _stored(self, observations: Sequence[Observation]) -> list[int]:
+        """Store the observations, and return the ids of the topics whose stored consumers changed. If the database
+        refuses the observations, each is stored by itself, and those that it refuses are logged. Raises Retryable
+        errors.
+        """
+        try:
+            with self._store.transaction() as tx:
+                return observed_consumers.record(tx, observations)
+        except Retryable:
+            raise
+        except Exception:  # Any client may give a subscription a name that the database refuses.
+            if len(observations) > 1:
+                return [topic_id for observation in observations for topic_id in self._stored([observation])]
+            log.exception("consumers of a topic not stored", topic_id=observations[0].topic_id)
+            return []
 
     def _listed(self, now: float) -> list[tuple[str, int, list[str]]]:
         """Return every topic to observe, as data plane, topic id and names of its logs. These are the live topics

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from secrets import token_hex
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from controller.clock import SystemClock
 from controller.dataplane.base import Counters
@@ -164,6 +166,24 @@ def test_a_fleet_too_large_for_the_interval_is_looked_at_in_turns(
     assert [watch.round().topics for _ in range(4)] == [2, 2, 1, 2]
     assert len({one for asked in plane.asked[:3] for one in asked}) == 5
     assert plane.asked[3] == plane.asked[0]
+
+
+def test_a_name_that_the_database_refuses_keeps_no_other_topic_from_being_stored(
+    bench: Bench, plane: SeeingPlane
+) -> None:
+    bench.topic_with(subscriptions=())
+    plane.attach(bench.log_of(0), "a", subscription=token_hex(4000))
+    other = "topic://acme/mail/out"
+    bench.finish(topic_admin.create_topic(bench.store, bench.planes, other, bench.request()))
+    plane.attach(plane.backing_topic(other, "0000-ffff-0"), "b")
+    watch = watching(bench)
+
+    with capture_logs() as lines:
+        assert len(watch.round().changed) == 1
+
+    assert seen(bench) == {"app": 1}
+    [refused] = [line for line in lines if line["event"] == "consumers of a topic not stored"]
+    assert refused["topic_id"] == bench.topic_id
 
 
 def test_it_goes_on_round_by_round_until_it_is_stopped(bench: Bench, plane: SeeingPlane) -> None:
