@@ -55,6 +55,10 @@ same log's other gates.
 """
 LONGEST_PAUSE_SECONDS = 5.0
 PARALLEL_CALLS = 8
+FAILING_SECONDS = 1.0
+"""Seconds of a round after which it tries no further subscription whose last try failed. Those come last, and each may take the longest
+time of a call.
+"""
 
 
 def _ignore(_name: str) -> None:
@@ -124,7 +128,7 @@ class GateKeeper(Stoppable):
 
     def round(self) -> int:
         """Open, drain and audit the gates of the subscriptions that are due, up to `PARALLEL_CALLS` subscriptions at
-        a time. Return the number of subscriptions with shut gates, due or not. The number of shut gates is set as a
+        a time; subscriptions whose last try failed come last, for `FAILING_SECONDS`. Return the number of subscriptions with shut gates, due or not. The number of shut gates is set as a
         metric. The result is 0 if no shard is held or no data plane with gates is configured.
 
         Topics and subscriptions that are not live do not count, nor do topics that are held or unverified. An error
@@ -141,18 +145,23 @@ class GateKeeper(Stoppable):
         self._paces = {group.key: self._paces.get(group.key) or _Pace() for group in shut}
         now = self._clock.monotonic_seconds()
         due = [group for group in shut if self._paces[group.key].next_at <= now]
+        due.sort(key=lambda group: (self._paces[group.key].failures > 0, self._paces[group.key].next_at))
         if due:
+            serve = partial(self._serve, give_up_at=now + FAILING_SECONDS)
             with ThreadPoolExecutor(min(PARALLEL_CALLS, len(due)), thread_name_prefix="gates") as calls:
-                list(calls.map(self._serve, due))
+                list(calls.map(serve, due))
         return len(shut)
 
-    def _serve(self, shut: ShutGates) -> None:
+    def _serve(self, shut: ShutGates, give_up_at: float) -> None:
         """Open, drain and audit the gates of one subscription, and set the time at which the subscription is due
         again. Raises nothing. An error is reported (`_report`), and the gates are tried again after a pause, which
         doubles with each failure in a row up to `LONGEST_PAUSE_SECONDS`. If the subscription or its topic was deleted
-        meanwhile, nothing is reported.
+        meanwhile, nothing is reported. From `give_up_at` (monotonic seconds) on, a subscription whose last try failed
+        is left to the next round.
         """
         pace = self._paces[shut.key]
+        if pace.failures and self._clock.monotonic_seconds() >= give_up_at:
+            return
         try:
             self._open_what_may_open(shut)
             self._audit(shut, pace)

@@ -12,13 +12,14 @@ from structlog.testing import capture_logs
 from controller.domain.errors import DataPlaneUnavailable, SubscriptionNotFound, TopicNotFound
 from controller.domain.gate_states import GateState
 from controller.domain.seek_target import EARLIEST, LATEST, SeekTarget
-from controller.services import garbage_collector, subscription_admin
+from controller.services import garbage_collector, gate_keeper, subscription_admin
 from controller.services.gate_keeper import AUDIT_AFTER_OPENING_SECONDS, GateKeeper
 from controller.services.reconciler import FindingKind, reconcile
 from controller.services.segment_admin import merging, splitting
 from controller.store.journal.request_keys import Intent
 from controller.store.shards import Shards
 from controller.store.topics import drains, gates, topics
+from controller.store.topics.gates import ShutGates
 from tests.support.gated_logs import ALL, GatedBench
 from tests.support.manual_clock import ManualClock
 
@@ -67,6 +68,35 @@ def test_a_cursor_that_only_the_broker_remembers_opens_nothing(bench: GatedBench
     bench.gated.unwritten.clear()
     bench.keep()
     assert bench.gate_rows() == {1: "open", 2: "open"}
+
+
+def test_subscriptions_that_failed_come_last_and_not_all_in_one_round(
+    bench: GatedBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.stock_topic(1)
+    for name in ("a", "b"):
+        bench.subscribe(name)
+    bench.publish(0)
+    bench.reshape(splitting(0))
+    clock, tried = ManualClock(), list[str]()
+    keeper = bench.keeper(clock)
+
+    def open_gates(shut: ShutGates) -> None:
+        tried.append(shut.key.name)
+        if shut.key.name != "billing":
+            clock.seconds += 10.0
+            raise DataPlaneUnavailable("no answer in time")
+
+    monkeypatch.setattr(gate_keeper, "PARALLEL_CALLS", 1)
+    monkeypatch.setattr(keeper, "_open_what_may_open", open_gates)
+    rounds = []
+    for _ in range(3):
+        clock.seconds += 10.0
+        keeper.round()
+        rounds.append(tuple(tried))
+        tried.clear()
+
+    assert rounds == [("a", "b", "billing"), ("billing", "a"), ("billing", "b")]
 
 
 def test_grandchildren_wait_for_their_grandparent_although_their_parent_is_empty(bench: GatedBench) -> None:
