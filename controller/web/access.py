@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import fnmatch
 import math
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -132,8 +133,9 @@ def roles_with(right: Right) -> str:
 
 
 def _fits(name: str, patterns: Sequence[str]) -> bool:
-    """Return True if the name matches one of the patterns of `fnmatch`, in which `*` stands for any text, `/` included."""
-    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+    """Return True if the name matches one of the patterns, in which `*` stands for any text, `/` included."""
+    # Names may contain the other wildcards of fnmatch, `?` and `[`; in brackets each stands for itself.
+    return any(fnmatch.fnmatchcase(name, re.sub(r"([?[])", r"[\1]", pattern)) for pattern in patterns)
 
 
 def sign(
