@@ -29,6 +29,13 @@ READING = [
     ("policy", "effective", "TOPIC"),
     ("subscriptions", "list", "TOPIC"),
     ("consumers", "list", "TOPIC"),
+    ("consumers", "why", "TOPIC", "--subscription", "billing"),
+    ("consumers", "why", "TOPIC", "--subscription", "billing", "--unread"),
+    ("consumers", "why", "TOPIC", "--subscription", "standard", "--unread"),
+]
+UNEXPLAINED = [
+    ("jobs", "subscription jobs is a queue"),
+    ("none", "topic topic://acme/shop/orders has no subscription none; create it, or check the name"),
 ]
 CHANGING = [
     ("topics", "create", "acme/shop/new"),
@@ -40,10 +47,21 @@ CHANGING = [
 
 @pytest.fixture
 def past(cleave: CommandLine, orders: str) -> str:
-    """A topic with a subscription, an operation and a policy."""
+    """A topic with a subscription, a queue, a subscription of standard consumers, an operation and a policy."""
     cleave.ok("subscriptions", "create", orders, "billing")
+    cleave.ok("subscriptions", "create", orders, "jobs", "--kind", "queue")
     cleave.ok("segments", "split", orders, "0")
     cleave.ok("policy", "set", orders, "max_segments=16")
+    cleave.ok("subscriptions", "create", orders, "standard")
+    cleave.execute("UPDATE cleave.subscription SET consumers = 'stock' WHERE name = 'standard'")
+    cleave.execute(
+        "INSERT INTO cleave.segment_drain (topic_id, subscription, segment_id)"
+        " SELECT topic_id, name, 0 FROM cleave.subscription WHERE name = 'standard'"
+    )
+    cleave.execute(
+        "INSERT INTO cleave.observed_subscription (topic_id, name, subscription_type, consumers, consumer_names)"
+        " SELECT topic_id, name, 'Failover', 1, '{a}' FROM cleave.subscription WHERE name = 'standard'"
+    )
     return orders
 
 
@@ -57,6 +75,13 @@ def test_a_command_that_reads_does_with_a_login_that_can_only_read(
 
     assert as_reader == cleave.json(*words)
     assert cleave.ok(*words)
+
+
+@pytest.mark.parametrize(("subscription", "words"), UNEXPLAINED)
+def test_a_login_that_can_only_read_is_told_why_a_subscription_has_no_buckets(
+    cleave: CommandLine, past: str, reader: str, subscription: str, words: str
+) -> None:
+    assert words in cleave.refused("consumers", "why", past, "--subscription", subscription)
 
 
 @pytest.mark.parametrize("command", CHANGING, ids=" ".join)
