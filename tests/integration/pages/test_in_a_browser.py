@@ -96,6 +96,12 @@ def test_a_policy_that_somebody_else_changes_is_seen_and_what_is_written_stays(
     expect(page.locator("#row-max_segments td").nth(1)).to_have_text("7")
     assert filled_in(page) == {"level": TOPIC, "parameters": {}}
 
+    policy_admin.change(bench.store, TOPIC, lambda before: {**before, "profile": "adaptive"}, actor="ann")
+    profile = page.locator("#parameter-profile")
+    expect(profile).to_have_value('"adaptive"')
+    profile.fill("")
+    assert filled_in(page) == {"level": TOPIC, "parameters": {"profile": None}}
+
 
 def filled_in(page: Page, dag: str = "cleave_policy") -> Any:
     """What the form of the DAG would ask for."""

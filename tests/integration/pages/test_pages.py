@@ -210,19 +210,20 @@ def test_without_a_broker_the_bundles_page_says_what_is_missing(pages: AppClient
 
 
 def parameter(page: str, name: str) -> tuple[str, str, str]:
-    """What is in force of it, the level it comes from, and what its field has."""
+    """What is in force of it, the level it comes from, and what its field has. The field's placeholder is what is in force."""
     found = re.search(rf'<tr id="row-{name}".*?</tr>', page, re.DOTALL)
     assert found is not None
     value, level = re.findall(r"<td[^>]*>([^<]*)</td>", found[0])
-    [field] = re.findall(r'<input[^>]* value="([^"]*)"', found[0])
-    return value, level, field
+    [(field, placeholder)] = re.findall(r'<input[^>]* value="([^"]*)" placeholder="([^"]*)" size', found[0])
+    assert html.unescape(placeholder) == value
+    return value, level, html.unescape(field)
 
 
 def test_the_policy_s_page_has_each_parameter_with_where_it_comes_from(
     bench: Bench, pages: AppClient
 ) -> None:
     bench.create(1)
-    set_policy(bench, max_segments=7)
+    set_policy(bench, max_segments=7, profile="adaptive")
     set_level(bench, "cluster", max_segments=90, merge_window_seconds=77)
     set_level(bench, "acme/shop", min_segments=3)
 
@@ -231,6 +232,7 @@ def test_the_policy_s_page_has_each_parameter_with_where_it_comes_from(
     of_namespace = pages.get("/policy", params={"level": "acme/shop"}).text
 
     assert parameter(of_topic, "max_segments") == ("7", "topic", "7")
+    assert parameter(of_topic, "profile") == ('"adaptive"', "topic", '"adaptive"')
     assert parameter(of_topic, "min_segments") == ("3", "namespace", "")
     assert parameter(of_topic, "merge_window_seconds") == ("77", "cluster", "")
     assert parameter(of_namespace, "min_segments") == ("3", "namespace", "3")
