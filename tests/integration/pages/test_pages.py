@@ -361,6 +361,10 @@ def test_who_reads_what_who_holds_nothing_and_how_far_behind_they_are(bench: Ben
     assert (behind.status_code, "3 messages were not acknowledged" in behind.text) == (200, True)
     assert pages.get("/lag", params={"name": TOPIC, "subscription": "none"}).status_code == 404
 
+    bench.plane.delete_segment(bench.log_of(0))
+    uncounted = pages.get("/lag", params={"name": TOPIC, "subscription": "billing"}).text
+    assert '<span class="warn">not counted: its log or cursor is missing</span>' in uncounted
+
 
 def test_a_run_leads_to_its_backtest_and_the_backtest_to_its_run(bench: Bench, pages: AppClient) -> None:
     bench.create(1)
