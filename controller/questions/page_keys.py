@@ -18,7 +18,8 @@ def write_keys(keys: Sequence[Any]) -> str:
     """Return the text that requests the page after the row with these keys: text, integers, times or sequences of
     integers.
     """
-    text = json.dumps([key.isoformat() if isinstance(key, datetime) else key for key in keys])
+    values = [key.isoformat() if isinstance(key, datetime) else key for key in keys]
+    text = json.dumps(values, ensure_ascii=False)  # UTF-8 is shorter than escapes
     return base64.urlsafe_b64encode(text.encode()).decode("ascii").rstrip("=")
 
 

@@ -77,8 +77,8 @@ MAX_ROWS = 100_000
 """Maximum number of rows of a request."""
 MOST_OF_A_PAGE = 1000
 """Maximum number of rows of a page."""
-LONGEST_PAGE = 1500
-"""Maximum number of characters of `page`."""
+LONGEST_PAGE = 6000
+"""Maximum number of characters of `page`: enough for the longest names in the keys, and less than the 8 KiB of a request line."""
 PAGES = [write_keys([42]), write_keys(["topic://acme/shop/orders"])]
 """Examples of `page`: for a list of operations, and for a list of topics."""
 

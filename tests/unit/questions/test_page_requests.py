@@ -2,12 +2,43 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 
 from controller.command_output import MOST_LISTED, cell
 from controller.domain.errors import InvalidInput
-from controller.questions.page_keys import write_keys
-from controller.questions.question import MOST_OF_A_PAGE, PageRequest
+from controller.domain.names import LONGEST_NAME, MAX_NAME_BYTES, MOST_TOPIC_BYTES
+from controller.domain.whole_numbers import MOST
+from controller.questions.page_keys import read_keys, write_keys
+from controller.questions.question import LONGEST_PAGE, MOST_OF_A_PAGE, PageRequest, Question, all_questions
+
+LONGEST_TEXTS = {
+    **dict.fromkeys(("topic", "namespace", "load"), (MOST_TOPIC_BYTES, MOST_TOPIC_BYTES)),
+    **dict.fromkeys(("subscription", "cluster", "broker"), (LONGEST_NAME, MAX_NAME_BYTES)),
+    "policy": (1000, 1000),
+    **dict.fromkeys(("hash_range", "bucket", "lane", "parameter", "reason"), (100, 100)),
+}
+"""Characters and bytes at most of the text keys of questions, by column."""
+
+
+def longest_key(column: str, kind: type, character: str) -> object:
+    """The longest key of the column that consists of the character, if it is a text."""
+    if kind is str:
+        characters, size = LONGEST_TEXTS[column]
+        return character * min(characters, size // len(character.encode()))
+    return MOST if kind is int else datetime.max.replace(tzinfo=UTC)
+
+
+@pytest.mark.parametrize("character", ['"', "é", "語", "𝔞"])
+@pytest.mark.parametrize("question", all_questions(), ids=lambda question: question.name)
+def test_the_next_page_of_the_longest_keys_is_accepted(question: Question, character: str) -> None:
+    keys = [longest_key(column, kind, character) for column, kind in question.keys.items()]
+
+    page = write_keys(keys)
+
+    assert len(page) <= LONGEST_PAGE
+    assert read_keys(page, [*question.keys.values()]) == keys
 
 
 def test_a_page_has_no_more_rows_than_a_page_may() -> None:
