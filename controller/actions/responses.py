@@ -209,6 +209,27 @@ def demand_ended(operation: OperationDocument, wait_seconds: float) -> Operation
     return state
 
 
+class CancelledSeeks(Response):
+    """The operations of the seeks that were cancelled."""
+
+    operations: list[OperationDocument]
+
+    def sentence(self) -> str:
+        ids = ", ".join(str(operation.operation_id) for operation in self.operations)
+        return f"{'would cancel' if self.dry_run else 'cancelled'} {len(self.operations)} seek(s): {ids}"
+
+    def rows(self) -> Sequence[Row]:
+        return [operation.row() for operation in self.operations]
+
+    def demand_done(self, wait_seconds: float) -> None:
+        """Raise Retryable if a seek is still in progress after `wait_seconds`. Does nothing in a dry run, or if
+        the caller did not wait.
+        """
+        if not self.dry_run and wait_seconds > 0:
+            for operation in self.operations:
+                demand_ended(operation, wait_seconds)
+
+
 class SegmentDocument(BaseModel):
     """A segment of a layout."""
 

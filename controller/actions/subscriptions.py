@@ -12,11 +12,11 @@ from controller.actions.action import Action
 from controller.actions.context import Context
 from controller.actions.fields import REASON, ActionRequest, Reason, SubscriptionName, TopicName
 from controller.actions.responses import (
+    CancelledSeeks,
     OperationDocument,
     OperationResponse,
     Response,
     Row,
-    demand_ended,
     operation_fields,
 )
 from controller.actions.rights import Right
@@ -199,27 +199,6 @@ class SeekResponse(OperationResponse):
         if self.cursors is None:
             return super().rows()
         return [cursor.model_dump(exclude={"range_start"}) for cursor in self.cursors]
-
-
-class CancelledSeeks(Response):
-    """The operations of the seeks that were cancelled."""
-
-    operations: list[OperationDocument]
-
-    def sentence(self) -> str:
-        ids = ", ".join(str(operation.operation_id) for operation in self.operations)
-        return f"{'would cancel' if self.dry_run else 'cancelled'} {len(self.operations)} seek(s): {ids}"
-
-    def rows(self) -> Sequence[Row]:
-        return [operation.row() for operation in self.operations]
-
-    def demand_done(self, wait_seconds: float) -> None:
-        """Raise Retryable if a seek is still in progress after `wait_seconds`. Does nothing in a dry run, or if
-        the caller did not wait.
-        """
-        if not self.dry_run and wait_seconds > 0:
-            for operation in self.operations:
-                demand_ended(operation, wait_seconds)
 
 
 def create(context: Context, request: CreateSubscription) -> OperationResponse:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import httpx
 import tenacity
@@ -27,10 +28,11 @@ from controller.domain.operation import OperationState
 if TYPE_CHECKING:
     from controller.actions.action import AnyAction
     from controller.actions.context import Options
-    from controller.actions.responses import Answer
+    from controller.actions.responses import Answer, OperationDocument
     from controller.questions.question import Question, QuestionRequest
 
 Row = dict[str, Any]
+OperationT = TypeVar("OperationT", bound="OperationDocument")
 
 API = "/api/v1"
 CALL_SECONDS = 30.0
@@ -105,12 +107,9 @@ class Calls:
     def perform(self, action: AnyAction, request: BaseModel, options: Options) -> Answer:
         """Perform the action on the server, and return its answer; of an action that has parts, perform the first part only.
 
-        If the action starts an operation, wait for its end as long as the options say: up to LONGEST_WAIT_SECONDS within the call, then, if
-        the answer is an `OperationResponse`, by polling. An operation that takes longer is returned in its present state. A dry run does
-        not wait.
+        If the answer is about operations, wait for their ends as long as the options say: up to LONGEST_WAIT_SECONDS within the call, then
+        by polling. An operation that takes longer is returned in its present state. A dry run does not wait.
         """
-        from controller.actions.responses import OperationResponse
-
         request = self._completed(action, request)
         if action.reads:
             return _answer_of(action, self._read(action, request))
@@ -124,13 +123,32 @@ class Calls:
             wait_seconds=wait_seconds if action.is_waited_for and wait_seconds else None,
         )
         response = _answer_of(action, answer)
-        if isinstance(response, OperationResponse) and not options.dry_run and options.wait_seconds > 0:
-            now = self.ended(
-                {"state": response.state, "epoch": response.epoch, "operation_id": response.operation_id},
-                options.wait_seconds - wait_seconds,
-            )
-            return response.model_copy(update=now)
+        if options.dry_run or options.wait_seconds <= 0:
+            return response
+        return self._at_end(response, options.wait_seconds - wait_seconds)
+
+    def _at_end(self, response: Answer, wait_seconds: float) -> Answer:
+        """Wait for the operations of the response to end, `wait_seconds` at most, and return the response with their present states. A
+        response about anything else is returned unchanged.
+        """
+        from controller.actions.responses import CancelledSeeks, OperationResponse
+
+        if isinstance(response, OperationResponse):
+            return self._operation_at_end(response, wait_seconds)
+        if isinstance(response, CancelledSeeks):
+            ends_at = time.monotonic() + wait_seconds
+            operations = [
+                self._operation_at_end(operation, ends_at - time.monotonic())
+                for operation in response.operations
+            ]
+            return response.model_copy(update={"operations": operations})
         return response
+
+    def _operation_at_end(self, operation: OperationT, wait_seconds: float) -> OperationT:
+        """Wait for the operation to end as in `ended`, and return it with its present state, epoch and error."""
+        fields = ("state", "epoch", "last_error", "operation_id")
+        present = self.ended({name: getattr(operation, name) for name in fields}, wait_seconds)
+        return operation.model_copy(update=present)
 
     def _read(self, action: AnyAction, request: BaseModel) -> Any:
         """Return the server's answer to an action that changes nothing, sent with the action's method."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -30,6 +32,22 @@ def expired() -> str:
 
 def of_another_secret() -> str:
     return access.sign("x" * 40, (), 60.0, role=Role.ADMIN)
+
+
+@contextmanager
+def carried_out_when(database: str, cleave: CommandLine, condition: str) -> Iterator[None]:
+    """Carry out the operation that meets the condition, in a thread; the block begins or changes the operation."""
+    found = f"SELECT operation_id FROM cleave.operation WHERE {condition}"
+
+    def carry_out() -> None:
+        wait_until(lambda: cleave.column(found), message="there is such an operation")
+        with application(Settings(database_url=database)) as app:
+            run_to_its_end(app, cleave.column(found)[0], 30.0)
+
+    runner = threading.Thread(target=carry_out)
+    runner.start()
+    yield
+    runner.join()
 
 
 def test_each_token_that_is_not_good_for_it_is_refused_with_what_to_ask_for(
@@ -97,17 +115,25 @@ def test_an_operation_is_asked_for_again_until_it_is_done(
     """As after the 60 seconds that one call may wait; here after none, and somebody else carries it out."""
     monkeypatch.setattr(http_calls, "LONGEST_WAIT_SECONDS", 0.0)
 
-    def carry_out() -> None:
-        wait_until(lambda: cleave.rows()["cleave.operation"], message="it is intended")
-        with application(Settings(database_url=database)) as app:
-            run_to_its_end(app, 1, 30.0)
-
-    runner = threading.Thread(target=carry_out)
-    runner.start()
-    document = http.json("topics", "create", "acme/shop/late")
-    runner.join()
+    with carried_out_when(database, cleave, "true"):
+        document = http.json("topics", "create", "acme/shop/late")
 
     assert (document["operation_id"], document["state"]) == (1, "done")
+
+
+def test_a_cancelled_seek_is_asked_for_again_until_it_has_ended(
+    http: OverHttp, database: str, cleave: CommandLine, orders: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_calls, "LONGEST_WAIT_SECONDS", 0.0)
+    cleave.ok("subscriptions", "create", orders, "billing")
+    cleave.ok("subscriptions", "seek", orders, "billing", "latest", "--no-wait")
+
+    with carried_out_when(database, cleave, "abort_reason IS NOT NULL"):
+        [seek] = http.json("subscriptions", "cancel-seek", orders, "billing", "--reason", "the wrong one")[
+            "operations"
+        ]
+
+    assert (seek["state"], "the wrong one" in seek["last_error"]) == ("aborted", True)
 
 
 def test_the_shell_completes_what_the_server_has(http: OverHttp, orders: str, server: str) -> None:
