@@ -66,7 +66,8 @@ def connection(cleave: Application) -> str:
     """
     stored_ids = _read(
         cleave,
-        "/connections?limit=1000",
+        # Airflow returns 100 connections at most, by default; the pattern is a part of the name.
+        "/connections?connection_id_pattern=cleave&limit=100",
         lambda listing: {stored_connection["connection_id"] for stored_connection in listing["connections"]},
     )
     if "cleave" not in stored_ids:

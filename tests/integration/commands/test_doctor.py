@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.parse import parse_qs
 
 import pytest
 from sqlalchemy import make_url, text
@@ -516,8 +517,16 @@ _DAGS = ("cleave_load_aggregation", "cleave_split_pass", "cleave_merge_pass", "c
 _DOCUMENTS = {
     "/api/v2/monitor/health": {"metadatabase": {"status": "healthy"}, "triggerer": {"status": None}},
     "/api/v2/dags": {"dags": [{"dag_id": one, "is_paused": one == "cleave_merge_pass"} for one in _DAGS]},
-    "/api/v2/connections": {"connections": [{"connection_id": "cleave"}]},
 }
+_CONNECTIONS = [*(f"bank_{number}" for number in range(150)), "cleave", "cleave_loader"]
+
+
+def _connections(query: str) -> dict[str, object]:
+    """The first 100 connections whose names contain the pattern: Airflow's `maximum_page_limit` is 100."""
+    asked = parse_qs(query)
+    [pattern], [limit] = asked.get("connection_id_pattern", [""]), asked["limit"]
+    found = [{"connection_id": name} for name in _CONNECTIONS if pattern in name]
+    return {"connections": found[: min(int(limit), 100)]}
 
 
 @contextmanager
@@ -526,9 +535,11 @@ def airflow() -> Iterator[str]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            path, token = self.path.partition("?")[0], self.headers.get("Authorization")
+            path, _, query = self.path.partition("?")
+            token = self.headers.get("Authorization")
             if path == "/api/v2/monitor/health" or token == "Bearer given":
-                self._answer(200, _DOCUMENTS[path])
+                is_list = path == "/api/v2/connections"
+                self._answer(200, _connections(query) if is_list else _DOCUMENTS[path])
             else:
                 self._answer(401, {})
 
