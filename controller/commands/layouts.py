@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.tree import Tree
 
 from controller.actions.fields import fill_in
@@ -22,12 +24,18 @@ from controller.commands.server_choice import perform
 from controller.domain.key_hash import key_hash
 from controller.domain.layout import SegmentLayout
 from controller.domain.names import topic_name
+from controller.domain.segment import Segment
 from controller.questions.layouts import SHOW_LAYOUT, ShowLayout
 
 At = Annotated[str | None, typer.Option("--at", help="A past epoch (7) or instant (2026-11-21T03:00:00Z).")]
 TopicFilter = Annotated[
     str | None, typer.Option("--topic", help="Only this topic.", autocompletion=completion.topics)
 ]
+
+INDENT = 4
+"""Columns by which a tree indents each generation."""
+LABEL_WIDTH = 60
+"""Columns that a tree leaves for the text of a segment, at least."""
 
 
 def lineage(
@@ -48,11 +56,7 @@ def lineage(
         chosen = [row for row in segment_rows(layout) if row["segment_id"] in ids]
         emit(True, {"topic": name, "epoch": layout.epoch, "segments": chosen}, "")
         return
-    tree = Tree(f"{name} at epoch {layout.epoch}")
-    drawn: set[int] = set()
-    for root in sorted(roots):
-        _branch(tree, layout, layout.segment(root).segment_id, drawn)
-    console.print(tree)
+    console.print(lineage_tree(f"{name} at epoch {layout.epoch}", layout, sorted(roots)), crop=False)
 
 
 def _layout(topic: str, at: str | None) -> SegmentLayout:
@@ -68,22 +72,43 @@ def _roots(layout: SegmentLayout) -> list[int]:
     return [segment.segment_id for segment in layout.segments.values() if not segment.parent_ids]
 
 
-def _branch(tree: Tree, layout: SegmentLayout, segment_id: int, drawn: set[int]) -> None:
-    """Add a segment and its descendants to the tree, and their ids to `drawn`. The descendants of a segment that is in `drawn` are not
-    drawn again, and children that the layout does not have are left out. Raises SegmentNotFound for an unknown segment.
+def lineage_tree(title: str, layout: SegmentLayout, roots: Sequence[int]) -> Tree:
+    """Return a tree of the roots and their descendants below the title. The descendants of a segment are drawn once, and children that the
+    layout does not have are left out. Raises SegmentNotFound for an unknown root.
     """
-    segment = layout.segment(segment_id)
+    tree = _WholeTree(title)
+    drawn: set[int] = set()
+    # A stack, because a history may have more generations than Python calls may nest.
+    waiting: list[tuple[Tree, int, int]] = [(tree, root, 1) for root in reversed(roots)]
+    while waiting:
+        parent, segment_id, depth = waiting.pop()
+        segment = layout.segment(segment_id)
+        is_repeated = segment_id in drawn
+        branch = parent.add(_label(segment, is_repeated=is_repeated))
+        tree.depth = max(tree.depth, depth)
+        if not is_repeated:
+            drawn.add(segment_id)
+            children = [child for child in reversed(segment.child_ids) if child in layout.segments]
+            waiting += [(branch, child, depth + 1) for child in children]
+    return tree
+
+
+class _WholeTree(Tree):
+    """A tree whose lines may be wider than the terminal; Rich leaves out branches that are indented beyond the terminal's width."""
+
+    depth = 0
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        width = max(options.max_width, self.depth * INDENT + LABEL_WIDTH)
+        return super().__rich_console__(console, options.update_width(width))
+
+
+def _label(segment: Segment, *, is_repeated: bool) -> str:
+    """Return the text of a segment in the tree."""
     until = "active" if segment.sealed_epoch is None else f"sealed at {segment.sealed_epoch}"
-    repeated = " (drawn above)" if segment_id in drawn else ""
+    repeated = " (drawn above)" if is_repeated else ""
     other_parents = f", parents {list(segment.parent_ids)}" if len(segment.parent_ids) > 1 else ""
-    branch = tree.add(
-        f"{segment_id} \\[{segment.hash_range}] epoch {segment.created_epoch}, {until}{other_parents}{repeated}"
-    )
-    if not repeated:
-        drawn.add(segment_id)
-        for child in segment.child_ids:
-            if child in layout.segments:
-                _branch(branch, layout, child, drawn)
+    return f"{segment.segment_id} \\[{segment.hash_range}] epoch {segment.created_epoch}, {until}{other_parents}{repeated}"
 
 
 def layout(
