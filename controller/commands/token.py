@@ -58,8 +58,8 @@ Namespaces = Annotated[
 Holder = Annotated[
     Role,
     typer.Option(
-        help="client produces and consumes; reader reads everything; operator also splits, merges and sets policies in its namespaces; "
-        "admin does everything except consume; broker writes load.",
+        help="client produces and consumes; reader reads everything except the audit and dead letters; operator also splits, merges and sets "
+        "policies in its namespaces; admin does everything except consume; broker writes load.",
     ),
 ]
 Subject = Annotated[

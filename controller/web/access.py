@@ -31,7 +31,7 @@ class Role(StrEnum):
     CLIENT = "client"
     """An application: it looks up and consumes the topics that its token names."""
     READER = "reader"
-    """Reads everything and changes nothing."""
+    """Reads everything except the audit and dead letters. Changes nothing, and starts no backtest."""
     OPERATOR = "operator"
     """A reader who splits, merges and sets policies in the namespaces that its token names."""
     ADMIN = "admin"
