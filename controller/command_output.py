@@ -75,12 +75,12 @@ def emit(as_json: bool, document: Any, table: RenderableType) -> None:
         console.print(table)
 
 
-def say(text: str, *, on_error: bool = False) -> None:
-    """Print a text, to standard error if `on_error`. Characters that are not printable are escaped, except line ends. If the reader of the
-    output has closed the pipe, the process exits with code 0.
+def say(text: str) -> None:
+    """Print a text. Characters that are not printable are escaped, except line ends. If the reader of the output has closed the pipe, the
+    process exits with code 0.
     """
     try:
-        typer.echo(printable(text, lines=True), err=on_error)
+        typer.echo(printable(text, lines=True))
     except BrokenPipeError:
         _reader_has_gone()
 

@@ -238,7 +238,7 @@ def detach(context: Context, request: DetachTopic) -> OperationResponse:
     another request.
     """
     intent = topic_admin.detach_topic(context.store, request.topic, context.journal_request(request.reason))
-    return context.operation_response(intent)
+    return context.respond(OperationResponse, intent)
 
 
 ACTIONS = (

@@ -89,12 +89,6 @@ class Context:
         """Return the reason to record: the given one, otherwise the caller's default reason."""
         return reason or self.caller.default_reason
 
-    def operation_response(self, intent: Intent) -> OperationResponse:
-        """Return the response about the intended operation, after the wait that the options allow (none in a dry run). An
-        operation that was aborted or is still in progress is in the response, not raised.
-        """
-        return self.respond(OperationResponse, intent)
-
     def respond(
         self, kind: type[OperationResponseT], intent: Intent, **extra_fields: Any
     ) -> OperationResponseT:

@@ -116,7 +116,7 @@ def _reshape(
     if keep is not None:
         journal_request = replace(journal_request, keep_seconds=parse_duration(keep).total_seconds())
     intent = segment_admin.submit(context.store, context.app.planes, request.topic, planner, journal_request)
-    return context.operation_response(intent)
+    return context.respond(OperationResponse, intent)
 
 
 def split(context: Context, request: SplitSegment) -> OperationResponse:

@@ -231,7 +231,7 @@ def create(context: Context, request: CreateSubscription) -> OperationResponse:
         from_latest=request.start is SubscriptionStart.LATEST,
         consumers=consumers,
     )
-    return context.operation_response(intent)
+    return context.respond(OperationResponse, intent)
 
 
 def _consumers_of_policy(tx: Connection, topic: TopicRow, kind: SubscriptionKind) -> SubscriptionConsumers:
@@ -256,7 +256,7 @@ def delete(context: Context, request: DeleteSubscription) -> OperationResponse:
     intent = subscription_admin.delete_subscription(
         context.store, request.topic, request.subscription, journal_request
     )
-    return context.operation_response(intent)
+    return context.respond(OperationResponse, intent)
 
 
 def set_sharing(context: Context, request: SetSharing) -> SharingResponse:

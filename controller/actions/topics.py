@@ -103,7 +103,7 @@ def create(context: Context, request: CreateTopic) -> OperationResponse:
         policy=PolicyOverride.from_document(request.policy) if request.policy else None,
         properties=request.properties,
     )
-    return context.operation_response(intent)
+    return context.respond(OperationResponse, intent)
 
 
 def delete(context: Context, request: DeleteTopic) -> DeletionResponse:

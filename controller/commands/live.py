@@ -11,12 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
-from pydantic import BaseModel
 from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from controller.actions.action import AnyAction
 from controller.actions.fields import fill_in
 from controller.command_output import console, created, emit, rows_table
 from controller.commands.options import AsJson, Topic
@@ -41,7 +39,7 @@ _BAR_CELLS = 10
 def watch(topic: Topic, every: Every = 1.0, once: Once = False, as_json: AsJson = False) -> None:
     request = fill_in(ShowOverview, {"topic": topic})
     _show(
-        lambda perform: topic_picture(_read(perform, SHOW_OVERVIEW, request)),
+        lambda perform: topic_picture(perform(SHOW_OVERVIEW, request).model_dump()),
         every,
         once=once,
         as_json=as_json,
@@ -56,7 +54,10 @@ def top(
 ) -> None:
     request = fill_in(ShowFleet, {"find": find, "limit": min(max(console.height - 8, 5), 1000)})
     _show(
-        lambda perform: fleet_picture(_read(perform, SHOW_FLEET, request)), every, once=once, as_json=as_json
+        lambda perform: fleet_picture(perform(SHOW_FLEET, request).model_dump()),
+        every,
+        once=once,
+        as_json=as_json,
     )
 
 
@@ -80,12 +81,6 @@ def _show(picture: Callable[[Perform], Picture], every_seconds: float, *, once: 
                 except Retryable as error:
                     notice = Text(f"{error}; trying again", style="bold red")
                     live.update(Group(notice, drawn), refresh=True)
-
-
-def _read(perform: Perform, action: AnyAction, request: BaseModel) -> dict[str, Any]:
-    """Perform the action, and return its response as a dict; instants in it are datetimes."""
-    document: dict[str, Any] = perform(action, request).model_dump()
-    return document
 
 
 def fleet_picture(overview: Mapping[str, Any]) -> Picture:

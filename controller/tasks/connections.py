@@ -40,10 +40,7 @@ def check_pulsar(*, extras: Extras) -> str:
     CleaveError if no broker answers.
     """
     access, call_timeout_seconds = _pulsar(extras)
-    try:
-        return pulsar.broker(access, call_timeout_seconds)
-    except Note as note:
-        return str(note)
+    return pulsar.broker(access, call_timeout_seconds)
 
 
 def ask_pulsar(*, extras: Extras, method: str, path: str, body: object = None) -> Any:

@@ -80,10 +80,6 @@ class Grant:
         """
         return self.ends_at if now < self.ends_at else self.ends_at + CLOCK_LEEWAY_SECONDS
 
-    def allows(self, topic: str) -> bool:
-        """Return True if the holder may look up this topic (`topic://tenant/namespace/name`)."""
-        return self.may(Right.LOOK_UP, topic=topic)
-
     def may(self, right: Right, *, topic: str | None = None, namespace: str | None = None) -> bool:
         """Return True if the role has the right and the scope of the grant includes the topic or the namespace
         (`tenant/namespace`). `topic` is compared only for a client: with `topic` None, a client has each right of its

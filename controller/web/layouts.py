@@ -17,6 +17,7 @@ from fastapi.responses import Response
 from pydantic import BaseModel, Field
 from starlette.concurrency import run_in_threadpool
 
+from controller.actions.rights import Right
 from controller.bootstrap import ConsumerServices, addresses_of
 from controller.questions.history import LIST_SEGMENTS
 from controller.questions.question import read_answers
@@ -195,7 +196,11 @@ def _visible(
     """Return the request for the topics of the namespace that have the properties `wanted` (`key=value`), with the check of the grant.
     Raises InvalidInput for a property of another form, or for a key given twice.
     """
-    return Visible(served_by(request), TopicFilter.of(f"{tenant}/{namespace}", wanted), grant.allows)
+    return Visible(
+        served_by(request),
+        TopicFilter.of(f"{tenant}/{namespace}", wanted),
+        lambda topic: grant.may(Right.LOOK_UP, topic=topic),
+    )
 
 
 Topics = Annotated[Visible, Depends(_visible)]

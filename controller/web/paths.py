@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import Path
 
-from controller.actions.fields import name_of
+from controller.actions.fields import PATH_FORMS, name_of
 from controller.domain.names import LONGEST_NAME
 
 PREFIX = "/api/v1"
@@ -14,10 +14,8 @@ NAMES = (
     "names of topics, subscriptions and consumers have no slash, no space and no invisible character, are not only dots, and have "
     f"{LONGEST_NAME} characters at most"
 )
-NAMESPACE_PARTS = "{tenant}/{namespace}"
-TOPIC_PARTS = NAMESPACE_PARTS + "/{topic}"
-TOPIC_PATH = f"{PREFIX}/topics/{TOPIC_PARTS}"
-NAMESPACE_PATH = f"{PREFIX}/namespaces/{NAMESPACE_PARTS}"
+TOPIC_PATH = f"{PREFIX}/topics/{PATH_FORMS['topic']}"
+NAMESPACE_PATH = f"{PREFIX}/namespaces/{PATH_FORMS['namespace']}"
 CONSUMER_PATH = TOPIC_PATH + "/subscriptions/{subscription}/consumers/{consumer}"
 PRINTABLE = r"^[\x21-\x7e]+$"
 
