@@ -13,7 +13,8 @@ from controller.dataplane.embedded.reader import MAX_READ_BYTES, message
 from controller.dataplane.embedded.timelines import Place, Timelines
 from controller.dataplane.log_client import LogMessage
 from controller.dataplane.postgres_calls import PostgresCalls
-from controller.domain.errors import DataGone, DataPlaneUnavailable, InvalidInput
+from controller.domain.errors import DataGone, DataPlaneUnavailable
+from controller.domain.whole_numbers import whole
 from controller.forks import OneProcess
 
 _READ_AT = """
@@ -56,8 +57,7 @@ class EmbeddedPositionReader(OneProcess):
         another one must be opened; DataPlaneUnavailable also if PostgreSQL cannot serve the call; and
         DataPlaneTimeout. An error does not advance the reader.
         """
-        if limit < 1:
-            raise InvalidInput(f"read limit {limit}: ask for 1 message or more")
+        whole(limit, "read limit", 1)
         messages, _ = self._read_at(limit)
         if messages:
             timeline, offset = messages[-1].position

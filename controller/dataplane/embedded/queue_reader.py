@@ -22,7 +22,8 @@ from controller.dataplane.embedded.reader import MAX_READ_BYTES, message
 from controller.dataplane.embedded.timelines import Place, Timelines, demand_present
 from controller.dataplane.log_client import LogMessage, Position
 from controller.dataplane.postgres_calls import PostgresCalls
-from controller.domain.errors import CleaveError, InvalidInput, LostRace
+from controller.domain.errors import CleaveError, LostRace
+from controller.domain.whole_numbers import whole
 from controller.forks import OneProcess
 from controller.repeating import repeat_every
 
@@ -121,8 +122,7 @@ class EmbeddedQueueReader(OneProcess):
         lacks the highest message that this reader received; DataPlaneUnavailable; and DataPlaneTimeout. After
         LostRace or LogShortened the reader is lost: open another one.
         """
-        if limit < 1:
-            raise InvalidInput(f"read limit {limit}: ask for 1 message or more")
+        whole(limit, "read limit", 1)
         self._demand_known()
         began_at = boot_seconds()
         timeline, offset = self._highest

@@ -23,6 +23,7 @@ from controller.dataplane.log_client import LogMessage, Position
 from controller.dataplane.postgres_calls import PostgresCalls
 from controller.domain.errors import CleaveError, FencedOut, InvalidInput, LostRace
 from controller.domain.hash_range import HashRange
+from controller.domain.whole_numbers import whole
 from controller.forks import OneProcess
 
 MAX_READ_BYTES = 8 * 1024 * 1024
@@ -115,8 +116,7 @@ class EmbeddedReader(OneProcess):
         skipped, the skipped messages are acknowledged. Raises InvalidInput for a limit below 1, and the errors of the
         class.
         """
-        if limit < 1:
-            raise InvalidInput(f"read limit {limit}: ask for 1 message or more")
+        whole(limit, "read limit", 1)
         first_offset = self._place.offset
         messages = self._scan(limit, MAX_READ_BYTES, IDLE_LAG)
         if messages:

@@ -16,6 +16,10 @@ from typing import Any
 
 import pulsar
 
+from controller import telemetry
+
+log = telemetry.get_logger(__name__)
+
 _RETURNED_WITHIN_SECONDS = 1.0
 """Longest wait for the library to return a pending call, which usually takes a millisecond."""
 
@@ -96,3 +100,13 @@ def _receive_nothing(_timeout_ms: int) -> Any:
 
 def _await_nothing(callback: Callable[[pulsar.Result, Any], None]) -> None:
     callback(pulsar.Result.AlreadyClosed, None)
+
+
+def call_on_arrival(on_arrival: Callable[[], None], backing_topic: str) -> None:
+    """Call the callback of a reader's owner. An error is logged and must not reach the library's thread, because the
+    process would end.
+    """
+    try:
+        on_arrival()
+    except Exception:
+        log.exception("callback for arrivals failed", backing_topic=backing_topic)

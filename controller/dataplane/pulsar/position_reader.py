@@ -29,16 +29,16 @@ from controller.dataplane.pulsar.barrier import is_barrier
 from controller.dataplane.pulsar.binary import Connections
 from controller.dataplane.pulsar.cursors import Cursors
 from controller.dataplane.pulsar.encryption import is_unreadable, unreadable
-from controller.dataplane.pulsar.message_intake import Intake
+from controller.dataplane.pulsar.message_intake import Intake, call_on_arrival
 from controller.dataplane.pulsar.messages import incoming, position_of
 from controller.dataplane.pulsar.reader_stall import LOOK_SECONDS, STALL_SECONDS, StallWatch, report_stall
 from controller.domain.errors import (
     CleaveError,
     DataGone,
     DataPlaneUnavailable,
-    InvalidInput,
     SegmentNotFound,
 )
+from controller.domain.whole_numbers import whole
 from controller.forks import OneProcess
 
 log = telemetry.get_logger(__name__)
@@ -104,13 +104,8 @@ class PulsarPositionReader(OneProcess):
                         self._arrived.append((position, message))
 
     def notify_owner(self) -> None:
-        """Call `on_arrival`, because there may be news. An error of the callback is logged and must not reach
-        the library's thread, because the process would end.
-        """
-        try:
-            self._on_arrival()
-        except Exception:
-            log.exception("callback for arrivals failed", backing_topic=self._backing_topic)
+        """Call `on_arrival`, because there may be news. An error of the callback is logged."""
+        call_on_arrival(self._on_arrival, self._backing_topic)
 
     def check_connection(self) -> None:
         """If the connection is broken, end the reader's connection and notify the owner; otherwise do nothing.
@@ -143,8 +138,7 @@ class PulsarPositionReader(OneProcess):
         topic is terminated and read to its end (`is_at_end`, whose errors are raised): open another reader after the
         last message. An error does not advance the reader.
         """
-        if limit < 1:
-            raise InvalidInput(f"read limit {limit}: ask for 1 message or more")
+        whole(limit, "read limit", 1)
         self.check_connection()
         # Take more than `limit`: `on_arrival` is called only after all arrived messages were taken.
         self._take_in(max(limit, self._prefetch_messages))

@@ -28,9 +28,11 @@ from controller.dataplane.pulsar.binary import Connections
 from controller.dataplane.pulsar.cursors import Cursors
 from controller.dataplane.pulsar.drain_query_pace import DrainCheck
 from controller.dataplane.pulsar.encryption import is_unreadable, unreadable
+from controller.dataplane.pulsar.message_intake import call_on_arrival
 from controller.dataplane.pulsar.messages import incoming, position_of, shares_its_entry
 from controller.dataplane.pulsar.reader_stall import STALL_SECONDS, SubscriptionStall
-from controller.domain.errors import DataPlaneUnavailable, InvalidInput, LostRace, NotFound
+from controller.domain.errors import DataPlaneUnavailable, LostRace, NotFound
+from controller.domain.whole_numbers import whole
 from controller.forks import OneProcess
 
 log = telemetry.get_logger(__name__)
@@ -141,13 +143,8 @@ class PulsarQueueReader(OneProcess):
         self.notify_owner()
 
     def notify_owner(self) -> None:
-        """Call `on_arrival`, because there may be news. An error of the callback is logged and must not reach
-        the library's thread, because the process would end.
-        """
-        try:
-            self._on_arrival()
-        except Exception:
-            log.exception("callback for arrivals failed", backing_topic=self._backing_topic)
+        """Call `on_arrival`, because there may be news. An error of the callback is logged."""
+        call_on_arrival(self._on_arrival, self._backing_topic)
 
     def check_connection(self) -> None:
         """If the connection is broken, end the reader and notify the owner. Does nothing if the reader has no
@@ -202,8 +199,7 @@ class PulsarQueueReader(OneProcess):
         connection has ended and the topic is not drained. A request checks the latter; its errors, such as
         DataPlaneUnavailable, are raised. After LostRace, open another reader.
         """
-        if limit < 1:
-            raise InvalidInput(f"read limit {limit}: ask for 1 message or more")
+        whole(limit, "read limit", 1)
         self._demand_connected()
         opened = self._opened
         self._skip_barriers()

@@ -29,7 +29,7 @@ from controller.dataplane.pulsar.cursors import Cursors
 from controller.dataplane.pulsar.drain_query_pace import DrainCheck
 from controller.dataplane.pulsar.encryption import is_unreadable, unreadable
 from controller.dataplane.pulsar.library_errors import mapped
-from controller.dataplane.pulsar.message_intake import Intake
+from controller.dataplane.pulsar.message_intake import Intake, call_on_arrival
 from controller.dataplane.pulsar.message_runs import Messages, Run, RunQueue, runs
 from controller.dataplane.pulsar.reader_stall import STALL_SECONDS, SubscriptionStall
 from controller.domain.errors import (
@@ -41,6 +41,7 @@ from controller.domain.errors import (
     NotFound,
 )
 from controller.domain.hash_range import HashRange
+from controller.domain.whole_numbers import whole
 from controller.forks import OneProcess
 
 log = telemetry.get_logger(__name__)
@@ -160,13 +161,8 @@ class PulsarReader(OneProcess):
         return False
 
     def notify_owner(self) -> None:
-        """Call `on_arrival`, because there may be news. An error of the callback is logged and must not reach
-        the library's thread, because the process would end.
-        """
-        try:
-            self._on_arrival()
-        except Exception:
-            log.exception("callback for arrivals failed", backing_topic=self._backing_topic)
+        """Call `on_arrival`, because there may be news. An error of the callback is logged."""
+        call_on_arrival(self._on_arrival, self._backing_topic)
 
     def check_connection(self) -> None:
         """Detect a broken connection, which ends the reading, and notify the owner if a postponed query of
@@ -212,8 +208,7 @@ class PulsarReader(OneProcess):
         If the reading has ended, raises the reason: LostRace, FencedOut, SegmentNotFound or SubscriptionNotFound.
         Requests determine a reason that is not known yet; their errors, such as DataPlaneUnavailable, are raised.
         """
-        if limit < 1:
-            raise InvalidInput(f"read limit {limit}: ask for 1 message or more")
+        whole(limit, "read limit", 1)
         self._demand_held()
         self._take_in(limit)
         if self._interrupted.is_set():  # the next call raises the reason
