@@ -88,7 +88,14 @@ class Bundles:
             statement_seconds=BULK_STATEMENT_SECONDS,
         )
         try:
-            return aggregate(store, self.area, self.settings.spark_master, window, run_id=run_id)
+            return aggregate(
+                store,
+                self.area,
+                self.settings.spark_master,
+                window,
+                run_id=run_id,
+                spark_conf=self.settings.spark_conf,
+            )
         finally:
             store.dispose()
 

@@ -72,9 +72,16 @@ def window_ending_at(end_ms: int, length_seconds: float) -> ReportWindow:
 
 
 def aggregate(
-    store: Store, area: ReportArea, master: str, window: ReportWindow, *, run_id: str
+    store: Store,
+    area: ReportArea,
+    master: str,
+    window: ReportWindow,
+    *,
+    run_id: str,
+    spark_conf: Mapping[str, str] | None = None,
 ) -> BundleAggregation:
-    """Aggregate one window on the Spark session for `master`, and merge the result. `store` logs in as the loader.
+    """Aggregate one window on the Spark session for `master` with the settings `spark_conf`, and merge the result. `store` logs in as the
+    loader.
 
     Files that cannot be read are moved into quarantine, even if nothing is aggregated. Nothing is merged (`applied` is False) if this run,
     this window or a later one was merged before, or if the window has no file of brokers. Before the merge, the topics of hot bundles
@@ -99,7 +106,7 @@ def aggregate(
         for name in BASELINE_SCHEMAS:
             scratch.write(name, baseline[name])
         scratch.write("limits", _limits(settings))
-        changes = _compute(master, area, landed, scratch, window)
+        changes = _compute(master, spark_conf, area, landed, scratch, window)
         # Before the merge, because after it a repeated run ends at the watermark. Topics of a window that is not merged are not read.
         area.publish_hot_topics(window.end_ms, changes["hot_topics"])
         merged = _merge(
@@ -119,10 +126,15 @@ def aggregate(
 
 
 def _compute(
-    master: str, area: ReportArea, landed: LandedReports, scratch: Scratch, window: ReportWindow
+    master: str,
+    conf: Mapping[str, str] | None,
+    area: ReportArea,
+    landed: LandedReports,
+    scratch: Scratch,
+    window: ReportWindow,
 ) -> dict[str, pa.Table]:
-    """Compute the changes of the window on the Spark session for `master`, from the landed files and from the
-    baseline and limits in `scratch`. Return a table for each name in CHANGE_SCHEMAS, the topics of hot bundles
+    """Compute the changes of the window on the Spark session for `master` with the settings `conf`, from the landed
+    files and from the baseline and limits in `scratch`. Return a table for each name in CHANGE_SCHEMAS, the topics of hot bundles
     (`hot_topics`), and the skipped reports of brokers (`silent`) and of namespaces (`uncut`). Also writes
     intermediate files into `scratch`. Raises the errors of the Spark session.
     """
@@ -132,7 +144,7 @@ def _compute(
     def run(spark: SparkSession) -> dict[str, pa.Table]:
         return compute(spark, area.urls(landed), scratch.url, window)
 
-    return with_session(master, run)
+    return with_session(master, run, conf)
 
 
 def _merge(store: Store, run: BundleRun, changes: Mapping[str, pa.Table]) -> MergeResult:

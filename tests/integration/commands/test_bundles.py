@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any, NoReturn
 
 import pytest
 import requests
@@ -21,7 +22,7 @@ from controller.bundles.store.namespaces import BalancingMode
 from controller.clock import SystemClock
 from controller.commands.bundle_picture import Arc, arcs_after
 from controller.devstack.ports import free_port
-from controller.domain.errors import CleaveError
+from controller.domain.errors import CleaveError, Conflict
 from controller.store.postgres.engine import Store
 from tests.support.bundle_operator import (
     CLUSTER,
@@ -178,6 +179,23 @@ def test_collect_lands_a_tick_and_no_cluster_is_one_line(
     ]
     monkeypatch.delenv("CLEAVE_PULSAR_ADMIN_URL")
     assert "CLEAVE_PULSAR_ADMIN_URL" in operator.cleave.refused("bundles", "collect", "--once")
+
+
+def test_the_aggregation_gives_spark_its_settings(
+    operator: BundleOperator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[Any, ...]] = []
+
+    def with_session(master: str, _: object, *conf: Mapping[str, str]) -> NoReturn:
+        asked.append((master, *conf))
+        raise Conflict("seen")
+
+    monkeypatch.setattr("spark_jobs.session.with_session", with_session)
+    monkeypatch.setenv("SPARK_MASTER", "local[1]")
+    monkeypatch.setenv("CLEAVE_SPARK_CONF", '{"spark.cores.max": "4"}')
+    operator.cleave.ok("bundles", "collect", "--once")
+    assert "seen" in operator.cleave.refused("bundles", "aggregate")
+    assert asked == [("local[1]", {"spark.cores.max": "4"})]
 
 
 def test_merges_say_that_nothing_is_known(operator: BundleOperator) -> None:
