@@ -160,10 +160,8 @@ def destinations_kept(uneven: UnevenNamespace, rounds: int) -> dict[str, Any]:
     """
     with requests.Session() as session:
         brokers = BrokerList(session, [uneven.admin_url])
-        reader = BundleReader(
-            session, uneven.admin_url, brokers, cluster=CLUSTER_NAME, deadline_seconds=CALL_SECONDS
-        )
-        acts = BundleActions(session, uneven.admin_url, reader)
+        reader = BundleReader(session, brokers, cluster=CLUSTER_NAME, deadline_seconds=CALL_SECONDS)
+        acts = BundleActions(session, reader)
 
         def by_cleave(bundle: NamespaceBundle, destination: str) -> str | None:
             return acts.unload(bundle, destination=destination).owner

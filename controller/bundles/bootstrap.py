@@ -191,7 +191,7 @@ def bundles_of(app: Application) -> Iterator[Bundles]:
         raise InvalidInput(
             "no Pulsar cluster is set; set CLEAVE_PULSAR_ADMIN_URL (and CLEAVE_PULSAR_CLUSTER)"
         )
-    session, admin_url = bearer_session(access), access.admin_urls[0]
+    session = bearer_session(access)
     brokers = BrokerList(
         session,
         access.admin_urls,
@@ -200,7 +200,6 @@ def bundles_of(app: Application) -> Iterator[Bundles]:
     )
     reader = BundleReader(
         session,
-        admin_url,
         brokers,
         cluster=settings.pulsar_cluster,
         deadline_seconds=settings.call_timeout_seconds,
@@ -210,7 +209,7 @@ def bundles_of(app: Application) -> Iterator[Bundles]:
             settings,
             app.store,
             reader,
-            BundleActions(session, admin_url, reader),
+            BundleActions(session, reader),
         )
     finally:
         session.close()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from enum import Enum, auto
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -313,18 +313,17 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class Bench:
-    """The cluster, with readers and actions on its first broker."""
+    """The cluster, with readers and actions on its first broker, or on `admin_urls`."""
 
-    def __init__(self, cluster: StagedCluster, deadline_seconds: float) -> None:
+    def __init__(
+        self, cluster: StagedCluster, deadline_seconds: float, admin_urls: Sequence[str] = ()
+    ) -> None:
         self.cluster = cluster
         self.session = requests.Session()
         self.session.headers["Authorization"] = TOKEN
-        url = f"http://{cluster.brokers[0]}"
-        brokers = BrokerList(self.session, [url])
-        self.reader = BundleReader(
-            self.session, url, brokers, cluster=CLUSTER, deadline_seconds=deadline_seconds
-        )
-        self.acts = BundleActions(self.session, url, self.reader, settle_seconds=deadline_seconds)
+        brokers = BrokerList(self.session, admin_urls or [f"http://{cluster.brokers[0]}"])
+        self.reader = BundleReader(self.session, brokers, cluster=CLUSTER, deadline_seconds=deadline_seconds)
+        self.acts = BundleActions(self.session, self.reader, settle_seconds=deadline_seconds)
 
 
 @contextlib.contextmanager

@@ -71,16 +71,15 @@ class BundleActions:
     """Splits and unloads in one cluster. Thread-safe if its session is."""
 
     def __init__(
-        self, session: requests.Session, admin_url: str, reader: BundleReader, *, settle_seconds: float = 10.0
+        self, session: requests.Session, reader: BundleReader, *, settle_seconds: float = 10.0
     ) -> None:
-        """Create the actions, without a request. `session` sends requests with its credentials to `admin_url`, the
-        web address of any broker or of a proxy; `reader` reads the same cluster.
+        """Create the actions, without a request. `session` sends requests with its credentials to the admin address of
+        `reader`, which reads the same cluster.
 
         An action waits at most `settle_seconds` for its result. After that the outcome is NOTHING_CHANGED if the
         broker answered with success. If the outcome is unknown, the action raises DataPlaneTimeout.
         """
         self._session, self.reader = session, reader
-        self._admin_url = admin_url.rstrip("/")
         self._settle_seconds = settle_seconds
 
     def split_at(
@@ -197,15 +196,16 @@ class BundleActions:
         status of 500 or above. Raises DataPlaneUnavailable if the request certainly was not processed.
         """
         try:
-            reply = send(
-                self._session,
-                "PUT",
-                self._admin_url + path,
-                self.reader.deadline(),
-                trusted=self.reader.trusted(),
-                parameters=parameters,
-                document=document,
-            )
+            with self.reader.admin_address() as admin_url:
+                reply = send(
+                    self._session,
+                    "PUT",
+                    admin_url + path,
+                    self.reader.deadline(),
+                    trusted=self.reader.trusted(),
+                    parameters=parameters,
+                    document=document,
+                )
         except DataPlaneTimeout as error:
             return error
         return DataPlaneTimeout(error_of(reply).message, 5.0) if reply.status >= 500 else reply

@@ -7,7 +7,8 @@ has the certificates and tokens; `BrokerList` knows the addresses of the brokers
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
 
 import requests
 
@@ -19,7 +20,7 @@ from controller.bundles.domain.ring.boundaries import NamespaceBundles
 from controller.bundles.domain.ring.bundle import NamespaceBundle
 from controller.dataplane.pulsar_load.brokers import Broker, BrokerList
 from controller.dataplane.pulsar_load.http import blocks, origin
-from controller.domain.errors import CleaveError, DataPlaneUnavailable, NotFound
+from controller.domain.errors import CleaveError, DataPlaneUnavailable, NotFound, Retryable
 
 _WATCHED = (b"\npulsar_lb_", b"\npulsar_version_info")
 
@@ -35,17 +36,15 @@ class BundleReader:
     def __init__(
         self,
         session: requests.Session,
-        admin_url: str,
         brokers: BrokerList,
         *,
         cluster: str,
         deadline_seconds: float,
     ) -> None:
-        """Create a reader, without a request. `admin_url` is the web address of any broker or of a proxy; `cluster` is Pulsar's name of the
-        cluster. `deadline_seconds` limits each call.
+        """Create a reader, without a request. `brokers` lists the brokers and knows the admin addresses; `cluster` is Pulsar's name of the
+        cluster. `deadline_seconds` limits each request, and each reading of the list.
         """
         self._session, self._brokers = session, brokers
-        self._admin_url = admin_url.rstrip("/")
         self.cluster = cluster
         self.deadline_seconds = deadline_seconds
 
@@ -59,11 +58,24 @@ class BundleReader:
         """
         return self._brokers.current(self.deadline())
 
+    @contextmanager
+    def admin_address(self) -> Iterator[str]:
+        """Yield the web address of the broker or proxy that receives the requests about the cluster, without a slash at its end. If the
+        block raises a Retryable, because the address may be dead, a later call tries the other addresses. Raises Retryable as
+        `brokers` does.
+        """
+        try:
+            yield self._brokers.admin_url(self.deadline())
+        except Retryable:
+            self._brokers.refresh_soon()
+            raise
+
     def trusted(self) -> Collection[str]:
-        """Return the origins to which a redirect may lead: those of the admin address and of the listed brokers. Raises Retryable as
+        """Return the origins to which a redirect may lead: those of the admin address in use and of the listed brokers. Raises Retryable as
         `brokers` does, because it may read the list.
         """
-        return {origin(self._admin_url), *(origin(broker.url) for broker in self.brokers())}
+        admin_url = self._brokers.admin_url(self.deadline())
+        return {origin(admin_url), *(origin(broker.url) for broker in self.brokers())}
 
     def system(self, broker: Broker) -> SystemReport:
         """Return the load report of the broker. If the request for the report gets 404 or 500, the load manager has
@@ -97,7 +109,7 @@ class BundleReader:
         ring; the error of `error_of` for another refusal; DataPlaneUnavailable if no broker can be reached or the
         answer has another shape; and DataPlaneTimeout if the answer is incomplete at the deadline.
         """
-        reply = self._get(f"{self._admin_url}/admin/v2/namespaces/{namespace}/bundles")
+        reply = self._ask(f"/admin/v2/namespaces/{namespace}/bundles")
         if reply.status == 404:
             raise NotFound(
                 f"there is no namespace {namespace} in cluster {self.cluster}; see `admin/v2/namespaces`"
@@ -121,7 +133,7 @@ class BundleReader:
         Raises the error of `error_of` for a refusal, DataPlaneUnavailable if no broker can be reached, and
         DataPlaneTimeout if the answer is incomplete at the deadline.
         """
-        reply = self._get(f"{self._admin_url}/admin/v2/namespaces/{namespace}/antiAffinity")
+        reply = self._ask(f"/admin/v2/namespaces/{namespace}/antiAffinity")
         if reply.status in (204, 404):
             return None
         if not reply.is_success:
@@ -137,7 +149,7 @@ class BundleReader:
         the answer is incomplete at the deadline.
         """
         path = f"/admin/v2/namespaces/{bundle.namespace}/{bundle.range_text}/topicHashPositions"
-        reply = self._get(self._admin_url + path)
+        reply = self._ask(path)
         if reply.status in (404, 412):
             self.bundles(bundle.namespace).require(bundle)
         if not reply.is_success:
@@ -172,12 +184,17 @@ class BundleReader:
         object for 404. Raises the error of `error_of` for any other refusal, DataPlaneUnavailable if no broker can be
         reached, and DataPlaneTimeout if the answer is incomplete at the deadline.
         """
-        reply = self._get(f"{self._admin_url}/admin/v2/clusters/{self.cluster}/{what}")
+        reply = self._ask(f"/admin/v2/clusters/{self.cluster}/{what}")
         if reply.status == 404:
             return b"{}"
         if not reply.is_success:
             raise error_of(reply)
         return reply.body
+
+    def _ask(self, path: str) -> Reply:
+        """Send a GET request for the path to the admin address, and return the answer whatever its status. Raises the errors of `_get`."""
+        with self.admin_address() as admin_url:
+            return self._get(admin_url + path)
 
     def _get(self, url: str) -> Reply:
         """Send a GET request, and return the answer whatever its status. Raises DataPlaneUnavailable or DataPlaneTimeout if there is no

@@ -64,8 +64,8 @@ class BrokerList:
                 f"broker address pattern {pattern!r}: use only {{host}} and {{port}} as placeholders"
             )
         self._session, self._pattern = session, pattern
-        path = "/admin/v2/brokers" + (f"/{cluster}" if cluster else "")
-        self._urls = deque(url.rstrip("/") + path for url in admin_urls)
+        self._path = "/admin/v2/brokers" + (f"/{cluster}" if cluster else "")
+        self._urls = deque(url.rstrip("/") for url in admin_urls)
         self._lock = threading.Lock()
         self._brokers: tuple[Broker, ...] = ()
         self._read_at = self._refresh_at = float("-inf")
@@ -94,6 +94,15 @@ class BrokerList:
             self._refresh_at = self._read_at + REFRESH_SECONDS
             return self._brokers
 
+    def admin_url(self, deadline: float) -> str:
+        """Return the admin address that answered last, without a slash at its end. If no address answered at the last
+        attempt, return the first address that the next attempt tries. Reads the list as `current` does, with its
+        errors; `deadline` is in `time.monotonic` seconds.
+        """
+        self.current(deadline)
+        with self._lock:
+            return self._urls[0]
+
     def refresh_soon(self) -> None:
         """Make the next `current` read the list again, because a broker did not respond. If the last attempt to read
         the list is younger than `MIN_REFRESH_SECONDS`, the list is read again only after that time. Makes no request.
@@ -112,7 +121,7 @@ class BrokerList:
         for addresses_left in range(len(self._urls) - 1, -1, -1):
             url = self._urls[0]
             try:
-                names = ask(self._session, url, self._share(deadline, addresses_left)).document
+                names = ask(self._session, url + self._path, self._share(deadline, addresses_left)).document
                 if isinstance(names, list) and names and all(isinstance(name, str) for name in names):
                     return tuple(self._broker(name) for name in sorted(set(names)))
                 raise DataPlaneUnavailable(f"{origin(url)} lists no brokers; is it a broker's web address?")

@@ -47,6 +47,13 @@ def test_a_split_is_asked_of_the_owner_once_and_seen(bench: Bench, bundle: Names
     assert bench.cluster.tokens == {TOKEN}
 
 
+def test_a_split_is_asked_at_another_address_when_the_first_is_dead(bench: Bench) -> None:
+    both = Bench(bench.cluster, 5.0, ["http://127.0.0.1:1", f"http://{bench.cluster.brokers[0]}"])
+
+    assert both.acts.split_at(LOWER, [1000]).outcome is ActOutcome.DONE
+    assert len(bench.cluster.acts) == 1
+
+
 def test_a_split_that_was_done_before_asks_nobody(bench: Bench) -> None:
     bench.cluster.split(LOWER, [1000])
 

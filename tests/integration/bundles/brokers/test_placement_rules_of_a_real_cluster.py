@@ -131,9 +131,9 @@ def cluster(pulsar_cluster: SharedBroker, database: str, tmp_path: Path) -> Iter
     driver = StoreDriver(database)
     with requests.Session() as session:
         reader = BundleReader(
-            session, base, BrokerList(session, [base]), cluster=name, deadline_seconds=CALL_SECONDS
+            session, BrokerList(session, [base]), cluster=name, deadline_seconds=CALL_SECONDS
         )
-        acts = BundleActions(session, base, reader, settle_seconds=CALL_SECONDS)
+        acts = BundleActions(session, reader, settle_seconds=CALL_SECONDS)
         first, second = sorted(pulsar_cluster.brokers)
         found = Cluster(
             base,

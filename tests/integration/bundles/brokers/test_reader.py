@@ -8,8 +8,11 @@ from controller.bundles.brokers import documents
 from controller.bundles.domain.load.broker_usage import ResourceUsage
 from controller.bundles.domain.ring.bundle import NamespaceBundle
 from controller.bundles.domain.ring.hashes import topic_hash
+from controller.dataplane.pulsar_load import brokers
+from controller.dataplane.pulsar_load.http import origin
 from controller.domain.errors import BundleNotFound, CleaveError, DataPlaneUnavailable, NotFound, Terminal
 from tests.support.bundle_brokers import Bench
+from tests.support.staged_brokers import StagedBroker
 
 HALF = 0x80000000
 NAMESPACE = "acme/shop"
@@ -79,6 +82,27 @@ def test_owner_boundaries_and_hashes(bench: Bench) -> None:
     assert bench.reader.topic_hashes(bundles.bundle_of(TOPIC)) == {TOPIC: topic_hash(TOPIC)}
     bench.cluster.owners.pop(LOWER)
     assert bench.reader.owner(LOWER) is None
+
+
+def test_another_address_is_asked_when_the_first_is_dead(bench: Bench) -> None:
+    bundles = bench.cluster.add(NAMESPACE, HALF)
+    alive = f"http://{bench.cluster.brokers[0]}/"
+
+    assert Bench(bench.cluster, 5.0, ["http://127.0.0.1:1", alive]).reader.bundles(NAMESPACE) == bundles
+
+
+def test_an_address_that_dies_is_left_by_the_next_read(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(brokers, "MIN_REFRESH_SECONDS", 0.0)
+    bundles = bench.cluster.add(NAMESPACE, HALF)
+    with StagedBroker() as dying:
+        dying.cluster = bench.cluster.brokers
+        reader = Bench(bench.cluster, 5.0, [dying.url, f"http://{bench.cluster.brokers[0]}"]).reader
+        assert origin(dying.url) in reader.trusted()
+
+    with pytest.raises(DataPlaneUnavailable):
+        reader.bundles(NAMESPACE)
+    assert reader.bundles(NAMESPACE) == bundles
+    assert reader.trusted() == {f"http://{name}" for name in bench.cluster.brokers}
 
 
 def test_hashes_of_a_bundle_that_is_no_more(bench: Bench) -> None:

@@ -61,9 +61,9 @@ def real(pulsar_cluster: SharedBroker) -> Iterator[ServedNamespace]:
     _put(f"{base}/admin/v2/namespaces/{namespace}", {"bundles": {"numBundles": 4}})
     with requests.Session() as session:
         reader = BundleReader(
-            session, base, BrokerList(session, [base]), cluster=cluster, deadline_seconds=CALL_SECONDS
+            session, BrokerList(session, [base]), cluster=cluster, deadline_seconds=CALL_SECONDS
         )
-        acts = BundleActions(session, base, reader, settle_seconds=CALL_SECONDS)
+        acts = BundleActions(session, reader, settle_seconds=CALL_SECONDS)
         topics = [f"persistent://{namespace}/orders-{number}" for number in range(8)]
         found = ServedNamespace(base, namespace, topics, reader, acts)
         for topic in topics:
