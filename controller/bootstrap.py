@@ -572,9 +572,9 @@ def build_collection(
 
 
 def build_collector(
-    app: Application, prefix: str = "", takes_turn: Callable[[], bool] = lambda: True
+    app: Application, prefix: str = "", takes_turn: Callable[[], int | None] = lambda: 1
 ) -> LoadCollector:
-    """Build a collector of the topics whose names begin with `prefix`. The collector skips a tick at which `takes_turn` returns False."""
+    """Build a collector of the topics whose names begin with `prefix`. The collector skips a tick at which `takes_turn` returns None."""
     from controller.landing.area import LandingArea
     from controller.services.collection.load_collector import LoadCollector
 

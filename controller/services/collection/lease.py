@@ -50,11 +50,11 @@ class CollectionLease:
         """True while this process holds the lease by its own clock."""
         return self._lease is not None and self._clock.monotonic_seconds() < self._trusted_until
 
-    def take(self) -> bool:
+    def take(self) -> int | None:
         """Renew the lease if this process holds it, or take the lease if it is free, for `ttl_seconds` from now, and
-        return True. Return False while another process holds the lease, also a process with the same holder name and
-        another incarnation. A change between the two results is logged. Raises StoreUnavailable; `is_held` then stays
-        as it is until the lease expires by the clock of this process.
+        return the number of its term, which grows each time the lease is taken. Return None while another process holds
+        the lease, also a process with the same holder name and another incarnation. A gain and a loss are logged. Raises
+        StoreUnavailable; `is_held` then stays as it is until the lease expires by the clock of this process.
         """
         began_at = self._clock.monotonic_seconds()
         previous_lease = self._lease
@@ -65,7 +65,7 @@ class CollectionLease:
         self._lease, self._trusted_until = lease, began_at + self._ttl_seconds
         if (lease is None) != (previous_lease is None):
             log.info("collection acquired" if lease else "collection lost", lease=self._name)
-        return lease is not None
+        return None if lease is None else lease.term
 
     def resign(self) -> None:
         """Free the lease, so that another process need not wait for its expiry. `is_held` is False afterwards, in any

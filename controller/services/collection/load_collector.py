@@ -85,12 +85,13 @@ class LoadCollector(Stoppable):
         clock: Clock,
         prefix: str = "",
         wall_clock: Clock | None = None,
-        takes_turn: Callable[[], bool] = lambda: True,
+        takes_turn: Callable[[], int | None] = lambda: 1,
     ) -> None:
         """`planes` are the data planes by name. Only topics whose names begin with `prefix` are watched. `name`
         identifies the collector in the database, and becomes a part of file names in `area`. `takes_turn` is called
-        before each tick of `run`; if it returns False, because another process collects, the tick is skipped. Raises
-        InvalidInput if `interval_seconds`, the time between two ticks, is not above 0.
+        before each tick of `run`, and returns the number of the turn; another number if another process may have
+        collected since the last call. If `takes_turn` returns None, because another process collects, the tick is
+        skipped. Raises InvalidInput if `interval_seconds`, the time between two ticks, is not above 0.
 
         `clock` is the clock with which the data planes timestamp counters. `wall_clock` is only compared with the
         database; None stands for the clock of the machine.
@@ -105,6 +106,8 @@ class LoadCollector(Stoppable):
         self._interval_ms = round(interval_seconds * 1000)
         self._clock, self._wall_clock = clock, wall_clock or SystemClock()
         self._takes_turn = takes_turn
+        self._turn: int | None = None
+        """Turn of the last tick of `run`; None if `takes_turn` returned None since."""
         self._reader: Reader | None = None
         """Reader of the last tick's samples."""
         self._turns: dict[str, int] = {}
@@ -113,7 +116,7 @@ class LoadCollector(Stoppable):
         """Producer counts as stored last."""
 
     def run(self) -> None:
-        """Tick at multiples of the interval until `stop`. While `takes_turn` returns False, no tick runs. If a tick
+        """Tick at multiples of the interval until `stop`. While `takes_turn` returns None, no tick runs. If a tick
         fails, log the error, and continue with a later multiple of the interval. At the end, record in the database
         that no tick follows (`leave`). Raises nothing while ticking.
         """
@@ -130,27 +133,28 @@ class LoadCollector(Stoppable):
 
     def leave(self) -> None:
         """Delete the record of this collector as a reader from the database, because no tick follows for now. A later
-        tick records the collector again, and its samples are not compared with the samples before. Does nothing if
-        the database is unavailable.
+        tick records the collector again, its samples are not compared with the samples before, and it stores all
+        producer counts. If the database is unavailable, the record stays.
         """
-        self._reader = None
+        self._reader, self._producers = None, {}
         with suppress(StoreUnavailable), self._store.transaction() as tx:
             counter_readers.delete(tx, self.name)
 
     def _timed_tick(self) -> float:
-        """Run a tick if `takes_turn` returns True. Otherwise call `leave`, unless this was done since the last tick,
-        so that the counters of this tick are not compared with the counters of a later turn. Return the seconds until
-        the next multiple of the interval. A failed tick, and the ticks that were skipped because this call took
-        longer than the interval, are counted as metrics; skipped ticks are logged. Raises the errors of `tick`.
+        """Run a tick unless `takes_turn` returns None. Before, call `leave` if the last tick belongs to another turn.
+        Return the seconds until the next multiple of the interval. A failed tick, and the ticks that were skipped
+        because this call took longer than the interval, are counted as metrics; skipped ticks are logged. Raises the
+        errors of `tick`.
         """
         began_ms = self._clock.now_ms()
         try:
-            if self._takes_turn():
-                self.tick()
-            elif (
-                self._reader is not None
-            ):  # Its counters must not be compared with the counters of a later turn.
+            turn = self._takes_turn()
+            # Another process may have stored producer counts since, and counters of two turns must not be compared.
+            if self._reader is not None and turn != self._turn:
                 self.leave()
+            self._turn = turn
+            if turn is not None:
+                self.tick()
         except Exception:
             metrics.COLLECTOR_TICKS.labels("failed").inc()
             raise

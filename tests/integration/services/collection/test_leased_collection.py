@@ -135,9 +135,9 @@ def test_a_process_without_the_lease_asks_for_no_consumers_and_lands_no_samples(
     app.__dict__["planes"] = {"embedded": plane}
     with bench.store.transaction() as tx:
         assert leases.acquire(tx, "collector/embedded/", "other", ttl_seconds=3600.0) is not None
-    take, turns = CollectionLease.take, list[bool]()
+    take, turns = CollectionLease.take, list[int | None]()
 
-    def counted(lease: CollectionLease) -> bool:
+    def counted(lease: CollectionLease) -> int | None:
         turns.append(take(lease))
         return turns[-1]
 

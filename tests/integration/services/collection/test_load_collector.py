@@ -123,6 +123,27 @@ def test_how_many_producers_there_are_is_written_down_where_it_changed(bench: Be
     assert [row[:2] for row in bench.rows(known)] == [(1, 0)]
 
 
+@pytest.mark.parametrize("turns", [[1, None, 2], [1, 2]], ids=["lost", "lost and taken again meanwhile"])
+def test_a_collector_at_its_next_turn_stores_the_counts_that_another_one_has_replaced(
+    bench: Bench, tmp_path: Path, turns: list[int | None]
+) -> None:
+    bench.topic_with()
+    plane = ProducerCountingPlane(bench.plane)
+    plane.producers = {bench.log_of(0): 3}
+
+    def takes_turn() -> int | None:
+        bench.execute("UPDATE cleave.segment_producers SET connected = 9")
+        turn = turns.pop(0)
+        if not turns:
+            one.stop()
+        return turn
+
+    one = collector(bench, tmp_path, {bench.plane.name: plane}, takes_turn=takes_turn)
+    one.run()
+
+    assert bench.rows("SELECT connected FROM cleave.segment_producers") == [(3,)]
+
+
 def test_sealed_segments_are_watched_for_a_while(bench: Bench, tmp_path: Path) -> None:
     bench.topic_with()
     bench.reshape(segment_admin.splitting(0))
@@ -356,11 +377,11 @@ def test_a_collector_that_loses_the_turn_takes_no_sample_and_is_no_reader(
     bench.topic_with()
     seen: list[list[tuple[Any, ...]]] = []
 
-    def takes_turn() -> bool:
+    def takes_turn() -> int | None:
         seen.append(bench.rows("SELECT name FROM cleave.load_reader"))
         if len(seen) == 3:
             one.stop()
-        return len(seen) == 1
+        return 1 if len(seen) == 1 else None
 
     one = collector(bench, tmp_path, takes_turn=takes_turn)
     one.run()
