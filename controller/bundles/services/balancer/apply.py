@@ -241,15 +241,19 @@ def _unload(_store: Store, acts: BundleActions, row: ProposalRow) -> tuple[Propo
     """Unload the bundle, to the destination if the proposal has a destination. Return the state for the proposal and
     its outcome as a text. APPLIED: the bundle has left its owner, whichever broker owns the bundle now, or the
     destination or no broker owned the bundle before. FAILED: the previous owner still owns the bundle, or owns it
-    again.
+    again, or neither the source nor the destination owned the bundle but another broker did.
 
-    Raises InvalidInput if the placement rules forbid the destination, LostRace if neither the source nor the
-    destination owns the bundle but another broker does, and the other errors of `demand_allowed` and
+    Raises InvalidInput if the placement rules forbid the destination, and the other errors of `demand_allowed` and
     `BundleActions.unload`.
     """
     if row.destination is not None:  # the policies of the cluster may have changed since the proposal
         demand_allowed(acts.reader, row.namespace, row.destination)
-    result = acts.unload(row.bundle, destination=row.destination, source=row.broker)
+    try:
+        result = acts.unload(row.bundle, destination=row.destination, source=row.broker)
+    except (
+        LostRace
+    ) as error:  # the bundle has moved since the proposal, so another attempt would find the same
+        return ProposalState.FAILED, error.message
     if result.outcome is ActOutcome.NOTHING_CHANGED:
         return ProposalState.FAILED, f"unloaded, and {result.owner} has it again"
     return (

@@ -31,7 +31,7 @@ from controller.bundles.store.namespaces import BalancingMode
 from controller.bundles.store.proposals import ProposalState
 from controller.clock import SystemClock
 from controller.domain.approval_states import Subject
-from controller.domain.errors import Conflict, InvalidPolicy, LostRace
+from controller.domain.errors import Conflict, DataPlaneUnavailable, InvalidPolicy, LostRace
 from tests.support import bundle_reports as rows
 from tests.support.approvals import answer_subject
 from tests.support.bundle_brokers import ActionFailure, Bench, staged_bench
@@ -536,7 +536,7 @@ class Interrupted(BundleActions):
     """The balancer's actions; `before` is called before each unload, with the number of unloads before it."""
 
     def __init__(self, bench: Bench, before: Callable[[int], object]) -> None:
-        super().__init__(bench.session, f"http://{bench.cluster.brokers[0]}", bench.reader)
+        super().__init__(bench.session, bench.reader)
         self._before, self._begun = before, 0
 
     def unload(self, *args: Any, **more: Any) -> UnloadResult:
@@ -577,12 +577,28 @@ def test_a_proposal_is_attempted_once_in_a_call(balancer: Balancer) -> None:
     cycle = balancer.propose("run-0", EVEN)
 
     def busy(_begun: int) -> None:
-        raise LostRace("the bundle is busy", 0.0)
+        raise DataPlaneUnavailable("the broker is busy", 0.0)
 
     acts = balancer.apply(cycle, acts=Interrupted(balancer.bench, busy))
 
     assert [act.state for act in acts] == [ProposalState.APPROVED] * cycle.moves
     assert len({act.proposal_id for act in acts}) == cycle.moves
+
+
+def test_a_bundle_that_has_moved_since_ends_its_proposal(balancer: Balancer) -> None:
+    balancer.uneven()
+    balancer.mode(BalancingMode.AUTOMATIC)
+    cycle = balancer.propose()
+
+    def moved(_begun: int) -> None:
+        raise LostRace("the bundle is owned by another broker; decide again")
+
+    [act] = balancer.apply(cycle, acts=Interrupted(balancer.bench, moved))
+
+    assert (act.state, act.outcome) == (
+        ProposalState.FAILED,
+        "the bundle is owned by another broker; decide again",
+    )
 
 
 def test_the_rest_of_an_exchange_that_a_crash_interrupted_is_made_by_the_next_run(balancer: Balancer) -> None:
