@@ -97,15 +97,16 @@ def verify_bundles(*, dsn: str, extras: Extras, claimant: str) -> dict[str, Any]
 def keep_bundles(*, dsn: str, extras: Extras) -> dict[str, Any]:
     """Delete reports older than `landing_keep_days`, cycles older than `history_keep_days`, and the inputs of
     cycles after `bundle_inputs_keep_days`. Return the numbers of cycles and inputs, and the days of reports.
-    Raises OSError if the storage does not answer.
+    Raises OSError if the storage does not answer; cycles and inputs are deleted all the same.
     """
-    with (
-        _cluster(dsn, extras, statement_seconds=BULK_STATEMENT_SECONDS) as bundles,
-        bundles.store.transaction() as tx,
-    ):
-        now, settings = database_now(tx), bundles.settings
-        cycles = bundle_cycles.expire(tx, now - timedelta(days=settings.history_keep_days))
-        forgotten = bundle_cycles.forget_inputs(tx, now - timedelta(days=settings.bundle_inputs_keep_days))
+    with _cluster(dsn, extras, statement_seconds=BULK_STATEMENT_SECONDS) as bundles:
+        settings = bundles.settings
+        with bundles.store.transaction() as tx:
+            now = database_now(tx)
+            cycles = bundle_cycles.expire(tx, now - timedelta(days=settings.history_keep_days))
+            forgotten = bundle_cycles.forget_inputs(
+                tx, now - timedelta(days=settings.bundle_inputs_keep_days)
+            )
         reports = bundles.area.expire(now.date() - timedelta(days=settings.landing_keep_days))
     return {"expired_cycles": cycles, "forgotten_inputs": forgotten, "expired_reports": list(reports)}
 

@@ -311,7 +311,13 @@ def test_old_reports_go_and_young_ones_stay(operator: BundleOperator) -> None:
     assert again == {"expired_cycles": 0, "forgotten_inputs": 0, "expired_reports": []}
 
 
-def test_what_old_cycles_were_decided_on_is_forgotten_and_the_cycles_stay(operator: BundleOperator) -> None:
+def _no_storage(*_: object) -> NoReturn:
+    raise OSError("no storage")
+
+
+def test_what_old_cycles_were_decided_on_is_forgotten_and_the_cycles_stay(
+    operator: BundleOperator, monkeypatch: pytest.MonkeyPatch
+) -> None:
     operator.uneven()
     numbers = [operator.cleave.json("bundles", "propose")["cycle_id"] for _ in range(3)]
     operator.driver.sql("ALTER TABLE cleave.bundle_decision DISABLE TRIGGER USER")
@@ -325,8 +331,12 @@ def test_what_old_cycles_were_decided_on_is_forgotten_and_the_cycles_stay(operat
 
     kept = tasks.keep_bundles(dsn=url, extras={**settings, "bundle_inputs_keep_days": 5})
     assert kept["forgotten_inputs"] == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(ReportArea, "expire", _no_storage)
+        with pytest.raises(OSError, match="no storage"):
+            tasks.keep_bundles(dsn=url, extras=settings)  # deletes in the database all the same
     kept = tasks.keep_bundles(dsn=url, extras=settings)
-    assert (kept["forgotten_inputs"], kept["expired_cycles"]) == (2, 0)  # the newest is kept whole
+    assert (kept["forgotten_inputs"], kept["expired_cycles"]) == (0, 0)  # the newest is kept whole
     assert "have been deleted" in operator.cleave.refused("bundles", "replay", str(numbers[0]))
     assert operator.cleave.json("bundles", "replay", str(numbers[-1]))["is_same"]
     assert len(operator.cleave.json("bundles", "proposals")) == 3
