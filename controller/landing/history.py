@@ -22,9 +22,7 @@ from controller.landing.area import expire_days
 from controller.landing.file_names import day_directories, day_directory, format_tick, window_end_of
 from controller.landing.location import Location
 from controller.landing.schemas import RATE_SCHEMA
-from controller.landing.scratch import NOTE, FinishedRun, Scratch, read_table
-
-_SCRATCH = "_runs"
+from controller.landing.scratch import NOTE, RUNS, FinishedRun, Scratch, read_table
 
 
 class RateHistory:
@@ -38,7 +36,7 @@ class RateHistory:
 
     def scratch(self, attempt: str) -> Scratch:
         """Return a directory for the files of one attempt at a run, which readers do not see."""
-        return Scratch(self.location, f"{_SCRATCH}/{attempt}")
+        return Scratch(self.location, f"{RUNS}/{attempt}")
 
     def publish(self, scratch: Scratch, window_end_ms: int) -> None:
         """Give the rates in the scratch directory their final names, below the window's end. A file that another run
@@ -60,22 +58,9 @@ class RateHistory:
         """Return the attempts that computed their rates and have neither published nor discarded them, each with
         its run. Some may still be running.
         """
-        paths = [file.path for file in self.location.files(_SCRATCH) if file.name == NOTE]
+        paths = [file.path for file in self.location.files(RUNS) if file.name == NOTE]
         attempts = [Scratch(self.location, path.rpartition("/")[0]) for path in paths]
         return [(attempt, note) for attempt in attempts if (note := attempt.finished()) is not None]
-
-    def sweep(self, before_ms: int) -> list[str]:
-        """Delete the scratch directories that were last written at or before `before_ms` (milliseconds since the
-        Unix epoch). Return their paths. A directory whose time the storage does not report stays.
-        """
-        abandoned = [
-            path
-            for name in self.location.directories(_SCRATCH)
-            if 0 < self.location.modified_at_ms(path := f"{_SCRATCH}/{name}") <= before_ms
-        ]
-        for path in abandoned:
-            self.location.delete_directory(path)
-        return abandoned
 
     def read(self, from_ms: int, to_ms: int, topic_ids: Collection[int] | None = None) -> pa.Table:
         """Return the rates of every window that ended in the inclusive span (milliseconds since the Unix epoch), as a

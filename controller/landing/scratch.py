@@ -14,6 +14,10 @@ from controller.landing.schemas import RATE_SCHEMA
 
 NOTE = "finished.json"
 """Name of the file that `Scratch.finish` writes."""
+RUNS = "_runs"
+"""Directory of a location in which each run in progress has a directory of its own."""
+RUN_IS_OVER_MS = 3_600_000
+"""Milliseconds after which files of an aggregation run are not needed: no run lasts an hour."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +102,21 @@ class Scratch:
     def _files(self, name: str) -> list[str]:
         """Return the paths of the files below `name`, in their order; empty if there are none."""
         return [file.path for file in self._location.files(f"{self._directory}/{name}")]
+
+
+def sweep(location: Location, now_ms: int) -> list[str]:
+    """Delete the directories of runs that were last written `RUN_IS_OVER_MS` before `now_ms` (milliseconds since the
+    Unix epoch) or earlier. Return their paths. A directory whose time the storage does not report stays. Raises
+    OSError if the storage does not answer.
+    """
+    abandoned = [
+        path
+        for name in location.directories(RUNS)
+        if 0 < location.modified_at_ms(path := f"{RUNS}/{name}") <= now_ms - RUN_IS_OVER_MS
+    ]
+    for path in abandoned:
+        location.delete_directory(path)
+    return abandoned
 
 
 def read_table(location: Location, path: str) -> pa.Table:

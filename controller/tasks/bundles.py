@@ -18,6 +18,8 @@ from controller.bundles import proposal_tables
 from controller.bundles.bootstrap import Bundles, bundles_of
 from controller.bundles.store import cycles as bundle_cycles
 from controller.bundles.store import views as bundle_views
+from controller.clock import to_ms
+from controller.landing.scratch import sweep
 from controller.postgres.session_settings import BULK_STATEMENT_SECONDS, STATEMENT_SECONDS
 from controller.services import approval_answers
 from controller.store.postgres.clock import database_now
@@ -95,8 +97,9 @@ def verify_bundles(*, dsn: str, extras: Extras, claimant: str) -> dict[str, Any]
 
 
 def keep_bundles(*, dsn: str, extras: Extras) -> dict[str, Any]:
-    """Delete reports older than `landing_keep_days`, cycles older than `history_keep_days`, and the inputs of
-    cycles after `bundle_inputs_keep_days`. Return the numbers of cycles and inputs, and the days of reports.
+    """Delete reports older than `landing_keep_days`, cycles older than `history_keep_days`, the inputs of
+    cycles after `bundle_inputs_keep_days`, and the files of aggregation runs that were interrupted. Return
+    the numbers of cycles and inputs, the days of reports, and the directories of runs.
     Raises OSError if the storage does not answer; cycles and inputs are deleted all the same.
     """
     with _cluster(dsn, extras, statement_seconds=BULK_STATEMENT_SECONDS) as bundles:
@@ -107,8 +110,14 @@ def keep_bundles(*, dsn: str, extras: Extras) -> dict[str, Any]:
             forgotten = bundle_cycles.forget_inputs(
                 tx, now - timedelta(days=settings.bundle_inputs_keep_days)
             )
+        swept = sweep(bundles.area.location, to_ms(now))
         reports = bundles.area.expire(now.date() - timedelta(days=settings.landing_keep_days))
-    return {"expired_cycles": cycles, "forgotten_inputs": forgotten, "expired_reports": list(reports)}
+    return {
+        "expired_cycles": cycles,
+        "forgotten_inputs": forgotten,
+        "expired_reports": reports,
+        "swept": swept,
+    }
 
 
 def _plain(value: Any) -> Any:

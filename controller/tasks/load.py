@@ -13,12 +13,10 @@ from controller.domain.load_window import LoadWindow
 from controller.landing.area import LandingArea
 from controller.landing.compaction import compact
 from controller.landing.history import RateHistory
+from controller.landing.scratch import sweep
 from controller.services.load_aggregation import publish_left_over, upcoming
 from controller.store.postgres.clock import database_now
 from controller.tasks.application_of_connection import Extras, cleave_at
-
-RUN_IS_OVER_MS = 3_600_000
-"""Milliseconds after which files of an aggregation run are not needed: no run lasts an hour."""
 
 
 def aggregate_load(*, dsn: str, extras: Extras, run_id: str, dry_run: bool = False) -> dict[str, Any]:
@@ -57,7 +55,7 @@ def keep_landing(*, dsn: str, extras: Extras, dry_run: bool = False) -> dict[str
             return {"would_delete_before": {"landing": str(oldest_landing), "history": str(oldest_history)}}
         published = publish_left_over(app.store, history)
     now_ms = to_ms(now)
-    swept_count = history.sweep(now_ms - RUN_IS_OVER_MS)
+    swept = sweep(history.location, now_ms)
     compacted = compact(area, now_ms)
     return {
         "compacted": compacted.replaced,
@@ -65,7 +63,7 @@ def keep_landing(*, dsn: str, extras: Extras, dry_run: bool = False) -> dict[str
         "deleted_files": compacted.deleted,
         "left_out": [file.path for file in (*compacted.rejected, *compacted.unreadable)],
         "published": list(published),
-        "swept": swept_count,
+        "swept": swept,
         "expired": [
             *area.expire(oldest_landing),
             *key_count_area(settings).expire(oldest_landing),

@@ -20,7 +20,7 @@ from controller.bundles.domain.splitting.policy import read_stored
 from controller.bundles.store import loads as bundle_loads
 from controller.bundles.store.loads import BASELINE_SCHEMAS, BundleRun
 from controller.clock import to_datetime, to_ms
-from controller.landing.scratch import Scratch
+from controller.landing.scratch import RUNS, Scratch
 from controller.store import set_aside
 from controller.store.postgres.arrow_copy import MergeResult
 from controller.store.postgres.engine import Store
@@ -101,7 +101,7 @@ def aggregate(
     is_late = watermark is not None and to_ms(watermark) >= window.end_ms
     if is_late or not landed.files["brokers"]:
         return BundleAggregation(run_id, window.end_ms, 0, 0, 0, 0, False, quarantined)
-    scratch = Scratch(area.location, f"_runs/{run_id}-{token_hex(4)}")
+    scratch = Scratch(area.location, f"{RUNS}/{run_id}-{token_hex(4)}")
     try:
         for name in BASELINE_SCHEMAS:
             scratch.write(name, baseline[name])

@@ -304,11 +304,15 @@ def test_old_reports_go_and_young_ones_stay(operator: BundleOperator) -> None:
     old_ms = SystemClock().now_ms() - 3 * 86_400_000
     tables = {kind: schema.empty_table() for kind, schema in REPORT_SCHEMAS.items()}
     ReportArea(settings["bundle_reports_url"]).append(old_ms, "old", tables)
+    scratch = Path(settings["bundle_reports_url"], "_runs", "killed")
+    scratch.mkdir(parents=True)
+    os.utime(scratch, (1, 1))
     kept = tasks.keep_bundles(dsn=url, extras={**settings, **extras})
-    assert kept["expired_cycles"] == 0
+    assert (kept["expired_cycles"], kept["swept"]) == (0, ["_runs/killed"])
+    assert not scratch.exists()
     assert len(kept["expired_reports"]) == len(REPORT_SCHEMAS)
     again = tasks.keep_bundles(dsn=url, extras={**settings, **extras})
-    assert again == {"expired_cycles": 0, "forgotten_inputs": 0, "expired_reports": []}
+    assert again == {"expired_cycles": 0, "forgotten_inputs": 0, "expired_reports": [], "swept": []}
 
 
 def _no_storage(*_: object) -> NoReturn:

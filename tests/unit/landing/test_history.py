@@ -12,7 +12,7 @@ import pytest
 
 from controller.landing.history import RateHistory
 from controller.landing.schemas import RATE_SCHEMA
-from controller.landing.scratch import FinishedRun
+from controller.landing.scratch import FinishedRun, sweep
 from tests.unit.landing.conftest import DAY, HOUR, NOON
 
 
@@ -147,9 +147,9 @@ def test_scratch_that_nobody_wrote_to_for_long_is_swept(tmp_path: Path) -> None:
         os.utime(path, (1, 1))
     busy.write("changes", rates(1))
 
-    assert history.sweep(1_000_000_000_000) == ["_runs/empty", "_runs/old"]
+    assert sweep(history.location, 1_000_000_000_000) == ["_runs/empty", "_runs/old"]
     assert [path.name for path in (tmp_path / "_runs").iterdir()] == ["busy"]
-    assert RateHistory(str(tmp_path / "none")).sweep(NOON) == []
+    assert sweep(RateHistory(str(tmp_path / "none")).location, NOON) == []
 
 
 def test_old_days_are_deleted(history: RateHistory) -> None:
