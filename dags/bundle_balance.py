@@ -60,12 +60,12 @@ def bundle_balance() -> None:
         )
 
     @cleave_task(retries=2)
-    def verify() -> dict[str, Any]:
-        return tasks.verify_bundles(**access(), claimant=run_name())
+    def verify(params: dict[str, Any]) -> dict[str, Any]:
+        return tasks.verify_bundles(**access(), claimant=run_name(), dry_run=params["dry_run"])
 
     @cleave_task(retries=2)
-    def keep() -> dict[str, Any]:
-        return tasks.keep_bundles(**access())
+    def keep(params: dict[str, Any]) -> dict[str, Any]:
+        return tasks.keep_bundles(**access(), dry_run=params["dry_run"])
 
     cycle = propose()
     collect() >> aggregate() >> cycle

@@ -68,7 +68,7 @@ def cycle_tables(cycle_id: int, proposals: Rows, why_not: Rows) -> RenderableTyp
 
 
 def waiting_row(row: ProposalRow) -> dict[str, Any]:
-    """Return the row of a proposal that `apply` may apply."""
+    """Return the row of a proposal that `apply` may apply, or that `verify` may verify."""
     return {
         "proposal_id": row.proposal_id,
         "kind": row.kind.value,

@@ -17,7 +17,9 @@ from typing import Any
 from controller.bundles import proposal_tables
 from controller.bundles.bootstrap import Bundles, bundles_of
 from controller.bundles.store import cycles as bundle_cycles
+from controller.bundles.store import proposals as bundle_proposals
 from controller.bundles.store import views as bundle_views
+from controller.bundles.store.proposals import ProposalState
 from controller.clock import to_ms
 from controller.landing.scratch import sweep
 from controller.postgres.session_settings import BULK_STATEMENT_SECONDS, STATEMENT_SECONDS
@@ -87,31 +89,41 @@ def apply_bundles(
         return {"applied": [proposal_tables.act_row(report) for report in bundles.apply(cycle_id, claimant)]}
 
 
-def verify_bundles(*, dsn: str, extras: Extras, claimant: str) -> dict[str, Any]:
+def verify_bundles(*, dsn: str, extras: Extras, claimant: str, dry_run: bool = False) -> dict[str, Any]:
     """Check at the brokers whether applied proposals, at most 100, are in effect, and store the results.
-    Return a result for each; a proposal that cannot be judged yet stays applied. Raises the errors of
-    `balancer.verify`.
+    Return a result for each; a proposal that cannot be judged yet stays applied. A dry run lists all applied
+    proposals. Raises the errors of `balancer.verify`.
     """
     with _cluster(dsn, extras) as bundles:
+        if dry_run:
+            applied = [ProposalState.APPLIED]
+            with bundles.store.transaction() as tx:
+                rows = bundle_proposals.list_proposals(tx, bundles.cluster, states=applied)
+            return {"would_verify": [proposal_tables.waiting_row(row) for row in rows]}
         return {"verified": [proposal_tables.act_row(report) for report in bundles.verify(claimant)]}
 
 
-def keep_bundles(*, dsn: str, extras: Extras) -> dict[str, Any]:
+def keep_bundles(*, dsn: str, extras: Extras, dry_run: bool = False) -> dict[str, Any]:
     """Delete reports older than `landing_keep_days`, cycles older than `history_keep_days`, the inputs of
     cycles after `bundle_inputs_keep_days`, and the files of aggregation runs that were interrupted. Return
-    the numbers of cycles and inputs, the days of reports, and the directories of runs.
-    Raises OSError if the storage does not answer; cycles and inputs are deleted all the same.
+    the numbers of cycles and inputs, the days of reports, and the directories of runs. A dry run only returns
+    the times before which it would delete. Raises OSError if the storage does not answer; cycles and inputs
+    are deleted all the same.
     """
     with _cluster(dsn, extras, statement_seconds=BULK_STATEMENT_SECONDS) as bundles:
         settings = bundles.settings
         with bundles.store.transaction() as tx:
             now = database_now(tx)
-            cycles = bundle_cycles.expire(tx, now - timedelta(days=settings.history_keep_days))
-            forgotten = bundle_cycles.forget_inputs(
-                tx, now - timedelta(days=settings.bundle_inputs_keep_days)
-            )
+            oldest_cycle = now - timedelta(days=settings.history_keep_days)
+            oldest_inputs = now - timedelta(days=settings.bundle_inputs_keep_days)
+            oldest_report = now.date() - timedelta(days=settings.landing_keep_days)
+            if dry_run:
+                oldest = {"cycles": oldest_cycle, "inputs": oldest_inputs, "reports": oldest_report}
+                return {"would_delete_before": _plain(oldest)}
+            cycles = bundle_cycles.expire(tx, oldest_cycle)
+            forgotten = bundle_cycles.forget_inputs(tx, oldest_inputs)
         swept = sweep(bundles.area.location, to_ms(now))
-        reports = bundles.area.expire(now.date() - timedelta(days=settings.landing_keep_days))
+        reports = bundles.area.expire(oldest_report)
     return {
         "expired_cycles": cycles,
         "forgotten_inputs": forgotten,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from controller import tasks
 from controller.domain.errors import InvalidInput, LostRace, StoreUnavailable
 from tests.support.airflow_home import PROJECT, read_dags, serialised_and_back
 
@@ -100,6 +102,19 @@ def test_a_scheduled_dag_never_runs_beside_itself_nor_for_times_gone_by(dag_bag:
 
     assert (dag.max_active_runs, dag.catchup) == (1, False)
     assert dag.dagrun_timeout is not None
+
+
+def test_a_dry_run_of_balancing_bundles_is_one_for_every_task_after_the_proposals(
+    dag_bag: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("apply", "verify", "keep"):
+        task = dag_bag.dags["bundle_balance"].get_task(name)
+        function = inspect.unwrap(task.python_callable)
+        monkeypatch.setattr(tasks, f"{name}_bundles", dict, raising=False)
+        monkeypatch.setitem(function.__globals__, "access", dict)
+        monkeypatch.setitem(function.__globals__, "run_name", lambda: "run")
+        cycle = [{"cycle_id": 1}] if name == "apply" else []
+        assert function(*cycle, params={"dry_run": True})["dry_run"]
 
 
 def test_what_asks_people_waits_beside_itself_and_has_no_end_but_each_question_s_own(dag_bag: Any) -> None:

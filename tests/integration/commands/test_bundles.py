@@ -315,6 +315,31 @@ def test_old_reports_go_and_young_ones_stay(operator: BundleOperator) -> None:
     assert again == {"expired_cycles": 0, "forgotten_inputs": 0, "expired_reports": [], "swept": []}
 
 
+def test_a_dry_run_of_verifying_and_keeping_only_says_what_would_be_done(operator: BundleOperator) -> None:
+    operator.uneven()
+    operator.cleave.ok("bundles", "mode", NAMESPACE, "automatic")
+    cycle = operator.cleave.json("bundles", "propose")
+    settings = {
+        "pulsar_admin_url": f"http://{operator.bench.cluster.brokers[0]}",
+        "pulsar_cluster": CLUSTER,
+        "bundle_reports_url": os.environ["CLEAVE_BUNDLE_REPORTS_URL"],
+    }
+    place: dict[str, Any] = {"dsn": os.environ["CLEAVE_DATABASE_URL"], "extras": settings}
+    [applied] = tasks.apply_bundles(**place, cycle_id=cycle["cycle_id"], claimant="run")["applied"]
+    before = operator.cleave.rows()
+
+    would = tasks.verify_bundles(**place, claimant="run", dry_run=True)["would_verify"]
+    assert [one["proposal_id"] for one in would] == [applied["proposal_id"]]
+    assert set(tasks.keep_bundles(**place, dry_run=True)["would_delete_before"]) == {
+        "cycles",
+        "inputs",
+        "reports",
+    }
+    assert operator.cleave.rows() == before
+    [verified] = tasks.verify_bundles(**place, claimant="run")["verified"]
+    assert verified["proposal_id"] == applied["proposal_id"]
+
+
 def _no_storage(*_: object) -> NoReturn:
     raise OSError("no storage")
 
