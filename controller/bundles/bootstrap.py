@@ -65,7 +65,7 @@ class Bundles:
 
         name = process_name().replace(":", "-").lstrip("-")
         return BundleCollector(
-            [self.reader], self.area, name=name, interval_seconds=interval_seconds, clock=SystemClock()
+            self.reader, self.area, name=name, interval_seconds=interval_seconds, clock=SystemClock()
         )
 
     def aggregate(self, run_id: str, window_end_ms: int | None = None) -> BundleAggregation:

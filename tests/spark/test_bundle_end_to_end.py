@@ -39,7 +39,7 @@ class BundlePipeline:
         self.loader = Store(make_url(database).set(username=self.login, password="x"))
         self.area = ReportArea(str(directory))
         self.collector = BundleCollector(
-            [bench.reader], self.area, name="c", interval_seconds=60, clock=SystemClock()
+            bench.reader, self.area, name="c", interval_seconds=60, clock=SystemClock()
         )
 
     def run(self) -> BundleAggregation:

@@ -107,18 +107,18 @@ class _BoundaryCache:
 
 
 class BundleCollector(Stoppable):
-    """Collects the reports of any number of clusters into one area."""
+    """Collects the reports of one cluster into an area."""
 
     def __init__(
         self,
-        readers: Sequence[BundleReader],
+        reader: BundleReader,
         area: ReportArea,
         *,
         name: str,
         interval_seconds: float,
         clock: Clock,
     ) -> None:
-        """Create a collector of the clusters of `readers`, not started. The collector reads every `interval_seconds`
+        """Create a collector of the cluster of `reader`, not started. The collector reads every `interval_seconds`
         and writes to `area`. `name` becomes a part of the file names; if `name` is unsuitable for that, the first
         tick that writes raises InvalidInput. Two collectors that write to one area must have different names and read
         different clusters.
@@ -130,17 +130,16 @@ class BundleCollector(Stoppable):
             raise InvalidInput(
                 f"the interval of a collector must be greater than 0 s, not {interval_seconds:g} s"
             )
-        self._readers, self._area, self.name, self._clock = tuple(readers), area, name, clock
+        self._reader, self._area, self.name, self._clock = reader, area, name, clock
         self._interval_ms = round(interval_seconds * 1000)
-        self._known = {reader.cluster: _BoundaryCache() for reader in self._readers}
+        self._known = _BoundaryCache()
 
     def run(self) -> None:
         """Tick at multiples of the interval until `stop`. A tick that fails is logged, and the loop continues."""
-        clusters = [reader.cluster for reader in self._readers]
         Repeating(
             self._counted_tick,
             self._stopping,
-            log.bind(clusters=clusters),
+            log.bind(cluster=self._reader.cluster),
             "bundle tick failed",
             retry_seconds=(0.0, 0.0),
             expected=(CleaveError, OSError),
@@ -180,10 +179,8 @@ class BundleCollector(Stoppable):
         """
         instant_ms = self._clock.now_ms()
         rows: dict[str, list[dict[str, Any]]] = {kind: [] for kind in REPORT_SCHEMAS}
-        silent: list[str] = []
         with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="bundle-collector") as pool:
-            for reader in self._readers:
-                silent += self._read(reader, pool, rows)
+            silent = self._read(pool, rows)
         path = None
         if rows["brokers"]:
             tables = {
@@ -199,30 +196,28 @@ class BundleCollector(Stoppable):
             instant_ms, silent=tuple(silent), namespaces=len(rows["boundaries"]), path=path, **counts
         )
 
-    def _read(
-        self, reader: BundleReader, pool: ThreadPoolExecutor, rows: Mapping[str, list[dict[str, Any]]]
-    ) -> list[str]:
-        """Read the brokers of one cluster and add their reports and the known boundaries to `rows`. Return the brokers that did not
+    def _read(self, pool: ThreadPoolExecutor, rows: Mapping[str, list[dict[str, Any]]]) -> list[str]:
+        """Read the brokers of the cluster and add their reports and the known boundaries to `rows`. Return the brokers that did not
         answer completely.
 
         If the list of brokers cannot be read, add nothing, log a warning, and return the name of the cluster. Boundaries that cannot be
         read now stay those of the last read.
         """
+        cluster, cache = self._reader.cluster, self._known
         try:
-            brokers = reader.brokers()
+            brokers = self._reader.brokers()
         except CleaveError as error:
-            log.warning("cannot read the list of brokers", cluster=reader.cluster, error=str(error))
-            return [reader.cluster]
-        reports = _answers(pool, lambda broker: self._report(reader, broker), brokers)
-        cache = self._known[reader.cluster]
-        cuts = _answers(pool, reader.bundles, cache.doubtful(list(reports.values())))
+            log.warning("cannot read the list of brokers", cluster=cluster, error=str(error))
+            return [cluster]
+        reports = _answers(pool, self._report, brokers)
+        cuts = _answers(pool, self._reader.bundles, cache.doubtful(list(reports.values())))
         for bundles in cuts.values():
             cache.note(bundles, self._clock.now_ms())
         for report in reports.values():
-            _add(rows, reader.cluster, report)
+            _add(rows, cluster, report)
         rows["boundaries"].extend(
             {
-                "cluster": reader.cluster,
+                "cluster": cluster,
                 "namespace": namespace,
                 "instant_ms": read_ms,
                 "boundaries": list(bundles.boundaries),
@@ -231,11 +226,11 @@ class BundleCollector(Stoppable):
         )
         return [broker.name for broker in brokers if broker not in reports]
 
-    def _report(self, reader: BundleReader, broker: Broker) -> _Report:
+    def _report(self, broker: Broker) -> _Report:
         """Read the topics, the bundles and the load of the broker, without topics and bundles of system namespaces. Raises an error if any
         of the three reads fails, so that an incomplete answer counts as none.
         """
-        instant_ms = self._clock.now_ms()  # the clock of a broker may be wrong
+        reader, instant_ms = self._reader, self._clock.now_ms()  # the clock of a broker may be wrong
         topics = [topic for topic in reader.topics(broker) if not is_system_namespace(topic.namespace)]
         owned = [bundle for bundle in reader.owned(broker) if not is_system_namespace(bundle.namespace)]
         return _Report(broker, instant_ms, reader.system(broker), topics, owned)

@@ -10,16 +10,19 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
+import requests
 from sqlalchemy import Connection
 from structlog.testing import capture_logs
 
 from controller import repeating
 from controller.bundles.broker_reports import ReportArea
+from controller.bundles.brokers import BundleReader
 from controller.bundles.services.collector import BundleCollector
 from controller.client.servers import topic_path
 from controller.clock import SystemClock
 from controller.dataplane.embedded.queue_reader import QueueKeeper
 from controller.dataplane.postgres_calls import PostgresCalls
+from controller.dataplane.pulsar_load.brokers import BrokerList
 from controller.devstack.serving import client_of, serving_leader
 from controller.domain.decision import Lane
 from controller.domain.errors import DataPlaneTimeout, DataPlaneUnavailable, Retryable
@@ -195,8 +198,12 @@ def _consumer_watch(bench: Bench, _: Path) -> FailingLoop:
 
 
 def _bundle_collector(_: Bench, directory: Path) -> FailingLoop:
+    session = requests.Session()
+    reader = BundleReader(
+        session, BrokerList(session, ["http://127.0.0.1:1"]), cluster="c", deadline_seconds=1.0
+    )
     loop = BundleCollector(
-        [], ReportArea(str(directory)), name="c", interval_seconds=SOON, clock=SystemClock()
+        reader, ReportArea(str(directory)), name="c", interval_seconds=SOON, clock=SystemClock()
     )
     return FailingLoop(loop, BundleCollector, "tick")
 

@@ -36,7 +36,7 @@ class TickedCollector:
         self.area = ReportArea(str(directory))
         self._directory = directory
         self._collector = BundleCollector(
-            [bench.reader], self.area, name="c1", interval_seconds=60, clock=SystemClock()
+            bench.reader, self.area, name="c1", interval_seconds=60, clock=SystemClock()
         )
 
     def tick(self) -> BundleTick:
@@ -152,7 +152,7 @@ def test_old_days_go_with_all_their_kinds(ticks: TickedCollector, tmp_path: Path
 def test_an_interval_of_nothing_is_refused(bench: Bench, tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="must be greater than 0"):
         BundleCollector(
-            [bench.reader], ReportArea(str(tmp_path)), name="c", interval_seconds=0, clock=SystemClock()
+            bench.reader, ReportArea(str(tmp_path)), name="c", interval_seconds=0, clock=SystemClock()
         )
 
 
