@@ -7,23 +7,26 @@ Modules that read reports are imported where they are used, so that other comman
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
+from secrets import SystemRandom
 from typing import TYPE_CHECKING
 
 from controller.bootstrap import Application, process_name, pulsar_access
 from controller.bundles.brokers import BundleActions, BundleReader
 from controller.bundles.domain.balancing.settings import BalanceSettings, validate
+from controller.bundles.domain.ring.boundaries import NamespaceBundles
 from controller.bundles.domain.ring.bundle import NamespaceBundle
 from controller.bundles.domain.splitting.algorithms.base import SplitPlan
 from controller.bundles.domain.splitting.algorithms.refusal import CutRefusal
 from controller.bundles.domain.splitting.algorithms.registry import SPLIT_ALGORITHMS
 from controller.bundles.services.manual_actions import ManualSplit, check_manual_unload, plan_manual_split
-from controller.clock import SystemClock
+from controller.bundles.store.namespaces import NamespaceRow, list_namespaces
+from controller.clock import SystemClock, to_ms
 from controller.dataplane.pulsar.admin import bearer_session
 from controller.dataplane.pulsar_load.brokers import BrokerList
-from controller.domain.errors import InvalidInput
+from controller.domain.errors import InvalidInput, StoreUnavailable
 from controller.postgres.session_settings import BULK_STATEMENT_SECONDS
 from controller.settings import Settings
 from controller.store.postgres.engine import Store
@@ -58,15 +61,31 @@ class Bundles:
         return self.reader.cluster
 
     def collector(self, interval_seconds: float) -> BundleCollector:
-        """Return a collector, not started, that reads the brokers of the cluster at the interval and writes their reports to `area`. Raises
-        InvalidInput for an interval of 0 s or less.
+        """Return a collector, not started, that reads the brokers of the cluster at the interval and writes their reports to `area`. It knows
+        the stored boundaries, and none if the database is unavailable. Raises InvalidInput for an interval of 0 s or less.
         """
         from controller.bundles.services.collector import BundleCollector
 
         name = process_name().replace(":", "-").lstrip("-")
         return BundleCollector(
-            self.reader, self.area, name=name, interval_seconds=interval_seconds, clock=SystemClock()
+            self.reader,
+            self.area,
+            name=name,
+            interval_seconds=interval_seconds,
+            clock=SystemClock(),
+            known=self._stored_boundaries(),
         )
+
+    def _stored_boundaries(self) -> list[tuple[NamespaceBundles, int]]:
+        """Return the stored boundaries of the cluster's namespaces, each with the time of the read in milliseconds since the Unix epoch, in
+        random order. Empty if the database is unavailable.
+        """
+        rows: list[NamespaceRow] = []
+        with suppress(StoreUnavailable), self.store.transaction() as tx:
+            rows = list_namespaces(tx, self.cluster)
+        # The order of the times would have each process read the same few namespaces again: reads that find no change are not stored.
+        SystemRandom().shuffle(rows)
+        return [(row.bundles, to_ms(row.boundaries_at)) for row in rows]
 
     def aggregate(self, run_id: str, window_end_ms: int | None = None) -> BundleAggregation:
         """Aggregate one window of `bundle_window_seconds` on Spark, and merge the result into PostgreSQL with the login of the loader.

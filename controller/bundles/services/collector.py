@@ -117,13 +117,15 @@ class BundleCollector(Stoppable):
         name: str,
         interval_seconds: float,
         clock: Clock,
+        known: Iterable[tuple[NamespaceBundles, int]] = (),
     ) -> None:
         """Create a collector of the cluster of `reader`, not started. The collector reads every `interval_seconds`
         and writes to `area`. `name` becomes a part of the file names; if `name` is unsuitable for that, the first
         tick that writes raises InvalidInput. Two collectors that write to one area must have different names and read
         different clusters.
 
-        Raises InvalidInput for an interval of 0 s or less.
+        `known`: boundaries that another process has read, with the time of the read (milliseconds since the Unix
+        epoch). The collector reads them again in this order. Raises InvalidInput for an interval of 0 s or less.
         """
         super().__init__()
         if interval_seconds <= 0:
@@ -133,6 +135,8 @@ class BundleCollector(Stoppable):
         self._reader, self._area, self.name, self._clock = reader, area, name, clock
         self._interval_ms = round(interval_seconds * 1000)
         self._known = _BoundaryCache()
+        for bundles, read_ms in known:
+            self._known.note(bundles, read_ms)
 
     def run(self) -> None:
         """Tick at multiples of the interval until `stop`. A tick that fails is logged, and the loop continues."""

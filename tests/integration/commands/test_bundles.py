@@ -15,7 +15,9 @@ from prometheus_client import REGISTRY, CollectorRegistry
 
 from controller import tasks
 from controller.bundles.broker_reports import REPORT_SCHEMAS, ReportArea
+from controller.bundles.brokers import BundleReader
 from controller.bundles.metrics import GAUGES, BundleMetrics
+from controller.bundles.services import collector
 from controller.bundles.store import namespaces as bundle_namespaces
 from controller.bundles.store import proposals as bundle_proposals
 from controller.bundles.store.namespaces import BalancingMode
@@ -179,6 +181,16 @@ def test_collect_lands_a_tick_and_no_cluster_is_one_line(
     ]
     monkeypatch.delenv("CLEAVE_PULSAR_ADMIN_URL")
     assert "CLEAVE_PULSAR_ADMIN_URL" in operator.cleave.refused("bundles", "collect", "--once")
+
+
+def test_a_collector_that_was_just_started_knows_the_stored_boundaries(
+    operator: BundleOperator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    operator.uneven()
+    monkeypatch.setattr(collector, "LOOKED_AT_AGAIN", 0)
+    monkeypatch.setattr(BundleReader, "bundles", _no_storage)
+
+    assert operator.cleave.json("bundles", "collect", "--once")["namespaces"] == 1
 
 
 def test_the_aggregation_gives_spark_its_settings(
