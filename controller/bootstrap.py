@@ -337,7 +337,6 @@ def _serving(app: Application, leases: ShardLeases, served: ConsumerServer) -> t
         app.store,
         partial(key_count_area, settings),
         worker=_file_name_part(process_name()),
-        clock=SystemClock(),
     )
     suspects = Suspects(app.store, app.planes, SystemClock())
     services = ConsumerServices(

@@ -15,12 +15,13 @@ from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
 from controller import telemetry
-from controller.clock import Clock
+from controller.clock import to_ms
 from controller.domain.errors import CleaveError
 from controller.domain.hash_range import HashRange
 from controller.domain.key_count_limits import KeyCount, by_segment, demand_possible
 from controller.domain.key_sketch import add_counts, bin_count
 from controller.repeating import Stoppable, repeat_every
+from controller.store.postgres.clock import database_now
 from controller.store.postgres.engine import Store
 from controller.store.topics.published_layout import published_layout
 
@@ -53,12 +54,12 @@ class KeyCountLanding(Stoppable):
     `LANDS_EVERY_SECONDS`. `add` is thread-safe.
     """
 
-    def __init__(self, store: Store, area: Callable[[], LandingArea], *, worker: str, clock: Clock) -> None:
+    def __init__(self, store: Store, area: Callable[[], LandingArea], *, worker: str) -> None:
         """`worker` becomes a part of file names, and distinguishes the counts of several workers. `area` is
         called only when there are counts to land, so that a worker without counts does not load Arrow.
         """
         super().__init__()
-        self._store, self._area, self._worker, self._clock = store, area, worker, clock
+        self._store, self._area, self._worker = store, area, worker
         self._lock = threading.Lock()
         self._counts: dict[tuple[int, int], _SegmentCounts] = {}
         self._messages: dict[int, dict[str, int]] = {}
@@ -108,7 +109,7 @@ class KeyCountLanding(Stoppable):
 
     def run(self) -> None:
         """Land the counts every `LANDS_EVERY_SECONDS` until `stop`, for the first time after this interval. A failed
-        landing is logged, and its counts are lost. Counts that were added after the last landing are not landed at
+        landing is logged, and its counts are lost if the storage failed. Counts that were added after the last landing are not landed at
         the end.
         """
         repeat_every(
@@ -122,20 +123,26 @@ class KeyCountLanding(Stoppable):
 
     def land(self) -> str | None:
         """Write the counts that were added since the last landing as one file, with one row of `KEY_COUNT_SCHEMA` for
-        each segment. Return the path of the file; None, without a file, if there are no counts. The counts are
-        forgotten, even if writing fails, and the limits of the producers begin again. Raises OSError if the storage
-        is unavailable, and InvalidInput if the worker's name cannot be part of a file name.
+        each segment and the time of the database. Return the path of the file; None, without a file, if there are no
+        counts. The counts are forgotten, even if writing fails, and the limits of the producers begin again.
+
+        Raises StoreUnavailable, after which the counts wait for the next landing; OSError if the storage is
+        unavailable; and InvalidInput if the worker's name cannot be part of a file name.
         """
+        with self._lock:
+            if not self._counts:
+                self._messages = {}
+                return None
+        # The aggregation selects files by the database's clock. An error before the exchange below loses no counts.
+        with self._store.transaction() as tx:
+            instant_ms = to_ms(database_now(tx))
         with self._lock:
             counts_by_segment, self._counts = self._counts, {}
             self._messages = {}
-        if not counts_by_segment:
-            return None
         import pyarrow as pa
 
         from controller.landing.schemas import KEY_COUNT_SCHEMA
 
-        instant_ms = self._clock.now_ms()
         rows = [
             {
                 "topic_id": topic_id,

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import NoReturn
+from unittest.mock import patch
 
 import pytest
 
-from controller.clock import SystemClock
-from controller.domain.errors import InvalidInput, TopicNotFound
+from controller.clock import to_datetime
+from controller.domain.errors import InvalidInput, StoreUnavailable, TopicNotFound
 from controller.domain.evaluation_input import EvaluationInput
 from controller.domain.key_count_limits import PRODUCER_MESSAGES, PRODUCERS, REQUEST_HASHES
 from controller.domain.policy import PolicyOverride
 from controller.domain.reshape import plan_split
+from controller.landing.file_names import tick_path
+from controller.services import key_count_landing
 from controller.services.key_count_landing import KeyCountLanding
 from controller.services.load_aggregation.key_counts_of_run import MIN_COUNTED_SHARE
 from controller.store.decisions.evaluation_inputs import load_evaluation_inputs
@@ -21,14 +26,17 @@ from tests.support.aggregation import END_MS, Run, loading
 from tests.support.bench import TOPIC, Bench
 
 
-class FixedClock(SystemClock):
-    """A clock that stands at an instant, seconds after END_MS."""
+@contextmanager
+def database_at(seconds: float) -> Iterator[None]:
+    """The database's clock, as landings read it, is this many seconds after END_MS."""
+    instant = to_datetime(END_MS + round(1000 * seconds))
+    with patch.object(key_count_landing, "database_now", lambda _: instant):
+        yield
 
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
 
-    def now_ms(self) -> int:
-        return END_MS + round(1000 * self._seconds)
+def landing_of(run: Run, worker: str = "w1") -> KeyCountLanding:
+    """A landing of one worker."""
+    return KeyCountLanding(run.bench.store, lambda: run.key_counts.area, worker=worker)
 
 
 @pytest.fixture
@@ -45,12 +53,11 @@ def tell(
     run: Run, *told: tuple[str, list[tuple[int, int, int]]], worker: str = "w1", at: float = -10.0
 ) -> None:
     """These producers' counts, told to a worker that lands them at once."""
-    landing = KeyCountLanding(
-        run.bench.store, lambda: run.key_counts.area, worker=worker, clock=FixedClock(at)
-    )
+    landing = landing_of(run, worker)
     for producer, counts in told:
         landing.add(TOPIC, producer, counts)
-    assert landing.land() is not None
+    with database_at(at):
+        assert landing.land() is not None
 
 
 def stored(run: Run, per_second: int, *, minutes: int = 0) -> None:
@@ -136,8 +143,23 @@ def test_a_producer_that_tells_no_more_counts_for_a_while(run: Run) -> None:
     assert situation(run).producers == 0
 
 
+def test_counts_wait_for_the_clock_of_the_database(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(_: object) -> NoReturn:
+        raise StoreUnavailable("the database is away")
+
+    landing = landing_of(run)
+    landing.add(TOPIC, "a", [(0, 1, 1)])
+    with monkeypatch.context() as context:
+        context.setattr(key_count_landing, "database_now", away)
+        with pytest.raises(StoreUnavailable):
+            landing.land()
+    with database_at(0.0):
+        path = landing.land()
+    assert path == tick_path(END_MS, "w1")
+
+
 def test_a_topic_that_is_not_there_is_refused(run: Run) -> None:
-    landing = KeyCountLanding(run.bench.store, lambda: run.key_counts.area, worker="w1", clock=FixedClock(0))
+    landing = landing_of(run)
 
     with pytest.raises(TopicNotFound):
         landing.add("topic://t/n/none", "a", [(0, 1, 1)])
@@ -159,9 +181,7 @@ def test_a_file_that_is_damaged_is_set_aside_and_the_rest_goes_on(run: Run, tmp_
 
 def test_counts_that_no_producer_can_have_are_refused_and_harm_nobody(run: Run) -> None:
     """One producer counts as many messages as it likes, in one request or in several; the other tells of what it sent."""
-    landing = KeyCountLanding(
-        run.bench.store, lambda: run.key_counts.area, worker="w1", clock=FixedClock(-10.0)
-    )
+    landing = landing_of(run)
     with pytest.raises(
         InvalidInput,
         match=rf"liar counts {4_096 * (2**40 - 1)} messages to {TOPIC}, more than the {PRODUCER_MESSAGES} of one producer",
@@ -171,7 +191,8 @@ def test_counts_that_no_producer_can_have_are_refused_and_harm_nobody(run: Run) 
     with pytest.raises(InvalidInput, match=f"counts {PRODUCER_MESSAGES + 1} messages"):
         landing.add(TOPIC, "liar", [(40_000, 1, 1)])
     landing.add(TOPIC, "honest", [(0, 1, 600)])
-    assert landing.land() is not None
+    with database_at(-10.0):
+        assert landing.land() is not None
     landing.add(TOPIC, "liar", [(40_000, 1, 1)])  # of the next interval
     stored(run, 10)
     run.aggregate()
@@ -180,9 +201,7 @@ def test_counts_that_no_producer_can_have_are_refused_and_harm_nobody(run: Run) 
 
 
 def test_no_topic_has_more_producers_than_are_counted(run: Run) -> None:
-    landing = KeyCountLanding(
-        run.bench.store, lambda: run.key_counts.area, worker="w1", clock=FixedClock(-10.0)
-    )
+    landing = landing_of(run)
     for number in range(PRODUCERS):
         landing.add(TOPIC, f"p{number}", [(0, 1, 1)])
     with pytest.raises(
@@ -196,9 +215,7 @@ def test_no_topic_has_more_producers_than_are_counted(run: Run) -> None:
 
 
 def test_a_request_covers_the_ring_a_few_times_at_most(run: Run) -> None:
-    landing = KeyCountLanding(
-        run.bench.store, lambda: run.key_counts.area, worker="w1", clock=FixedClock(-10.0)
-    )
+    landing = landing_of(run)
     landing.add(TOPIC, "p", [(0, 65_536, 1)] * 4)
     with pytest.raises(InvalidInput, match=f"cover {5 * 65_536} hashes, more than the {REQUEST_HASHES}"):
         landing.add(TOPIC, "p", [(0, 65_536, 1)] * 5)

@@ -212,9 +212,7 @@ def _key_counts(bench: Bench, directory: Path) -> FailingLoop:
     def area() -> LandingArea:
         return LandingArea(str(directory), KEY_COUNT_SCHEMA)
 
-    return FailingLoop(
-        KeyCountLanding(bench.store, area, worker="w", clock=SystemClock()), KeyCountLanding, "land"
-    )
+    return FailingLoop(KeyCountLanding(bench.store, area, worker="w"), KeyCountLanding, "land")
 
 
 def _keeper(bench: Bench, _: Path) -> FailingLoop:
