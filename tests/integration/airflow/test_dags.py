@@ -14,6 +14,7 @@ import pytest
 
 from controller import tasks
 from controller.domain.errors import InvalidInput, LostRace, StoreUnavailable
+from controller.tasks.maintenance import BUDGET_SECONDS, SHARES_A_ROUND
 from tests.support.airflow_home import PROJECT, read_dags, serialised_and_back
 
 pytestmark = pytest.mark.airflow
@@ -102,6 +103,16 @@ def test_a_scheduled_dag_never_runs_beside_itself_nor_for_times_gone_by(dag_bag:
 
     assert (dag.max_active_runs, dag.catchup) == (1, False)
     assert dag.dagrun_timeout is not None
+
+
+def test_a_maintenance_run_may_use_the_time_of_all_its_tasks(dag_bag: Any) -> None:
+    dag = dag_bag.dags["cleave_maintenance"]
+    turns = [
+        SHARES_A_ROUND / dag.get_task(name).max_active_tis_per_dagrun
+        for name in ("reconcile", "collect_garbage")
+    ]
+
+    assert dag.dagrun_timeout > timedelta(seconds=BUDGET_SECONDS) * (sum(turns) + 1)
 
 
 def test_a_dry_run_of_balancing_bundles_is_one_for_every_task_after_the_proposals(
