@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
     from pydantic.fields import FieldInfo
 
-_DRY_RUN_REQUEST = {"request_key": "airflow/dry-run", "actor": "airflow"}
-
 
 class CleaveOperator(RetriedOperator):
     """Base class of the operators. A subclass calls a function of `controller.tasks`."""
@@ -88,25 +86,15 @@ class ActionOperator(CleaveOperator):
         self.timeout_seconds = timeout_seconds
         self.is_dry_run = dry_run  # `dry_run` is a method of every operator
 
-    def dry_run(self) -> None:
-        """Log what would happen. For interactive use; Airflow does not call this method since 3.0."""
-        self._perform(self.hook.access(), _DRY_RUN_REQUEST, is_dry_run=True)
-
     def ask(self, access: dict[str, Any], request: dict[str, str]) -> dict[str, Any]:
-        """Perform the action, or its dry run if the task is a dry run, and return the document of the result."""
-        return self._perform(access, request, is_dry_run=self.is_dry_run)
-
-    def _perform(
-        self, access: dict[str, Any], request: Mapping[str, str], *, is_dry_run: bool
-    ) -> dict[str, Any]:
-        """Perform the action with the fields that were given, and return the document of the result.
-        `timeout_seconds` is passed only to an action that waits for its operation.
+        """Perform the action with the fields that were given, or its dry run if the task is a dry run, and return
+        the document of the result. `timeout_seconds` is passed only to an action that waits for its operation.
         """
         from controller import tasks
         from controller.actions.action import find_action
 
         params = _given({name: _plain(getattr(self, name)) for name in self.template_fields})
-        options: dict[str, Any] = {"dry_run": is_dry_run}
+        options: dict[str, Any] = {"dry_run": self.is_dry_run}
         if find_action(self.action).is_waited_for:
             options["timeout_seconds"] = self.timeout_seconds
         return tasks.perform(
