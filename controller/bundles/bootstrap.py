@@ -60,7 +60,7 @@ class Bundles:
         """Pulsar's name of the cluster."""
         return self.reader.cluster
 
-    def collector(self, interval_seconds: float) -> BundleCollector:
+    def collector(self, interval_seconds: float = 30.0) -> BundleCollector:
         """Return a collector, not started, that reads the brokers of the cluster at the interval and writes their reports to `area`. It knows
         the stored boundaries, and none if the database is unavailable. Raises InvalidInput for an interval of 0 s or less.
         """

@@ -27,9 +27,6 @@ from controller.services import approval_answers
 from controller.store.postgres.clock import database_now
 from controller.tasks.application_of_connection import Extras, cleave_at
 
-COLLECT_INTERVAL_SECONDS = 30.0
-"""Seconds in which the collector may read all brokers."""
-
 
 @contextmanager
 def _cluster(dsn: str, extras: Extras, *, statement_seconds: float = STATEMENT_SECONDS) -> Iterator[Bundles]:
@@ -45,7 +42,7 @@ def collect_bundles(*, dsn: str, extras: Extras) -> dict[str, Any]:
     Raises DataPlaneUnavailable if no broker answered, OSError if the storage does not answer.
     """
     with _cluster(dsn, extras) as bundles:
-        return bundles.collector(COLLECT_INTERVAL_SECONDS).tick_once().document()
+        return bundles.collector().tick_once().document()
 
 
 def aggregate_bundles(*, dsn: str, extras: Extras, run_id: str) -> dict[str, Any]:
