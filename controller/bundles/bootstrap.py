@@ -87,19 +87,18 @@ class Bundles:
         SystemRandom().shuffle(rows)
         return [(row.bundles, to_ms(row.boundaries_at)) for row in rows]
 
-    def aggregate(self, run_id: str, window_end_ms: int | None = None) -> BundleAggregation:
-        """Aggregate one window of `bundle_window_seconds` on Spark, and merge the result into PostgreSQL with the login of the loader.
+    def aggregate(self, run_id: str) -> BundleAggregation:
+        """Aggregate the window of `bundle_window_seconds` that ends now on Spark, and merge the result into PostgreSQL with the login of
+        the loader.
 
-        The window ends at `window_end_ms` (milliseconds since the Unix epoch), or now if that is None or 0. `applied` of the result is
-        False if nothing was merged: no file of brokers landed, or this run, this window or a later one was merged before. Files that
-        cannot be read are quarantined in any case. After a merge, the topics of hot bundles are stored in `area`. Raises StoreUnavailable,
-        OSError if the storage of the reports does not answer, InvalidInput for a window of 0 s or less, and the errors of the Spark
-        session. The call opens a connection pool of its own and closes it.
+        `applied` of the result is False if nothing was merged: no file of brokers landed, or this run, this window or a later one was merged
+        before. Files that cannot be read are quarantined in any case. After a merge, the topics of hot bundles are stored in `area`. Raises
+        StoreUnavailable, OSError if the storage of the reports does not answer, InvalidInput for a window of 0 s or less, and the errors of
+        the Spark session. The call opens a connection pool of its own and closes it.
         """
         from controller.bundles.services.aggregation import aggregate, window_ending_at
 
-        end_ms = window_end_ms or SystemClock().now_ms()
-        window = window_ending_at(end_ms, self.settings.bundle_window_seconds)
+        window = window_ending_at(SystemClock().now_ms(), self.settings.bundle_window_seconds)
         store = Store(
             self.settings.loader_dsn,
             application_name="cleave-bundle-load",
