@@ -336,7 +336,7 @@ def _serving(app: Application, leases: ShardLeases, served: ConsumerServer) -> t
     key_counts = KeyCountLanding(
         app.store,
         partial(key_count_area, settings),
-        worker=_file_name_part(process_name()),
+        worker=file_name_part(process_name()),
     )
     suspects = Suspects(app.store, app.planes, SystemClock())
     services = ConsumerServices(
@@ -392,7 +392,7 @@ def key_count_area(settings: Settings) -> LandingArea:
     return LandingArea(settings.key_counts_location, KEY_COUNT_SCHEMA)
 
 
-def _file_name_part(process: str) -> str:
+def file_name_part(process: str) -> str:
     """Return the name of the process as a part of file names: colons become hyphens, and hyphens at the beginning are removed."""
     return process.replace(":", "-").lstrip("-")
 
@@ -582,7 +582,7 @@ def build_collector(
         app.store,
         app.planes,
         LandingArea(settings.landing_url),
-        name=_file_name_part(process_name()),
+        name=file_name_part(process_name()),
         interval_seconds=settings.collect_interval_seconds,
         clock=STEADY_CLOCK,
         prefix=prefix,

@@ -13,7 +13,7 @@ from functools import cached_property
 from secrets import SystemRandom
 from typing import TYPE_CHECKING
 
-from controller.bootstrap import Application, process_name, pulsar_access
+from controller.bootstrap import Application, file_name_part, process_name, pulsar_access
 from controller.bundles.brokers import BundleActions, BundleReader
 from controller.bundles.domain.balancing.settings import BalanceSettings, validate
 from controller.bundles.domain.ring.boundaries import NamespaceBundles
@@ -66,11 +66,10 @@ class Bundles:
         """
         from controller.bundles.services.collector import BundleCollector
 
-        name = process_name().replace(":", "-").lstrip("-")
         return BundleCollector(
             self.reader,
             self.area,
-            name=name,
+            name=file_name_part(process_name()),
             interval_seconds=interval_seconds,
             clock=SystemClock(),
             known=self._stored_boundaries(),
