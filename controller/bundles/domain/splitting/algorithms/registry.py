@@ -1,7 +1,6 @@
 """The split algorithms by the name that a policy or an operator gives, and the common function that runs one.
 
-Names are Pulsar's, in its exact case. A broker has the algorithms in `PULSAR_ALGORITHMS` itself. For the others it gets the cut points as
-positions.
+Names are Pulsar's, in its exact case. A broker gets the cut points of every algorithm as positions.
 """
 
 from __future__ import annotations
@@ -39,9 +38,6 @@ NAMED_BY_PEOPLE: Mapping[str, str] = {
     "specified_topic_count_equally_divide": "a topic",
 }
 """Algorithms that no policy can use, and the options that a request must name for them."""
-
-PULSAR_ALGORITHMS = tuple(SPLIT_ALGORITHMS)[:4]
-"""The default of a broker's `supportedNamespaceBundleSplitAlgorithms`."""
 
 
 def split_algorithm(name: str) -> SplitAlgorithm:

@@ -20,7 +20,6 @@ from controller.bundles.domain.splitting.algorithms.base import (
 )
 from controller.bundles.domain.splitting.algorithms.refusal import CutRefusalReason
 from controller.bundles.domain.splitting.algorithms.registry import (
-    PULSAR_ALGORITHMS,
     SPLIT_ALGORITHMS,
     plan_split,
     split_algorithm,
@@ -154,15 +153,6 @@ def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
         InvalidInput, match="'RANGE_EQUALLY_DIVIDE' is unknown; choose one of range_equally_divide, "
     ):
         split_algorithm("RANGE_EQUALLY_DIVIDE")
-
-
-def test_those_a_broker_knows_are_pulsars_four() -> None:
-    assert PULSAR_ALGORITHMS == (
-        "range_equally_divide",
-        "topic_count_equally_divide",
-        "specified_positions_divide",
-        "flow_or_qps_equally_divide",
-    )
 
 
 def test_a_bundle_of_another_namespace_is_answered_likewise() -> None:
