@@ -48,25 +48,30 @@ def follow_due(
     interval_seconds: float,
     limit: int = 100,
     shards: Shards | None = None,
+    failed: set[int] | None = None,
 ) -> list[MirrorCheck]:
     """Check up to `limit` live mirrored topics of the shards (None: all topics) that were not checked for
     `interval_seconds`, in the order of their last checks, the oldest check first (`follow`). Return the results of
     the checks that did not fail. The list is empty if no data plane in `planes` keeps layouts.
 
-    If the check of a topic fails, the error is logged, and the topic stays due. Raises StoreUnavailable; the checks
+    If the check of a topic fails, the error is logged, and the topic stays due. Its id is added to `failed`, and ids of
+    topics whose checks succeed are removed; topics in `failed` are checked last. Raises StoreUnavailable; the checks
     before it stay stored. Also raises the other errors of `Store.single_statement` if the due topics cannot be read.
     """
     plane_names = [name for name, plane in planes.items() if isinstance(plane, LayoutKeeper)]
     if not plane_names:
         return []
+    failed = set() if failed is None else failed
     with store.single_statement() as tx:
         due_ids = mirrors.due_mirrors(
-            tx, plane_names, older_than_seconds=interval_seconds, limit=limit, shards=shards
+            tx, plane_names, older_than_seconds=interval_seconds, limit=limit, shards=shards, last=failed
         )
     checks = []
     for topic_id in due_ids:
+        failed.add(topic_id)
         try:
             checks.append(follow(store, planes, topic_id))
+            failed.remove(topic_id)
         except StoreUnavailable:
             raise
         except CleaveError as error:
@@ -167,6 +172,7 @@ class MirrorLoop(Stoppable):
         super().__init__()
         self._store, self._planes, self._shards = store, planes, shards
         self._interval_seconds = interval_seconds
+        self._failed: set[int] = set()
 
     @property
     def is_needed(self) -> bool:
@@ -185,4 +191,10 @@ class MirrorLoop(Stoppable):
     def _follow(self) -> None:
         shards = self._shards()
         if shards.held:
-            follow_due(self._store, self._planes, interval_seconds=self._interval_seconds, shards=shards)
+            follow_due(
+                self._store,
+                self._planes,
+                interval_seconds=self._interval_seconds,
+                shards=shards,
+                failed=self._failed,
+            )

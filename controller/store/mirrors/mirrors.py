@@ -7,7 +7,7 @@ This module reads and writes the row with the earlier policy of the broker's aut
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,7 +51,7 @@ _DUE = """
      WHERE t.state = 'live' AND t.data_plane = ANY (:planes)
        AND m.seen_at <= clock_timestamp() - make_interval(secs => :older_than_seconds)
        AND (CAST(:shards AS bigint[]) IS NULL OR m.topic_id % CAST(:shard_count AS bigint) = ANY (CAST(:shards AS bigint[])))
-     ORDER BY m.seen_at LIMIT :limit
+     ORDER BY m.topic_id = ANY (CAST(:last AS bigint[])), m.seen_at LIMIT :limit
 """
 
 
@@ -108,9 +108,15 @@ def due_mirrors(
     older_than_seconds: float,
     limit: int,
     shards: Shards | None = None,
+    last: Collection[int] = (),
 ) -> list[int]:
     """Return the ids of up to `limit` live topics on these planes and shards (None: all) whose broker was last read at least
-    `older_than_seconds` ago, oldest read first.
+    `older_than_seconds` ago, oldest read first; the topics whose ids are in `last` come after all others.
     """
-    bounds = {"planes": list(planes), "older_than_seconds": older_than_seconds, "limit": limit}
+    bounds = {
+        "planes": list(planes),
+        "older_than_seconds": older_than_seconds,
+        "limit": limit,
+        "last": sorted(last),
+    }
     return list(tx.execute(text(_DUE), bounds | filter_of(shards)).scalars())

@@ -5,16 +5,26 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
+from unittest.mock import Mock
 
 import pytest
 
 from controller.clock import to_ms
+from controller.dataplane.layout_keeper import LayoutKeeper
 from controller.domain.decision import CONSUMER_COUNT
-from controller.domain.errors import InvalidInput, InvariantViolated, LostRace, TopicNotLive
+from controller.domain.errors import (
+    DataPlaneUnavailable,
+    InvalidInput,
+    InvariantViolated,
+    LostRace,
+    TopicNotLive,
+)
 from controller.domain.layout import SegmentLayout
 from controller.domain.operation import Operation, OperationState
 from controller.domain.operation_steps import Step, moves_of
 from controller.domain.reshape import Reshape, plan_merge, plan_split
+from controller.services import mirror
+from controller.services.mirror import MirrorCheck
 from controller.store.journal import (
     claims,
     deletion_entries,
@@ -428,3 +438,24 @@ def test_what_the_broker_pruned_is_pruned_here_and_an_epoch_comes_once(driver: S
     assert driver.sql("SELECT segment_id, state FROM cleave.segment WHERE pruned_epoch IS NOT NULL") == [
         (0, "SEALED")
     ]
+
+
+def test_topics_whose_broker_does_not_answer_keep_no_other_from_being_followed(
+    driver: StoreDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silent, other = (attach(driver, name=f"topic://public/default/{name}") for name in ("silent", "other"))
+    followed: list[int] = []
+
+    def follow(_store: object, _planes: object, topic_id: int) -> MirrorCheck:
+        followed.append(topic_id)
+        if topic_id == silent:
+            raise DataPlaneUnavailable("no answer")
+        return MirrorCheck(topic_id)
+
+    monkeypatch.setattr(mirror, "follow", follow)
+    planes, failed = {"pulsar_scalable": Mock(spec=LayoutKeeper)}, set[int]()
+    for _ in range(2):
+        mirror.follow_due(driver.store, planes, interval_seconds=0.0, limit=1, failed=failed)
+
+    assert followed == [silent, other]
+    assert failed == {silent}
