@@ -47,16 +47,17 @@ REVOKE EXECUTE ON FUNCTION
 GRANT EXECUTE ON FUNCTION
     cleave.database_identity, cleave.ensure_decision_partitions, cleave.drop_decision_partitions, cleave.expire_audit,
     cleave.expire_bundle_history, cleave.forget_bundle_inputs, cleave.merge_bundle_load, cleave.merge_load,
-    cleave.note_set_aside
+    cleave.merge_sketches, cleave.note_set_aside
     TO cleave_controller;
 GRANT EXECUTE ON FUNCTION cleave.database_identity TO cleave_inspector;
 
--- Loaders write rows into schema staging and call functions that merge the rows.
+-- Loaders write rows into schema staging and call functions that merge the rows. An installation without a login of the role
+-- cleave_spark_loader aggregates with the login of the controller, so the controller has the same rights.
 GRANT SELECT ON
     cleave.segment_load, cleave.load_source, cleave.load_run, cleave.threshold_in_force, cleave.memory_in_force,
     cleave.namespace_bundles, cleave.bundle_load, cleave.broker_load, cleave.namespace_load, cleave.bundle_load_run
     TO cleave_spark_loader;
-GRANT INSERT ON ALL TABLES IN SCHEMA staging TO cleave_spark_loader;
+GRANT INSERT ON ALL TABLES IN SCHEMA staging TO cleave_spark_loader, cleave_controller;
 GRANT EXECUTE ON FUNCTION cleave.merge_load, cleave.merge_bundle_load, cleave.merge_sketches, cleave.note_set_aside TO cleave_spark_loader;
 
 -- The embedded data plane. Applications have no right on its tables.

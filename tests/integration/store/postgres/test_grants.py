@@ -5,15 +5,19 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
+import pyarrow as pa
 import pytest
 
 from controller.devstack.postgres import PostgresServer
 from controller.domain.errors import Terminal
 from controller.store.journal import subscription_intents, topic_intents
-from controller.store.load import sketches
+from controller.store.load import records, sketches
+from controller.store.load.records import LoadRun, RunSketches
 from controller.store.load.sketches import Sketch
 from controller.store.topics import consumers, drains
+from tests.support import bundle_reports
 from tests.support.store_driver import StoreDriver, request
 
 
@@ -105,6 +109,32 @@ def test_the_loader_reads_load_appends_to_staging_and_merges(users: RoleDrivers)
     assert merged == [(1, 0, True)]
     assert loader.sql("SELECT msg_rate_in FROM cleave.segment_load") == [(1.0,)]
     assert users.controller.sql("SELECT input_version > 1 FROM cleave.evaluation") == [(True,)]
+
+
+@pytest.mark.parametrize("role", ["spark_loader", "controller"])
+def test_a_login_that_aggregates_stages_and_merges_all_that_a_run_finds(
+    users: RoleDrivers, role: str
+) -> None:
+    """Without a loader of its own, the aggregation uses the login of the controller."""
+    segment = {"topic_id": users.controller.create().topic_id, "segment_id": 0}
+    tick = dict.fromkeys(records.TICK_SCHEMA.names, 1.0) | segment
+    counts = segment | {"producers": 2, "bins": [1] * 1024}
+    driver: StoreDriver = getattr(users, role)
+
+    driver.do(records.baseline)
+    driver.do(
+        records.stage_and_merge,
+        LoadRun("run-1", datetime.now(UTC), "test", 1, 1),
+        records.CHANGE_SCHEMA.empty_table(),
+        pa.Table.from_pylist([{"source": "broker-1", "observed_at_ms": 1}], records.SOURCE_SCHEMA),
+        pa.Table.from_pylist([tick], records.TICK_SCHEMA),
+        RunSketches(pa.Table.from_pylist([counts], records.STAGED_SKETCH_SCHEMA), fresh_seconds=60),
+    )
+    bundles = {"boundaries": [bundle_reports.boundaries()], "clusters": [bundle_reports.cluster_figures()]}
+    driver.do(bundle_reports.merge, "run-1", bundles)
+
+    for table in ("load_memory", "segment_sketch", "segment_producers", "load_source", "cluster_load"):
+        assert users.controller.sql(f"SELECT count(*) FROM cleave.{table}") == [(1,)]
 
 
 FORBIDDEN_TO_THE_LOADER = [
