@@ -15,28 +15,30 @@ GRANT USAGE ON SEQUENCE
 
 -- History: rows are added and never changed. Some rows expire.
 GRANT INSERT ON
-    cleave.layout_change, cleave.segment_parent, cleave.decision, cleave.policy_change, cleave.bundle_decision, cleave.audit,
-    cleave.decision_default
+    cleave.layout_change, cleave.segment_parent, cleave.operation_child, cleave.operation_step, cleave.decision, cleave.policy_change,
+    cleave.bundle_decision, cleave.audit
     TO cleave_controller;
-GRANT INSERT, DELETE ON cleave.load_history, cleave.backtest_result, cleave.shadow_decision TO cleave_controller;
+GRANT INSERT, DELETE ON cleave.backtest_result, cleave.shadow_decision TO cleave_controller;
 
 -- Rows that change and are never deleted.
 GRANT INSERT, UPDATE ON
     cleave.topic, cleave.segment, cleave.topic_tally,
-    cleave.operation, cleave.operation_parent, cleave.operation_child, cleave.operation_step, cleave.deletion_entry,
-    cleave.cluster_policy, cleave.load_source, cleave.load_run, cleave.threshold_in_force,
+    cleave.operation, cleave.operation_parent, cleave.deletion_entry, cleave.lease,
+    cleave.cluster_policy, cleave.namespace_policy,
     cleave.policy_candidate, cleave.namespace_bundles, cleave.bundle_state, cleave.bundle_proposal
     TO cleave_controller;
 GRANT UPDATE ON cleave.cluster_reconnections TO cleave_controller;
 
 -- Rows that are inserted, changed and deleted.
 GRANT INSERT, UPDATE, DELETE ON
-    cleave.unmanaged_log, cleave.lease, cleave.mirror, cleave.namespace_policy, cleave.api_request,
+    cleave.unmanaged_log, cleave.mirror, cleave.api_request,
     cleave.subscription, cleave.observed_subscription, cleave.segment_drain, cleave.drain_backlog, cleave.bucket_checkpoint,
     cleave.consumer, cleave.departed_consumer, cleave.gate, cleave.bucket_owner, cleave.bucket_opening, cleave.message_delivery,
-    cleave.segment_load, cleave.load_reader, cleave.segment_producers, cleave.segment_sketch, cleave.evaluation, cleave.approval, cleave.backtest_run
+    cleave.load_reader, cleave.segment_producers, cleave.segment_sketch, cleave.evaluation, cleave.approval, cleave.backtest_run
     TO cleave_controller;
-GRANT DELETE ON cleave.load_memory TO cleave_controller;
+
+-- Rows that the aggregation writes with the rights of the owner. The controller only deletes them.
+GRANT DELETE ON cleave.load_memory, cleave.segment_load, cleave.load_history TO cleave_controller;
 
 -- Only the named roles may call functions that run with the rights of the owner.
 REVOKE EXECUTE ON FUNCTION
