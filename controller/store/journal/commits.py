@@ -26,7 +26,7 @@ from controller.store.decisions import evaluations
 from controller.store.journal import adoptions, deletion_entries, seeks, steps, subscription_intents
 from controller.store.journal.claim_check import GIVEN, HELD, fenced_out, held_parameters
 from controller.store.journal.steps import JOURNAL, STEP_TYPES, StepRecord
-from controller.store.load.load_deletion import FORGET_LOADS
+from controller.store.load.load_deletion import forget_counts, forget_rates
 from controller.store.mirrors import commits as mirror_commits
 from controller.store.postgres.clock import database_now
 from controller.store.postgres.prepared_statements import Prepared
@@ -382,6 +382,7 @@ def _delete(tx: Connection, topic: TopicRow, record: StepRecord) -> int:
     """
     deletion.demand_alone(tx, topic, record.operation)
     epoch = _next_epoch(tx, topic)
+    forget_rates(tx, topic.topic_id)
     at = layout_changes.write(tx, topic, record.operation, epoch)
     logs = deletion.end_segments(tx, topic.topic_id, epoch, at)
     _queue_deletions(tx, topic, record.operation, logs, "the topic was deleted")
@@ -403,9 +404,10 @@ def _prune(tx: Connection, topic: TopicRow, record: StepRecord) -> int | None:
     if not drained_ids:
         return None
     epoch = _next_epoch(tx, topic)
+    forget_rates(tx, topic.topic_id, drained_ids)
     at = layout_changes.write(tx, topic, operation, epoch)
-    parameters = {"topic_id": topic.topic_id, "segment_ids": drained_ids}
-    pruned = tx.execute(text(_PRUNE), parameters | {"epoch": epoch, "at": at})
+    parameters = {"topic_id": topic.topic_id, "segment_ids": drained_ids, "epoch": epoch, "at": at}
+    pruned = tx.execute(text(_PRUNE), parameters)
     logs = {row.segment_id: row.backing_topic for row in pruned}
     if len(logs) != len(drained_ids):
         raise InvariantViolated(
@@ -413,7 +415,7 @@ def _prune(tx: Connection, topic: TopicRow, record: StepRecord) -> int | None:
         )
     gates.forget(tx, topic.topic_id, logs)
     _queue_deletions(tx, topic, operation, logs, "the segment was pruned")
-    tx.execute(text(FORGET_LOADS), parameters)
+    forget_counts(tx, topic.topic_id, drained_ids)
     topics.update_topic(tx, topic, epoch=epoch)
     return epoch
 

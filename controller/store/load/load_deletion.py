@@ -1,14 +1,38 @@
-"""Deletes the load of segments that were pruned, replaced or deleted."""
+"""Deletes the load of segments that were pruned, replaced or deleted.
+
+The merge of an aggregation run first locks the rates of segments, then the evaluations of their topics, then the key counts. A commit
+that changes a layout must lock in the same order, otherwise the commit and the merge deadlock: it deletes the rates before it writes the
+history of the layout, which locks the evaluation, and the key counts afterwards.
+"""
 
 from __future__ import annotations
 
-FORGET_LOADS = """
-    WITH forgotten AS (
-        DELETE FROM cleave.load_memory WHERE topic_id = :topic_id AND segment_id = ANY (:segment_ids)),
-    unsketched AS (
-        DELETE FROM cleave.segment_sketch WHERE topic_id = :topic_id AND segment_id = ANY (:segment_ids)),
-    uncounted AS (
-        DELETE FROM cleave.segment_producers WHERE topic_id = :topic_id AND segment_id = ANY (:segment_ids))
-    DELETE FROM cleave.segment_load WHERE topic_id = :topic_id AND segment_id = ANY (:segment_ids)
-"""
-"""Statement that deletes the load memory, key histogram, producers and load record of the segments `segment_ids` of `topic_id`."""
+from collections.abc import Sequence
+
+from sqlalchemy import Connection, text
+
+_RATES = ("load_memory", "segment_load")
+"""Tables in the order in which a merge locks their rows."""
+_COUNTS = ("segment_sketch", "segment_producers")
+
+
+def forget_rates(tx: Connection, topic_id: int, segment_ids: Sequence[int] | None = None) -> None:
+    """Delete the load memories and load records of the segments; None: of all segments of the topic. The caller has not locked the
+    evaluation of the topic in this transaction.
+    """
+    _forget(tx, _RATES, topic_id, segment_ids)
+
+
+def forget_counts(tx: Connection, topic_id: int, segment_ids: Sequence[int] | None = None) -> None:
+    """Delete the key histograms and numbers of producers of the segments; None: of all segments of the topic."""
+    _forget(tx, _COUNTS, topic_id, segment_ids)
+
+
+def _forget(tx: Connection, tables: Sequence[str], topic_id: int, segment_ids: Sequence[int] | None) -> None:
+    for table in tables:
+        statement = f"""
+            DELETE FROM cleave.{table} WHERE topic_id = :topic_id
+               AND (CAST(:segment_ids AS bigint[]) IS NULL OR segment_id = ANY (CAST(:segment_ids AS bigint[])))
+        """  # noqa: S608 - our own names
+        parameters = {"topic_id": topic_id, "segment_ids": None if segment_ids is None else list(segment_ids)}
+        tx.execute(text(statement), parameters)

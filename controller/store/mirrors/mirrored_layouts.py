@@ -21,7 +21,7 @@ from controller.domain.mirrored_changes import LayoutStep, last_reshape_times, s
 from controller.domain.operation import Operation
 from controller.domain.reshape import ReshapeKind
 from controller.domain.segment import backing_topic_name
-from controller.store.load.load_deletion import FORGET_LOADS
+from controller.store.load.load_deletion import forget_counts, forget_rates
 from controller.store.topics import layouts, topics
 from controller.store.topics.topics import TopicRow
 
@@ -110,8 +110,9 @@ def follow_layout(tx: Connection, topic: TopicRow, layout: SegmentLayout) -> tup
     if pruned_ids:
         prune = {"topic_id": topic.topic_id, "segment_ids": pruned_ids, "epoch": layout.epoch}
         tx.execute(text(_PRUNE), prune)
-        tx.execute(text(FORGET_LOADS), prune)
+    forget_rates(tx, topic.topic_id, pruned_ids)
     _write_history(tx, topic, layout, steps, operations)
+    forget_counts(tx, topic.topic_id, pruned_ids)
     return steps
 
 

@@ -12,6 +12,7 @@ from sqlalchemy import Connection, text
 
 from controller.domain.errors import HeldUp
 from controller.domain.operation import Operation
+from controller.store.load.load_deletion import forget_counts
 from controller.store.topics import topics
 from controller.store.topics.topics import TopicRow, TopicState
 
@@ -29,10 +30,6 @@ _END_SEGMENTS = """
 _FORGET = tuple(
     f"DELETE FROM cleave.{table} WHERE topic_id = :topic_id"  # noqa: S608 - our own names
     for table in (
-        "segment_load",
-        "load_memory",
-        "segment_sketch",
-        "segment_producers",
         "subscription",
         "evaluation",
         "mirror",
@@ -63,9 +60,11 @@ def end_segments(tx: Connection, topic_id: int, epoch: int, at: datetime) -> dic
 
 def end_topic(tx: Connection, topic: TopicRow, epoch: int, at: datetime) -> None:
     """Set the topic to deleted, with this epoch and `at` as the time of the deletion, which frees the name. Delete
-    the topic's load, subscriptions, evaluation and mirror. The segments and the history are not changed. The caller
-    holds the lock of the topic row. Raises LostRace if the topic row has changed since `topic` was read.
+    the topic's key counts, subscriptions, evaluation and mirror. The segments and the history are not changed. The
+    caller holds the lock of the topic row, and has deleted the rates of the topic (`load_deletion.forget_rates`) if
+    the topic has segments. Raises LostRace if the topic row has changed since `topic` was read.
     """
     topics.update_topic(tx, topic, state=TopicState.DELETED.value, epoch=epoch, deleted_at=at)
+    forget_counts(tx, topic.topic_id)
     for statement in _FORGET:
         tx.execute(text(statement), {"topic_id": topic.topic_id})

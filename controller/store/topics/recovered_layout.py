@@ -13,7 +13,7 @@ from sqlalchemy import Connection, text
 
 from controller.clock import to_datetime
 from controller.domain.recovery import RecoveryPlan
-from controller.store.load.load_deletion import FORGET_LOADS
+from controller.store.load.load_deletion import forget_counts, forget_rates
 from controller.store.topics import gates, held_topics, layouts, topics
 from controller.store.topics.subscriptions import SubscriptionKind, insert_subscription
 from controller.store.topics.topics import TopicRow, TopicState
@@ -117,6 +117,7 @@ def commit(tx: Connection, topic: TopicRow, recovered: RecoveredLayout, *, actor
     topics.update_topic(
         tx, topic, epoch=layout.epoch, next_segment_id=layout.next_segment_id, state=state.value
     )
+    forget_rates(tx, topic.topic_id, plan.sealed)
     requester = {"origin": "reconciler", "actor": actor, "reason": reason}
     tx.execute(text(_CHANGE), {**topic_parameters, **requester})
     added = sorted(plan.added)
@@ -126,7 +127,7 @@ def commit(tx: Connection, topic: TopicRow, recovered: RecoveredLayout, *, actor
     gates.close_for_all(tx, topic.topic_id, added)
     logs = {segment_id: log.backing_topic for segment_id, log in plan.added.items()}
     layouts.insert_segments(tx, topic.topic_id, [layout.segments[i] for i in added], logs)
-    tx.execute(text(FORGET_LOADS), {**topic_parameters, "segment_ids": list(plan.sealed)})
+    forget_counts(tx, topic.topic_id, plan.sealed)
     tx.execute(text(_END_OPERATIONS), {**topic_parameters, "added": added, "sealed": list(plan.sealed)})
     kept_logs = {
         "data_plane": topic.data_plane,

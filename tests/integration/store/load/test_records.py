@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
@@ -12,11 +12,14 @@ from sqlalchemy import Connection, text
 
 from controller.domain.errors import InvalidInput, Terminal
 from controller.domain.policy import AutoScalePolicy, PolicyOverride
+from controller.domain.recovery import RecoveryPlan, SegmentLog
 from controller.store.journal import topic_intents
 from controller.store.load import records as loads
 from controller.store.load.records import CHANGE_SCHEMA, LoadRun
-from controller.store.postgres.arrow_copy import MergeResult
-from controller.store.topics import policies
+from controller.store.mirrors import commits as mirror_commits
+from controller.store.postgres.arrow_copy import MergeResult, append
+from controller.store.topics import policies, recovered_layout, topics
+from controller.store.topics.recovered_layout import RecoveredLayout
 from tests.support.reports import milliseconds, report_load
 from tests.support.store_driver import SOMEBODY_WAITS, StoreDriver, request
 from tests.support.waiting import wait_until
@@ -219,6 +222,65 @@ def test_runs_merge_one_after_the_other(driver: StoreDriver) -> None:
             earlier = pool.submit(merge, driver, "run-1", change(topic_id), minutes=1)
             wait_until(lambda: earlier.done() or driver.sql(SOMEBODY_WAITS), message="the other run waits")
         assert earlier.result() == MergeResult(0, 0, applied=False)
+
+
+def delete(driver: StoreDriver, topic_id: int) -> None:
+    driver.delete(topic_id)
+
+
+def prune(driver: StoreDriver, topic_id: int) -> None:
+    driver.run(driver.do(topic_intents.intend_prune, topic_id, [0], request()).operation)
+
+
+def recover(driver: StoreDriver, topic_id: int) -> None:
+    """The logs show that segment 1 was split."""
+    layout = driver.layout(topic_id).split(1, now=0)
+    added = {i: SegmentLog(i, layout.segments[i].hash_range, f"log-{i}", False, False) for i in (4, 5)}
+    recovered = RecoveredLayout(RecoveryPlan(layout, added, sealed=(1,)), {}, {}, 0)
+    with driver.store.transaction() as tx:
+        topic = topics.get_topic(tx, topic_id, lock=True)
+        recovered_layout.commit(tx, topic, recovered, actor="ann", reason="test")
+
+
+def leave(driver: StoreDriver, topic_id: int) -> None:
+    """As the deletion of a topic does whose layout a broker keeps."""
+    operation = driver.do(topic_intents.intend_delete, topic_id, request()).operation
+    with driver.store.transaction() as tx:
+        mirror_commits.apply(tx, topics.get_topic(tx, topic_id, lock=True), operation, {})
+
+
+def remember(tx: Connection, run: LoadRun, topic_id: int, segment_ids: Sequence[int]) -> None:
+    """The first half of a merge."""
+    tick = dict.fromkeys(loads.TICK_SCHEMA.names, 1.0) | {"topic_id": topic_id}
+    rows = [tick | {"segment_id": segment_id} for segment_id in segment_ids]
+    append(
+        tx, "staging.tick_row", run.run_id, pa.Table.from_pylist(rows, loads.TICK_SCHEMA), loads.TICK_SCHEMA
+    )
+    tx.execute(text("SELECT cleave.remember_loads(:run, :end)"), {"run": run.run_id, "end": run.window_end})
+
+
+@pytest.mark.parametrize("end", [delete, prune, recover, leave])
+def test_an_end_of_segments_waits_for_a_merge_of_their_load(
+    driver: StoreDriver, end: Callable[[StoreDriver, int], None]
+) -> None:
+    """Both lock the memories, then the records, then the evaluation of the topic."""
+    topic_id = driver.create(segments=2).topic_id
+    driver.split(topic_id, 0)
+    driver.do(remember, LoadRun("run-0", NOW, "test", 2, 2), topic_id, (0, 1))
+    merge(driver, "run-1", change(topic_id, 0), change(topic_id, 1))
+    run = LoadRun("run-2", NOW + timedelta(minutes=1), "test", 2, 2)
+    changes = pa.Table.from_pylist([change(topic_id, i, seen=1) for i in (0, 1)], CHANGE_SCHEMA)
+
+    with ThreadPoolExecutor(1) as pool:
+        with driver.store.transaction() as tx:
+            remember(tx, run, topic_id, (0, 1))
+            ending = pool.submit(end, driver, topic_id)
+            wait_until(lambda: ending.done() or driver.sql(SOMEBODY_WAITS), message="the end waits")
+            loads.stage_and_merge(tx, run, changes, NO_SOURCES)
+        ending.result()
+
+    kept = "SELECT count(*) FROM cleave.load_memory JOIN cleave.segment_load USING (topic_id, segment_id)"
+    assert driver.sql(kept) == [(1 if end in (prune, recover) else 0,)]
 
 
 def test_a_source_never_becomes_older(driver: StoreDriver) -> None:
