@@ -1,21 +1,23 @@
-"""Decides how many days rows are kept: decisions, load records, shadow decisions, ended approvals, backtests and
-the audit.
+"""Decides how many days rows are kept: decisions, load records, aggregation runs, silent sources, shadow decisions,
+ended approvals, backtests and the audit.
 
-The days of the decision log, of load records, shadow decisions and approvals are a parameter of the DAG
-`cleave_maintenance`; the others are settings. The database keeps the last 30 days of the decision log in any
-case (`cleave.drop_decision_partitions` in sql/schema/52_decisions.sql).
+The days of the decision log, of load records, runs, sources, shadow decisions and approvals are a parameter of the
+DAG `cleave_maintenance`; the others are settings. The database keeps the last 30 days of the decision log in any
+case (`cleave.drop_decision_partitions` in sql/schema/52_decisions.sql), and the load of a sealed segment for an hour
+(`cleave.forget_sealed_loads` in sql/schema/42_load_intake.sql).
 """
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from controller import telemetry
+from controller.bootstrap import Application
 from controller.domain.whole_numbers import whole
 from controller.postgres.session_settings import BULK_STATEMENT_SECONDS
 from controller.store import approvals, audit, backtests
 from controller.store.decisions import decision_log, shadow_decisions
-from controller.store.load import history_expiry
+from controller.store.load import history_expiry, load_deletion
 from controller.store.postgres.clock import database_now
 from controller.tasks.application_of_connection import Extras, cleave_at
 
@@ -34,9 +36,10 @@ def keep_partitions(
 ) -> dict[str, list[str]]:
     """Create the partitions of the decision log for the coming `DAYS_AHEAD` days, and drop those that ended
     more than `keep_days` days ago, with the history of load records, shadow decisions and ended approvals, in
-    one transaction. Then delete backtests after `backtest_keep_days`, and the audit after `audit_keep_days`.
-    Log the numbers, and return the names of the partitions. A dry run does nothing, and returns no names. Raises
-    InvalidInput unless `keep_days` is a whole number from 1 to `MOST_KEEP_DAYS`.
+    one transaction. Then delete aggregation runs and silent sources of that age, the load of segments that were
+    sealed an hour ago, backtests after `backtest_keep_days`, and the audit after `audit_keep_days`. Log the numbers,
+    and return the names of the partitions. A dry run does nothing, and returns no names. Raises InvalidInput unless
+    `keep_days` is a whole number from 1 to `MOST_KEEP_DAYS`.
     """
     whole(keep_days, "keep_days", 1, MOST_KEEP_DAYS)
     if dry_run:
@@ -50,6 +53,7 @@ def keep_partitions(
             load_record_count = history_expiry.forget_before(tx, oldest)
             shadow_count = shadow_decisions.forget_before(tx, oldest)
             approval_count = approvals.forget_before(tx, oldest)
+        load_counts = _forget_load(app, oldest)
         with app.store.transaction() as tx:
             oldest = now - timedelta(days=app.settings.backtest_keep_days)
             backtest_count = backtests.forget_before(tx, oldest)
@@ -61,9 +65,22 @@ def keep_partitions(
         made=created,
         dropped=dropped,
         load_records_forgotten=load_record_count,
+        **load_counts,
         shadows_forgotten=shadow_count,
         approvals_forgotten=approval_count,
         backtests_forgotten=backtest_count,
         audit_forgotten=audit_count,
     )
     return {"made": created, "dropped": dropped}
+
+
+def _forget_load(app: Application, oldest: datetime) -> dict[str, int]:
+    """Delete aggregation runs and silent sources from before `oldest`, and the load of segments that were sealed an
+    hour ago. Return the numbers of deleted rows, by the names of their log fields.
+    """
+    # One transaction each, because a merge of load holds the lock of the runs while it waits for load records.
+    with app.store.transaction() as tx:
+        run_count = history_expiry.forget_runs_before(tx, oldest)
+    with app.store.transaction() as tx:
+        sealed_count = load_deletion.forget_sealed(tx)
+    return {"load_runs_forgotten": run_count, "sealed_loads_forgotten": sealed_count}

@@ -231,3 +231,49 @@ BEGIN
     DELETE FROM staging.sketch_row r WHERE r.run_id = run;
     RETURN kept;
 END $$;
+
+-- Deletes load of segments that were sealed more than an hour ago. Collectors watch a sealed segment for ten minutes only. The load of a
+-- topic stays while an ACTIVE segment of the topic has no load record, because until a segment is measured, decisions estimate its load
+-- from the records of its ancestors, and with the first measurement the segment takes over the memory of its parents. Rows that another
+-- transaction has locked are left to the next call, so that a commit and this function cannot deadlock. Returns the number of deleted rows.
+CREATE FUNCTION cleave.forget_sealed_loads() RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    load_table text;
+    changed    bigint;
+    total      bigint := 0;
+BEGIN
+    FOREACH load_table IN ARRAY ARRAY['load_memory', 'segment_load', 'segment_producers'] LOOP
+        EXECUTE format($delete$
+            DELETE FROM cleave.%1$I WHERE (topic_id, segment_id) IN (
+                   SELECT d.topic_id, d.segment_id FROM cleave.%1$I d JOIN cleave.segment s USING (topic_id, segment_id)
+                    WHERE s.sealed_at < clock_timestamp() - interval '1 hour'
+                      AND NOT EXISTS (
+                          SELECT FROM cleave.segment a
+                           WHERE a.topic_id = d.topic_id AND a.state = 'ACTIVE' AND NOT EXISTS (
+                                 SELECT FROM cleave.segment_load l WHERE (l.topic_id, l.segment_id) = (a.topic_id, a.segment_id)))
+                      FOR UPDATE OF d SKIP LOCKED)
+            $delete$, load_table);
+        GET DIAGNOSTICS changed = ROW_COUNT; total := total + changed;
+    END LOOP;
+    RETURN total;
+END $$;
+
+-- Deletes runs that were applied more than a day before the given time, and sources that have been silent since that time and have no
+-- load record. The newest run is the watermark and stays. Runs of the last 31 days stay as well, because decisions of the last 30 days
+-- are kept in any case, and the replay of a decision also reads earlier runs. Returns the number of deleted rows.
+CREATE FUNCTION cleave.expire_load_runs(older_than timestamptz) RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    runs    bigint;
+    sources bigint;
+BEGIN
+    DELETE FROM cleave.load_run r
+     WHERE r.applied_at < least(older_than, clock_timestamp() - interval '30 days') - interval '1 day'
+       AND r.window_end < (SELECT max(window_end) FROM cleave.load_run);
+    GET DIAGNOSTICS runs = ROW_COUNT;
+    DELETE FROM cleave.load_source o
+     WHERE o.observed_at < older_than AND NOT EXISTS (SELECT FROM cleave.segment_load l WHERE l.source = o.source);
+    GET DIAGNOSTICS sources = ROW_COUNT;
+    RETURN runs + sources;
+END $$;

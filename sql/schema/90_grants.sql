@@ -44,12 +44,13 @@ GRANT DELETE ON cleave.load_memory, cleave.segment_load, cleave.load_history TO 
 REVOKE EXECUTE ON FUNCTION
     cleave.database_identity, cleave.ensure_decision_partitions, cleave.drop_decision_partitions, cleave.expire_audit,
     cleave.expire_bundle_history, cleave.forget_bundle_inputs, cleave.empty_bundle_inbox, cleave.merge_bundle_load,
-    cleave.merge_load, cleave.merge_sketches, cleave.remember_loads, cleave.note_set_aside
+    cleave.merge_load, cleave.merge_sketches, cleave.remember_loads, cleave.note_set_aside, cleave.forget_sealed_loads,
+    cleave.expire_load_runs
     FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION
     cleave.database_identity, cleave.ensure_decision_partitions, cleave.drop_decision_partitions, cleave.expire_audit,
     cleave.expire_bundle_history, cleave.forget_bundle_inputs, cleave.merge_bundle_load, cleave.merge_load,
-    cleave.merge_sketches, cleave.note_set_aside
+    cleave.merge_sketches, cleave.note_set_aside, cleave.forget_sealed_loads, cleave.expire_load_runs
     TO cleave_controller;
 GRANT EXECUTE ON FUNCTION cleave.database_identity TO cleave_inspector;
 

@@ -58,12 +58,14 @@ CREATE VIEW inspect.load_runs AS
 SELECT r.run_id, r.window_end, r.applied_at, r.engine, r.samples, r.segments, r.written, r.outrun, r.quarantined,
        round(extract(epoch FROM clock_timestamp() - r.window_end), 1) AS age_seconds
   FROM cleave.load_run r;
-COMMENT ON VIEW inspect.load_runs IS 'Aggregation runs. The latest window_end is the watermark; the next run writes the rows that are counted as outrun.';
+COMMENT ON VIEW inspect.load_runs IS
+    'Aggregation runs. The latest window_end is the watermark; the next run writes the rows that are counted as outrun. Kept as long as the decision log.';
 
 CREATE VIEW inspect.load_sources AS
 SELECT o.source, o.observed_at, round(extract(epoch FROM clock_timestamp() - o.observed_at), 1) AS silent_seconds
   FROM cleave.load_source o;
-COMMENT ON VIEW inspect.load_sources IS 'One row per source of samples (a broker), with the time of its last samples.';
+COMMENT ON VIEW inspect.load_sources IS
+    'One row per source of samples (a broker), with the time of its last samples. A source without load records is kept as long as the decision log.';
 
 CREATE VIEW inspect.hot_keys AS
 SELECT l.topic, l.topic_id, l.segment_id, l.hash_range, l.hottest_ratio AS load, coalesce(k.hottest, alone.hash_range) AS hottest,

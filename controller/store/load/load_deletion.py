@@ -1,4 +1,4 @@
-"""Deletes the load of segments that were pruned, replaced or deleted.
+"""Deletes the load of segments that were sealed, pruned, replaced or deleted.
 
 The merge of an aggregation run first locks the rates of segments, then the evaluations of their topics, then the key counts. A commit
 that changes a layout must lock in the same order, otherwise the commit and the merge deadlock: it deletes the rates before it writes the
@@ -26,6 +26,13 @@ def forget_rates(tx: Connection, topic_id: int, segment_ids: Sequence[int] | Non
 def forget_counts(tx: Connection, topic_id: int, segment_ids: Sequence[int] | None = None) -> None:
     """Delete the key histograms and numbers of producers of the segments; None: of all segments of the topic."""
     _forget(tx, _COUNTS, topic_id, segment_ids)
+
+
+def forget_sealed(tx: Connection) -> int:
+    """Delete the load memories, load records and numbers of producers of segments that were sealed more than an hour ago, unless an ACTIVE
+    segment of their topic has no load record yet. Return the number of deleted rows. Locked rows are left to the next call.
+    """
+    return int(tx.execute(text("SELECT cleave.forget_sealed_loads()")).scalar_one())
 
 
 def _forget(tx: Connection, tables: Sequence[str], topic_id: int, segment_ids: Sequence[int] | None) -> None:
