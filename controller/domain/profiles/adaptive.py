@@ -51,7 +51,7 @@ from controller.domain.profiles.run_prices import MAX_RUN, OVERLOAD_WEIGHT, Cand
 from controller.domain.profiles.unsplittable import STOP_TICKS
 from controller.domain.split_points.fewest_parts import fewest_cuts
 
-CODE_VERSION = "adaptive-10"
+CODE_VERSION = "adaptive-11"
 
 SETTLE_TICKS = 1
 """Ticks after its creation in which a segment above its capacity was made too large: it is scaled out without tolerance.
@@ -430,7 +430,8 @@ class _Planner:
         actions may add, and each action that removes segments reduces the number that later actions may remove.
 
         A scale-out that would exceed the maximum gets fewer cuts; its cuts are changed in place. The scale-out is
-        refused if no segment may be added. Every other action that violates a limit is refused.
+        refused if no segment may be added. An action that adds no segment never exceeds the maximum. An action that
+        would leave fewer segments than the minimum is refused.
         """
         context = self._context
         capacity = context.policy.max_segments - self._segments_high
@@ -438,8 +439,8 @@ class _Planner:
         accepted = []
         for action in actions:
             run = action.run
-            if action.added > capacity:
-                if run.length + capacity < 2 or capacity < 1 or not run.is_scale_out:
+            if action.added > max(0, capacity):  # above the maximum, actions that add no segment are accepted
+                if capacity < 1:
                     self._refuse_run(
                         run,
                         RefusalReason.AT_MAX_SEGMENTS,

@@ -221,6 +221,26 @@ def test_at_the_cap_segments_may_carry_a_little_more() -> None:
     ] == [2]
 
 
+@pytest.mark.parametrize("most", [16, 10, 9, 8, 4, 1])
+def test_a_topic_above_the_cap_gives_capacity_back_like_any_other(most: int) -> None:
+    capped = replace(POLICY, max_segments=most)
+
+    assert [sealed_by(act) for act in decide(ring(*[0.0] * 10, ticks=45, policy=capped)).decisions] == [
+        (2, 3, 4, 5),
+        (6, 7, 8, 9),
+        (0, 1),
+    ]
+
+
+def test_above_the_cap_neighbours_are_still_divided_anew_into_as_many() -> None:
+    cheap = replace(POLICY, reseal_price_segment_seconds=100.0, max_segments=3)
+    known = ring(1.7, 0.05, 0.88, 0.88, policy=cheap)
+
+    [act] = decide(sketched(known, (1, 1, 1, 1), (1, 1, 1, 1), (1,), (1,))).decisions
+
+    assert (sealed_by(act), parts_of(act)) == ((0, 1), 2)
+
+
 def test_the_floor_is_kept() -> None:
     floor = replace(POLICY, min_segments=3, reseal_price_segment_seconds=2_000)
     [act] = decide(ring(0.1, 0.1, 0.1, 0.1, ticks=45, policy=floor)).decisions
