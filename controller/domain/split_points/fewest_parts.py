@@ -32,7 +32,7 @@ def fewest_cuts(
     parts = len(_sweep(bins, max(max_load, 0.0))) + 1
     parts = max(min(parts, at_most), min(at_least, len(bins)))
     low, high = 0.0, sum(load_bin.load for load_bin in bins)
-    cuts = _sweep(bins, high)
+    cuts: list[int] = []  # not the sweep at `high`: `sum` rounds less than the sweep from Python 3.12 on
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
         candidate_cuts = _sweep(bins, middle)

@@ -29,6 +29,7 @@ def bins(*loads: float) -> list[Bin]:
         ((9, 1, 1, 1), {"max_load": 2, "at_most": 2}, (10,)),
         ((0, 0, 0), {"max_load": 1, "at_least": 2}, (10,)),
         ((5,), {"max_load": 1, "at_least": 2}, ()),
+        ((0.1, 0.2, 0.3), {"max_load": 0.1 + 0.2 + 0.3}, ()),  # `sum` is less from Python 3.12 on
         ((), {"max_load": 1}, ()),
     ],
 )
