@@ -109,7 +109,7 @@ SELECT a.topic, a.topic_id, a.subscription, a.segment_id, a.hash_range, a.state,
  CROSS JOIN LATERAL (
        SELECT min(k.intended_at) AS asked_at FROM cleave.operation k
         WHERE k.topic_id = a.topic_id AND k.kind = 'seek' AND k.parameters ->> 'subscription' = a.subscription
-          AND k.state NOT IN ('done', 'aborted') AND k.state <> 'committed') seek
+          AND k.finished_at IS NULL AND k.state <> 'committed') seek
  CROSS JOIN LATERAL (
        SELECT (SELECT max(d.drained_at) FROM cleave.segment_parent p
                  JOIN cleave.segment_drain d ON d.topic_id = p.topic_id AND d.segment_id = p.parent_id

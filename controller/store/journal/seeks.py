@@ -37,7 +37,7 @@ _UNDER_WAY = """
                AS is_release_over
       FROM cleave.operation o
      WHERE o.topic_id = :topic_id AND o.kind = 'seek' AND o.parameters ->> 'subscription' = :subscription
-       AND o.state NOT IN ('done', 'aborted') AND o.state <> 'committed'
+       AND o.finished_at IS NULL AND o.state <> 'committed'
      ORDER BY o.operation_id LIMIT 1
 """
 _GIVE_UP = """
@@ -45,7 +45,7 @@ _GIVE_UP = """
         UPDATE cleave.operation o
            SET abort_reason = coalesce(abort_reason, :reason), not_before = clock_timestamp(), row_version = row_version + 1
          WHERE o.topic_id = :topic_id AND o.kind = 'seek' AND o.parameters ->> 'subscription' = :subscription
-           AND o.state IN ('intended', 'aborting')
+           AND o.finished_at IS NULL AND o.state IN ('intended', 'aborting')
            AND NOT EXISTS (SELECT FROM cleave.operation_step j WHERE j.operation_id = o.operation_id AND j.step = 'stop-readers')
      RETURNING operation_id, topic_id)
     SELECT operation_id FROM requested, pg_notify('cleave_operations', topic_id || ':' || operation_id)

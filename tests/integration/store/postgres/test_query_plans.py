@@ -16,7 +16,15 @@ from controller.questions.operations import LIST_OPERATIONS, ListOperations
 from controller.questions.question import read_answers, read_page
 from controller.questions.topics import LIST_TOPICS, ListTopics
 from controller.store.decisions import evaluation_inputs
-from controller.store.journal import claims, commits, deletion_entries, operations, reshape_intents, steps
+from controller.store.journal import (
+    claims,
+    commits,
+    deletion_entries,
+    operations,
+    reshape_intents,
+    seeks,
+    steps,
+)
 from controller.store.postgres.clock import database_now
 from controller.store.postgres.prepared_statements import Prepared
 from controller.store.shards import Shards
@@ -29,6 +37,7 @@ from controller.store.topics import (
     subscriptions,
     topics,
 )
+from controller.store.topics.bucket_owners import SubscriptionKey
 from tests.support.store_driver import StoreDriver
 
 pytestmark = pytest.mark.xdist_group("query-plans")  # seeded once, not once a worker
@@ -190,6 +199,11 @@ STATEMENTS: list[tuple[str, Callable[[Connection], object], set[str]]] = [
         "observe",
         lambda tx: steps.observe(tx, [operations.get_operation(tx, 7)]),
         {"topic_pkey", "operation_live_of_topic"},
+    ),
+    (
+        "seek in progress",
+        lambda tx: seeks.under_way(tx, SubscriptionKey(7, "s")),
+        {"operation_live_of_topic"},
     ),
     (
         "deletion_entries due",
