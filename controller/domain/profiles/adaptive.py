@@ -51,7 +51,7 @@ from controller.domain.profiles.run_prices import MAX_RUN, OVERLOAD_WEIGHT, Cand
 from controller.domain.profiles.unsplittable import STOP_TICKS
 from controller.domain.split_points.fewest_parts import fewest_cuts
 
-CODE_VERSION = "adaptive-11"
+CODE_VERSION = "adaptive-12"
 
 SETTLE_TICKS = 1
 """Ticks after its creation in which a segment above its capacity was made too large: it is scaled out without tolerance.
@@ -375,12 +375,15 @@ class _Planner:
     def _would_split_again(self, run: Run, cuts: tuple[int, ...]) -> bool:
         """Return True, and refuse the run, if its scale-in into several segments would create a segment whose load
         exceeds the capacity. The load of each member is assumed to be even over the member's range. Return False for
-        a scale-out, for a scale-in into one segment, and if no child exceeds the capacity. `cuts`: the first hash of
-        each child except the first.
+        a scale-out, for a scale-in into one segment, and if no child exceeds the capacity. Also return False if the
+        cuts follow the key histograms and their number was not limited, because only a child of a single bin then
+        exceeds the target load. `cuts`: the first hash of each child except the first.
         """
         if run.is_scale_out or not cuts:
             return False
         members = self._members[run.first : run.first + run.length]
+        if len(cuts) + 1 < self._prices.most_parts and all(member.has_histogram for member in members):
+            return False
         ranges = [segment.hash_range for segment in self._context.active[run.first : run.first + run.length]]
         for child in self._union(run).cut_many(cuts):
             load = sum(

@@ -625,6 +625,16 @@ def test_fewer_segments_are_not_made_where_keys_would_overload_one() -> None:
     assert [r.reason for r in stuck.refusals] == [RefusalReason.WOULD_SPLIT_AGAIN]
 
 
+def test_fewer_segments_are_made_where_keys_show_that_no_child_is_hot() -> None:
+    """By equal densities a child would have 1.25; by the keys, of which most are late in the second, both have 0.88."""
+    late = (*[0.1 / 90] * 90, *[0.07] * 10)
+    busy_ring = ring(0.5, 0.8, 0.45, *[0.89] * 13, ticks=45)
+
+    [act] = decide(sketched(busy_ring, (1.0,) * 100, late, (1.0,) * 100)).decisions
+
+    assert (sealed_by(act), parts_of(act)) == ((0, 1, 2), 2)
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_hot_keys_are_isolated_by_few_acts_and_then_nothing_is_done_in_vain(seed: int) -> None:
     """A thousand keys by Zipf's law with exponent 1.5, sixteen segments' worth of load in all."""
