@@ -306,13 +306,13 @@ def abort(
     gates.forget(tx, topic.topic_id, logs)
     _queue_deletions(tx, topic, operation, logs, f"{operation.kind} was aborted")
     if topic.state is TopicState.CREATING:
-        deletion.end_topic(tx, topic, topic.epoch, database_now(tx))
+        deletion.end_topic(tx, topic, operation, topic.epoch, database_now(tx))
     elif operation.kind is OperationKind.SEEK:
         if tx.execute(text(_MAY_HAVE_MOVED), {"operation_id": operation.operation_id}).scalar_one():
             seeks.commit(tx, operation, read=(), missing=())
         drains.notify_leader(tx, topic.topic_id)  # the leader may assign the buckets again
     elif operation.kind in (OperationKind.DETACH, OperationKind.DELETE):
-        _keep_topic(tx, topic)
+        _keep_topic(tx, topic, operation)
     elif operation.kind is OperationKind.SUBSCRIPTION_CREATE:
         subscription_intents.undo_subscription(tx, topic, operation)
     elif operation.kind is OperationKind.SUBSCRIPTION_DELETE:
@@ -386,7 +386,7 @@ def _delete(tx: Connection, topic: TopicRow, record: StepRecord) -> int:
     at = layout_changes.write(tx, topic, record.operation, epoch)
     logs = deletion.end_segments(tx, topic.topic_id, epoch, at)
     _queue_deletions(tx, topic, record.operation, logs, "the topic was deleted")
-    deletion.end_topic(tx, topic, epoch, at)
+    deletion.end_topic(tx, topic, record.operation, epoch, at)
     return epoch
 
 
@@ -427,14 +427,14 @@ def _subscription_delete(tx: Connection, topic: TopicRow, record: StepRecord) ->
     _end_deletion(tx, topic, record.operation, _FORGET_SUBSCRIPTION)
 
 
-def _keep_topic(tx: Connection, topic: TopicRow) -> None:
+def _keep_topic(tx: Connection, topic: TopicRow, operation: Operation) -> None:
     """Make the topic live again, because it cannot be deleted or detached. A topic without a layout is deleted: the deletion
     waited until the topic's creation was aborted, so no operation would give it a layout.
     """
     if tx.execute(text(_HAS_HISTORY), {"topic_id": topic.topic_id}).scalar_one():
         topics.update_topic(tx, topic, state=TopicState.LIVE.value)
     else:
-        deletion.end_topic(tx, topic, topic.epoch, database_now(tx))
+        deletion.end_topic(tx, topic, operation, topic.epoch, database_now(tx))
 
 
 def _keep_subscription(tx: Connection, topic: TopicRow, operation: Operation) -> None:

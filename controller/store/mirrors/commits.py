@@ -85,5 +85,5 @@ def _leave(tx: Connection, topic: TopicRow, operation: Operation) -> int:
     forget_rates(tx, topic.topic_id)
     at = layout_changes.write(tx, topic, operation, epoch)
     deletion.end_segments(tx, topic.topic_id, epoch, at)
-    deletion.end_topic(tx, topic, epoch, at)
+    deletion.end_topic(tx, topic, operation, epoch, at)
     return epoch

@@ -6,9 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from controller.domain.approval_states import Subject
 from controller.domain.errors import CleaveError, InvalidInput, InvariantViolated, NotFound
 from controller.domain.policy import PolicyOverride
+from controller.services import topic_admin
 from controller.store import backtests
+from controller.store.approvals import NewApproval
 from controller.store.backtests import BacktestRequest, BacktestResult
 from controller.store.decisions import candidates
 from controller.store.decisions.candidates import CandidateRow, CandidateState
@@ -81,6 +84,29 @@ def test_with_evidence_it_is_promoted_and_is_history_from_then_on(bench: Bench) 
         end(bench, made, CandidateState.WITHDRAWN, None)
     [(regret, live_regret)] = bench.rows("SELECT regret, live_regret FROM inspect.policy_candidates")
     assert (regret, live_regret) == (9.0, 10.0)
+
+
+def test_it_ends_with_its_topic_and_so_does_its_approval(bench: Bench) -> None:
+    made = propose(bench)
+    run_id, topic_id = evidence(bench, 10.0, 9.0), bench.topic_id
+    approval = NewApproval(
+        Subject.PROMOTION, made.candidate_id, topic_id, "promote candidate 1", "cheaper", "tests", 60
+    )
+    with bench.store.transaction() as tx:
+        candidates.ask(tx, made, run_id, approval)
+
+    bench.finish(topic_admin.delete_topic(bench.store, TOPIC, bench.request()))
+
+    with bench.store.transaction() as tx:
+        ended = candidates.newest(tx, topic_id)
+    assert ended is not None
+    assert ended.ended_at is not None
+    assert (ended.state, ended.ended_by, ended.outcome) == (
+        CandidateState.WITHDRAWN,
+        "tester",
+        "the topic was deleted",
+    )
+    assert bench.rows("SELECT state, outcome FROM cleave.approval") == [("expired", "the topic was deleted")]
 
 
 def test_what_was_proposed_is_not_changed(bench: Bench) -> None:
