@@ -15,6 +15,8 @@ from controller.domain.operation import OperationKind, OperationState, Origin
 from controller.domain.policy import PolicyOverride
 from controller.services import autoscaler
 from controller.services.autoscaler import PassResult
+from controller.store.decisions import decision_log
+from controller.store.postgres.clock import database_now
 from controller.store.shards import Shards
 from controller.store.topics import policies
 from tests.support.bench import Bench
@@ -93,6 +95,29 @@ def test_a_refusal_is_written_once_and_taken_back_once(bench: Bench) -> None:
     assert [refusal["reason"] for refusal in refused.refusals] == [RefusalReason.AT_MAX_SEGMENTS]
     assert (taken_back.refusals, taken_back.decisions) == ([], [])
     assert bench.scalar("SELECT count(*) FROM inspect.why_not") == 0
+
+
+def test_a_refusal_that_lasts_is_written_again_when_its_row_has_expired(bench: Bench) -> None:
+    """Also if another lane has a younger row, and only then."""
+    bench.topic_with(1)
+    with bench.store.transaction() as tx:
+        policies.set_topic(tx, bench.topic_id, PolicyOverride(max_segments=1))
+    report(bench, {0: HOT})
+    run(bench, LOAD)
+    bench.execute("UPDATE cleave.decision SET decided_at = decided_at - interval '40 days'")
+    bench.execute("""
+        INSERT INTO cleave.decision (topic_id, epoch, input_version, lanes, decided_by, code_version, decisions, refusals, situation)
+        SELECT topic_id, epoch, input_version, '{consumer}', decided_by, code_version, '[]', '[]', situation FROM cleave.decision
+    """)
+
+    told = []
+    for _ in range(2):
+        with bench.store.transaction() as tx:
+            decision_log.drop_partitions(tx, database_now(tx) - timedelta(days=35))
+        told.append(len(run(bench, LOAD).outcomes))
+
+    assert told == [1, 0]
+    assert bench.rows("SELECT lane, reason FROM inspect.why_not") == [("load", "at-max-segments")]
 
 
 def test_a_lane_not_asked_keeps_what_it_said(bench: Bench) -> None:
