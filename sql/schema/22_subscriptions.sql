@@ -92,21 +92,6 @@ COMMENT ON COLUMN cleave.drain_backlog.moved_at IS 'Time at which the present nu
 COMMENT ON CONSTRAINT drain_backlog_segment ON cleave.drain_backlog IS 'A backlog belongs to a segment that exists; read the layout again.';
 COMMENT ON CONSTRAINT drain_backlog_counts ON cleave.drain_backlog IS 'A backlog is never negative.';
 
-CREATE TABLE cleave.bucket_checkpoint (
-    topic_id     bigint      NOT NULL,
-    subscription text        NOT NULL,
-    segment_id   bigint      NOT NULL,
-    bucket       integer     NOT NULL,
-    position     text        NOT NULL,
-    row_version  bigint      NOT NULL DEFAULT 1,
-    updated_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
-    PRIMARY KEY (topic_id, subscription, segment_id, bucket),
-    CONSTRAINT bucket_checkpoint_subscription FOREIGN KEY (topic_id, subscription) REFERENCES cleave.subscription ON DELETE CASCADE,
-    CONSTRAINT bucket_checkpoint_segment FOREIGN KEY (topic_id, segment_id) REFERENCES cleave.segment
-);
-COMMENT ON CONSTRAINT bucket_checkpoint_segment ON cleave.bucket_checkpoint IS
-    'A checkpoint belongs to a segment that exists; read the layout again.';
-
 CREATE FUNCTION cleave.awaits_reader(of_topic bigint, of_segment bigint, sealed bigint) RETURNS boolean
 LANGUAGE sql STABLE AS $$
     SELECT EXISTS (

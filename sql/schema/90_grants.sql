@@ -32,7 +32,7 @@ GRANT UPDATE ON cleave.cluster_reconnections TO cleave_controller;
 -- Rows that are inserted, changed and deleted.
 GRANT INSERT, UPDATE, DELETE ON
     cleave.unmanaged_log, cleave.mirror, cleave.api_request,
-    cleave.subscription, cleave.observed_subscription, cleave.segment_drain, cleave.drain_backlog, cleave.bucket_checkpoint,
+    cleave.subscription, cleave.observed_subscription, cleave.segment_drain, cleave.drain_backlog,
     cleave.consumer, cleave.departed_consumer, cleave.gate, cleave.bucket_owner, cleave.bucket_opening, cleave.message_delivery,
     cleave.load_reader, cleave.segment_producers, cleave.segment_sketch, cleave.evaluation, cleave.approval, cleave.backtest_run
     TO cleave_controller;

@@ -54,7 +54,6 @@ _BY_NAME: Mapping[str, type[CleaveError]] = {
     "consumer_of_cleave": Conflict,
     "subscription_stock_in_order": Conflict,
     "segment_drain_subscription": SubscriptionNotFound,
-    "bucket_checkpoint_subscription": SubscriptionNotFound,
     "topic_ids_continue": LostRace,  # another topic used the name between the check of the name and the insert
 }
 """Errors of constraints by name. All other constraints get the error of their SQLSTATE."""

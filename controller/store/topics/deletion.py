@@ -1,7 +1,7 @@
 """Ends a topic: seals and prunes its segments, frees its name, withdraws its candidate, and deletes the rows that belong to it.
 
 Commits call these functions in their transactions, with the topic row locked. History and the topic row are kept. Foreign keys delete
-consumers, drain marks and checkpoints with their subscriptions.
+consumers and drain marks with their subscriptions.
 """
 
 from __future__ import annotations
