@@ -85,7 +85,6 @@ CREATE TABLE cleave.operation_parent (
     CONSTRAINT operation_parent_segment FOREIGN KEY (topic_id, segment_id) REFERENCES cleave.segment
 );
 CREATE UNIQUE INDEX operation_parent_one_live ON cleave.operation_parent (topic_id, segment_id) WHERE live;
-CREATE INDEX operation_parent_history ON cleave.operation_parent (topic_id, segment_id);
 COMMENT ON CONSTRAINT operation_parent_segment ON cleave.operation_parent IS
     'An operation acts on segments that exist; read the layout again.';
 COMMENT ON INDEX cleave.operation_parent_one_live IS

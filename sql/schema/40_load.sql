@@ -66,7 +66,6 @@ CREATE TABLE cleave.segment_load (
     CONSTRAINT segment_load_segment FOREIGN KEY (topic_id, segment_id) REFERENCES cleave.segment,
     CONSTRAINT segment_load_rates_valid CHECK (cleave.rates_are_valid(msg_rate_in, byte_rate_in, msg_rate_out, byte_rate_out))
 );
-CREATE INDEX segment_load_by_source ON cleave.segment_load (source);
 COMMENT ON CONSTRAINT segment_load_rates_valid ON cleave.segment_load IS 'Rates are finite and not negative.';
 
 -- Only material changes are written, so the table grows with the changes of load and not with the number of segments. Maintenance

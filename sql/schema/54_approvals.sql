@@ -47,7 +47,6 @@ CREATE INDEX approval_last_word ON cleave.approval (topic_id)
 CREATE INDEX approval_open ON cleave.approval (approval_id) WHERE state IN ('pending', 'approved');
 CREATE INDEX approval_open_of_subject ON cleave.approval (subject, subject_id) WHERE state IN ('pending', 'approved');
 CREATE INDEX approval_by_topic ON cleave.approval (topic_id, approval_id);
-CREATE INDEX approval_by_operation ON cleave.approval (operation_id) WHERE operation_id IS NOT NULL;
 COMMENT ON TABLE cleave.approval IS
     'One row per action that needs, or needed, an approval: the proposal, its expiry, the answer, and the outcome.';
 COMMENT ON COLUMN cleave.approval.subject_id IS
