@@ -88,7 +88,7 @@ _CONSUMERS = Prepared(
      WHERE u.topic_id = ANY (:topic_ids) AND u.kind = 'STREAM' AND u.state = 'live'
      GROUP BY u.topic_id, u.name
      UNION ALL
-    SELECT o.topic_id, o.name, o.consumers, o.consumers = 0
+    SELECT o.topic_id, o.name, o.consumers, false
       FROM cleave.observed_subscription o
      WHERE o.topic_id = ANY (:topic_ids) AND o.subscription_type <> 'Shared'
        AND NOT EXISTS (SELECT FROM cleave.subscription u WHERE u.topic_id = o.topic_id AND u.name = o.name)
