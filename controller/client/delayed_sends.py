@@ -14,6 +14,8 @@ RETRY_SECONDS = 0.1
 """Time between two attempts of a producer with a batch delay to send overdue messages, or to read an awaited
 layout.
 """
+SHORTEST_RETRY_SECONDS = 0.001
+"""Shortest time until a producer looks again at a lane with a batch in flight, however short the batch delay."""
 
 
 class DelayedSends:

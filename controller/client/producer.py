@@ -26,7 +26,7 @@ from functools import partial
 from controller import client_metrics
 from controller.client.arguments import checks_arguments
 from controller.client.closing import StoresOnExit
-from controller.client.delayed_sends import RETRY_SECONDS, DelayedSends
+from controller.client.delayed_sends import RETRY_SECONDS, SHORTEST_RETRY_SECONDS, DelayedSends
 from controller.client.fenced_segments import FencedSegments
 from controller.client.key_counts import KeyCounts
 from controller.client.layout_source import LayoutSource, TakesSuspects
@@ -454,8 +454,8 @@ class Producer(OneProcess, StoresOnExit):
         application's next call raises the errors.
 
         Return the time of the next call, in `time.monotonic` seconds: RETRY_SECONDS from now if routing has
-        failed or must wait, if messages of a fenced segment wait, or while a batch is in flight or in doubt;
-        otherwise when the oldest message is due. None if there are no messages.
+        failed or must wait; otherwise the earliest time at which a lane is due (`_due_again_at`). None if there are
+        no messages.
         """
         with self._lock:
             try:
@@ -474,10 +474,23 @@ class Producer(OneProcess, StoresOnExit):
                     if lane.in_doubt is not None or lane.since + delay_seconds <= now
                 ]
             )
+            if not is_routed:
+                return now + RETRY_SECONDS
             waiting = [lane for lane in self._lanes if not lane.is_empty]
-            if not is_routed or any(lane.segment_id in self._fenced or lane.in_doubt for lane in waiting):
-                return time.monotonic() + RETRY_SECONDS
-            return min((lane.since + delay_seconds for lane in waiting), default=None)
+            return min((self._due_again_at(lane, delay_seconds, now) for lane in waiting), default=None)
+
+    def _due_again_at(self, lane: SendLane, delay_seconds: float, now: float) -> float:
+        """Return the time, in `time.monotonic` seconds, at which the thread of `DelayedSends` looks at the lane again.
+        The lane has messages, and could not send more at the time `now`. While a batch is in flight, the time is
+        `delay_seconds` from `now`, at most RETRY_SECONDS, because the thread does not hear of the end of the batch. It
+        is RETRY_SECONDS from `now` if the lane is fenced or waits for its next try. Otherwise it is the time at which
+        the oldest message has waited for `delay_seconds`.
+        """
+        if lane.is_sending:
+            return now + min(RETRY_SECONDS, max(delay_seconds, SHORTEST_RETRY_SECONDS))
+        if lane.in_doubt is not None or lane.segment_id in self._fenced or lane.next_try_at > now:
+            return now + RETRY_SECONDS
+        return lane.since + delay_seconds
 
     def _start_lanes(self, lanes: Iterable[SendLane], *, whole_batches: bool = False) -> None:
         """Begin to send the next batch of each lane that may send (`_start`). With `whole_batches`, only of

@@ -1,0 +1,83 @@
+"""The producer with a log in memory: the time of delayed batches, the limits of a message, and threads that do not start."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from controller.client.layout_source import TopicSnapshot
+from controller.client.producer import Producer
+from controller.dataplane.log_client import OutgoingMessage
+from controller.domain.hash_range import FULL_RANGE
+from controller.domain.layout import SegmentLayout
+from controller.domain.segment import Segment
+from tests.support.waiting import wait_until
+
+NAME = "topic://acme/shop/orders"
+LONGEST_SECONDS = 0.01
+"""A batch delay that is shorter than the time between two attempts."""
+
+
+class Source:
+    """A topic with one segment, which never changes."""
+
+    def topic(self, name: str) -> TopicSnapshot:
+        """As `LayoutSource.topic`."""
+        segment = Segment(0, FULL_RANGE)
+        return TopicSnapshot(1, name, "embedded", SegmentLayout.from_segments(1, 1, (segment,)), {0: "log_0"})
+
+    def watch(self, _topic_id: int, _on_change: Callable[[], None]) -> SimpleNamespace:
+        """As `LayoutSource.watch`, without a change."""
+        return SimpleNamespace(close=lambda: None)
+
+
+class Logs:
+    """A log whose appends wait until `goes_on` is set."""
+
+    def __init__(self) -> None:
+        self.goes_on = threading.Event()
+        self.appends = 0
+
+    def append(self, _log: str, messages: Sequence[OutgoingMessage], **_: Any) -> int:
+        """As `LogClient.append`."""
+        self.appends += 1
+        assert self.goes_on.wait(30.0)
+        return len(messages)
+
+    def close(self) -> None:
+        """As `LogClient.close`."""
+
+    locate = open_reader = open_reader_at = open_queue_reader = close
+
+
+@pytest.fixture
+def logs() -> Logs:
+    return Logs()
+
+
+@pytest.fixture
+def producer(logs: Logs) -> Iterator[Producer]:
+    producer = Producer(Source(), logs, NAME, send_timeout_seconds=1.0)
+    yield producer
+    logs.goes_on.set()
+    producer.close(flush=False)
+
+
+def test_messages_behind_a_batch_in_flight_wait_for_no_longer_than_the_delay(
+    producer: Producer, logs: Logs
+) -> None:
+    """The thread that sends them does not hear of the end of the batch, so it looks again after the delay."""
+    producer.send(b"1", "k")
+    producer._send_due(0.0)
+    wait_until(lambda: logs.appends == 1)
+    producer.send(b"2", "k")
+
+    due_at = producer._send_due(LONGEST_SECONDS)
+
+    assert due_at is not None
+    assert due_at <= time.monotonic() + LONGEST_SECONDS
