@@ -36,21 +36,24 @@ class CheckpointConsumer(Consumer[AloneConsumer | GroupConsumer]):
         included. Take it when the application has processed these messages.
         """
         point = self._inner.checkpoint()
-        if not self._waiting or not self._holds(self._waiting[0]):
-            return point
-        first = self._waiting[0]
-        segment_id, origin = first.message_id.segment_id, first._origin.origin
         positions, generations = dict(point.positions), dict(point.generations)
-        positions.pop(segment_id, None)
-        generations.pop(segment_id, None)
-        if first._after is not None:
-            positions[segment_id] = first._after
-            generations |= {} if origin is None else {segment_id: origin.generation}
-        else:  # no message of the batch was returned, so the position before the batch counts
-            positions |= _only(segment_id, self._before.positions)
-            generations |= _only(segment_id, self._before.generations)
-        done = point.done - {segment_id}
-        return replace(point, positions=positions, generations=generations, done=done)
+        firsts: dict[int, Message] = {}
+        for message in self._waiting:  # of several segments if another thread paused and resumed the consumer
+            if self._holds(message):
+                firsts.setdefault(message.message_id.segment_id, message)
+        for segment_id, first in firsts.items():
+            positions.pop(segment_id, None)
+            generations.pop(segment_id, None)
+            origin = first._origin.origin
+            if first._after is not None:
+                positions[segment_id] = first._after
+                generations |= {} if origin is None else {segment_id: origin.generation}
+            else:  # no message of the batch was returned, so the position before the batch counts
+                positions |= _only(segment_id, self._before.positions)
+                generations |= _only(segment_id, self._before.generations)
+        return replace(
+            point, positions=positions, generations=generations, done=point.done.difference(firsts)
+        )
 
     def seek(self, checkpoint: Checkpoint | bytes) -> None:
         """Continue at the checkpoint, like a consumer that starts there. Raises InvalidInput for a member of
@@ -84,9 +87,10 @@ class CheckpointConsumer(Consumer[AloneConsumer | GroupConsumer]):
 
     def _read(self, most: int, timeout_seconds: float) -> list[Message]:  # noqa: ARG002 - the batch has its own size
         """Return the messages of the next batch, whatever `most` is; empty if none arrives within
-        `timeout_seconds`. Keeps the position before the batch for `checkpoint`.
+        `timeout_seconds`. Keeps the position before the buffered messages for `checkpoint`.
         """
-        self._before = self._inner.checkpoint()
+        if not self._waiting:  # otherwise a pause keeps back messages, and the position is behind them
+            self._before = self._inner.checkpoint()
         batch = self._inner.receive(timeout_seconds)
         if batch is None:
             return []

@@ -85,8 +85,8 @@ class Consumer(ClosesOnExit, Generic[InnerConsumer]):
         and `kept`.
         """
         self._demand_open()
+        self._inner.pause()  # before the flag, so that no further batch is read behind messages that are kept back
         self._is_paused = True
-        self._inner.pause()
 
     def resume(self) -> None:
         """Deliver messages again. For any thread."""
