@@ -118,15 +118,18 @@ class PositionTable:
         exist. From then on `store` refuses earlier ownerships. A position of an earlier origin is deleted.
 
         Raises FencedOut, and changes nothing, if the row has a newer ownership. Raises Terminal if the table does not
-        exist or the login may not use it. Raises StoreUnavailable if a transaction of the last owner holds the row
-        for longer than `LOCK_TIMEOUT_MS`, and for any other error, such as an unreachable database; the call may be
-        repeated.
+        exist or the login may not use it. Raises InvalidInput for a connection in autocommit mode. Raises
+        StoreUnavailable if a transaction of the last owner holds the row for longer than `LOCK_TIMEOUT_MS`, and for
+        any other error, such as an unreachable database; the call may be repeated.
         """
         try:
             with closing(self.connect()) as connection:
+                _demand_transactions(connection)
                 _execute(connection, f"SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS}", ())
                 row = _execute(connection, self._claim_sql, (*claim.place, claim.origin, claim.generation))
                 connection.commit()
+        except InvalidInput:
+            raise
         except Exception as error:
             raise self._error_of(error) from error
         if row is None:
@@ -146,8 +149,10 @@ class PositionTable:
 
         Raises FencedOut if the bucket has another owner. Raises AlreadyStored if the results have reached `position`
         already. Raises Conflict if the results have not reached `after`, because messages between would count as
-        stored without a result. Raises the errors of the database driver. After an error, roll back the transaction.
+        stored without a result. Raises InvalidInput for a connection in autocommit mode. Raises the errors of the
+        database driver. After an error, roll back the transaction.
         """
+        _demand_transactions(connection)
         owned = (*claim.place, claim.origin, claim.generation)
         reached, before = list(position), None if after is None else list(after)
         if _execute(connection, self._store_sql, (reached, *owned, reached, before, before)) is not None:
@@ -217,6 +222,18 @@ class PositionTable:
         ended.
         """
         return f"SELECT position FROM {self.name} WHERE {_OWNED}"  # noqa: S608 - the name was checked
+
+
+def _demand_transactions(connection: Any) -> None:
+    """Raise InvalidInput for a connection of psycopg 2 or 3, or of SQLAlchemy, in autocommit mode, in which each
+    statement is a transaction of its own.
+    """
+    of_driver = getattr(connection, "connection", connection)  # SQLAlchemy wraps the driver's connection
+    if getattr(of_driver, "autocommit", False):
+        raise InvalidInput(
+            "the connection is in autocommit mode, so results and position would not be stored together; "
+            "connect without autocommit"
+        )
 
 
 def _execute(connection: Any, statement: str, parameters: Sequence[object]) -> Any:

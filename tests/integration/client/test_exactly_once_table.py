@@ -217,6 +217,26 @@ def test_a_login_without_rights_is_told_which_it_needs(bench: Bench, table: Posi
         bench.execute(f"DROP ROLE {role}")
 
 
+def test_a_connection_that_commits_each_statement_stores_no_position(
+    table: PositionTable, connect: Connect
+) -> None:
+    """Results and position would be two transactions, and a rollback would keep the results."""
+    table.claim(FIRST)
+
+    def connect_without_transactions() -> Any:
+        connection = connect()
+        if hasattr(connection, "execution_options"):
+            return connection.execution_options(isolation_level="AUTOCOMMIT")
+        connection.autocommit = True
+        return connection
+
+    with pytest.raises(InvalidInput, match="autocommit"):
+        PositionTable(connect_without_transactions).claim(NEXT)
+    with pytest.raises(InvalidInput, match="autocommit"):
+        stored(table, connect_without_transactions, FIRST, 7)
+    assert table.claim(FIRST) is None
+
+
 @pytest.mark.parametrize("name", ["", "a b", 'x"; drop table y', "A", "a.b.c"])
 def test_a_name_that_would_need_quoting_is_refused(name: str) -> None:
     with pytest.raises(InvalidInput, match="not a plain table name"):
