@@ -409,8 +409,8 @@ class KeyedWork(OneProcess, ClosesOnExit):
                 self._forget(lane)
             elif attachment.owned.release and not schedule.running and not lane.is_behind:
                 self._report_closed(lane)
-                self._consumer.let_go(lane.batch)
-                self._forget(lane)
+                if self._consumer.let_go(lane.batch):
+                    self._forget(lane)
             else:
                 if lane.ask_at is not None and lane.ask_at <= now and not self._is_closed:
                     lane.ask_at = None
@@ -441,11 +441,12 @@ class KeyedWork(OneProcess, ClosesOnExit):
 
     def _report_closed(self, lane: _Lane) -> None:
         """Report to a worker, in a background thread, that the bucket was closed without a crash. Does
-        nothing if no earlier process had opened the bucket at the same message, because then the report is
-        not needed, and while a message of the bucket is being processed.
+        nothing if no earlier process had opened the bucket at the same message or the closing was reported,
+        because then the report is not needed, and while a message of the bucket is being processed.
         """
         if lane.opening is not None and lane.opening.openings > 1 and not lane.schedule.running:
             self._send(partial(self._counts.closed, lane.attachment.owned))
+            lane.opening = Opening(1, lane.opening.messages)  # as the worker then counts
 
     def _send(self, call: Callable[[], None]) -> None:
         """Run `call`, which sends a report to a worker, in a background thread. A CleaveError of the call is

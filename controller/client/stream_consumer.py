@@ -350,21 +350,22 @@ class StreamConsumer(OneProcess, ClosesOnExit):
             if isinstance(attachment, Attachment) and self._attachments.holds(attachment):
                 self._lose(attachment)
 
-    def let_go(self, batch: Batch) -> None:
-        """Release the bucket of the batch, and drop its unacknowledged messages, which its next owner
-        receives. Does nothing if the bucket is not to be released, or the ownership of the batch has ended.
-        If the log is being queried, a later call of this consumer releases the bucket. Calls `on_release`,
-        also for other buckets that can be released, and raises its errors.
+    def let_go(self, batch: Batch) -> bool:
+        """Release the bucket of the batch, drop its unacknowledged messages, which its next owner receives, and
+        return True. Return True also if the ownership of the batch has ended. Return False, and drop nothing, if the
+        bucket is not to be released, because the leader may have withdrawn its request, and while the log is being
+        queried. Calls `on_release`, also for other buckets that can be released, and raises its errors.
         """
         attachment = batch.origin
         with self._maintenance.turn:
-            if (
-                isinstance(attachment, Attachment)
-                and self._attachments.holds(attachment)
-                and attachment.owned.release
-            ):
-                attachment.delivered = attachment.acknowledged
-                self._release()
+            if not isinstance(attachment, Attachment) or not self._attachments.holds(attachment):
+                return True
+            # messages that were dropped from a bucket that stays would not be delivered again
+            if not attachment.owned.release or not attachment.is_unused:
+                return False
+            attachment.delivered = attachment.acknowledged
+            self._release()
+            return True
 
     def stay_while(self, is_working: Callable[[], bool]) -> None:
         """Register a function that returns True while messages of this consumer are being processed. If a
