@@ -511,7 +511,8 @@ class Producer(OneProcess, StoresOnExit):
         thread of the producer sends the batch too. The caller holds the producer's lock.
 
         Does nothing while the lane is sending or waits for its next try, if the lane has no message, if there is no
-        batch in doubt and the segment is fenced, and once the producer is closing.
+        batch in doubt and the segment is fenced, and once the producer is closing. If no thread can be started, the
+        application's next call raises Terminal, and the batch stays in doubt.
         """
         if lane.is_sending or lane.next_try_at > time.monotonic() or self._is_closing:
             return
@@ -531,8 +532,11 @@ class Producer(OneProcess, StoresOnExit):
         lane.is_sending = True
         try:
             self._sends.submit(self._send_batch, lane, batch, self._begin_append(lane) or append)
-        except RuntimeError:  # the producer was closed meanwhile: the result of the batch is unknown
+        except RuntimeError as error:  # the result of the batch is unknown
             lane.is_sending = False
+            if not self._is_closing:  # the process ends, or has too many threads
+                lane.error, self._has_failed = Terminal(f"no thread sends queued messages: {error}"), True
+                self._progress.set()
 
     def _begin_append(self, lane: SendLane) -> Callable[[], int] | None:
         """Send the lane's batch in doubt in this thread, and return the function that waits for the response and
@@ -575,6 +579,9 @@ class Producer(OneProcess, StoresOnExit):
         except Exception as error:  # noqa: BLE001 - the application's next call raises it
             failure = error
         with self._lock:
+            # a batch for which no thread could be started may be run later, besides its repetition
+            if lane.in_doubt is None or lane.in_doubt[1] is not batch:
+                return
             lane.is_sending = False
             if is_missing and self._routing.is_active(lane.segment_id):
                 self._routing.await_log(lane)

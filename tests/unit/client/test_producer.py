@@ -13,9 +13,11 @@ import pytest
 from controller.client.layout_source import TopicSnapshot
 from controller.client.producer import Producer
 from controller.dataplane.log_client import OutgoingMessage
+from controller.domain.errors import Terminal
 from controller.domain.hash_range import FULL_RANGE
 from controller.domain.layout import SegmentLayout
 from controller.domain.segment import Segment
+from tests.support.scripted_leader import BackgroundCall
 from tests.support.waiting import wait_until
 
 NAME = "topic://acme/shop/orders"
@@ -81,3 +83,43 @@ def test_messages_behind_a_batch_in_flight_wait_for_no_longer_than_the_delay(
 
     assert due_at is not None
     assert due_at <= time.monotonic() + LONGEST_SECONDS
+
+
+def test_a_batch_for_which_no_thread_can_be_started_fails(
+    producer: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As at the end of the process, when the main thread has ended: nothing else would end the flush."""
+
+    def refuse(*_: object) -> None:
+        raise RuntimeError("cannot schedule new futures after interpreter shutdown")
+
+    monkeypatch.setattr(producer._sends, "submit", refuse)
+    producer.send(b"1", "k")
+
+    with pytest.raises(Terminal, match="after interpreter shutdown"):
+        producer.flush()
+    assert producer.pending == 1
+
+
+def test_a_batch_that_runs_although_its_start_failed_counts_once(
+    producer: Producer, logs: Logs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pool that cannot start a thread keeps the batch, and a later thread runs it."""
+    submit = producer._sends.submit
+
+    def refuse(*call: Any) -> None:
+        submit(*call)
+        raise RuntimeError("can't start new thread")
+
+    producer.send(b"1", "k")
+    with monkeypatch.context() as patched:
+        patched.setattr(producer._sends, "submit", refuse)
+        with pytest.raises(Terminal, match="can't start new thread"):
+            producer.flush()
+    flush = BackgroundCall(producer.flush)
+    wait_until(lambda: logs.appends == 2)
+    logs.goes_on.set()
+    flush.result()
+    producer.close()
+
+    assert producer.pending == 0
