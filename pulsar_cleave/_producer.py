@@ -19,7 +19,7 @@ from controller.forks import OneProcess
 from pulsar_cleave._schemas import Schema, encoded
 
 MOST_PROPERTIES = 32 * 1024
-"""Largest number of characters in the names and values of one message's properties."""
+"""Largest number of bytes in the names and values of one message's properties."""
 _RESERVED = "cleave."
 
 
@@ -92,7 +92,7 @@ def sent_metadata(
     """Return the metadata that is sent with key and payload.
 
     Raises InvalidInput for a property with an empty or reserved name, or with a NUL character or a text
-    without a UTF-8 form, for properties of more than `MOST_PROPERTIES` characters, for an event time without
+    without a UTF-8 form, for properties of more than `MOST_PROPERTIES` bytes, for an event time without
     a time zone or not after 1970-01-01T00:00:00Z, and for an argument of a wrong type.
     """
     for name, value in (properties or {}).items():
@@ -105,7 +105,7 @@ def sent_metadata(
     metadata = Metadata(tuple((properties or {}).items()), _milliseconds(event_time), is_binary_key)
     if metadata.size > MOST_PROPERTIES:
         raise InvalidInput(
-            f"properties of {metadata.size} characters; send at most {MOST_PROPERTIES}, and send the rest in the value"
+            f"properties of {metadata.size} bytes; send at most {MOST_PROPERTIES}, and send the rest in the value"
         )
     return metadata
 

@@ -30,7 +30,7 @@ from controller.client.delayed_sends import RETRY_SECONDS, SHORTEST_RETRY_SECOND
 from controller.client.fenced_segments import FencedSegments
 from controller.client.key_counts import KeyCounts
 from controller.client.layout_source import LayoutSource, TakesSuspects
-from controller.client.send_lane import SendLane
+from controller.client.send_lane import SendLane, message_bytes
 from controller.client.successor_routing import LOOK_SECONDS, SuccessorRouting
 from controller.dataplane.log_client import EagerLogClient, LogClient, Metadata, OutgoingMessage
 from controller.domain.errors import (
@@ -48,7 +48,11 @@ from controller.forks import OneProcess
 
 _log = logging.getLogger(__name__)
 MAX_MESSAGE_BYTES = 5 * 1024 * 1024 - 64 * 1024
-"""Largest payload, which every data plane accepts with its default settings. Keys are small in comparison."""
+"""Largest size of a message (`message_bytes`), which every data plane accepts with its default settings."""
+_SHORT_BYTES, _SHORT_KEY = MAX_MESSAGE_BYTES // 2, MAX_MESSAGE_BYTES // 8
+"""Lengths of a payload and of a key with which a message without metadata is never too long. A character of a key
+has up to 4 bytes.
+"""
 PARALLEL_SENDS = 4
 """Number of batches in flight at once, each of another lane."""
 _KEYS = (str, bytes, type(None))
@@ -56,25 +60,27 @@ _KEYS = (str, bytes, type(None))
 _METADATA = (Metadata, type(None))
 
 
-def _refusal(payload: object, key: object, metadata: object) -> InvalidInput:
-    """Return the error for a refused `send`: for the first argument of a wrong type, otherwise for a payload that is
-    too long. The caller has found that one of the two applies.
+def _demand_storable(payload: object, key: object, metadata: object) -> None:
+    """Raise InvalidInput for the first argument of `send` that has a wrong type, for a key or a property without a
+    UTF-8 form, and for a message of more than MAX_MESSAGE_BYTES.
     """
     if not isinstance(payload, bytes):
-        return InvalidInput(
+        raise InvalidInput(
             f"producer.send: payload must be bytes, not a value of type {type(payload).__name__}"
         )
     if not isinstance(key, _KEYS):
-        return InvalidInput(
+        raise InvalidInput(
             f"producer.send: key must be str or bytes or None, not a value of type {type(key).__name__}"
         )
     if not isinstance(metadata, _METADATA):
-        return InvalidInput(
+        raise InvalidInput(
             f"producer.send: metadata must be Metadata or None, not a value of type {type(metadata).__name__}"
         )
-    return InvalidInput(
-        f"a message of {len(payload)} bytes; send at most {MAX_MESSAGE_BYTES}, or store the data elsewhere and send a reference"
-    )
+    size = message_bytes(payload, None if key is None else key_bytes(key), metadata)
+    if size > MAX_MESSAGE_BYTES:
+        raise InvalidInput(
+            f"a message of {size} bytes with its key and properties; send at most {MAX_MESSAGE_BYTES}, or store the data elsewhere and send a reference"
+        )
 
 
 def _of_queued(error: InvalidInput) -> Terminal:
@@ -188,12 +194,15 @@ class Producer(OneProcess, StoresOnExit):
         this message, so do not send it again.
 
         Raises InvalidInput, and does not queue the message, for an argument of a wrong type, a key without a UTF-8
-        form, or a payload of more than MAX_MESSAGE_BYTES. Raises Terminal, and does not queue the message, after
-        `close`. If another thread closes the producer during the call, Terminal gives the number of dropped messages.
+        form, or more than MAX_MESSAGE_BYTES of payload, key and properties. Raises Terminal, and does not queue the
+        message, after `close`. If another thread closes the producer during the call, Terminal gives the number of
+        dropped messages.
         """
-        is_bytes, is_right = isinstance(payload, bytes), isinstance(metadata, _METADATA)
-        if not is_bytes or len(payload) > MAX_MESSAGE_BYTES or not is_right or not isinstance(key, _KEYS):
-            raise _refusal(payload, key, metadata)
+        # most messages need no more than these comparisons
+        is_bytes, is_key, is_plain = isinstance(payload, bytes), isinstance(key, _KEYS), metadata is None
+        is_usual = is_bytes and is_key and is_plain
+        if not is_usual or len(payload) > _SHORT_BYTES or len(key or b"") > _SHORT_KEY:
+            _demand_storable(payload, key, metadata)
         if self._takes_nothing:
             self._refuse_to_send()
         thread, busy_threads = threading.get_ident(), self._busy_threads

@@ -75,12 +75,14 @@ class SendLane:
         if not self.waiting:
             self.since = time.monotonic()
         self.waiting.append((payload, key, bucket_hash, metadata))
-        self.waiting_bytes += _size(payload, metadata)
+        self.waiting_bytes += message_bytes(payload, key, metadata)
 
     def put_back(self, messages: Sequence[OutgoingMessage]) -> None:
         """Insert messages before all others, in their order. `since` is not changed."""
         self.waiting.extendleft(reversed(messages))
-        self.waiting_bytes += sum(_size(message.payload, message.metadata) for message in messages)
+        self.waiting_bytes += sum(
+            message_bytes(message.payload, message.key, message.metadata) for message in messages
+        )
 
     def take(self, max_messages: int, max_bytes: int) -> list[OutgoingMessage]:
         """Remove the next batch from the waiting messages, and return it, oldest message first. The batch has at most
@@ -94,7 +96,8 @@ class SendLane:
             batch, size = deque(), 0
             while self.waiting and len(batch) < max_messages and size < max_bytes:
                 batch.append(self.waiting.popleft())
-                size += _size(batch[-1][0], batch[-1][3])
+                payload, key, _, metadata = batch[-1]
+                size += message_bytes(payload, key, metadata)
         self.waiting_bytes -= size
         return [_new(OutgoingMessage, message) for message in batch]
 
@@ -138,6 +141,9 @@ def lane_of(snapshot: TopicSnapshot, segment: Segment, bucket: int | None, produ
     return SendLane(segment.segment_id, snapshot.backing_topics[segment.segment_id], bounds, producer)
 
 
-def _size(payload: bytes, metadata: Metadata | None) -> int:
-    """Return the number of bytes that a message counts in a batch."""
-    return len(payload) if metadata is None else len(payload) + metadata.size
+def message_bytes(payload: bytes, key: bytes | None, metadata: Metadata | None) -> int:
+    """Return the number of bytes that a message counts in a batch: payload, key and properties. Raises InvalidInput
+    for a property without a UTF-8 form.
+    """
+    size = len(payload) if key is None else len(payload) + len(key)
+    return size if metadata is None else size + metadata.size

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 from controller.domain.hash_range import HashRange
+from controller.domain.utf8 import utf8
 
 
 class Metadata(NamedTuple):
@@ -25,8 +26,8 @@ class Metadata(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Number of characters of the properties, approximately their number of bytes."""
-        return sum(len(name) + len(value) for name, value in self.properties)
+        """Number of bytes of the properties in UTF-8. Raises InvalidInput for a property without a UTF-8 form."""
+        return sum(len(utf8(name + value, "property")) for name, value in self.properties)
 
 
 class OutgoingMessage(NamedTuple):

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from controller.client.layout_source import TopicSnapshot
-from controller.client.producer import Producer
-from controller.dataplane.log_client import OutgoingMessage
-from controller.domain.errors import Terminal
+from controller.client.producer import MAX_MESSAGE_BYTES, Producer
+from controller.client.send_lane import SendLane
+from controller.dataplane.log_client import Metadata, OutgoingMessage
+from controller.domain.errors import InvalidInput, Terminal
 from controller.domain.hash_range import FULL_RANGE
 from controller.domain.layout import SegmentLayout
 from controller.domain.segment import Segment
@@ -117,9 +118,46 @@ def test_a_batch_that_runs_although_its_start_failed_counts_once(
         with pytest.raises(Terminal, match="can't start new thread"):
             producer.flush()
     flush = BackgroundCall(producer.flush)
-    wait_until(lambda: logs.appends == 2)
+    wait_until(lambda: logs.appends >= 2)
     logs.goes_on.set()
     flush.result()
     producer.close()
 
     assert producer.pending == 0
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"payload": b"x" * (MAX_MESSAGE_BYTES + 1)},
+        {"payload": b"x" * MAX_MESSAGE_BYTES, "key": "k"},
+        {"payload": b"x" * (MAX_MESSAGE_BYTES - 4), "metadata": Metadata((("a", "\u20ac\u20ac"),))},
+        {"payload": b"x", "key": b"k" * MAX_MESSAGE_BYTES},
+        {"payload": b"xx", "key": "\u20ac" * (MAX_MESSAGE_BYTES // 3)},
+    ],
+    ids=["payload", "payload and key", "payload and properties", "bytes of a key", "characters of a key"],
+)
+def test_a_message_that_no_log_stores_is_not_queued(producer: Producer, message: dict[str, Any]) -> None:
+    """Queued, it would be refused for ever, and with it every later message of its lane."""
+    with pytest.raises(InvalidInput, match=f"send at most {MAX_MESSAGE_BYTES}"):
+        producer.send(**message)
+    assert producer.pending == 0
+
+
+def test_the_longest_messages_are_queued(producer: Producer) -> None:
+    producer.send(b"x" * (MAX_MESSAGE_BYTES - 6), "\u20ac", Metadata((("a", "bc"),)))
+    producer.send(b"", "k" * MAX_MESSAGE_BYTES)
+    assert producer.pending == 2
+
+
+def test_keys_and_properties_count_in_a_batch() -> None:
+    """A log accepts a batch up to a size that includes them."""
+    lane = SendLane(0, "log_0", None, "p")
+    for _ in range(3):
+        lane.put(b"x", b"kk", 0, Metadata((("a", "\u20ac"),)))
+
+    assert lane.waiting_bytes == 3 * 7
+    batch = lane.take(10, 8)
+    assert (len(batch), lane.waiting_bytes) == (2, 7)
+    lane.put_back(batch)
+    assert lane.waiting_bytes == 3 * 7
