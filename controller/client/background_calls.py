@@ -12,6 +12,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 Call = Callable[[], None]
 _log = logging.getLogger(__name__)
@@ -28,26 +29,33 @@ class BackgroundCalls:
         """
         self._lock = threading.Lock()
         self._waiting: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
-        self._threads = [
+        self._unstarted = [
             threading.Thread(target=self._run, name=f"{name}-{i}", daemon=True) for i in range(threads)
         ]
-        self._is_begun = self._is_closed = self._is_over = False
+        self._threads: list[threading.Thread] = []
+        """Threads that were started."""
+        self._is_closed = self._is_over = False
 
     def submit(self, call: Call) -> bool:
-        """Queue the call, and return True.
+        """Queue the call, and return True. An exception of the call is logged.
 
-        Return False, and drop the call, after `close`. The first call starts the threads. An exception of the
-        call is logged.
+        Return False, and drop the call, after `close`, and while no thread of this object can be started. The first
+        call starts the threads. A thread that cannot be started is tried again with the next call.
         """
         with self._lock:
-            if self._is_closed:
+            if not self._is_closed:
+                self._start_threads()
+            if self._is_closed or not self._threads:
                 return False
-            if not self._is_begun:
-                self._is_begun = True
-                for thread in self._threads:
-                    thread.start()
             self._waiting.put(call)
             return True
+
+    def _start_threads(self) -> None:
+        """Start the threads that were not started, until the process can start no other. Call it with the lock."""
+        with suppress(RuntimeError):
+            while self._unstarted:
+                self._unstarted[-1].start()
+                self._threads.append(self._unstarted.pop())
 
     def close(self, wait_seconds: float = 0.0) -> None:
         """Accept no further calls: `submit` returns False from now on. Idempotent. Must not be called by a background
@@ -63,7 +71,7 @@ class BackgroundCalls:
             self._is_over = self._is_over or not wait_seconds
             for _ in self._threads:
                 self._waiting.put(None)
-        if wait_seconds and self._is_begun:
+        if wait_seconds:
             for thread in self._threads:
                 thread.join(max(0.0, until - time.monotonic()))
         self._is_over = True

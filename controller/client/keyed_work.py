@@ -413,8 +413,8 @@ class KeyedWork(OneProcess, ClosesOnExit):
                     self._forget(lane)
             else:
                 if lane.ask_at is not None and lane.ask_at <= now and not self._is_closed:
-                    lane.ask_at = None
-                    self._calls.submit(partial(self._ask, lane, attachment.owned))
+                    is_asked = self._calls.submit(partial(self._ask, lane, attachment.owned))
+                    lane.ask_at = None if is_asked else now + lane.ask_backoff.next_seconds()
                 lane.update_trouble(now)
                 attachment.is_full = lane.is_full
                 attachment.work = self._wait_reasons(lane)

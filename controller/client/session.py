@@ -469,7 +469,7 @@ class Session:
                 self._current_until = max(self._current_until, began_at + self._silent_seconds)
                 self._report_reasons(incarnation)
 
-        if not self._calls.submit(heartbeat):  # the session was closed meanwhile
+        if not self._calls.submit(heartbeat):  # the session was closed, or no thread could be started
             self._is_heartbeat_pending = False
 
     def _report_reasons(self, incarnation: str) -> None:

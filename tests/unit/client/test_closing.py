@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
@@ -125,3 +126,43 @@ def test_calls_aside_that_are_closed_without_time_begin_nothing_more() -> None:
     calls.close(30.0)
 
     assert done == ["begun"]
+
+
+@pytest.mark.parametrize("refused", [1, 2], ids=["the first", "both"])
+def test_calls_aside_go_on_after_a_thread_that_cannot_be_started(
+    monkeypatch: pytest.MonkeyPatch, refused: int
+) -> None:
+    start, done, starts = threading.Thread.start, list[int](), list[str]()
+
+    def refuse_some(thread: threading.Thread) -> None:
+        starts.append(thread.name)
+        if len(starts) <= refused:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse_some)
+    calls = BackgroundCalls(2, "calls")
+
+    accepted = [calls.submit(partial(done.append, i)) for i in range(4)]
+    calls.close(30.0)
+
+    assert accepted == [False] * refused + [True] * (4 - refused)
+    assert sorted(done) == [*range(refused, 4)]
+
+
+def test_calls_aside_are_closed_although_only_some_threads_could_be_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    start, done = threading.Thread.start, list[str]()
+
+    def refuse_others(thread: threading.Thread) -> None:
+        if any(other.name.startswith("calls-") for other in threading.enumerate()):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse_others)
+    calls = BackgroundCalls(2, "calls")
+    assert calls.submit(partial(done.append, "once"))
+    calls.close(30.0)
+
+    assert done == ["once"]

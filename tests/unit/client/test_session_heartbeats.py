@@ -4,6 +4,7 @@ heartbeat of the leader would have been due.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from typing import cast
 
@@ -100,3 +101,22 @@ def test_the_first_assignment_of_a_second_stream_is_not_answered_either(
     assert len(leader.of("register")) == 2
     assert leader.of("pulse") == []
     assert running.is_current
+
+
+def test_a_thread_that_cannot_be_started_ends_no_heartbeats(
+    monkeypatch: pytest.MonkeyPatch, leader: ScriptedLeader, running: Session
+) -> None:
+    start, refused = threading.Thread.start, list[str]()
+
+    def refuse_first(thread: threading.Thread) -> None:
+        if thread.name.startswith("cleave-session-calls") and not refused:
+            refused.append(thread.name)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse_first)
+    leader.feed().say("heartbeat", {})
+    leader.feed().say("heartbeat", {})
+
+    leader.call("pulse")
+    assert refused
