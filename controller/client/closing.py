@@ -133,6 +133,8 @@ def close_and_deregister(
     """Call `close` in a background thread, and wait for its end until the time for closing (`timing.left_seconds`) is
     over. Then call `deregister` with its time limit in seconds, and wait for its end, at most for that time.
 
+    If the process can start no other thread, `close` and `deregister` run in this thread, for as long as they take.
+
     `what` names the consumer in the log. If `close` exceeds its time, a warning is logged, and `close` continues in
     the background; a later error of `close` is dropped. `deregister` is called whatever the outcome of `close`, also
     after an interruption of this thread: KeyboardInterrupt, or an exception of a signal handler. An error that
@@ -163,11 +165,19 @@ def _finishes_within(function: Callable[[], None], seconds: float) -> bool:
         finally:
             ended.set()
 
-    threading.Thread(target=run, name="cleave-close").start()
+    _run_aside(threading.Thread(target=run, name="cleave-close"), run)
     is_ended = ended.wait(seconds)
     if errors:
         raise errors[0]
     return is_ended
+
+
+def _run_aside(thread: threading.Thread, run: Callable[[], None]) -> None:
+    """Start the thread, whose target is `run`. If the process can start no other thread, call `run` in this thread."""
+    try:
+        thread.start()
+    except RuntimeError:
+        run()
 
 
 def _run_despite_interruptions(function: Callable[[], None], seconds: float) -> None:
@@ -198,7 +208,7 @@ def _run_despite_interruptions(function: Callable[[], None], seconds: float) -> 
     while not ended.is_set() and (remaining_seconds := until - time.monotonic()) > 0:
         try:
             if not is_begun:
-                threading.Thread(target=run, name="cleave-deregister", daemon=True).start()
+                _run_aside(threading.Thread(target=run, name="cleave-deregister", daemon=True), run)
                 is_begun = True
             ended.wait(remaining_seconds)
         except BaseException as error:  # noqa: BLE001 - raised below

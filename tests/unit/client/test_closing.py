@@ -92,6 +92,25 @@ def test_who_is_interrupted_while_it_says_goodbye_says_it_to_the_end(interruptio
     is_out.set()
 
 
+def test_without_a_free_thread_the_closing_thread_closes_and_says_goodbye(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As at the end of the process. A retry of the start would keep the thread busy to the end of the time."""
+    starts, called = list[threading.Thread](), list[str]()
+
+    def refuse(thread: threading.Thread) -> None:
+        starts.append(thread)
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    close_and_deregister(
+        "it", CloseTime(0.0), lambda: called.append("close"), lambda _: called.append("goodbye")
+    )
+
+    assert called == ["close", "goodbye"]
+    assert len(starts) == 2
+
+
 def test_what_goes_wrong_while_closing_is_raised_and_goodbye_said() -> None:
     said = list[float]()
 
