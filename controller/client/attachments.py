@@ -419,7 +419,7 @@ class Attachments:
                 isinstance(attachment.error, DataPlaneUnavailable | StoreUnavailable | Terminal)
                 and not is_waited_for
             ):
-                raise attachment.error
+                raise attachment.error.with_traceback(None)
 
     def close(self) -> None:
         """Close all attachments, and the object that reports missing logs. Waits, without a limit, for

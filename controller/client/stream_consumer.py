@@ -532,11 +532,11 @@ class StreamConsumer(OneProcess, ClosesOnExit):
 
     def _poll_or_raise(self) -> Batch | None:
         """Return the next batch (`_poll`), or None if no bucket has messages at present or the consumer is paused. If
-        there is no batch, also while paused, raise the error of a log that was out of reach at the last attempt or
-        that can never be read (`Attachments.demand_reached`). Raises the errors of `_poll`.
+        there is no batch and the consumer is not paused, raise the error of a log that was out of reach at the last
+        attempt or that can never be read (`Attachments.demand_reached`). Raises the errors of `_poll`.
         """
         batch = self._poll()
-        if batch is None:
+        if batch is None and not self._is_paused:  # a paused consumer reads no log, so no log ends its error
             self._attachments.demand_reached()
         return batch
 

@@ -171,6 +171,22 @@ def test_a_segment_out_of_reach_keeps_nobody_from_the_others_and_is_told_of_when
     assert first | rest == everything("a", 0, 1, 2)
 
 
+def test_a_pause_is_no_outage(bench: Bench, servers: Servers, producer: Producer) -> None:
+    """No log is read meanwhile, so none can be reached again."""
+    del producer  # has begun the topic
+    logs = FaultyLogs(bench.logs)
+    logs.out_of_reach = {bench.log_of(0)}
+    with StreamConsumer(servers, logs, TOPIC, "billing", "a", patience_seconds=0.05) as consumer:
+        wait_until(lambda: consumer.receive(0.0) is None and "out of reach" in consumer.why()[0].reason)
+
+        consumer.pause()
+        assert [consumer.receive(0.02) for _ in range(5)] == [None] * 5
+
+        consumer.resume()
+        with pytest.raises(DataPlaneUnavailable, match="out of reach"):
+            wait_until(lambda: consumer.receive(0.1))
+
+
 def test_segments_whose_logs_hang_keep_nobody_waiting_for_the_others(
     bench: Bench, servers: Servers, source: PostgresSource
 ) -> None:

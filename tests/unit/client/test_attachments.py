@@ -87,6 +87,18 @@ def test_each_is_opened_under_its_own_assignment(attachments: Attachments, logs:
     assert logs.ownerships == [Ownership(ORIGIN, 1), Ownership(ORIGIN, 3)]
 
 
+def test_an_error_that_is_raised_again_does_not_grow(attachments: Attachments) -> None:
+    """Each raise adds its frames to the error, which is kept until the log is reached again."""
+    taken(attachments).fail(DataPlaneUnavailable("away"))
+    frames = []
+    for _ in range(3):
+        with pytest.raises(DataPlaneUnavailable) as raised:
+            attachments.demand_reached()
+        frames.append(len(raised.traceback))
+
+    assert frames == frames[:1] * 3
+
+
 def test_what_is_being_opened_is_not_let_go_of_before(attachments: Attachments, logs: SlowLogs) -> None:
     """Its reader would take the bucket from the next owner."""
     begun(attachments)
