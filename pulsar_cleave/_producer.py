@@ -52,8 +52,8 @@ class Producer(OneProcess, StoresOnExit):
         messages are not stored.
 
         Messages with the same key are stored in the order in which they are sent. Messages without a key are
-        distributed over the segments. `event_time` needs a time zone and is stored in milliseconds. Names of
-        properties must not begin with `cleave.`.
+        distributed over the segments; an empty key is refused. `event_time` needs a time zone and is stored in
+        milliseconds. Names of properties must not begin with `cleave.`.
 
         Raises InvalidInput for a wrong argument; the message is then not sent. Raises, like `flush`, the
         error that has blocked earlier messages for longer than `send_timeout_seconds`, and at once an error

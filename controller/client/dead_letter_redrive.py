@@ -37,7 +37,8 @@ def put_back(source: LayoutSource, logs: LogClient, backing_topic: str, topic: s
             if not batch:
                 break
             for letter in batch:
-                producer.send(letter.payload, letter.key, letter.message.metadata)
+                # embedded logs may hold an empty key, which a producer refuses
+                producer.send(letter.payload, letter.key or None, letter.message.metadata)
             producer.flush()
             reader.acknowledge(batch[-1])
             stored += len(batch)

@@ -61,8 +61,8 @@ _METADATA = (Metadata, type(None))
 
 
 def _demand_storable(payload: object, key: object, metadata: object) -> None:
-    """Raise InvalidInput for the first argument of `send` that has a wrong type, for a key or a property without a
-    UTF-8 form, and for a message of more than MAX_MESSAGE_BYTES.
+    """Raise InvalidInput for the first argument of `send` that has a wrong type, for an empty key, for a key or a property
+    without a UTF-8 form, and for a message of more than MAX_MESSAGE_BYTES.
     """
     if not isinstance(payload, bytes):
         raise InvalidInput(
@@ -76,6 +76,8 @@ def _demand_storable(payload: object, key: object, metadata: object) -> None:
         raise InvalidInput(
             f"producer.send: metadata must be Metadata or None, not a value of type {type(metadata).__name__}"
         )
+    if key is not None and not key:
+        raise InvalidInput("the key is empty; give a longer key, or None for a message without a key")
     size = message_bytes(payload, None if key is None else key_bytes(key), metadata)
     if size > MAX_MESSAGE_BYTES:
         raise InvalidInput(
@@ -193,15 +195,15 @@ class Producer(OneProcess, StoresOnExit):
         `send_timeout_seconds`, and any other error at once. After these errors all messages stay queued, including
         this message, so do not send it again.
 
-        Raises InvalidInput, and does not queue the message, for an argument of a wrong type, a key without a UTF-8
-        form, or more than MAX_MESSAGE_BYTES of payload, key and properties. Raises Terminal, and does not queue the
-        message, after `close`. If another thread closes the producer during the call, Terminal gives the number of
-        dropped messages.
+        Raises InvalidInput, and does not queue the message, for an argument of a wrong type, an empty key, which is
+        no key on Pulsar, a key without a UTF-8 form, or more than MAX_MESSAGE_BYTES of payload, key and properties.
+        Raises Terminal, and does not queue the message, after `close`. If another thread closes the producer during
+        the call, Terminal gives the number of dropped messages.
         """
         # most messages need no more than these comparisons
         is_bytes, is_key, is_plain = isinstance(payload, bytes), isinstance(key, _KEYS), metadata is None
-        is_usual = is_bytes and is_key and is_plain
-        if not is_usual or len(payload) > _SHORT_BYTES or len(key or b"") > _SHORT_KEY:
+        is_usual = is_bytes and is_key and is_plain and len(payload) <= _SHORT_BYTES
+        if not is_usual or not (key is None or 0 < len(key) <= _SHORT_KEY):
             _demand_storable(payload, key, metadata)
         if self._takes_nothing:
             self._refuse_to_send()

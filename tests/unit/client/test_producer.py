@@ -144,6 +144,15 @@ def test_a_message_that_no_log_stores_is_not_queued(producer: Producer, message:
     assert producer.pending == 0
 
 
+@pytest.mark.parametrize("key", ["", b""])
+@pytest.mark.parametrize("metadata", [None, Metadata((("a", "b"),))])
+def test_an_empty_key_is_refused(producer: Producer, key: str | bytes, metadata: Metadata | None) -> None:
+    """On Pulsar it is no key, so its messages would have an order on the embedded logs alone."""
+    with pytest.raises(InvalidInput, match="the key is empty; give a longer key, or None"):
+        producer.send(b"x", key, metadata)
+    assert producer.pending == 0
+
+
 def test_the_longest_messages_are_queued(producer: Producer) -> None:
     producer.send(b"x" * (MAX_MESSAGE_BYTES - 6), "\u20ac", Metadata((("a", "bc"),)))
     producer.send(b"", "k" * MAX_MESSAGE_BYTES)
