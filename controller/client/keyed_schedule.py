@@ -3,8 +3,8 @@ in parallel; and how long a failed message waits.
 
 Pure: no threads, no clock, no I/O. Messages are offered in the order of their positions. `next` returns the
 earliest message that is due and whose key is not being processed; `done` and `failed` record its result, and
-`withdraw` undoes `next`. A failed message holds its key until it is done. Messages before `lowest_unsettled` may
-be acknowledged, and no others.
+`withdraw` undoes `next`. A failed message holds its key until it is done. Messages up to `settled` may be
+acknowledged, and no others.
 
 Invariants (tests/unit/client/test_keyed_schedule_laws.py): a message begins only when its predecessor of the
 same key is done; no position is settled before all earlier positions are; the limit is kept if nothing is
@@ -18,7 +18,6 @@ from collections import deque
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from enum import StrEnum
 
 from controller.dataplane.log_client import LogMessage, Position
 
@@ -34,14 +33,6 @@ def retry_delay_seconds(
     """
     doublings = max(0, min(deliveries - 1, _MOST_DOUBLINGS))
     return jitter * min(first_seconds * 2.0**doublings, longest_seconds)
-
-
-class WorkState(StrEnum):
-    """The state of an unsettled message."""
-
-    WAITING = "waiting"
-    RUNNING = "running"
-    DONE = "done"
 
 
 @dataclass(slots=True, eq=False)
@@ -70,7 +61,8 @@ class WorkItem:
     why: str | None = None
     """Why the message is not done; None if it only waits for its turn."""
     failing_since: datetime | None = None
-    state: WorkState = WorkState.WAITING
+    is_done: bool = False
+    """True once `KeyedSchedule.done` was called for the message."""
 
     @property
     def position(self) -> Position:
@@ -99,11 +91,6 @@ class KeyedSchedule:
         self._running = 0
         self.settled: Position | None = None
         """Last position that may be acknowledged, with all before it."""
-
-    @property
-    def lowest_unsettled(self) -> Position | None:
-        """Position of the first message that is not done; None if all are done."""
-        return self._window[0].position if self._window else None
 
     @property
     def in_hand(self) -> int:
@@ -185,9 +172,7 @@ class KeyedSchedule:
         busy, and a later `next` may return the message again. Raises KeyError for a position that was not offered or
         is settled.
         """
-        item = self._end(position)
-        item.state = WorkState.WAITING
-        heapq.heappush(self._heads, (position, item))
+        heapq.heappush(self._heads, (position, self._end(position)))
 
     def done(self, position: Position) -> Iterable[LogMessage]:
         """Mark the running message at `position` as done, so that the next message of its key may begin.
@@ -198,7 +183,7 @@ class KeyedSchedule:
         position that was not offered or is settled.
         """
         item = self._end(position)
-        item.state = WorkState.DONE
+        item.is_done = True
         self._failing.pop(position, None)
         key = item.message.key
         if key is not None:
@@ -209,7 +194,7 @@ class KeyedSchedule:
             else:
                 del self._flows[key]
         settled = []
-        while self._window and self._window[0].state is WorkState.DONE:
+        while self._window and self._window[0].is_done:
             item = self._window.popleft()
             del self._items[item.position]
             self.settled = item.position
@@ -225,19 +210,18 @@ class KeyedSchedule:
         item = self._end(position)
         if item.why is not None:
             self._failing[position] = item
-        item.state, item.is_tried = WorkState.WAITING, True
+        item.is_tried = True
         heapq.heappush(self._delayed, (due_at, position, item))
 
     def _begin(self, item: WorkItem) -> None:
-        """Mark the message as running, and its key as busy."""
-        item.state = WorkState.RUNNING
+        """Count the message as running, and mark its key as busy."""
         self._running += 1
         if item.message.key is not None:
             self._busy.add(item.message.key)
 
     def _end(self, position: Position) -> WorkItem:
         """Count the running message at `position` as ended, mark its key as not busy, and return the message's item.
-        The caller sets the state of the item and decides when the next message of the key begins. Raises KeyError for
+        The caller decides when the next message of the key begins. Raises KeyError for
         a position that was not offered or is settled.
         """
         item = self._items[position]

@@ -34,15 +34,15 @@ def test_a_failed_message_holds_its_key_and_nothing_is_settled_beyond_it() -> No
     assert not found.done((1,))
     assert begun(found) == [3]
     assert not found.done((3,))
-    assert (found.settled, found.lowest_unsettled, found.in_hand) == (None, (0,), 4)
+    assert (found.settled, found.in_hand) == (None, 4)
     assert found.next_due_at == 5.0
 
     assert begun(found, now=5.0) == [0]
     assert [one.position for one in found.done((0,))] == [(0,), (1,)]
-    assert (found.settled, found.lowest_unsettled) == ((1,), (2,))
+    assert (found.settled, found.in_hand) == ((1,), 2)
     assert begun(found, now=5.0) == [2]
     assert [one.position for one in found.done((2,))] == [(2,), (3,)]
-    assert found.lowest_unsettled is None
+    assert found.in_hand == 0
 
 
 def test_it_is_full_while_so_many_are_not_settled() -> None:
