@@ -49,8 +49,9 @@ class SuspectReports:
             self._reported_at = {i: at for i, at in self._reported_at.items() if now < at + REPORT_SECONDS}
             if segment_id in self._reported_at or len(self._reported_at) >= MOST_SEGMENTS:
                 return
-            self._reported_at[segment_id] = math.inf  # the report is not sent yet
-        self._calls.submit(partial(self._send, segment_id))
+            is_queued = self._calls.submit(partial(self._send, segment_id))
+            # a report that is queued is not sent yet; a report that no thread can send counts as one that failed
+            self._reported_at[segment_id] = math.inf if is_queued else now
 
     def close(self) -> None:
         """Send no further reports, and drop queued reports. Waits for none. Idempotent."""

@@ -5,8 +5,12 @@ from __future__ import annotations
 import threading
 from typing import cast
 
-from controller.client.broken_log_reports import MOST_SEGMENTS, SuspectReports
+import pytest
+
+from controller.client import broken_log_reports
+from controller.client.broken_log_reports import MOST_SEGMENTS, REPORT_SECONDS, SuspectReports
 from controller.client.servers import Servers
+from tests.support.scripted_leader import HandClock
 from tests.support.waiting import wait_until
 
 
@@ -35,3 +39,23 @@ def test_a_report_that_waits_is_not_made_again_and_no_more_wait_than_are_remembe
     reports.close()
 
     assert sorted(servers.told) == list(range(MOST_SEGMENTS))
+
+
+def test_a_report_for_which_no_thread_can_be_started_is_made_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    servers, clock = SlowServers(), HandClock()
+    servers.may_answer.set()
+    monkeypatch.setattr(broken_log_reports, "time", clock)
+    reports = SuspectReports(cast(Servers, servers), "topic://acme/shop/orders")
+
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        reports.report(0)
+    clock.seconds += REPORT_SECONDS
+    reports.report(0)
+    wait_until(lambda: servers.told)
+    reports.close()
+
+    assert servers.told == [0]
