@@ -32,7 +32,7 @@ _SEGMENT_COLUMNS = """
        s.bucket_splits, s.merge_depth, s.legacy_topic_name, s.backing_topic
 """
 _TOPIC = f"""
-SELECT t.topic_id, t.state, t.data_plane, t.epoch, t.next_segment_id, {_SEGMENT_COLUMNS}
+SELECT t.topic_id, t.state, t.epoch, t.next_segment_id, {_SEGMENT_COLUMNS}
   FROM cleave.topic t LEFT JOIN cleave.segment s ON s.topic_id = t.topic_id AND s.state = 'ACTIVE'
  WHERE t.name = %s AND t.state <> 'deleted'
 """  # noqa: S608 - constants only
@@ -75,12 +75,12 @@ class PostgresSource(Renewed):
             rows = cursor.fetchall()
         if not rows:
             raise TopicNotFound(f"no topic {name}; create it, or check the name")
-        topic_id, state, data_plane, epoch, next_segment_id = rows[0][:5]
+        topic_id, state, epoch, next_segment_id = rows[0][:4]
         if state == "creating":
             raise TopicNotLive(f"{name} is still being created; try again in a moment")
-        segment_rows = [row[5:] for row in rows if row[5] is not None]
+        segment_rows = [row[4:] for row in rows if row[4] is not None]
         layout = SegmentLayout.from_segments(epoch, next_segment_id, (_segment(row) for row in segment_rows))
-        return TopicSnapshot(topic_id, name, data_plane, layout, _backing_topics(segment_rows))
+        return TopicSnapshot(topic_id, name, layout, _backing_topics(segment_rows))
 
     def watch(self, topic_id: int, on_change: Callable[[], None]) -> _Watch:
         """Call `on_change` from the listening thread after every change of the topic's layout, and after every connection, because changes

@@ -88,7 +88,6 @@ def _snapshot(document: Mapping[str, Any]) -> TopicSnapshot:
     return TopicSnapshot(
         document["topic_id"],
         document["topic"],
-        document["data_plane"],
         layout,
         {row["segment_id"]: row["backing_topic"] for row in segments},
     )

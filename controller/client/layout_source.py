@@ -23,7 +23,6 @@ class TopicSnapshot:
 
     topic_id: int
     name: str
-    data_plane: str
     layout: SegmentLayout
     backing_topics: Mapping[int, str]
     """Log of each ACTIVE segment, by segment id."""

@@ -76,7 +76,6 @@ class Assignment(msgspec.Struct, frozen=True, dict=True):
     """Identifies the period in which positions are comparable. Positions stored under another origin are
     invalid: the subscription was created again, or moved by a seek.
     """
-    data_plane: str
     buckets: tuple[OwnedBucket, ...]
 
     @property

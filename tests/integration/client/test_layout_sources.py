@@ -44,7 +44,7 @@ def test_a_topic_is_shown_with_its_active_segments_and_their_logs(
 
     found = either.topic(TOPIC)
 
-    assert (found.topic_id, found.name, found.data_plane) == (topic_id, TOPIC, "embedded")
+    assert (found.topic_id, found.name) == (topic_id, TOPIC)
     assert found.layout.epoch == 1
     assert found.layout.next_segment_id == bench.layout.next_segment_id
     assert [one.segment_id for one in found.layout.active] == [2, 3, 1]

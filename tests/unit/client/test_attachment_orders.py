@@ -107,7 +107,7 @@ class Run:
         """The consumer's thread follows what the leader said last."""
         bucket = OwnedBucket(0, 0, 65535, 1, False, "log", self.generation, self.is_asked)
         given_out = (bucket,) if self.is_owned else ()
-        self.attachments.adopt(Assignment(1, self.generation, 0, 0, "embedded", given_out))
+        self.attachments.adopt(Assignment(1, self.generation, 0, 0, given_out))
         self.see_closed()
 
     def open_due(self) -> None:

@@ -58,7 +58,7 @@ def attachments(logs: SlowLogs, free: threading.Event) -> Iterator[Attachments]:
 def owned(generation: int = 1, *, release: bool = False) -> Assignment:
     """One bucket."""
     bucket = OwnedBucket(0, 0, 65535, 1, False, "log", generation, release)
-    return Assignment(1, generation, 0, ORIGIN, "embedded", (bucket,))
+    return Assignment(1, generation, 0, ORIGIN, (bucket,))
 
 
 def taken(attachments: Attachments) -> Attachment:
@@ -323,7 +323,7 @@ def test_what_is_begun_after_the_close_of_all_keeps_nobody(
 def test_many_are_closed_side_by_side(stubborn: Attachments) -> None:
     logs = logs_of(stubborn)
     buckets = tuple(OwnedBucket(0, at, at, 10, False, "log", 3, False) for at in range(1, 11))
-    stubborn.adopt(Assignment(1, 3, 0, ORIGIN, "embedded", buckets))
+    stubborn.adopt(Assignment(1, 3, 0, ORIGIN, buckets))
     stubborn.open_due()
     wait_until(lambda: all(one.reader is not None for one in stubborn.all))
 

@@ -20,7 +20,7 @@ class Source:
     """One topic name."""
 
     def __init__(self) -> None:
-        self.snapshot = TopicSnapshot(1, NAME, "embedded", SegmentLayout.from_segments(1, 1, ()), {})
+        self.snapshot = TopicSnapshot(1, NAME, SegmentLayout.from_segments(1, 1, ()), {})
 
     def topic(self, _name: str) -> TopicSnapshot:
         """As `LayoutSource.topic`."""

@@ -32,7 +32,7 @@ class Source:
     def topic(self, name: str) -> TopicSnapshot:
         """As `LayoutSource.topic`."""
         segment = Segment(0, FULL_RANGE)
-        return TopicSnapshot(1, name, "embedded", SegmentLayout.from_segments(1, 1, (segment,)), {0: "log_0"})
+        return TopicSnapshot(1, name, SegmentLayout.from_segments(1, 1, (segment,)), {0: "log_0"})
 
     def watch(self, _topic_id: int, _on_change: Callable[[], None]) -> SimpleNamespace:
         """As `LayoutSource.watch`, without a change."""
