@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from contextlib import ExitStack
 from functools import partial
 from operator import itemgetter
-from typing import Any
+from typing import Any, TypeGuard
 
 from controller.client.broken_log_reports import SuspectReports
 from controller.client.poll_loop import WAITS_FOR_RECEIVE
@@ -354,7 +354,7 @@ class Attachments:
         for attachment in self._by_identity.values():
             attachment.signal.set()
 
-    def holds(self, attachment: object) -> bool:
+    def holds(self, attachment: object) -> TypeGuard[Attachment]:
         """Return True if this very ownership still exists."""
         return (
             isinstance(attachment, Attachment)

@@ -125,7 +125,6 @@ class DeadLetterReader(OneProcess, ClosesOnExit):
     def __init__(self, reader: LogReader, arrived: threading.Event) -> None:
         """Read from `reader`, which the object closes. `arrived` is set when messages may have arrived."""
         self._reader, self._arrived = reader, arrived
-        self._is_closed = False
 
     def read(self, count: int, *, timeout_seconds: float = 30.0) -> list[DeadLetter]:
         """Return the next dead letters, in the order of the log, at most `count`. Wait up to `timeout_seconds` until

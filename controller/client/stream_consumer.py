@@ -316,7 +316,7 @@ class StreamConsumer(OneProcess, ClosesOnExit):
                 "this consumer stores no positions; create it with `positions` to commit results with them"
             )
         attachment = batch.origin
-        if not isinstance(attachment, Attachment) or not self._attachments.holds(attachment):
+        if not self._attachments.holds(attachment):
             raise FencedOut(
                 f"the bucket of segment {batch.segment_id} no longer belongs to this consumer; roll back"
             )
@@ -347,7 +347,7 @@ class StreamConsumer(OneProcess, ClosesOnExit):
         """
         attachment = batch.origin
         with self._maintenance.turn:
-            if isinstance(attachment, Attachment) and self._attachments.holds(attachment):
+            if self._attachments.holds(attachment):
                 self._lose(attachment)
 
     def let_go(self, batch: Batch) -> bool:
@@ -358,7 +358,7 @@ class StreamConsumer(OneProcess, ClosesOnExit):
         """
         attachment = batch.origin
         with self._maintenance.turn:
-            if not isinstance(attachment, Attachment) or not self._attachments.holds(attachment):
+            if not self._attachments.holds(attachment):
                 return True
             # messages that were dropped from a bucket that stays would not be delivered again
             if not attachment.owned.release or not attachment.is_unused:
@@ -432,11 +432,7 @@ class StreamConsumer(OneProcess, ClosesOnExit):
         was not read; and the errors of `on_release`, after which the messages are acknowledged.
         """
         attachment = batch.origin
-        if (
-            not isinstance(attachment, Attachment)
-            or not self._attachments.holds(attachment)
-            or attachment.reader is None
-        ):
+        if not self._attachments.holds(attachment) or attachment.reader is None:
             return False
         if not self._session.is_current:
             self._lose(attachment)
