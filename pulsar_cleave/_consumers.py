@@ -5,10 +5,10 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Iterator
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from controller.client.arguments import checks_arguments
-from controller.client.closing import ClosesOnExit
+from controller.client.closing import ClosesOnExit, Receiving
 from pulsar_cleave._messages import Message
 from pulsar_cleave._schemas import Schema
 
@@ -16,15 +16,7 @@ SLICE_SECONDS = 10.0
 """Time after which a `receive` without a timeout repeats its request."""
 
 
-class Inner(Protocol):
-    """A consumer of `controller.client`."""
-
-    def pause(self) -> None: ...
-    def resume(self) -> None: ...
-    def close(self, timeout_seconds: float | None = None, *, leave: bool = True) -> None: ...
-
-
-InnerConsumer = TypeVar("InnerConsumer", bound=Inner)
+InnerConsumer = TypeVar("InnerConsumer", bound=Receiving)
 
 
 @checks_arguments

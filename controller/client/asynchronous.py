@@ -16,29 +16,15 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
-from typing import Generic, Protocol, Self, TypeVar
+from typing import Generic, Self, TypeVar
 
 from controller.client.arguments import checks_arguments
-from controller.client.closing import closed_error
+from controller.client.closing import Closable, Receiving, closed_error
 from controller.domain.errors import InvalidInput
 from controller.forks import OneProcess
 
 SLICE_SECONDS = 0.05
 """Longest time that a waiting `receive` occupies the thread at a time, so that other calls can run."""
-
-
-class Closable(Protocol):
-    """A synchronous client."""
-
-    def close(self) -> None: ...
-
-
-class Receiving(Closable, Protocol):
-    """A synchronous consumer."""
-
-    def pause(self) -> None: ...
-    def resume(self) -> None: ...
-    def close(self, timeout_seconds: float | None = None, *, leave: bool = True) -> None: ...
 
 
 Client = TypeVar("Client", bound=Closable)

@@ -31,9 +31,17 @@ Closing may therefore take twice this time although the time limit is shorter.
 
 
 class Closable(Protocol):
-    """An object with a method `close` that raises nothing."""
+    """An object with a method `close`."""
 
     def close(self) -> None: ...
+
+
+class Receiving(Protocol):
+    """A consumer that can be paused and closed."""
+
+    def pause(self) -> None: ...
+    def resume(self) -> None: ...
+    def close(self, timeout_seconds: float | None = None, *, leave: bool = True) -> None: ...
 
 
 def closed_error(kind: str) -> InvalidInput:
