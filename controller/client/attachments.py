@@ -207,10 +207,10 @@ class Attachments:
         subscription: str,
         owner: str,
         wakeup: threading.Event,
+        suspects: SuspectReports,
         claim: StoredPosition = lambda _attachment: None,
         on_opened: Callable[[], None] = lambda: None,
         on_free: Callable[[], None] = lambda: None,
-        suspects: SuspectReports | None = None,
     ) -> None:
         """Create the set without attachments. `owner` is the consumer's name, and `wakeup` is set when there may be
         work for the consumer's thread.
@@ -289,7 +289,7 @@ class Attachments:
                     self._on_opened,
                     self._on_free,
                     after,
-                    partial(self._report, bucket.segment_id),
+                    partial(self._suspects.report, bucket.segment_id),
                 )
                 # in another generation, another consumer may have read on meanwhile
                 if loss is not None and loss.generation == bucket.generation:
@@ -427,13 +427,7 @@ class Attachments:
         """
         self.lose_all()
         self._threads.close()
-        if self._suspects is not None:
-            self._suspects.close()
-
-    def _report(self, segment_id: int) -> None:
-        """Report that the log of the segment is missing, if there is an object that takes reports."""
-        if self._suspects is not None:
-            self._suspects.report(segment_id)
+        self._suspects.close()
 
 
 def settle_each(attachments: Sequence[Attachment], settle: Callable[[Attachment], None]) -> None:

@@ -145,10 +145,10 @@ class StreamConsumer(OneProcess, ClosesOnExit):
             subscription,
             name,
             self._wakeup,
+            SuspectReports(servers, topic),
             self._stored,
             self._maintenance.notify,
             self._changed,
-            SuspectReports(servers, topic),
         )
         self._poll_at = 0.0
         self._rounds = PollLoop(self._wakeup, patience_seconds, DataPlaneUnavailable, StoreUnavailable)

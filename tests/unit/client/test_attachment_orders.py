@@ -14,9 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller.client.attachments import Attachment, Attachments
+from controller.client.broken_log_reports import SuspectReports
 from controller.client.session import Assignment, OwnedBucket
 from controller.domain.errors import DataPlaneUnavailable
 from tests.support.drawn import cases
+from tests.support.scripted_leader import ScriptedLeader
 from tests.support.scripted_reader import IdleReader
 from tests.support.waiting import wait_until
 
@@ -75,7 +77,9 @@ class Run:
 
     def __init__(self) -> None:
         self.logs = HeldLogs()
-        self.attachments = Attachments(self.logs, "s", "me", threading.Event())
+        self.attachments = Attachments(
+            self.logs, "s", "me", threading.Event(), SuspectReports(ScriptedLeader(), "topic://a/b/c")
+        )
         self.generation = 1
         self.is_asked = False
         self.is_owned = True

@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 
 from controller.client.attachments import Attachment, Attachments
+from controller.client.broken_log_reports import SuspectReports
 from controller.client.reader_slot import FIRST_RETRY_SECONDS
 from controller.client.session import Assignment, OwnedBucket
 from controller.dataplane.log_client import Ownership
 from controller.domain.errors import DataPlaneUnavailable, LogShortened, LostRace
+from tests.support.scripted_leader import ScriptedLeader
 from tests.support.scripted_reader import IdleReader
 from tests.support.waiting import wait_until
 
@@ -49,7 +51,14 @@ def logs() -> SlowLogs:
 
 @pytest.fixture
 def attachments(logs: SlowLogs, free: threading.Event) -> Iterator[Attachments]:
-    attachments = Attachments(logs, "s", "me", threading.Event(), on_free=free.set)
+    attachments = Attachments(
+        logs,
+        "s",
+        "me",
+        threading.Event(),
+        SuspectReports(ScriptedLeader(), "topic://a/b/c"),
+        on_free=free.set,
+    )
     yield attachments
     logs.may_open.set()
     attachments.close()
@@ -235,7 +244,14 @@ def free() -> threading.Event:
 @pytest.fixture
 def stubborn(free: threading.Event) -> Iterator[Attachments]:
     logs = ControlledReaders()
-    attachments = Attachments(logs, "s", "me", threading.Event(), on_free=free.set)
+    attachments = Attachments(
+        logs,
+        "s",
+        "me",
+        threading.Event(),
+        SuspectReports(ScriptedLeader(), "topic://a/b/c"),
+        on_free=free.set,
+    )
     begun(attachments)
     wait_until(lambda: attachments.all[0].reader is not None)
     yield attachments
