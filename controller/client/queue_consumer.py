@@ -25,10 +25,10 @@ from controller.client.background_calls import BackgroundCalls
 from controller.client.broken_log_reports import SuspectReports
 from controller.client.closing import ClosesOnExit, CloseTime, close_and_deregister
 from controller.client.lag import BucketLag, lag_of, lag_path
-from controller.client.poll_loop import LOOK_SECONDS, WAITS_FOR_RECEIVE, PollLoop
+from controller.client.poll_loop import LOOK_SECONDS, PollLoop
 from controller.client.retry import retry_for
 from controller.client.segment_lists import SegmentWatch
-from controller.client.segment_readers import SegmentReader, SegmentReaders
+from controller.client.segment_readers import NO_DATA, SegmentReader, SegmentReaders
 from controller.client.servers import Servers
 from controller.dataplane.log_client import LogClient, LogMessage, Position, QueueReader
 from controller.domain.errors import (
@@ -540,9 +540,8 @@ class QueueConsumer(OneProcess, ClosesOnExit):
 
     def _status(self, segment_id: int) -> QueueStatus:
         """Return the status of the segment: the number of its messages that `receive` returned and that are
-        not settled, and the reason why no message of the segment is received, the first that applies: a
-        pause, an error, a setback, the opening (also if the segment has no reader), the wait for the next
-        `receive` if there may be messages, or no data.
+        not settled, and the reason why no message of the segment is received: a pause, or the reason of
+        `SegmentReaders.reason`.
         """
         segment_reader = next(
             (candidate for candidate in self._readers.all if candidate.segment_id == segment_id), None
@@ -552,18 +551,9 @@ class QueueConsumer(OneProcess, ClosesOnExit):
             if segment_reader is not None and segment_reader.reader is not None
             else 0
         )
-        if self._is_paused:
-            reason = "paused"
-        elif segment_reader is not None and segment_reader.error is not None:
-            reason = f"out of reach: {segment_reader.error}"
-        elif segment_reader is not None and segment_reader.setback is not None:
-            reason = segment_reader.setback
-        elif segment_reader is None or segment_reader.reader is None:
-            reason = "being opened"
-        else:
-            reason = (
-                WAITS_FOR_RECEIVE if segment_reader.signal.is_set() else "no data that others do not have"
-            )
+        reason = "paused" if self._is_paused else self._readers.reason(segment_id, is_paused=False)
+        if reason == NO_DATA:
+            reason = "no data that others do not have"
         return QueueStatus(segment_id, reason, in_hand)
 
 

@@ -24,6 +24,9 @@ from controller.client.reader_threads import ReaderThreads
 from controller.client.retry import Backoff
 from controller.domain.errors import CleaveError, DataPlaneUnavailable, Terminal
 
+NO_DATA = "no data"
+"""The reason reported for a segment whose messages were all read."""
+
 
 class SegmentReader(ReaderSlot[Reader]):
     """One reading of one segment."""
@@ -178,7 +181,7 @@ class SegmentReaders(Generic[Reader]):
             return "being opened"
         if is_paused:
             return "paused"
-        return WAITS_FOR_RECEIVE if segment_reader.signal.is_set() else "no data"
+        return WAITS_FOR_RECEIVE if segment_reader.signal.is_set() else NO_DATA
 
     def demand_reached(self) -> None:
         """Raise the error of a log that was out of reach at the last attempt (DataPlaneUnavailable), or that
