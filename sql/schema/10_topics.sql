@@ -106,7 +106,6 @@ CREATE TABLE cleave.segment (
     sealed_at           timestamptz,
     pruned_at           timestamptz,
     backing_topic       text        NOT NULL,
-    terminated_position text,
     legacy_topic_name   text,
     ring                int8range   GENERATED ALWAYS AS
         (int8range(topic_id * 65536 + range_start, topic_id * 65536 + range_end, '[]')) STORED,

@@ -263,17 +263,13 @@ END $$;
 -- load record. The newest run is the watermark and stays. Runs of the last 31 days stay as well, because decisions of the last 30 days
 -- are kept in any case, and the replay of a decision also reads earlier runs. Returns the number of deleted rows.
 CREATE FUNCTION cleave.expire_load_runs(older_than timestamptz) RETURNS bigint
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    runs    bigint;
-    sources bigint;
-BEGIN
-    DELETE FROM cleave.load_run r
-     WHERE r.applied_at < least(older_than, clock_timestamp() - interval '30 days') - interval '1 day'
-       AND r.window_end < (SELECT max(window_end) FROM cleave.load_run);
-    GET DIAGNOSTICS runs = ROW_COUNT;
-    DELETE FROM cleave.load_source o
-     WHERE o.observed_at < older_than AND NOT EXISTS (SELECT FROM cleave.segment_load l WHERE l.source = o.source);
-    GET DIAGNOSTICS sources = ROW_COUNT;
-    RETURN runs + sources;
-END $$;
+LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+    WITH runs AS (
+        DELETE FROM cleave.load_run r
+         WHERE r.applied_at < least(older_than, clock_timestamp() - interval '30 days') - interval '1 day'
+           AND r.window_end < (SELECT max(window_end) FROM cleave.load_run) RETURNING 1)
+    , sources AS (
+        DELETE FROM cleave.load_source o
+         WHERE o.observed_at < older_than AND NOT EXISTS (SELECT FROM cleave.segment_load l WHERE l.source = o.source) RETURNING 1)
+    SELECT count(*) FROM (TABLE runs UNION ALL TABLE sources) deleted
+$$;

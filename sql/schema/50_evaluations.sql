@@ -177,11 +177,3 @@ BEGIN
 END $$;
 CREATE TRIGGER operation_aborted AFTER UPDATE OF state ON cleave.operation
     FOR EACH ROW WHEN (NEW.state = 'aborted' AND OLD.state <> 'aborted') EXECUTE FUNCTION cleave.on_operation_aborted();
-
-CREATE FUNCTION cleave.on_topic_deleted() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-    DELETE FROM cleave.observed_subscription WHERE topic_id = NEW.topic_id;
-    RETURN NULL;
-END $$;
-CREATE TRIGGER topic_deleted AFTER UPDATE OF state ON cleave.topic
-    FOR EACH ROW WHEN (NEW.state = 'deleted' AND OLD.state <> 'deleted') EXECUTE FUNCTION cleave.on_topic_deleted();

@@ -87,13 +87,8 @@ COMMIT = Prepared(
      RETURNING topic_id, epoch, operation_id, committed_at)
     , sealed AS (
         UPDATE cleave.segment s
-           SET state = 'SEALED', sealed_epoch = c.epoch, sealed_at = c.committed_at,
-               terminated_position = coalesce(
-                   g.detail -> 'positions' ->> s.backing_topic,
-                   (SELECT j.detail -> 'positions' ->> s.backing_topic FROM cleave.operation_step j
-                     WHERE j.operation_id = c.operation_id AND j.detail -> 'positions' ? s.backing_topic
-                     ORDER BY j.sequence DESC LIMIT 1))
-          FROM change c JOIN given g USING (operation_id) JOIN cleave.operation_parent p USING (operation_id)
+           SET state = 'SEALED', sealed_epoch = c.epoch, sealed_at = c.committed_at
+          FROM change c JOIN cleave.operation_parent p USING (operation_id)
          WHERE s.topic_id = p.topic_id AND s.segment_id = p.segment_id AND s.state = 'ACTIVE')
     , parent AS MATERIALIZED (
         SELECT c.operation_id, s.segment_id, s.range_start, s.range_end, s.merge_depth, p.ordinal

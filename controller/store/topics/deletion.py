@@ -38,6 +38,7 @@ _WITHDRAW = """
 _FORGET = tuple(
     f"DELETE FROM cleave.{table} WHERE topic_id = :topic_id"  # noqa: S608 - our own names
     for table in (
+        "observed_subscription",
         "subscription",
         "evaluation",
         "mirror",
@@ -68,7 +69,7 @@ def end_segments(tx: Connection, topic_id: int, epoch: int, at: datetime) -> dic
 
 def end_topic(tx: Connection, topic: TopicRow, operation: Operation, epoch: int, at: datetime) -> None:
     """Set the topic to deleted, with this epoch and `at` as the time of the deletion, which frees the name. Delete
-    the topic's key counts, subscriptions, evaluation and mirror. Withdraw the topic's candidate from shadow in the name
+    the topic's key counts, subscriptions, observed consumers, evaluation and mirror. Withdraw the topic's candidate from shadow in the name
     of the actor of `operation`, because no command finds the candidate of a deleted topic; the candidate's approvals
     expire. The segments and the history are not changed. The caller holds the lock of the topic row, and has deleted
     the rates of the topic (`load_deletion.forget_rates`) if the topic has segments. Raises LostRace if the topic row

@@ -28,7 +28,7 @@ def test_a_topic_is_created_split_merged_and_deleted(setup: PulsarSetup) -> None
     assert setup.states(*active) == [OPEN] * 4
     assert setup.states(0, 1, 2, 3) == [TERMINATED] * 4
     recorded = setup.scalar(
-        "SELECT jsonb_object_agg(backing_topic, terminated_position) FROM cleave.segment WHERE state = 'SEALED'"
+        "SELECT jsonb_object_agg(key, value) FROM cleave.operation_step, jsonb_each(detail -> 'positions')"
     )
     plane = setup.app.planes["pulsar"]
     assert recorded == {setup.log_of(one): plane.terminate_segment(setup.log_of(one)) for one in (0, 1, 2, 3)}

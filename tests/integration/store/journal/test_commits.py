@@ -48,7 +48,6 @@ def test_a_reshape_seals_parents_and_activates_children_in_one_epoch(driver: Sto
         (1, (0,), 1),
         (2, (0,), 1),
     ]
-    assert driver.sql("SELECT terminated_position FROM cleave.segment WHERE segment_id = 0") == [("0:9",)]
     assert driver.sql(
         "SELECT epoch, kind, operation_id, origin, actor, reason FROM cleave.layout_change OFFSET 1"
     ) == [(1, "split", done.operation_id, "manual", "tester", "test")]
