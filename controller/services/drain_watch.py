@@ -100,8 +100,6 @@ class DrainWatch(Stoppable):
                 for drain, messages in zip(slow_drains, backlogs, strict=True)
                 if messages is not None
             }
-        last_until = self._clock.monotonic_seconds() + LAST_SECONDS
-        self._last_until |= dict.fromkeys({*slow_drains} - counts.keys(), last_until)
         with self._store.transaction() as tx:
             drain_backlogs.note(tx, counts, shards)
         return len(counts)
@@ -129,8 +127,10 @@ class DrainWatch(Stoppable):
         None also if the data plane has no count, or if the data plane or `reconcile` raises an error, which is
         logged. Raises nothing.
         """
-        if self._clock.monotonic_seconds() >= give_up_at or self._stopping.is_set():
+        began_at = self._clock.monotonic_seconds()
+        if began_at >= give_up_at or self._stopping.is_set():
             return None
+        self._last_until[drain] = began_at + LAST_SECONDS  # unless it is counted
         try:
             plane = self._planes[drain.data_plane]
             backlog = plane.backlog(drain.backing_topic, drain.subscription)
@@ -142,7 +142,10 @@ class DrainWatch(Stoppable):
                     segment_id=drain.segment_id,
                     backing_topic=drain.backing_topic,
                 )
-            return None if backlog is None else min(max(backlog, 0), MOST)
+            if backlog is None:
+                return None
+            self._last_until.pop(drain)
+            return min(max(backlog, 0), MOST)
         except CleaveError as error:
             log.warning(
                 "unread messages of a segment not counted",

@@ -10,6 +10,7 @@ The keeper calls the checkpoints `drain`, `ready` and `open` before and after th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -56,8 +57,8 @@ same log's other gates.
 LONGEST_PAUSE_SECONDS = 5.0
 PARALLEL_CALLS = 8
 FAILING_SECONDS = 1.0
-"""Seconds of a round after which it tries no further subscription whose last try failed. Those come last, and each may take the longest
-time of a call.
+"""Seconds in which a round begins to try the subscriptions whose last try failed. Those come last, and each may take the longest time of
+a call.
 """
 
 
@@ -145,22 +146,24 @@ class GateKeeper(Stoppable):
         self._paces = {group.key: self._paces.get(group.key) or _Pace() for group in shut}
         now = self._clock.monotonic_seconds()
         due = [group for group in shut if self._paces[group.key].next_at <= now]
-        due.sort(key=lambda group: (self._paces[group.key].failures > 0, self._paces[group.key].next_at))
+        failing = [group for group in due if self._paces[group.key].failures]
+        failing.sort(key=lambda group: self._paces[group.key].next_at)
         if due:
-            serve = partial(self._serve, give_up_at=now + FAILING_SECONDS)
             with ThreadPoolExecutor(min(PARALLEL_CALLS, len(due)), thread_name_prefix="gates") as calls:
-                list(calls.map(serve, due))
+                list(calls.map(self._serve, [group for group in due if group not in failing]))
+                give_up_at = self._clock.monotonic_seconds() + FAILING_SECONDS
+                list(calls.map(partial(self._serve, give_up_at=give_up_at), failing))
         return len(shut)
 
-    def _serve(self, shut: ShutGates, give_up_at: float) -> None:
+    def _serve(self, shut: ShutGates, give_up_at: float = math.inf) -> None:
         """Open, drain and audit the gates of one subscription, and set the time at which the subscription is due
         again. Raises nothing. An error is reported (`_report`), and the gates are tried again after a pause, which
         doubles with each failure in a row up to `LONGEST_PAUSE_SECONDS`. If the subscription or its topic was deleted
-        meanwhile, nothing is reported. From `give_up_at` (monotonic seconds) on, a subscription whose last try failed
-        is left to the next round.
+        meanwhile, nothing is reported. From `give_up_at` (monotonic seconds) on, the subscription is left to the next
+        round.
         """
         pace = self._paces[shut.key]
-        if pace.failures and self._clock.monotonic_seconds() >= give_up_at:
+        if self._clock.monotonic_seconds() >= give_up_at:
             return
         try:
             self._open_what_may_open(shut)

@@ -10,6 +10,7 @@ nothing on the broker.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -28,6 +29,9 @@ from controller.store.shards import Shards
 from controller.store.topics import topics
 
 log = telemetry.get_logger(__name__)
+
+FAILING_SECONDS = 1.0
+"""Seconds in which a round begins to check the topics whose last check failed. Each may take the longest time of a call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,37 +52,56 @@ def follow_due(
     interval_seconds: float,
     limit: int = 100,
     shards: Shards | None = None,
-    failed: set[int] | None = None,
+    failed: dict[int, float] | None = None,
 ) -> list[MirrorCheck]:
     """Check up to `limit` live mirrored topics of the shards (None: all topics) that were not checked for
     `interval_seconds`, in the order of their last checks, the oldest check first (`follow`). Return the results of
     the checks that did not fail. The list is empty if no data plane in `planes` keeps layouts.
 
-    If the check of a topic fails, the error is logged, and the topic stays due. Its id is added to `failed`, and ids of
-    topics whose checks succeed are removed; topics in `failed` are checked last. Raises StoreUnavailable; the checks
+    If the check of a topic fails, the error is logged, and the topic stays due. Its id is added to `failed`, with the
+    time of the failure, and removed when a check succeeds. Topics in `failed` are checked last, those that failed
+    longest ago first, and only as many as begin within `FAILING_SECONDS`. Raises StoreUnavailable; the checks
     before it stay stored. Also raises the other errors of `Store.single_statement` if the due topics cannot be read.
     """
     plane_names = [name for name, plane in planes.items() if isinstance(plane, LayoutKeeper)]
     if not plane_names:
         return []
-    failed = set() if failed is None else failed
+    failed = {} if failed is None else failed
     with store.single_statement() as tx:
         due_ids = mirrors.due_mirrors(
             tx, plane_names, older_than_seconds=interval_seconds, limit=limit, shards=shards, last=failed
         )
-    checks = []
-    for topic_id in due_ids:
-        failed.add(topic_id)
-        try:
-            checks.append(follow(store, planes, topic_id))
-            failed.remove(topic_id)
-        except StoreUnavailable:
-            raise
-        except CleaveError as error:
-            log.warning("topic not mirrored", topic_id=topic_id, error=str(error))
-        except Exception:  # An unexpected error must not keep the topics after this one from being checked.
-            log.exception("topic not mirrored", topic_id=topic_id)
-    return checks
+    failing_ids = sorted(failed.keys() & {*due_ids}, key=failed.__getitem__)
+    checks = [
+        _checked(store, planes, topic_id, failed) for topic_id in due_ids if topic_id not in failing_ids
+    ]
+    give_up_at = time.monotonic() + FAILING_SECONDS
+    checks += [
+        _checked(store, planes, topic_id, failed) for topic_id in failing_ids if time.monotonic() < give_up_at
+    ]
+    return [check for check in checks if check is not None]
+
+
+def _checked(
+    store: Store, planes: Mapping[str, DataPlane], topic_id: int, failed: dict[int, float]
+) -> MirrorCheck | None:
+    """Check one topic (`follow`), and return the result. If the check fails, log the error, add the topic to `failed`
+    with the time (`time.monotonic`), and return None; otherwise remove the topic from `failed`. Raises
+    StoreUnavailable.
+    """
+    failed[topic_id] = time.monotonic()
+    try:
+        check = follow(store, planes, topic_id)
+    except StoreUnavailable:
+        raise
+    except CleaveError as error:
+        log.warning("topic not mirrored", topic_id=topic_id, error=str(error))
+    except Exception:  # An unexpected error must not keep the topics after this one from being checked.
+        log.exception("topic not mirrored", topic_id=topic_id)
+    else:
+        del failed[topic_id]
+        return check
+    return None
 
 
 def follow(store: Store, planes: Mapping[str, DataPlane], topic_id: int) -> MirrorCheck:
@@ -172,7 +195,7 @@ class MirrorLoop(Stoppable):
         super().__init__()
         self._store, self._planes, self._shards = store, planes, shards
         self._interval_seconds = interval_seconds
-        self._failed: set[int] = set()
+        self._failed: dict[int, float] = {}
 
     @property
     def is_needed(self) -> bool:

@@ -53,6 +53,10 @@ def keep_partitions(
             load_record_count = history_expiry.forget_before(tx, oldest)
             shadow_count = shadow_decisions.forget_before(tx, oldest)
             approval_count = approvals.forget_before(tx, oldest)
+        if dropped:
+            # A transaction of its own, because the one that drops tables keeps every evaluation waiting.
+            with app.store.transaction() as tx:
+                decision_log.repeat_lost_refusals(tx)
         load_counts = _forget_load(app, oldest)
         with app.store.transaction() as tx:
             oldest = now - timedelta(days=app.settings.backtest_keep_days)

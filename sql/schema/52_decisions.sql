@@ -68,18 +68,9 @@ BEGIN
         RETURN NEXT partition_name;
     END LOOP;
     DELETE FROM cleave.decision_default WHERE decided_at < before;
-    -- A refusal that lasts is written once. After its row is gone, the next evaluation must write it again, so that inspect.why_not has it.
-    -- A topic that is locked is being evaluated by a transaction that may wait for the dropped tables; the next call treats the topic.
-    UPDATE cleave.evaluation SET outcome_digest = NULL, input_version = input_version + 1
-     WHERE topic_id = ANY (ARRAY(
-           SELECT e.topic_id FROM cleave.evaluation e
-            WHERE EXISTS (SELECT FROM unnest(string_to_array(e.outcome_digest, ' ')) AS word  -- `lane=hash` for each lane that refuses
-                           WHERE NOT EXISTS (SELECT FROM cleave.decision d
-                                              WHERE d.topic_id = e.topic_id AND d.lanes @> ARRAY[split_part(word, '=', 1)]))
-              FOR UPDATE SKIP LOCKED));
 END $$;
 COMMENT ON FUNCTION cleave.drop_decision_partitions(timestamptz) IS
-    'Drops partitions of days that ended before the given time and are older than 30 days. Topics whose present refusals lose their row are evaluated again. Returns the names of the dropped tables.';
+    'Drops partitions of days that ended before the given time and are older than 30 days. Returns the names of the dropped tables.';
 
 -- Counters must outlive the rows of the decision log, which expire, and of bucket owners, which show only the present owner.
 CREATE TABLE cleave.topic_tally (

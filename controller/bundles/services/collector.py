@@ -72,14 +72,14 @@ class _Report:
 
 @dataclass(slots=True)
 class _BoundaryCache:
-    """Boundaries as last read, by namespace, in the order of the reads."""
+    """Boundaries as last read, by namespace, in the order in which they are read again."""
 
     read: dict[str, tuple[NamespaceBundles, int]] = field(default_factory=dict)
 
     def doubtful(self, reports: Sequence[_Report]) -> list[str]:
         """Return the namespaces whose boundaries must be read. First come, by name, the reported namespaces whose
         boundaries are not in the cache, or whose cached boundaries lack a reported bundle. Then follow up to
-        LOOKED_AT_AGAIN other namespaces of the cache, beginning with the boundaries that were read longest ago.
+        LOOKED_AT_AGAIN other namespaces, from the front of the cache.
 
         Removes namespaces that no report names from the cache. The cache does not change otherwise.
         """

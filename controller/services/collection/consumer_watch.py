@@ -18,7 +18,7 @@ from controller import metrics, telemetry
 from controller.clock import Clock
 from controller.dataplane.base import DataPlane
 from controller.dataplane.optional_abilities import ObservesConsumers
-from controller.domain.errors import CleaveError, InvalidInput, Retryable
+from controller.domain.errors import CleaveError, InvalidInput
 from controller.domain.observed_consumers import ObservedConsumer, subscription_uses
 from controller.repeating import Repeating, Stoppable
 from controller.store.postgres.engine import Store
@@ -126,8 +126,8 @@ class ConsumerWatch(Stoppable):
         did not answer, the stored counts of the topic are not lowered. Errors of a data plane are logged, and its
         logs count as without an answer.
 
-        Raises StoreUnavailable and the other Retryable errors of `Store.transaction`. The batches before the error
-        stay stored.
+        Raises StoreUnavailable and the other errors of `Store.transaction`, except InvalidInput. The batches before the
+        error stay stored.
         """
         began_at = self._clock.monotonic_seconds()
         topics = self._listed(began_at)
@@ -148,18 +148,18 @@ class ConsumerWatch(Stoppable):
 
     def _stored(self, observations: Sequence[Observation]) -> list[int]:
         """Store the observations, and return the ids of the topics whose stored consumers changed. If the database
-        refuses the observations, each is stored by itself, and those that it refuses are logged. Raises Retryable
-        errors.
+        refuses a value of the observations, each is stored by itself, and those with such a value are logged. Raises
+        the other errors of `Store.transaction`.
         """
         try:
             with self._store.transaction() as tx:
                 return observed_consumers.record(tx, observations)
-        except Retryable:
-            raise
-        except Exception:  # Any client may give a subscription a name that the database refuses.
+        except InvalidInput as error:  # Any client may give a subscription a name that the database refuses.
             if len(observations) > 1:
                 return [topic_id for observation in observations for topic_id in self._stored([observation])]
-            log.exception("consumers of a topic not stored", topic_id=observations[0].topic_id)
+            log.warning(
+                "consumers of a topic not stored", topic_id=observations[0].topic_id, error=str(error)
+            )
             return []
 
     def _listed(self, now: float) -> list[tuple[str, int, list[str]]]:

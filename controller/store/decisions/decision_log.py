@@ -41,6 +41,16 @@ _COLUMNS = (
     "decision_id, topic_id, decided_at, epoch, input_version, lanes, decided_by, code_version,"
     " decisions, refusals, valid_until, situation"
 )
+# The digest has a word `lane=hash` for each lane that refuses. A locked topic is being evaluated: a later call treats it.
+_REPEAT = text("""
+    UPDATE cleave.evaluation SET outcome_digest = NULL, input_version = input_version + 1
+     WHERE topic_id = ANY (ARRAY(
+           SELECT e.topic_id FROM cleave.evaluation e
+            WHERE EXISTS (SELECT FROM unnest(string_to_array(e.outcome_digest, ' ')) AS word
+                           WHERE NOT EXISTS (SELECT FROM cleave.decision d
+                                              WHERE d.topic_id = e.topic_id AND d.lanes @> ARRAY[split_part(word, '=', 1)]))
+              FOR UPDATE SKIP LOCKED))
+""")
 _RECORD = text(f"""
     INSERT INTO cleave.decision ({_COLUMNS})
     SELECT decision_id, topic_id, decided_at, epoch, input_version, string_to_array(lanes, ','), decided_by,
@@ -83,6 +93,13 @@ def drop_partitions(tx: Connection, older_than: datetime) -> list[str]:
     """
     drop = text("SELECT cleave.drop_decision_partitions(:older_than)")
     return list(tx.execute(drop, {"older_than": older_than}).scalars())
+
+
+def repeat_lost_refusals(tx: Connection) -> int:
+    """Make the topics due whose lasting refusals have no row in the decision log any more, so that the next evaluation
+    writes the refusals again. Return the number of these topics. A topic whose evaluation is locked is left out.
+    """
+    return tx.execute(_REPEAT).rowcount
 
 
 def _document(row: EvaluationRecord) -> dict[str, Any]:

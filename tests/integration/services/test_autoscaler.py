@@ -114,6 +114,7 @@ def test_a_refusal_that_lasts_is_written_again_when_its_row_has_expired(bench: B
     for _ in range(2):
         with bench.store.transaction() as tx:
             decision_log.drop_partitions(tx, database_now(tx) - timedelta(days=35))
+            decision_log.repeat_lost_refusals(tx)
         told.append(len(run(bench, LOAD).outcomes))
 
     assert told == [1, 0]

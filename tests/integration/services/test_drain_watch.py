@@ -151,6 +151,26 @@ def test_a_log_that_does_not_answer_keeps_no_other_from_being_counted(
     assert drained.rows(_COUNTED) == [(0,), (1,)]
 
 
+def test_counts_that_a_slow_log_left_no_time_for_come_first_in_the_next_round(
+    drained: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drained.reshape(splitting(1))
+    monkeypatch.setattr(drain_watch, "PARALLEL_CALLS", 1)
+    clock, slow, backlog = ManualClock(), drained.log_of(0), drained.runner_plane.backlog
+
+    def count(log: str, subscription: str) -> int | None:
+        if log != slow:
+            return backlog(log, subscription)
+        clock.seconds += drain_watch.ROUND_SECONDS
+        return None
+
+    monkeypatch.setattr(drained.runner_plane, "backlog", count)
+    rounds = watch(drained, clock=clock)
+
+    assert [rounds.round() for _ in range(2)] == [0, 1]
+    assert drained.rows(_COUNTED) == [(1,)]
+
+
 def test_it_counts_again_and_again_until_it_is_stopped(
     drained: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

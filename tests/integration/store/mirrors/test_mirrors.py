@@ -453,9 +453,13 @@ def test_topics_whose_broker_does_not_answer_keep_no_other_from_being_followed(
         return MirrorCheck(topic_id)
 
     monkeypatch.setattr(mirror, "follow", follow)
-    planes, failed = {"pulsar_scalable": Mock(spec=LayoutKeeper)}, set[int]()
+    planes, failed = {"pulsar_scalable": Mock(spec=LayoutKeeper)}, dict[int, float]()
     for _ in range(2):
         mirror.follow_due(driver.store, planes, interval_seconds=0.0, limit=1, failed=failed)
 
     assert followed == [silent, other]
-    assert failed == {silent}
+    assert failed.keys() == {silent}
+
+    monkeypatch.setattr(mirror, "FAILING_SECONDS", 0.0)
+    mirror.follow_due(driver.store, planes, interval_seconds=0.0, failed=failed)
+    assert followed == [silent, other, other], "no time is left for the topic that failed"
