@@ -31,8 +31,8 @@ READING = [
     ("consumers", "list", "TOPIC"),
     ("consumers", "why", "TOPIC", "--subscription", "billing"),
     ("consumers", "why", "TOPIC", "--subscription", "billing", "--unread"),
-    ("consumers", "why", "TOPIC", "--subscription", "standard", "--unread"),
 ]
+STANDARD = ("consumers", "why", "TOPIC", "--subscription", "standard", "--unread")
 UNEXPLAINED = [
     ("jobs", "subscription jobs is a queue"),
     ("none", "topic topic://acme/shop/orders has no subscription none; create it, or check the name"),
@@ -65,7 +65,7 @@ def past(cleave: CommandLine, orders: str) -> str:
     return orders
 
 
-@pytest.mark.parametrize("command", READING, ids=" ".join)
+@pytest.mark.parametrize("command", [*READING, STANDARD], ids=" ".join)
 def test_a_command_that_reads_does_with_a_login_that_can_only_read(
     cleave: CommandLine, past: str, reader: str, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
 ) -> None:
