@@ -8,9 +8,10 @@ from typing import TypeVar
 
 from controller.client.arguments import checks_arguments
 from controller.client.checkpoint import Checkpoint
+from controller.client.checkpoint_consumer import CheckpointBatch, SegmentStatus
 from controller.client.checkpoint_consumer import CheckpointConsumer as AloneConsumer
-from controller.client.checkpoint_consumer import SegmentStatus
 from controller.client.checkpoint_group import CheckpointGroupConsumer as GroupConsumer
+from controller.dataplane.log_client import Position
 from controller.domain.errors import InvalidInput
 from pulsar_cleave._consumers import Consumer
 from pulsar_cleave._messages import Message
@@ -28,8 +29,10 @@ class CheckpointConsumer(Consumer[AloneConsumer | GroupConsumer]):
     def __init__(self, inner: AloneConsumer | GroupConsumer, topic: str, schema: Schema | None) -> None:
         """Wrap the inner consumer. For `Client`."""
         super().__init__(inner, topic, schema)
-        self._before: Checkpoint = inner.checkpoint()
-        """Position of the inner consumer before it read the buffered messages."""
+        self._before: dict[int, tuple[Mapping[int, Position | None], Mapping[int, int]]] = {}
+        """By segment id, the position and the generation before the first buffered batch of the segment's ownership, as
+        parts of a checkpoint (`_only`).
+        """
 
     def checkpoint(self) -> Checkpoint:
         """Return the position behind every message that was returned by `receive`; received messages that are still buffered are not
@@ -49,8 +52,9 @@ class CheckpointConsumer(Consumer[AloneConsumer | GroupConsumer]):
                 positions[segment_id] = first._after
                 generations |= {} if origin is None else {segment_id: origin.generation}
             else:  # no message of the batch was returned, so the position before the batch counts
-                positions |= _only(segment_id, self._before.positions)
-                generations |= _only(segment_id, self._before.generations)
+                position, generation = self._before[segment_id]
+                positions |= position
+                generations |= generation
         return replace(
             point, positions=positions, generations=generations, done=point.done.difference(firsts)
         )
@@ -87,21 +91,35 @@ class CheckpointConsumer(Consumer[AloneConsumer | GroupConsumer]):
 
     def _read(self, most: int, timeout_seconds: float) -> list[Message]:  # noqa: ARG002 - the batch has its own size
         """Return the messages of the next batch, whatever `most` is; empty if none arrives within
-        `timeout_seconds`. Keeps the position before the buffered messages for `checkpoint`.
+        `timeout_seconds`. Keeps the position before the batch for `checkpoint`, unless messages of the same ownership
+        are buffered: the batch then follows the last of these messages.
         """
-        if not self._waiting:  # otherwise a pause keeps back messages, and the position is behind them
-            self._before = self._inner.checkpoint()
+        point = self._inner.checkpoint()
         batch = self._inner.receive(timeout_seconds)
         if batch is None:
             return []
-        before = (None, *(message.position for message in batch.messages))
+        segment_id = batch.segment_id
+        # messages are buffered if another thread paused and resumed the consumer
+        last = next((message for message in reversed(self._waiting) if _is_followed(message, batch)), None)
+        if last is None:
+            self._before[segment_id] = (
+                _only(segment_id, point.positions),
+                _only(segment_id, point.generations),
+            )
+        first_after = None if last is None else last.message_id.position
+        before = (first_after, *(message.position for message in batch.messages))
         return [
-            Message(self.topic, batch.segment_id, stored, self._schema, batch, after)
+            Message(self.topic, segment_id, stored, self._schema, batch, after)
             for stored, after in zip(batch.messages, before, strict=False)
         ]
 
     def _holds(self, message: Message) -> bool:
         return isinstance(self._inner, AloneConsumer) or self._inner.has(message._origin)
+
+
+def _is_followed(message: Message, batch: CheckpointBatch) -> bool:
+    """Return True if the batch continues the ownership of the segment that the buffered message came from."""
+    return message.message_id.segment_id == batch.segment_id and message._origin.origin is batch.origin
 
 
 def _only(segment_id: int, values: Mapping[int, Value]) -> dict[int, Value]:

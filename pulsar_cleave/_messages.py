@@ -60,7 +60,7 @@ class Message:
 
         `origin` is the object that acknowledges the message; None if no consumer of this package can. `after`
         is the position of the message that was delivered before; None for the first message of a stream
-        consumer's ownership or of a checkpoint consumer's batch.
+        consumer's ownership, and of a checkpoint consumer's batch that follows no buffered message.
         """
         self.topic, self.message_id = topic, MessageId(segment_id, stored.position)
         self._stored, self._schema, self._origin, self._after = stored, schema, origin, after

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -17,12 +17,14 @@ BATCH = 3
 
 
 class Inner(AloneConsumer):
-    """A consumer of two segments, with one batch of messages in each. `aside` runs during each `receive`."""
+    """A consumer of two segments. `segments` are the segments of its batches, and `aside` runs during each `receive`."""
 
     def __init__(self) -> None:
         self.aside: Callable[[], None] = lambda: None
         self.calls: list[str] = []
         self._is_paused = False
+        self.segments: Sequence[int] = (0, 1)
+        self._batches = 0
         self._read: dict[int, int] = {}
 
     def checkpoint(self) -> Checkpoint:
@@ -37,12 +39,15 @@ class Inner(AloneConsumer):
         self._is_paused = False
 
     def receive(self, _timeout_seconds: float) -> CheckpointBatch | None:
-        was_paused, segment_id = self._is_paused, len(self._read)
+        was_paused = self._is_paused
         self.aside()
-        if (was_paused and self._is_paused) or segment_id > 1:
+        if (was_paused and self._is_paused) or self._batches == len(self.segments):
             return None
-        self._read[segment_id] = BATCH
-        messages = [LogMessage((i + 1,), 0, None, b"%d" % segment_id) for i in range(BATCH)]
+        segment_id = self.segments[self._batches]
+        self._batches += 1
+        first = self._read.get(segment_id, 0) + 1
+        self._read[segment_id] = first + BATCH - 1
+        messages = [LogMessage((first + i,), 0, None, b"%d" % segment_id) for i in range(BATCH)]
         return CheckpointBatch(segment_id, messages)
 
 
@@ -77,6 +82,31 @@ def test_what_was_read_by_a_receive_that_a_resume_ends_is_not_in_it_either(
     assert consumer.checkpoint().positions == {0: (1,), 1: None}
     consumer.receive_many(BATCH, 0.0)
     assert consumer.checkpoint().positions == {0: (3,), 1: (1,)}
+
+
+@pytest.mark.parametrize("segments", [(0, 0), (0, 1, 0), (0, 0, 1)])
+def test_no_message_of_waiting_batches_moves_the_checkpoint_back(
+    consumer: CheckpointConsumer, inner: Inner, segments: Sequence[int]
+) -> None:
+    inner.segments = segments
+    received = {0: 0, 1: 0}
+
+    def receive() -> bool:
+        message = consumer.receive(0.0)
+        if message is not None:
+            received[message.message_id.segment_id] += 1
+            assert consumer.checkpoint().positions == {i: (at,) if at else None for i, at in received.items()}
+        return message is not None
+
+    for _ in segments[1:]:  # each read begins while messages are kept back
+        consumer.pause()
+        inner.aside = consumer.resume
+        assert receive()
+    inner.aside = lambda: None
+    while receive():
+        pass
+
+    assert received == {i: BATCH * segments.count(i) for i in received}
 
 
 def test_a_pause_ends_the_reading_before_the_delivery(inner: Inner) -> None:
