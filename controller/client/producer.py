@@ -523,7 +523,8 @@ class Producer(OneProcess, StoresOnExit):
 
         Does nothing while the lane is sending or waits for its next try, if the lane has no message, if there is no
         batch in doubt and the segment is fenced, and once the producer is closing. If no thread can be started, the
-        application's next call raises Terminal, and the batch stays in doubt.
+        batch stays in doubt and is tried again like after DataPlaneUnavailable (`SendLane.fail`), because the process
+        may have threads again before `send_timeout_seconds` are over.
         """
         if lane.is_sending or lane.next_try_at > time.monotonic() or self._is_closing:
             return
@@ -546,7 +547,11 @@ class Producer(OneProcess, StoresOnExit):
         except RuntimeError as error:  # the result of the batch is unknown
             lane.is_sending = False
             if not self._is_closing:  # the process ends, or has too many threads
-                lane.error, self._has_failed = Terminal(f"no thread sends queued messages: {error}"), True
+                lane.fail(
+                    DataPlaneUnavailable(f"no thread sends queued messages: {error}"),
+                    self._send_timeout_seconds,
+                )
+                self._has_failed = self._has_failed or lane.error is not None
                 self._progress.set()
 
     def _begin_append(self, lane: SendLane) -> Callable[[], int] | None:

@@ -14,7 +14,7 @@ from controller.client.layout_source import TopicSnapshot
 from controller.client.producer import MAX_MESSAGE_BYTES, Producer
 from controller.client.send_lane import SendLane
 from controller.dataplane.log_client import Metadata, OutgoingMessage
-from controller.domain.errors import InvalidInput, Terminal
+from controller.domain.errors import DataPlaneUnavailable, InvalidInput
 from controller.domain.hash_range import FULL_RANGE
 from controller.domain.layout import SegmentLayout
 from controller.domain.segment import Segment
@@ -24,6 +24,7 @@ from tests.support.waiting import wait_until
 NAME = "topic://acme/shop/orders"
 LONGEST_SECONDS = 0.01
 """A batch delay that is shorter than the time between two attempts."""
+SEND_TIMEOUT_SECONDS = 1.0
 
 
 class Source:
@@ -65,7 +66,7 @@ def logs() -> Logs:
 
 @pytest.fixture
 def producer(logs: Logs) -> Iterator[Producer]:
-    producer = Producer(Source(), logs, NAME, send_timeout_seconds=1.0)
+    producer = Producer(Source(), logs, NAME, send_timeout_seconds=SEND_TIMEOUT_SECONDS)
     yield producer
     logs.goes_on.set()
     producer.close(flush=False)
@@ -96,10 +97,32 @@ def test_a_batch_for_which_no_thread_can_be_started_fails(
 
     monkeypatch.setattr(producer._sends, "submit", refuse)
     producer.send(b"1", "k")
+    began_at = time.monotonic()
 
-    with pytest.raises(Terminal, match="after interpreter shutdown"):
+    with pytest.raises(DataPlaneUnavailable, match="after interpreter shutdown"):
         producer.flush()
+    assert time.monotonic() - began_at >= SEND_TIMEOUT_SECONDS
     assert producer.pending == 1
+
+
+def test_a_batch_for_which_a_thread_can_be_started_later_is_stored(
+    producer: Producer, logs: Logs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A close that raises at the first refusal would drop the messages."""
+    submit, refusals = producer._sends.submit, ["can't start new thread"] * 2
+
+    def hesitate(*call: Any) -> object:
+        if refusals:
+            raise RuntimeError(refusals.pop())
+        return submit(*call)
+
+    monkeypatch.setattr(producer._sends, "submit", hesitate)
+    logs.goes_on.set()
+    producer.send(b"1", "k")
+
+    producer.close()
+
+    assert (producer.pending, logs.appends) == (0, 1)
 
 
 def test_a_batch_that_runs_although_its_start_failed_counts_once(
@@ -115,7 +138,7 @@ def test_a_batch_that_runs_although_its_start_failed_counts_once(
     producer.send(b"1", "k")
     with monkeypatch.context() as patched:
         patched.setattr(producer._sends, "submit", refuse)
-        with pytest.raises(Terminal, match="can't start new thread"):
+        with pytest.raises(DataPlaneUnavailable, match="can't start new thread"):
             producer.flush()
     flush = BackgroundCall(producer.flush)
     wait_until(lambda: logs.appends >= 2)
