@@ -58,11 +58,10 @@ _WAIT = _Bound(0)
 _DELAY = _Bound(0, 366 * 86_400)
 _PERIOD = _Bound(0, 366 * 86_400, is_open=True)
 _BOUNDS: Mapping[str, _Bound] = {
-    "batch_messages": _Bound(1, 65_536),  # Pulsar's sequence ids leave 16 bits for the messages of a batch
     "batch_bytes": _Bound(
         1, 8 * 1024 * 1024
     ),  # embedded logs accept twice as much, and the last message exceeds it
-    **dict.fromkeys(("max_pending_messages", "queue_messages", "threads"), _COUNT),
+    **dict.fromkeys(("batch_messages", "max_pending_messages", "queue_messages", "threads"), _COUNT),
     **dict.fromkeys(("held_limit", "max_deliveries", "most"), _COUNT),
     **dict.fromkeys(("timeout_seconds", "patience_seconds", "send_timeout_seconds"), _WAIT),
     **dict.fromkeys(("first_retry_seconds", "longest_retry_seconds", "delay_seconds"), _DELAY),

@@ -53,6 +53,8 @@ _SHORT_BYTES, _SHORT_KEY = MAX_MESSAGE_BYTES // 2, MAX_MESSAGE_BYTES // 8
 """Lengths of a payload and of a key with which a message without metadata is never too long. A character of a key
 has up to 4 bytes.
 """
+MAX_BATCH_MESSAGES = 65_536
+"""Largest number of messages in a batch. Pulsar's sequence ids leave 16 bits for the messages of a batch."""
 PARALLEL_SENDS = 4
 """Number of batches in flight at once, each of another lane."""
 _KEYS = (str, bytes, type(None))
@@ -132,8 +134,13 @@ class Producer(OneProcess, StoresOnExit):
         producer. The next call of `send` or `flush` raises an exception of `on_stored`.
 
         Raises TopicNotFound, TopicNotLive and StoreUnavailable, all without a retry, and InvalidInput for an invalid name, delay or
-        source.
+        source, and for `batch_messages` above MAX_BATCH_MESSAGES.
         """
+        # consumers take more, so `checks_arguments` does not check this limit
+        if batch_messages > MAX_BATCH_MESSAGES:
+            raise InvalidInput(
+                f"Producer: batch_messages is {batch_messages}; give at most {MAX_BATCH_MESSAGES}"
+            )
         self._batch_messages, self._batch_bytes = batch_messages, batch_bytes
         self._max_pending = max_pending_messages
         self._send_timeout_seconds, self._on_stored = send_timeout_seconds, on_stored

@@ -72,6 +72,14 @@ def producer(logs: Logs) -> Iterator[Producer]:
     producer.close(flush=False)
 
 
+def test_a_batch_of_more_messages_than_pulsar_numbers_is_refused_before_anything_begins() -> None:
+    source = Source()
+    source.topic = source.watch = lambda *_: pytest.fail("the topic is read")  # type: ignore[method-assign]
+
+    with pytest.raises(InvalidInput, match="batch_messages is 65537; give at most 65536"):
+        Producer(source, Logs(), NAME, batch_messages=65_537)
+
+
 def test_messages_behind_a_batch_in_flight_wait_for_no_longer_than_the_delay(
     producer: Producer, logs: Logs
 ) -> None:

@@ -87,8 +87,16 @@ GOOD: dict[str, Any] = {
     "workers": WORKER,
     "token": "t",
 }
-LIMITS = ("max_pending_messages", "queue_messages", "most", "threads", "held_limit", "max_deliveries")
-COUNTS = ("batch_messages", "batch_bytes", *LIMITS)
+LIMITS = (
+    "batch_messages",
+    "max_pending_messages",
+    "queue_messages",
+    "most",
+    "threads",
+    "held_limit",
+    "max_deliveries",
+)
+COUNTS = ("batch_bytes", *LIMITS)
 WAITS = ("timeout_seconds", "patience_seconds", "send_timeout_seconds")
 DELAYS = ("first_retry_seconds", "longest_retry_seconds", "delay_seconds")
 PERIODS = ("batch_delay_seconds", "key_counts_seconds")
@@ -97,7 +105,6 @@ BEYOND: list[tuple[tuple[str, ...], float, str]] = [
     (COUNTS, -1, "1 or more"),
     (COUNTS, 0, "1 or more"),
     (LIMITS, 2**31, "at most 2147483647"),
-    (("batch_messages",), 65_537, "at most 65536"),
     (("batch_bytes",), 8 * 1024 * 1024 + 1, "at most 8388608"),
     (WAITS, -0.1, "0 or more"),
     (DELAYS, -0.1, "0 or more"),
