@@ -408,8 +408,8 @@ class KeyedWork(OneProcess, ClosesOnExit):
             if not self._consumer.has(lane.batch):
                 self._forget(lane)
             elif attachment.owned.release and not schedule.running and not lane.is_behind:
-                self._report_closed(lane)
                 if self._consumer.let_go(lane.batch):
+                    self._report_closed(lane)
                     self._forget(lane)
             else:
                 if lane.ask_at is not None and lane.ask_at <= now and not self._is_closed:

@@ -23,12 +23,16 @@ OWNED = {"segment_id": 0, "bucket_start": 0, "bucket_end": 65_535, "buckets": 1,
 
 
 class Leader(ScriptedLeader):
-    """A leader of one bucket, whose stored delivery counts are empty."""
+    """A leader of one bucket. `openings` processes have opened the bucket at its first message, and no message has
+    stored delivery counts.
+    """
+
+    openings = 1
 
     def ask(self, method: str, path: str, **options: Any) -> Any:
         """As `Servers.ask`."""
         answer = super().ask(method, path, **options)
-        return {"openings": 1, "messages": []} if path.endswith("/opened") else answer
+        return {"openings": self.openings, "messages": []} if path.endswith("/opened") else answer
 
     def tell(self, version: int, *, release: bool) -> None:
         """Send the assignment; `release`: another consumer waits for the bucket."""
@@ -92,3 +96,23 @@ def test_messages_of_a_bucket_that_stays_after_all_are_kept(
         wait_until(lambda: work.turn(0.01) or (4,) in handled)
 
     assert handled == [(1,), (2,), (3,), (4,)]
+
+
+def test_a_bucket_is_reported_closed_once_it_is_released(consumer: HesitantConsumer, leader: Leader) -> None:
+    """A bucket that stays after all keeps its number of openings: the process may still end at its first message."""
+    leader.openings = 2
+    failed = threading.Event()
+
+    def handle(_message: LogMessage) -> None:
+        failed.set()
+        raise ValueError("not yet")
+
+    consumer.before_let_go = partial(leader.tell, 3, release=False)
+    with closing(KeyedWork(consumer, handle, threads=1)) as work:
+        leader.tell(1, release=False)
+        wait_until(lambda: work.turn(0.01) or failed.is_set())
+        leader.tell(2, release=True)
+        wait_until(lambda: work.turn(0.01) or consumer.before_let_go is None)
+        assert leader.of("closed") == []
+        leader.tell(4, release=True)
+        wait_until(lambda: work.turn(0.01) or bool(leader.of("closed")))
