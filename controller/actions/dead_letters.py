@@ -71,7 +71,8 @@ def redrive(context: Context, request: RedriveDeadLetters) -> RedriveResponse:
 
     Raises TopicNotFound, SubscriptionNotFound, NotFound if the subscription never had a dead letter, Unsupported if the
     topic's data plane is not configured here or has no dead-letter logs, and the errors of the data plane and of
-    `Producer.flush`. After these errors, some messages may have been put back.
+    `Producer.flush`. Raises InvalidInput for a letter that a producer refuses (`put_back`). After these errors, some
+    messages may have been put back.
     """
     logs = DeadLetterLogs(context.store, context.app.planes)
     log = logs.find(request.topic, request.subscription)

@@ -6,10 +6,13 @@ between, the letters of the batch are put back again; none is lost.
 
 from __future__ import annotations
 
-from controller.client.dead_letters import reading_dead_letters
+from collections.abc import Sequence
+
+from controller.client.dead_letters import DeadLetter, reading_dead_letters
 from controller.client.layout_source import LayoutSource
 from controller.client.producer import Producer
 from controller.dataplane.log_client import LogClient
+from controller.domain.errors import InvalidInput
 
 CHUNK = 500
 """Messages that are put back before they are acknowledged; the maximum number of duplicates if the process
@@ -25,7 +28,9 @@ def put_back(source: LayoutSource, logs: LogClient, backing_topic: str, topic: s
     another reader of the log.
 
     Raises the errors of the data plane and of `Producer.flush`. After an error, the letters of the last batch may be stored without being
-    acknowledged.
+    acknowledged. Raises InvalidInput for a letter that a producer refuses, such as a letter of more than MAX_MESSAGE_BYTES that an earlier
+    version stored. All earlier letters are then stored and acknowledged. The refused letter stays the first letter of the log until an
+    application acknowledges the letter.
     """
     stored = 0
     with (
@@ -36,10 +41,27 @@ def put_back(source: LayoutSource, logs: LogClient, backing_topic: str, topic: s
             batch = reader.read(min(CHUNK, count - stored))
             if not batch:
                 break
-            for letter in batch:
-                # embedded logs may hold an empty key, which a producer refuses
-                producer.send(letter.payload, letter.key or None, letter.message.metadata)
+            sent, refusal = _sent(producer, batch)
             producer.flush()
-            reader.acknowledge(batch[-1])
-            stored += len(batch)
+            if sent:
+                reader.acknowledge(batch[sent - 1])
+            if refusal is not None:
+                position = batch[sent].message.position
+                raise InvalidInput(
+                    f"the dead letter at {position} in {backing_topic} cannot be put back: {refusal}; read and acknowledge it with an application (`client.dead_letters`), then redrive again"
+                ) from refusal
+            stored += sent
     return stored
+
+
+def _sent(producer: Producer, letters: Sequence[DeadLetter]) -> tuple[int, InvalidInput | None]:
+    """Send the letters up to the first one that the producer refuses. Return the number of sent letters, and the reason of
+    the refusal, None if all letters were sent. Raises the other errors of `Producer.send`.
+    """
+    for sent, letter in enumerate(letters):
+        try:
+            # embedded logs may hold an empty key, which a producer refuses
+            producer.send(letter.payload, letter.key or None, letter.message.metadata)
+        except InvalidInput as error:
+            return sent, error
+    return len(letters), None
