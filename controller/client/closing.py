@@ -162,6 +162,9 @@ def _finishes_within(function: Callable[[], None], seconds: float) -> bool:
     False; `function` then continues, the end of the process waits for the thread, and a later error of `function` is
     dropped. An error that `function` raises in time is raised here. An interruption of this thread is raised at once,
     and `function` continues.
+
+    If the process can start no other thread, `function` runs in this thread for as long as `function` takes, and the
+    result is True. An interruption then ends `function`, and is raised.
     """
     ended, errors = threading.Event(), list[BaseException]()
 
@@ -196,6 +199,9 @@ def _run_despite_interruptions(function: Callable[[], None], seconds: float) -> 
     An Exception of `function` is logged. If `function` exceeds the time, this function returns without an error, and
     `function` continues; the end of the process does not wait for the thread. `function` is not called if `seconds`
     is 0 or less.
+
+    If the process can start no other thread, `function` runs in this thread for as long as `function` takes. An
+    interruption then ends `function`: KeyboardInterrupt is raised, and an Exception of a signal handler is logged.
     """
     ended, until = threading.Event(), time.monotonic() + seconds
     first_run = threading.Lock()

@@ -352,9 +352,9 @@ class StreamConsumer(OneProcess, ClosesOnExit):
 
     def let_go(self, batch: Batch) -> bool:
         """Release the bucket of the batch, drop its unacknowledged messages, which its next owner receives, and
-        return True. Return True also if the ownership of the batch has ended. Return False, and drop nothing, if the
-        bucket is not to be released, because the leader may have withdrawn its request, and while the log is being
-        queried. Calls `on_release`, also for other buckets that can be released, and raises its errors.
+        return True. Return True also if the ownership of the batch has ended. Return False, and drop nothing, in two
+        cases: the leader has withdrawn its request for the bucket, or the log is being queried. Calls `on_release`,
+        also for other buckets that can be released, and raises its errors.
         """
         attachment = batch.origin
         with self._maintenance.turn:
