@@ -96,7 +96,7 @@ def drop_partitions(tx: Connection, older_than: datetime) -> list[str]:
 
 
 def repeat_lost_refusals(tx: Connection) -> int:
-    """Make the topics due whose lasting refusals have no row in the decision log any more, so that the next evaluation
+    """Make the topics due whose lasting refusals no longer have a row in the decision log, so that the next evaluation
     writes the refusals again. Return the number of these topics. A topic whose evaluation is locked is left out.
     """
     return tx.execute(_REPEAT).rowcount
