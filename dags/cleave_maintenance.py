@@ -18,7 +18,6 @@ Runs every `CLEAVE_MAINTENANCE_SECONDS` (900). A large fleet is processed in rou
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from airflow.sdk import Param, dag
@@ -36,17 +35,10 @@ from cleave_dags import (
 
 from cleave_provider.assets.cleave import LAYOUT
 from controller import tasks
-from controller.tasks import maintenance, run_operations
+from controller.tasks.maintenance import round_seconds
 from controller.tasks.row_retention import MOST_KEEP_DAYS
 
 SECONDS = seconds_from("CLEAVE_MAINTENANCE_SECONDS", 900)
-ROUND_SECONDS = round(
-    (2 * math.ceil(maintenance.SHARES_A_ROUND / PASS_SHARES) + 1)
-    * (maintenance.BUDGET_SECONDS + run_operations.BUDGET_SECONDS)
-)
-"""Seconds that the tasks of a run may take by their budgets: the shares are reconciled and then collected,
-`PASS_SHARES` of them at the same time, and the deletion entries are processed last.
-"""
 DECISION_LOG_DAYS = Param(
     days_from("CLEAVE_LEDGER_DAYS", 90),
     type="integer",
@@ -61,7 +53,12 @@ DECISION_LOG_DAYS = Param(
     dag_display_name="Cleave: maintenance",
     schedule=every(SECONDS),
     # Twice the time of the budgets: the last page of a share may exceed its budget, and tasks take time to start.
-    **scheduled(max(SECONDS, ROUND_SECONDS), __doc__, keep_days=DECISION_LOG_DAYS, dry_run=dry_run_param()),
+    **scheduled(
+        max(SECONDS, round(round_seconds(PASS_SHARES))),
+        __doc__,
+        keep_days=DECISION_LOG_DAYS,
+        dry_run=dry_run_param(),
+    ),
 )
 def cleave_maintenance() -> None:
     @cleave_task()

@@ -208,10 +208,10 @@ def create(context: Context, request: CreateSubscription) -> OperationResponse:
 
     Raises TopicNotFound, TopicNotLive, InvalidInput for a name that the data plane does not permit, Conflict if the
     name is taken, also by a subscription that is being deleted, or if the request key was used for another subscription,
-    kind of operation, kind of subscription or start, and InvalidPolicy if the policy is needed and not readable (a repeated request too). For
-    standard consumers, also raises Conflict unless the kind is STREAM, or if they would read a segment before its
-    ancestors, Unsupported if the data plane has no gates or consumers of another type are attached, and the errors of
-    the data plane.
+    kind of operation, kind of subscription or start, and InvalidPolicy if the policy is needed and not readable (a
+    repeated request too). For standard consumers, also raises Conflict unless the kind is STREAM, or if they would read a
+    segment before its ancestors, Unsupported if the data plane has no gates or consumers of another type are attached,
+    and the errors of the data plane.
     """
     with context.store.transaction() as tx:
         topic = topics.find_topic(tx, request.topic)

@@ -58,9 +58,8 @@ _WAIT = _Bound(0)
 _DELAY = _Bound(0, 366 * 86_400)
 _PERIOD = _Bound(0, 366 * 86_400, is_open=True)
 _BOUNDS: Mapping[str, _Bound] = {
-    "batch_bytes": _Bound(
-        1, 8 * 1024 * 1024
-    ),  # embedded logs accept twice as much, and the last message exceeds it
+    # Embedded logs accept twice as much, and the last message of a batch may exceed the limit.
+    "batch_bytes": _Bound(1, 8 * 1024 * 1024),
     **dict.fromkeys(("batch_messages", "max_pending_messages", "queue_messages", "threads"), _COUNT),
     **dict.fromkeys(("held_limit", "max_deliveries", "most"), _COUNT),
     **dict.fromkeys(("timeout_seconds", "patience_seconds", "send_timeout_seconds"), _WAIT),

@@ -221,8 +221,8 @@ class KeyedSchedule:
 
     def _end(self, position: Position) -> WorkItem:
         """Count the running message at `position` as ended, mark its key as not busy, and return the message's item.
-        The caller decides when the next message of the key begins. Raises KeyError for
-        a position that was not offered or is settled.
+        The caller decides when the next message of the key begins. Raises KeyError for a position that was not offered or
+        is settled.
         """
         item = self._items[position]
         self._running -= 1

@@ -44,6 +44,7 @@ from controller.domain.errors import (
 )
 from controller.domain.key_hash import key_bytes
 from controller.domain.names import demand_name
+from controller.domain.whole_numbers import whole
 from controller.forks import OneProcess
 
 _log = logging.getLogger(__name__)
@@ -136,11 +137,8 @@ class Producer(OneProcess, StoresOnExit):
         Raises TopicNotFound, TopicNotLive and StoreUnavailable, all without a retry, and InvalidInput for an invalid name, delay or
         source, and for `batch_messages` above MAX_BATCH_MESSAGES.
         """
-        # consumers take more, so `checks_arguments` does not check this limit
-        if batch_messages > MAX_BATCH_MESSAGES:
-            raise InvalidInput(
-                f"Producer: batch_messages is {batch_messages}; give at most {MAX_BATCH_MESSAGES}"
-            )
+        # `checks_arguments` checks no limit of `batch_messages`, because consumers take more.
+        whole(batch_messages, "batch_messages", 1, MAX_BATCH_MESSAGES)
         self._batch_messages, self._batch_bytes = batch_messages, batch_bytes
         self._max_pending = max_pending_messages
         self._send_timeout_seconds, self._on_stored = send_timeout_seconds, on_stored

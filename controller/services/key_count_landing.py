@@ -109,8 +109,8 @@ class KeyCountLanding(Stoppable):
 
     def run(self) -> None:
         """Land the counts every `LANDS_EVERY_SECONDS` until `stop`, for the first time after this interval. A failed
-        landing is logged, and its counts are lost if the storage failed. Counts that were added after the last landing are not landed at
-        the end.
+        landing is logged, and its counts are lost if the storage failed. Counts that were added after the last landing
+        are not landed at the end.
         """
         repeat_every(
             LANDS_EVERY_SECONDS,

@@ -52,7 +52,7 @@ def follow_due(
     interval_seconds: float,
     limit: int = 100,
     shards: Shards | None = None,
-    failed: dict[int, float] | None = None,
+    failed: dict[int, float],
 ) -> list[MirrorCheck]:
     """Check up to `limit` live mirrored topics of the shards (None: all topics) that were not checked for
     `interval_seconds`, in the order of their last checks, the oldest check first (`follow`). Return the results of
@@ -66,7 +66,6 @@ def follow_due(
     plane_names = [name for name, plane in planes.items() if isinstance(plane, LayoutKeeper)]
     if not plane_names:
         return []
-    failed = {} if failed is None else failed
     with store.single_statement() as tx:
         due_ids = mirrors.due_mirrors(
             tx, plane_names, older_than_seconds=interval_seconds, limit=limit, shards=shards, last=failed

@@ -21,6 +21,7 @@ from controller.questions.topics import LIST_TOPICS
 from controller.services import deletion_sweeper, garbage_collector, log_trimmer, reconciler
 from controller.store.journal import deletion_entries
 from controller.store.shards import Shards
+from controller.tasks import run_operations
 from controller.tasks.application_of_connection import Extras, cleave_at
 from controller.tasks.run_operations import run_without_worker
 
@@ -62,6 +63,14 @@ def shares_of(topic_count: int, turn: int) -> list[dict[str, int]]:
         {"share": (turn * round_count + number) % share_count, "of": share_count}
         for number in range(round_count)
     ]
+
+
+def round_seconds(shares_at_once: int) -> float:
+    """Return the seconds that the tasks of a round take by their budgets, with so many shares at the same time: the
+    shares are reconciled, then collected, and the deletion entries are processed last. Each task also runs operations.
+    """
+    tasks_in_turn = 2 * math.ceil(SHARES_A_ROUND / shares_at_once) + 1
+    return tasks_in_turn * (BUDGET_SECONDS + run_operations.BUDGET_SECONDS)
 
 
 def reconcile_share(*, dsn: str, extras: Extras, share: Share, dry_run: bool = False) -> dict[str, Any]:

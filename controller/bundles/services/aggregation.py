@@ -134,8 +134,8 @@ def _compute(
     window: ReportWindow,
 ) -> dict[str, pa.Table]:
     """Compute the changes of the window on the Spark session for `master` with the settings `conf`, from the landed
-    files and from the baseline and limits in `scratch`. Return a table for each name in CHANGE_SCHEMAS, the topics of hot bundles
-    (`hot_topics`), and the skipped reports of brokers (`silent`) and of namespaces (`uncut`). Also writes
+    files and from the baseline and limits in `scratch`. Return a table for each name in CHANGE_SCHEMAS, the topics of
+    hot bundles (`hot_topics`), and the skipped reports of brokers (`silent`) and of namespaces (`uncut`). Also writes
     intermediate files into `scratch`. Raises the errors of the Spark session.
     """
     from spark_jobs.run_bundle_load import compute

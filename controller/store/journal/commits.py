@@ -22,7 +22,8 @@ from controller.domain.decision import is_for_consumers
 from controller.domain.errors import CleaveError, HeldUp, InvariantViolated, LostRace
 from controller.domain.operation import SUBSCRIPTION, UNDOES, Operation, OperationKind
 from controller.domain.segment import Segment
-from controller.store.decisions import evaluations
+from controller.store.decisions import candidates, evaluations
+from controller.store.decisions.candidates import CandidateState
 from controller.store.journal import adoptions, deletion_entries, seeks, steps, subscription_intents
 from controller.store.journal.claim_check import GIVEN, HELD, fenced_out, held_parameters
 from controller.store.journal.steps import JOURNAL, STEP_TYPES, StepRecord
@@ -33,6 +34,8 @@ from controller.store.postgres.prepared_statements import Prepared
 from controller.store.topics import deletion, drains, gates, layout_changes, layouts, topics
 from controller.store.topics.topics import TopicRow, TopicState
 
+TOPIC_DELETED = "the topic was deleted"
+"""Why logs are deleted and a candidate is withdrawn."""
 ABORT_PAUSE_SECONDS = 30.0
 """Seconds after an abort in which no automatic decision is made about the topic."""
 ROWS_HELD_SECONDS = 0.01
@@ -267,6 +270,16 @@ def commit_one(tx: Connection, record: StepRecord, runner: str, *, started_at_ms
         epoch: int | None = mirror_commits.apply(tx, topic, operation, record.detail)
     else:
         epoch = _COMMITS[operation.kind](tx, topic, record)
+    if operation.kind in (OperationKind.DETACH, OperationKind.DELETE):
+        # No command finds the candidate of a topic that is gone.
+        for candidate in candidates.in_shadow(tx, [topic.topic_id]):
+            candidates.end(
+                tx,
+                candidate.candidate_id,
+                CandidateState.WITHDRAWN,
+                ended_by=operation.actor,
+                outcome=TOPIC_DELETED,
+            )
     return Committed(epoch, committed_at_ms)
 
 
@@ -301,13 +314,13 @@ def abort(
     gates.forget(tx, topic.topic_id, logs)
     _queue_deletions(tx, topic, operation, logs, f"{operation.kind} was aborted")
     if topic.state is TopicState.CREATING:
-        deletion.end_topic(tx, topic, operation, topic.epoch, database_now(tx))
+        deletion.end_topic(tx, topic, topic.epoch, database_now(tx))
     elif operation.kind is OperationKind.SEEK:
         if tx.execute(text(_MAY_HAVE_MOVED), {"operation_id": operation.operation_id}).scalar_one():
             seeks.commit(tx, operation, read=(), missing=())
         drains.notify_leader(tx, topic.topic_id)  # the leader may assign the buckets again
     elif operation.kind in (OperationKind.DETACH, OperationKind.DELETE):
-        _keep_topic(tx, topic, operation)
+        _keep_topic(tx, topic)
     elif operation.kind is OperationKind.SUBSCRIPTION_CREATE:
         subscription_intents.undo_subscription(tx, topic, operation)
     elif operation.kind is OperationKind.SUBSCRIPTION_DELETE:
@@ -375,13 +388,9 @@ def _delete(tx: Connection, topic: TopicRow, record: StepRecord) -> int:
     unread messages, delete the subscriptions, load and evaluation of the topic, and free the name. Return the epoch.
     Raises HeldUp while another operation of the topic is live.
     """
-    deletion.demand_alone(tx, topic, record.operation)
     epoch = _next_epoch(tx, topic)
-    forget_rates(tx, topic.topic_id)
-    at = layout_changes.write(tx, topic, record.operation, epoch)
-    logs = deletion.end_segments(tx, topic.topic_id, epoch, at)
-    _queue_deletions(tx, topic, record.operation, logs, "the topic was deleted")
-    deletion.end_topic(tx, topic, record.operation, epoch, at)
+    logs = deletion.end_in_epoch(tx, topic, record.operation, epoch)
+    _queue_deletions(tx, topic, record.operation, logs, TOPIC_DELETED)
     return epoch
 
 
@@ -422,14 +431,14 @@ def _subscription_delete(tx: Connection, topic: TopicRow, record: StepRecord) ->
     _end_deletion(tx, topic, record.operation, _FORGET_SUBSCRIPTION)
 
 
-def _keep_topic(tx: Connection, topic: TopicRow, operation: Operation) -> None:
+def _keep_topic(tx: Connection, topic: TopicRow) -> None:
     """Make the topic live again, because it cannot be deleted or detached. A topic without a layout is deleted: the deletion
     waited until the topic's creation was aborted, so no operation would give it a layout.
     """
     if tx.execute(text(_HAS_HISTORY), {"topic_id": topic.topic_id}).scalar_one():
         topics.update_topic(tx, topic, state=TopicState.LIVE.value)
     else:
-        deletion.end_topic(tx, topic, operation, topic.epoch, database_now(tx))
+        deletion.end_topic(tx, topic, topic.epoch, database_now(tx))
 
 
 def _keep_subscription(tx: Connection, topic: TopicRow, operation: Operation) -> None:

@@ -13,9 +13,8 @@ from sqlalchemy import Connection, text
 from controller.domain.errors import InvariantViolated, LostRace
 from controller.domain.layout import SegmentLayout
 from controller.domain.operation import Operation, OperationKind
-from controller.store.load.load_deletion import forget_rates
 from controller.store.mirrors.mirrored_layouts import adopt_layout, follow_layout
-from controller.store.topics import deletion, layout_changes
+from controller.store.topics import deletion
 from controller.store.topics.topics import TopicRow, TopicState
 
 _EPOCH_OF = (
@@ -80,10 +79,6 @@ def _leave(tx: Connection, topic: TopicRow, operation: Operation) -> int:
     """Set the topic to deleted in a last epoch, with its segments sealed and pruned, and leave its logs to the
     broker. Return the epoch. Raises HeldUp while another operation of the topic is live.
     """
-    deletion.demand_alone(tx, topic, operation)
     epoch = topic.epoch + 1
-    forget_rates(tx, topic.topic_id)
-    at = layout_changes.write(tx, topic, operation, epoch)
-    deletion.end_segments(tx, topic.topic_id, epoch, at)
-    deletion.end_topic(tx, topic, operation, epoch, at)
+    deletion.end_in_epoch(tx, topic, operation, epoch)
     return epoch

@@ -1,4 +1,4 @@
-"""Ends a topic: seals and prunes its segments, frees its name, withdraws its candidate, and deletes the rows that belong to it.
+"""Ends a topic: seals and prunes its segments, frees its name, and deletes the rows that belong to it.
 
 Commits call these functions in their transactions, with the topic row locked. History and the topic row are kept. Foreign keys delete
 consumers and drain marks with their subscriptions.
@@ -10,12 +10,10 @@ from datetime import datetime
 
 from sqlalchemy import Connection, text
 
-from controller.domain.approval_states import ApprovalState, Subject
 from controller.domain.errors import HeldUp
 from controller.domain.operation import Operation
-from controller.store import approvals
-from controller.store.load.load_deletion import forget_counts
-from controller.store.topics import topics
+from controller.store.load.load_deletion import forget_counts, forget_rates
+from controller.store.topics import layout_changes, topics
 from controller.store.topics.topics import TopicRow, TopicState
 
 _OTHERS_LIVE = """
@@ -28,12 +26,6 @@ _END_SEGMENTS = """
            pruned_epoch = :epoch, pruned_at = :at
      WHERE topic_id = :topic_id AND pruned_epoch IS NULL
  RETURNING segment_id, backing_topic
-"""
-_WITHDRAW = """
-    UPDATE cleave.policy_candidate
-       SET state = 'withdrawn', ended_at = clock_timestamp(), ended_by = :actor, outcome = :outcome
-     WHERE topic_id = :topic_id AND state = 'shadow'
- RETURNING candidate_id
 """
 _FORGET = tuple(
     f"DELETE FROM cleave.{table} WHERE topic_id = :topic_id"  # noqa: S608 - our own names
@@ -59,27 +51,27 @@ def demand_alone(tx: Connection, topic: TopicRow, operation: Operation) -> None:
         )
 
 
-def end_segments(tx: Connection, topic_id: int, epoch: int, at: datetime) -> dict[int, str]:
-    """Seal and prune, at the epoch and time, the segments of the topic that are not pruned. Return their logs by segment id. The caller
-    holds the lock of the topic row.
+def end_in_epoch(tx: Connection, topic: TopicRow, operation: Operation, epoch: int) -> dict[int, str]:
+    """End the topic in its last epoch: seal and prune its segments, and set it to deleted (`end_topic`). Return the logs of the segments
+    by segment id. The caller holds the lock of the topic row. Raises HeldUp while another operation of the topic is live, and LostRace if
+    the topic row has changed since `topic` was read.
     """
-    rows = tx.execute(text(_END_SEGMENTS), {"topic_id": topic_id, "epoch": epoch, "at": at})
-    return {row.segment_id: row.backing_topic for row in rows}
+    demand_alone(tx, topic, operation)
+    forget_rates(tx, topic.topic_id)
+    at = layout_changes.write(tx, topic, operation, epoch)
+    parameters = {"topic_id": topic.topic_id, "epoch": epoch, "at": at}
+    logs = {row.segment_id: row.backing_topic for row in tx.execute(text(_END_SEGMENTS), parameters)}
+    end_topic(tx, topic, epoch, at)
+    return logs
 
 
-def end_topic(tx: Connection, topic: TopicRow, operation: Operation, epoch: int, at: datetime) -> None:
+def end_topic(tx: Connection, topic: TopicRow, epoch: int, at: datetime) -> None:
     """Set the topic to deleted, with this epoch and `at` as the time of the deletion, which frees the name. Delete
-    the topic's key counts, subscriptions, observed consumers, evaluation and mirror. Withdraw the topic's candidate from shadow in the name
-    of the actor of `operation`, because no command finds the candidate of a deleted topic; the candidate's approvals
-    expire. The segments and the history are not changed. The caller holds the lock of the topic row, and has deleted
-    the rates of the topic (`load_deletion.forget_rates`) if the topic has segments. Raises LostRace if the topic row
-    has changed since `topic` was read.
+    the topic's key counts, subscriptions, observed consumers, evaluation and mirror. The segments, their rates and the
+    history are not changed. The caller holds the lock of the topic row. Raises LostRace if the topic row has changed
+    since `topic` was read.
     """
     topics.update_topic(tx, topic, state=TopicState.DELETED.value, epoch=epoch, deleted_at=at)
     forget_counts(tx, topic.topic_id)
     for statement in _FORGET:
         tx.execute(text(statement), {"topic_id": topic.topic_id})
-    reason = "the topic was deleted"
-    parameters = {"topic_id": topic.topic_id, "actor": operation.actor, "outcome": reason}
-    candidate_ids = tx.execute(text(_WITHDRAW), parameters).scalars().all()
-    approvals.end(tx, Subject.PROMOTION, candidate_ids, ApprovalState.EXPIRED, reason)

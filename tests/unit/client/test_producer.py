@@ -76,7 +76,7 @@ def test_a_batch_of_more_messages_than_pulsar_numbers_is_refused_before_anything
     source = Source()
     source.topic = source.watch = lambda *_: pytest.fail("the topic is read")  # type: ignore[method-assign]
 
-    with pytest.raises(InvalidInput, match="batch_messages is 65537; give at most 65536"):
+    with pytest.raises(InvalidInput, match="batch_messages = 65537; give a whole number from 1 to 65536"):
         Producer(source, Logs(), NAME, batch_messages=65_537)
 
 

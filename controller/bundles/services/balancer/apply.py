@@ -250,9 +250,8 @@ def _unload(_store: Store, acts: BundleActions, row: ProposalRow) -> tuple[Propo
         demand_allowed(acts.reader, row.namespace, row.destination)
     try:
         result = acts.unload(row.bundle, destination=row.destination, source=row.broker)
-    except (
-        LostRace
-    ) as error:  # the bundle has moved since the proposal, so another attempt would find the same
+    except LostRace as error:
+        # The bundle has moved since the proposal, so another attempt would find the same.
         return ProposalState.FAILED, error.message
     if result.outcome is ActOutcome.NOTHING_CHANGED:
         return ProposalState.FAILED, f"unloaded, and {result.owner} has it again"

@@ -106,7 +106,9 @@ def test_it_ends_with_its_topic_and_so_does_its_approval(bench: Bench) -> None:
         "tester",
         "the topic was deleted",
     )
-    assert bench.rows("SELECT state, outcome FROM cleave.approval") == [("expired", "the topic was deleted")]
+    assert bench.rows("SELECT state, outcome FROM cleave.approval") == [
+        ("expired", "candidate 1 was withdrawn")
+    ]
 
 
 def test_what_was_proposed_is_not_changed(bench: Bench) -> None:
