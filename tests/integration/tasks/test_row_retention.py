@@ -1,4 +1,4 @@
-"""Rows of the load that maintenance deletes: the load of sealed segments, silent sources and old runs."""
+"""Rows that maintenance deletes: the load of sealed segments, silent sources, old runs and decisions."""
 
 from __future__ import annotations
 
@@ -92,3 +92,19 @@ def test_silent_sources_and_old_runs_go_but_for_what_is_in_use(run: Run) -> None
     sources = run.bench.rows("SELECT source FROM cleave.load_source ORDER BY 1")
     runs = run.bench.rows("SELECT run_id FROM cleave.load_run ORDER BY 1")
     assert (sources, runs) == ([("29 days",), ("minute-0",)], [("29 days",), ("watermark",)])
+
+
+def test_a_refusal_whose_row_was_dropped_is_evaluated_again(bench: Bench) -> None:
+    """Only on a day that drops rows: otherwise every run would look for the row of each refusal."""
+    bench.topic_with(segments=1, subscriptions=())
+    lost = "SELECT count(*) FROM cleave.evaluation WHERE outcome_digest IS NULL"
+    bench.execute("UPDATE cleave.evaluation SET outcome_digest = 'load=word'")
+
+    keep_partitions(dsn=bench.url, extras={}, keep_days=35)
+    assert bench.scalar(lost) == 0
+
+    bench.execute(
+        "CREATE TABLE cleave.decision_20260101 PARTITION OF cleave.decision FOR VALUES FROM ('2026-01-01Z') TO ('2026-01-02Z')"
+    )
+    keep_partitions(dsn=bench.url, extras={}, keep_days=35)
+    assert bench.scalar(lost) == 1
