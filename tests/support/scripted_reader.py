@@ -30,9 +30,9 @@ class IdleReader:
 
 
 class ScriptedReader(IdleReader):
-    """In place of a `LogReader`. The script has payloads and errors; behind its end no message arrives."""
+    """In place of a `LogReader`. The script has payloads, messages and errors; behind its end no message arrives."""
 
-    def __init__(self, *script: bytes | Exception) -> None:
+    def __init__(self, *script: bytes | LogMessage | Exception) -> None:
         self._script = list(script)
         self._next = 0
         self.acknowledged: list[Position] = []
@@ -45,7 +45,7 @@ class ScriptedReader(IdleReader):
         if isinstance(step, Exception):
             raise step
         self._next += 1
-        return [LogMessage((self._next,), 0, None, step)]
+        return [step if isinstance(step, LogMessage) else LogMessage((self._next,), 0, None, step)]
 
     def acknowledge(self, position: Position) -> None:
         """As `LogReader.acknowledge`."""

@@ -316,12 +316,13 @@ def test_old_reports_go_and_young_ones_stay(operator: BundleOperator) -> None:
     old_ms = SystemClock().now_ms() - 3 * 86_400_000
     tables = {kind: schema.empty_table() for kind, schema in REPORT_SCHEMAS.items()}
     ReportArea(settings["bundle_reports_url"]).append(old_ms, "old", tables)
-    scratch = Path(settings["bundle_reports_url"], "_runs", "killed")
-    scratch.mkdir(parents=True)
-    os.utime(scratch, (1, 1))
+    runs = Path(settings["bundle_reports_url"], "_runs")
+    for name in ("killed", "running"):
+        (runs / name).mkdir(parents=True)
+    os.utime(runs / "killed", (1, 1))
     kept = tasks.keep_bundles(dsn=url, extras={**settings, **extras})
     assert (kept["expired_cycles"], kept["swept"]) == (0, ["_runs/killed"])
-    assert not scratch.exists()
+    assert [path.name for path in runs.iterdir()] == ["running"]
     assert len(kept["expired_reports"]) == len(REPORT_SCHEMAS)
     again = tasks.keep_bundles(dsn=url, extras={**settings, **extras})
     assert again == {"expired_cycles": 0, "forgotten_inputs": 0, "expired_reports": [], "swept": []}

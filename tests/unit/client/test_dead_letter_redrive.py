@@ -2,36 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from types import SimpleNamespace
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from controller.client.dead_letter_redrive import put_back
-from controller.client.layout_source import TopicSnapshot
 from controller.client.producer import MAX_MESSAGE_BYTES
-from controller.dataplane.log_client import OutgoingMessage
+from controller.dataplane.log_client import LogMessage, OutgoingMessage
 from controller.domain.errors import InvalidInput
-from controller.domain.hash_range import FULL_RANGE
-from controller.domain.layout import SegmentLayout
-from controller.domain.segment import Segment
+from tests.support.one_segment import OneSegment
 from tests.support.scripted_reader import ScriptedReader
 
 TOO_LONG = b"x" * (MAX_MESSAGE_BYTES + 1)
-
-
-class Source:
-    """A topic with one segment, which never changes."""
-
-    def topic(self, name: str) -> TopicSnapshot:
-        """As `LayoutSource.topic`."""
-        segment = Segment(0, FULL_RANGE)
-        return TopicSnapshot(1, name, SegmentLayout.from_segments(1, 1, (segment,)), {0: "log_0"})
-
-    def watch(self, _topic_id: int, _on_change: Callable[[], None]) -> SimpleNamespace:
-        """As `LayoutSource.watch`, without a change."""
-        return SimpleNamespace(close=lambda: None)
 
 
 class Logs:
@@ -40,10 +23,12 @@ class Logs:
     def __init__(self, letters: ScriptedReader) -> None:
         self._letters = letters
         self.stored: list[bytes] = []
+        self.keys: list[bytes | None] = []
 
     def append(self, _log: str, messages: Sequence[OutgoingMessage], **_: Any) -> int:
         """As `LogClient.append`."""
         self.stored += [message.payload for message in messages]
+        self.keys += [message.key for message in messages]
         return len(messages)
 
     def open_reader(self, *_: Any, **__: Any) -> ScriptedReader:
@@ -71,7 +56,15 @@ def test_the_letters_before_a_refused_letter_are_put_back(
     with pytest.raises(
         InvalidInput, match=r"at \(\d,\) in letters cannot be put back: a message of .* bytes"
     ):
-        put_back(Source(), logs, "letters", "topic://acme/shop/orders", len(letters))
+        put_back(OneSegment(), logs, "letters", "topic://acme/shop/orders", len(letters))
 
     assert logs.stored == stored
     assert reader.acknowledged == acknowledged
+
+
+def test_a_letter_with_an_empty_key_is_put_back_without_a_key() -> None:
+    """Embedded logs of an earlier version hold such letters; a producer accepts no empty key."""
+    logs = Logs(ScriptedReader(LogMessage((1,), 0, b"", b"1")))
+
+    assert put_back(OneSegment(), logs, "letters", "topic://acme/shop/orders", 1) == 1
+    assert logs.keys == [None]

@@ -116,3 +116,24 @@ def test_a_bucket_is_reported_closed_once_it_is_released(consumer: HesitantConsu
         assert leader.of("closed") == []
         leader.tell(4, release=True)
         wait_until(lambda: work.turn(0.01) or bool(leader.of("closed")))
+
+
+def test_a_bucket_whose_log_is_queried_stays_with_its_messages(
+    consumer: HesitantConsumer, leader: Leader
+) -> None:
+    """It could not be released now, and its reader would not deliver the dropped messages again."""
+    leader.tell(1, release=False)
+    batch = wait_until(lambda: consumer.receive(0.01))
+    attachment = cast(Attachment, batch.origin)
+    leader.tell(2, release=True)
+    wait_until(lambda: attachment.owned.release)
+    attachment.reserve_query()
+    delivered = attachment.delivered
+
+    try:
+        assert not consumer.let_go(batch)
+        assert attachment.delivered == delivered
+    finally:
+        attachment.mark_unused()
+    assert consumer.let_go(batch)
+    assert not consumer.has(batch)

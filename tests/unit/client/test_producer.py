@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from controller.client.layout_source import TopicSnapshot
 from controller.client.producer import MAX_MESSAGE_BYTES, Producer
 from controller.client.send_lane import SendLane
 from controller.dataplane.log_client import Metadata, OutgoingMessage
 from controller.domain.errors import DataPlaneUnavailable, InvalidInput
-from controller.domain.hash_range import FULL_RANGE
-from controller.domain.layout import SegmentLayout
-from controller.domain.segment import Segment
+from tests.support.one_segment import OneSegment
 from tests.support.scripted_leader import BackgroundCall
 from tests.support.waiting import wait_until
 
@@ -25,19 +22,6 @@ NAME = "topic://acme/shop/orders"
 LONGEST_SECONDS = 0.01
 """A batch delay that is shorter than the time between two attempts."""
 SEND_TIMEOUT_SECONDS = 1.0
-
-
-class Source:
-    """A topic with one segment, which never changes."""
-
-    def topic(self, name: str) -> TopicSnapshot:
-        """As `LayoutSource.topic`."""
-        segment = Segment(0, FULL_RANGE)
-        return TopicSnapshot(1, name, SegmentLayout.from_segments(1, 1, (segment,)), {0: "log_0"})
-
-    def watch(self, _topic_id: int, _on_change: Callable[[], None]) -> SimpleNamespace:
-        """As `LayoutSource.watch`, without a change."""
-        return SimpleNamespace(close=lambda: None)
 
 
 class Logs:
@@ -66,16 +50,17 @@ def logs() -> Logs:
 
 @pytest.fixture
 def producer(logs: Logs) -> Iterator[Producer]:
-    producer = Producer(Source(), logs, NAME, send_timeout_seconds=SEND_TIMEOUT_SECONDS)
+    producer = Producer(OneSegment(), logs, NAME, send_timeout_seconds=SEND_TIMEOUT_SECONDS)
     yield producer
     logs.goes_on.set()
     producer.close(flush=False)
 
 
 def test_a_batch_of_more_messages_than_pulsar_numbers_is_refused_before_anything_begins() -> None:
-    source = Source()
-    source.topic = source.watch = lambda *_: pytest.fail("the topic is read")  # type: ignore[method-assign]
+    def fail(*_: object) -> None:
+        pytest.fail("the topic is read")
 
+    source = SimpleNamespace(topic=fail, watch=fail)
     with pytest.raises(InvalidInput, match="batch_messages = 65537; give a whole number from 1 to 65536"):
         Producer(source, Logs(), NAME, batch_messages=65_537)
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from controller.client.checkpoint import Checkpoint
 from controller.client.checkpoint_consumer import CheckpointBatch
 from controller.client.checkpoint_consumer import CheckpointConsumer as AloneConsumer
+from controller.client.checkpoint_group import CheckpointGroupConsumer as GroupConsumer
 from controller.dataplane.log_client import LogMessage
 from pulsar_cleave._checkpoints import CheckpointConsumer
 
@@ -109,10 +112,41 @@ def test_no_message_of_waiting_batches_moves_the_checkpoint_back(
     assert received == {i: BATCH * segments.count(i) for i in received}
 
 
-def test_a_pause_ends_the_reading_before_the_delivery(inner: Inner) -> None:
+class Member(GroupConsumer):
+    """A member of a group that reads as `Inner` does, and has an ownership of each segment."""
+
+    pause, resume, checkpoint = Inner.pause, Inner.resume, Inner.checkpoint
+
+    def __init__(self, *segments: int) -> None:
+        Inner.__init__(self)
+        self.segments, self.origins = segments, {i: SimpleNamespace(generation=1) for i in segments}
+
+    def receive(self, timeout_seconds: float) -> CheckpointBatch | None:
+        batch = Inner.receive(self, timeout_seconds)
+        return None if batch is None else replace(batch, origin=self.origins[batch.segment_id])
+
+    def has(self, batch: CheckpointBatch) -> bool:
+        return batch.origin is self.origins[batch.segment_id]
+
+
+def test_a_batch_of_a_new_ownership_does_not_follow_what_is_kept_back_of_the_old_one() -> None:
+    """The new ownership begins before the messages of the old one, which are not delivered."""
+    member = Member(1, 0, 0)
+    consumer = CheckpointConsumer(member, TOPIC, None)
+    member.aside = consumer.pause
+    for _ in range(2):  # each read begins before the consumer is paused, as while another thread pauses it
+        assert consumer.receive_many(BATCH, 0.0) == ()
+        member.resume()
+    member.origins[0], member._read[0] = SimpleNamespace(generation=2), 0
+
+    assert consumer.receive_many(BATCH, 0.0) == ()
+    assert consumer.checkpoint().positions == {0: None, 1: None}
+
+
+def test_a_pause_ends_the_reading_before_the_delivery(inner: Inner, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise a `receive` could read a further batch although the consumer already counts as paused."""
     consumer = CheckpointConsumer(inner, TOPIC, None)
-    inner.pause = lambda: inner.calls.append(f"paused {consumer._is_paused}")  # type: ignore[method-assign]
+    monkeypatch.setattr(inner, "pause", lambda: inner.calls.append(f"paused {consumer._is_paused}"))
 
     consumer.pause()
 

@@ -625,14 +625,20 @@ def test_fewer_segments_are_not_made_where_keys_would_overload_one() -> None:
     assert [r.reason for r in stuck.refusals] == [RefusalReason.WOULD_SPLIT_AGAIN]
 
 
-def test_fewer_segments_are_made_where_keys_show_that_no_child_is_hot() -> None:
-    """By equal densities a child would have 1.25; by the keys, of which most are late in the second, both have 0.88."""
+@pytest.mark.parametrize(("most_parts", "expected"), [(64, [((0, 1, 2), 2)]), (2, [])])
+def test_fewer_segments_are_made_where_keys_show_that_no_child_is_hot(
+    most_parts: int, expected: list[tuple[tuple[int, ...], int]]
+) -> None:
+    """By equal densities a child would have 1.25; by the keys, of which most are late in the second, both have 0.88. Cuts that the
+    data plane limits in number are not trusted.
+    """
     late = (*[0.1 / 90] * 90, *[0.07] * 10)
-    busy_ring = ring(0.5, 0.8, 0.45, *[0.89] * 13, ticks=45)
+    capabilities = replace(ANYTHING, max_children=most_parts)
+    busy_ring = ring(0.5, 0.8, 0.45, *[0.89] * 13, ticks=45, capabilities=capabilities)
 
-    [act] = decide(sketched(busy_ring, (1.0,) * 100, late, (1.0,) * 100)).decisions
+    acts = decide(sketched(busy_ring, (1.0,) * 100, late, (1.0,) * 100)).decisions
 
-    assert (sealed_by(act), parts_of(act)) == ((0, 1, 2), 2)
+    assert [(sealed_by(act), parts_of(act)) for act in acts] == expected
 
 
 @pytest.mark.parametrize("seed", range(5))
