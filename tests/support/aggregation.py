@@ -15,6 +15,7 @@ from sqlalchemy import make_url
 
 from controller.clock import to_ms
 from controller.domain.load_window import LoadWindow
+from controller.domain.policy import PolicyOverride
 from controller.landing.area import LandingArea
 from controller.landing.history import RateHistory
 from controller.landing.schemas import KEY_COUNT_SCHEMA, SAMPLE_SCHEMA
@@ -26,6 +27,7 @@ from controller.services.load_aggregation import (
     aggregate,
 )
 from controller.store.postgres.engine import Store
+from controller.store.topics import policies
 from tests.support.bench import Bench
 
 END_MS = to_ms(datetime(2026, 5, 17, 12, 0, tzinfo=UTC))
@@ -128,3 +130,13 @@ class Run:
         """Return the seconds after END_MS at which the source last reported."""
         at = self.bench.scalar("SELECT observed_at FROM cleave.load_source WHERE source = :s", s=source)
         return (to_ms(at) - END_MS) // 1000
+
+
+@contextmanager
+def adaptive_run(bench: Bench, directory: Path, segments: int = 1) -> Iterator[Run]:
+    """Create a topic that `adaptive` decides on, and yield its run in the directory. The loader logs in as itself."""
+    bench.topic_with(segments=segments, subscriptions=())
+    with bench.store.transaction() as tx:
+        policies.set_topic(tx, bench.topic_id, PolicyOverride(profile="adaptive"), actor="t")
+    with loading(bench) as store:
+        yield Run(bench, store, directory, bench.topic_id)

@@ -22,7 +22,7 @@ from controller.services.key_count_landing import KeyCountLanding
 from controller.services.load_aggregation.key_counts_of_run import MIN_COUNTED_SHARE
 from controller.store.decisions.evaluation_inputs import load_evaluation_inputs
 from controller.store.topics import policies
-from tests.support.aggregation import END_MS, Run, loading
+from tests.support.aggregation import END_MS, Run, adaptive_run
 from tests.support.bench import TOPIC, Bench
 
 
@@ -42,11 +42,8 @@ def landing_of(run: Run, worker: str = "w1") -> KeyCountLanding:
 @pytest.fixture
 def run(bench: Bench, tmp_path: Path) -> Iterator[Run]:
     """A live topic of two segments that is decided on by `adaptive`; the loader logs in as itself."""
-    bench.topic_with(segments=2, subscriptions=())
-    with bench.store.transaction() as tx:
-        policies.set_topic(tx, bench.topic_id, PolicyOverride(profile="adaptive"), actor="t")
-    with loading(bench) as store:
-        yield Run(bench, store, tmp_path, bench.topic_id)
+    with adaptive_run(bench, tmp_path, segments=2) as run:
+        yield run
 
 
 def tell(

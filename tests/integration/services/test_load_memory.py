@@ -19,18 +19,15 @@ from controller.domain.policy import PolicyOverride
 from controller.domain.reshape import plan_merge, plan_recut, plan_split
 from controller.store.decisions.evaluation_inputs import load_evaluation_inputs
 from controller.store.topics import policies
-from tests.support.aggregation import END_MS, MINUTE_MS, Run, loading
+from tests.support.aggregation import END_MS, MINUTE_MS, Run, adaptive_run
 from tests.support.bench import Bench
 
 
 @pytest.fixture
 def run(bench: Bench, tmp_path: Path) -> Iterator[Run]:
     """A live topic of one segment that is decided on by `adaptive`; the loader logs in as itself."""
-    bench.topic_with(segments=1, subscriptions=())
-    with bench.store.transaction() as tx:
-        policies.set_topic(tx, bench.topic_id, PolicyOverride(profile="adaptive"), actor="t")
-    with loading(bench) as store:
-        yield Run(bench, store, tmp_path, bench.topic_id)
+    with adaptive_run(bench, tmp_path) as run:
+        yield run
 
 
 def minute(run: Run, index: int, rate: int, segment_id: int = 0) -> None:

@@ -7,11 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from controller.domain.policy import PolicyOverride
 from controller.domain.reshape import plan_split
-from controller.store.topics import policies
 from controller.tasks.row_retention import keep_partitions
-from tests.support.aggregation import Run, loading
+from tests.support.aggregation import Run, adaptive_run
 from tests.support.bench import Bench
 
 TABLES = ("load_memory", "segment_load", "segment_producers")
@@ -20,11 +18,8 @@ TABLES = ("load_memory", "segment_load", "segment_producers")
 @pytest.fixture
 def run(bench: Bench, tmp_path: Path) -> Iterator[Run]:
     """A topic of one segment whose profile uses past load."""
-    bench.topic_with(segments=1, subscriptions=())
-    with bench.store.transaction() as tx:
-        policies.set_topic(tx, bench.topic_id, PolicyOverride(profile="adaptive"), actor="t")
-    with loading(bench) as store:
-        yield Run(bench, store, tmp_path, bench.topic_id)
+    with adaptive_run(bench, tmp_path) as run:
+        yield run
 
 
 def measure(run: Run, index: int, *segment_ids: int) -> None:

@@ -44,6 +44,12 @@ class SlowLogs(IdleReader):
         self.open -= 1
 
 
+def attached(logs: Any, free: threading.Event) -> Attachments:
+    """A set without attachments, whose reports of missing logs nobody reads. `free` is set when a thread is free."""
+    suspects = SuspectReports(ScriptedLeader(), "topic://a/b/c")
+    return Attachments(logs, "s", "me", threading.Event(), suspects, on_free=free.set)
+
+
 @pytest.fixture
 def logs() -> SlowLogs:
     return SlowLogs()
@@ -51,14 +57,7 @@ def logs() -> SlowLogs:
 
 @pytest.fixture
 def attachments(logs: SlowLogs, free: threading.Event) -> Iterator[Attachments]:
-    attachments = Attachments(
-        logs,
-        "s",
-        "me",
-        threading.Event(),
-        SuspectReports(ScriptedLeader(), "topic://a/b/c"),
-        on_free=free.set,
-    )
+    attachments = attached(logs, free)
     yield attachments
     logs.may_open.set()
     attachments.close()
@@ -244,14 +243,7 @@ def free() -> threading.Event:
 @pytest.fixture
 def stubborn(free: threading.Event) -> Iterator[Attachments]:
     logs = ControlledReaders()
-    attachments = Attachments(
-        logs,
-        "s",
-        "me",
-        threading.Event(),
-        SuspectReports(ScriptedLeader(), "topic://a/b/c"),
-        on_free=free.set,
-    )
+    attachments = attached(logs, free)
     begun(attachments)
     wait_until(lambda: attachments.all[0].reader is not None)
     yield attachments
