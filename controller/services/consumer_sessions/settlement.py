@@ -220,12 +220,8 @@ def settle(
     rows_before = {row.name: row for row in consumers.list_consumers(tx, key.topic_id, key.name)}
     # Disconnections are the first write to consumer rows: triggers of the other writes take locks that must
     # follow the locks of these rows.
-    consumers.note_disconnected(
-        tx,
-        key.topic_id,
-        key.name,
-        connection_state.row_changes(rows_before, _attached(rows_before, requests)),
-    )
+    disconnections = connection_state.row_changes(rows_before, _attached(rows_before, requests))
+    consumers.note_disconnected(tx, key.topic_id, key.name, disconnections)
     _mark_drained(tx, key, owners, rows_before, batch)
     seek = seeks.under_way(tx, key)
     released = _released(owners, rows_before, batch) | _overdue_buckets(owners, seek, timing)
