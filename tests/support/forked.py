@@ -1,8 +1,8 @@
-"""A process that creates one object of the client or the store, uses the object, forks, and uses the object again.
+"""A process that creates objects of the client or the store, one after another: uses the object, forks, and uses the object again.
 
-`python -m tests.support.forked KIND`, with a `Place` as JSON on its standard input. The child calls everything public of the object, or
-what a child may do with the object, and ends as any Python process does. The parent then continues with the object. The results of both
-are printed, a line of JSON for each.
+`python -m tests.support.forked KIND...`, with a `Place` as JSON on its standard input. The child calls everything public of the object, or
+what a child may do with the object, and ends as any Python process does. The parent then continues with the object. The kind and the
+result of both are printed, a line of JSON for each.
 """
 
 from __future__ import annotations
@@ -445,20 +445,19 @@ SHARED: Mapping[str, Callable[[Scene], AbstractContextManager[tuple[Use, Use]]]]
 """What a child does with each kind of object that it may use, and its parent afterwards."""
 
 
-def in_child(act: Callable[[], object]) -> int:
+def in_child(kind: str, act: Callable[[], object]) -> int:
     """Fork. Return the child's id in the parent; the child prints the result of `act`, and ends as any process does."""
     pid = os.fork()
     if pid == 0:
         signal.alarm(int(SECONDS))  # what hangs in a child ends
-        _say(act())
+        _say(kind, act())
         sys.exit(0)
     return pid
 
 
-def _say(result: object) -> None:
-    os.write(
-        sys.stdout.fileno(), f"{json.dumps(result)}\n".encode()
-    )  # at once, since children may speak together
+def _say(kind: str, result: object) -> None:
+    line = f"{json.dumps([kind, result])}\n"
+    os.write(sys.stdout.fileno(), line.encode())  # at once, since children may speak together
 
 
 def demand_ended(pid: int) -> None:
@@ -467,18 +466,18 @@ def demand_ended(pid: int) -> None:
     assert os.waitstatus_to_exitcode(status) == 0, status
 
 
-def _go_on(scene: Scene, use: Use, act: Callable[[], object], before: object) -> None:
+def _go_on(kind: str, scene: Scene, use: Use, act: Callable[[], object], before: object) -> None:
     """Fork, and assert that the parent's objects work as before."""
     connections = scene.place.connections()
-    demand_ended(in_child(act))
+    demand_ended(in_child(kind, act))
     assert scene.place.connections() == connections, (connections, scene.place.connections())
     after = use()
-    assert before in (after, None), (before, after)
+    assert before in (after, None), (kind, before, after)
     assert scene.place.connections() == connections, (connections, scene.place.connections())
-    _say(after)
+    _say(kind, after)
 
 
-def send_from_children(place: Place, *, is_made_before: bool) -> None:
+def send_from_children(kind: str, place: Place) -> None:
     """Let two children send 100 messages each: by their parent's producer, or each by its own, as in a preforking server."""
     servers = place.servers()
     with ExitStack() as stack:
@@ -487,7 +486,7 @@ def send_from_children(place: Place, *, is_made_before: bool) -> None:
             logs = stack.enter_context(closing(place.logs()))
             return stack.enter_context(closing(Producer(HttpSource(servers), logs, place.topic, name="web")))
 
-        shared = open_producer() if is_made_before else None
+        shared = open_producer() if kind == "made before" else None
         if shared is not None:
             _send(None, shared)  # type: ignore[arg-type]
 
@@ -501,25 +500,30 @@ def send_from_children(place: Place, *, is_made_before: bool) -> None:
                 return str(error)
             return "stored"
 
-        for pid in [in_child(send) for _ in range(2)]:
+        for pid in [in_child(kind, send) for _ in range(2)]:
             demand_ended(pid)
 
 
-def main() -> None:
-    """Run the process that this module describes."""
-    kind, place = sys.argv[1], Place(**json.load(sys.stdin))
-    if kind in ("made before", "made after"):
-        send_from_children(place, is_made_before=kind == "made before")
-        return
+def _use_over_fork(kind: str, place: Place) -> None:
     with ExitStack() as stack:
         scene = Scene(place, stack)
         if kind in REFUSED:
             made, use = stack.enter_context(REFUSED[kind](scene))
             before = use()
-            _go_on(scene, use, lambda: refusals(made), before)
+            _go_on(kind, scene, use, lambda: refusals(made), before)
         else:
             child, parent = stack.enter_context(SHARED[kind](scene))
-            _go_on(scene, parent, child, None)
+            _go_on(kind, scene, parent, child, None)
+
+
+def main() -> None:
+    """Run the process that this module describes."""
+    place = Place(**json.load(sys.stdin))
+    for kind in sys.argv[1:]:
+        if kind in ("made before", "made after"):
+            send_from_children(kind, place)
+        else:
+            _use_over_fork(kind, place)
 
 
 if __name__ == "__main__":

@@ -18,10 +18,12 @@ _ROOT = Path(__file__).resolve().parents[2]
 _ENDINGS = {"close": "returned None", "end": "returned None"}
 
 
-def results_of(kind: str, place: Place) -> list[object]:
-    """Run a process of this kind, and return its results, those of its children first. The process must end by itself with exit code 0."""
+def results_of(place: Place, *kinds: str) -> dict[str, list[Any]]:
+    """Run one process that takes these kinds in turn. Return the results of each kind, those of its children first. The process must end by
+    itself with exit code 0.
+    """
     ended = subprocess.run(
-        [sys.executable, "-m", "tests.support.forked", kind],
+        [sys.executable, "-m", "tests.support.forked", *kinds],
         input=json.dumps(asdict(place)),
         capture_output=True,
         text=True,
@@ -30,7 +32,11 @@ def results_of(kind: str, place: Place) -> list[object]:
         check=False,
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    return [json.loads(line) for line in ended.stdout.splitlines()]
+    results: dict[str, list[Any]] = {kind: [] for kind in kinds}
+    for line in ended.stdout.splitlines():
+        kind, result = json.loads(line)
+        results[kind].append(result)
+    return results
 
 
 def in_child(act: Callable[[], object]) -> Any:
@@ -52,13 +58,13 @@ def in_child(act: Callable[[], object]) -> Any:
     return result
 
 
-def demand_refused(in_child: object) -> None:
-    """Assert that each call was refused with one sentence, except the ending ones, which did nothing."""
+def demand_refused(kind: str, in_child: object) -> None:
+    """Assert that each call of this kind was refused with one sentence, except the ending ones, which did nothing."""
     assert isinstance(in_child, Mapping)
     assert len(in_child) > 1
     for name, result in in_child.items():
         if name in _ENDINGS:
-            assert result == _ENDINGS[name], name
+            assert result == _ENDINGS[name], (kind, name)
         else:
-            assert "was made in process" in result, (name, result)
-            assert "make one after the fork" in result, (name, result)
+            assert "was made in process" in result, (kind, name, result)
+            assert "make one after the fork" in result, (kind, name, result)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from controller.client.servers import Servers
@@ -12,16 +10,14 @@ from tests.integration.dataplane.pulsar_setup import PulsarSetup
 from tests.support.forked import GROUP, QUEUE, REFUSED, STREAM, Place
 from tests.support.forking import demand_refused, results_of
 
-Found = Callable[[str], list[object]]
-
 
 @pytest.fixture
-def results_of_kind(setup: PulsarSetup, servers: Servers, database: str) -> Found:
-    """Return what a process of this kind has found on a topic of one segment, first in its children."""
+def place(setup: PulsarSetup, servers: Servers, database: str) -> Place:
+    """A topic of one segment with a subscription of each kind."""
     setup.create(1, STREAM)
     for name, kind in ((QUEUE, "queue"), (GROUP, "checkpoint")):
         setup.cleave.ok("subscriptions", "create", setup.topic, name, "--kind", kind)
-    place = Place(
+    return Place(
         servers._urls[0],
         token_for(),
         database,
@@ -30,7 +26,6 @@ def results_of_kind(setup: PulsarSetup, servers: Servers, database: str) -> Foun
         setup.access.admin_url,
         str(setup.access.service_url),
     )
-    return lambda kind: results_of(kind, place)
 
 
 def stored(setup: PulsarSetup) -> int:
@@ -39,25 +34,23 @@ def stored(setup: PulsarSetup) -> int:
     return int(setup.admin("GET", path).json()["msgInCounter"])
 
 
-@pytest.mark.parametrize("kind", [kind for kind in REFUSED if kind != "TopicWatch"])
-def test_a_child_is_refused_each_call_and_the_parent_stays_connected(
-    kind: str, results_of_kind: Found
-) -> None:
-    in_child, _ = results_of_kind(kind)
+def test_a_child_is_refused_each_call_and_the_parent_stays_connected(place: Place) -> None:
+    kinds = [kind for kind in REFUSED if kind != "TopicWatch"]
 
-    demand_refused(in_child)
+    for kind, (in_child, _) in results_of(place, *kinds).items():
+        demand_refused(kind, in_child)
 
 
 def test_children_store_nothing_by_their_parents_producer_and_are_told_so(
-    results_of_kind: Found, setup: PulsarSetup
+    place: Place, setup: PulsarSetup
 ) -> None:
-    children = results_of_kind("made before")
+    children = results_of(place, "made before")["made before"]
 
     assert len(children) == 2
     assert all("Producer of" in str(told) and "make one after the fork" in str(told) for told in children)
     assert stored(setup) == 1  # the parent's own
 
 
-def test_children_store_all_by_producers_of_their_own(results_of_kind: Found, setup: PulsarSetup) -> None:
-    assert results_of_kind("made after") == ["stored", "stored"]
+def test_children_store_all_by_producers_of_their_own(place: Place, setup: PulsarSetup) -> None:
+    assert results_of(place, "made after")["made after"] == ["stored", "stored"]
     assert stored(setup) == 200
