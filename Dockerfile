@@ -15,7 +15,7 @@ COPY pulsar_cleave pulsar_cleave
 COPY spark_jobs spark_jobs
 COPY sql sql
 RUN .venv/bin/python -m pip install --no-deps . \
- && .venv/bin/python -m compileall -q .venv/lib || true
+ && { .venv/bin/python -m compileall -q .venv/lib || true; } # some packages contain files of other Python versions
 
 FROM python:3.11-slim-bookworm
 # Java 17 for Spark, curl for health checks, socat for the way from Airflow's tasks to Spark Connect.

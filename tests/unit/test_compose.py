@@ -395,6 +395,14 @@ def test_the_image_is_built_from_what_is_sent_to_the_builder() -> None:
     assert [source for source in sources if not (ROOT / source).exists()] == []
 
 
+def test_a_step_of_the_image_that_fails_ends_the_build() -> None:
+    steps = re.findall(r"^RUN (.+(?:\n (?:.|\n )+)*)", DOCKERFILE, re.MULTILINE)
+    outside_braces = [re.sub(r"\{[^{}]*\}", "", step) for step in steps]
+
+    assert sum("pip install" in step for step in steps) == 2
+    assert [step for step in outside_braces if "||" in step or ";" in step] == []
+
+
 def test_every_builder_takes_the_dockerfile() -> None:
     """`docker build` of Docker 20.10, which distributions have, does not use BuildKit."""
     assert (
