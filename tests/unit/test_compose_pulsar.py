@@ -68,14 +68,15 @@ def test_what_opens_the_brokers_is_mounted_where_they_are_talked_to_and_kept_out
     }
 
     assert {name: volumes for name, volumes in mounts.items() if volumes} == {
-        name: [f"./secrets/pulsar:{CREDENTIALS}:ro"] for name in ("cleave-worker", "airflow-scheduler")
+        name: [f"./secrets/pulsar:{CREDENTIALS}:ro"]
+        for name in ("cleave-worker", "airflow-apiserver", "airflow-scheduler")
     }
     assert (ROOT / "secrets/pulsar/.gitignore").read_text().splitlines() == ["*", "!.gitignore"]
-    scheduler, others = (
+    api_server, scheduler, others = (
         [volume for volume in SERVICES[name]["volumes"] if "secrets" not in volume]
-        for name in ("airflow-scheduler", "airflow-triggerer")
+        for name in ("airflow-apiserver", "airflow-scheduler", "airflow-triggerer")
     )
-    assert scheduler == others
+    assert api_server == scheduler == others
 
 
 def test_what_is_offered_for_brokers_of_ones_own_is_taken_as_it_is(
