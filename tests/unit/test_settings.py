@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 
 import pytest
 
 from controller.domain.errors import InvalidInput
-from controller.settings import Settings, load_settings
+from controller.settings import PROJECT_ROOT, Settings, load_settings
 
 
 @pytest.mark.parametrize(
@@ -52,3 +53,16 @@ def test_a_text_that_is_no_json_is_refused_by_name_and_not_quoted(
     with pytest.raises(InvalidInput, match=f"Setting CLEAVE_{name}: the value is not JSON") as refused:
         load_settings()
     assert "s3cret" not in "".join(traceback.format_exception(refused.value))
+
+
+def test_the_chart_refuses_each_secret_among_its_legible_settings() -> None:
+    template = (PROJECT_ROOT / "deploy/helm/cleave/templates/_helpers.tpl").read_text()
+    [pattern] = re.findall(r'regexMatch "([^"]+)" \$name', template)
+    secret = {
+        f"CLEAVE_{name.upper()}": "SecretStr" in str(field.annotation)
+        for name, field in Settings.model_fields.items()
+    }
+
+    assert {name for name in secret if re.search(pattern, name)} == {
+        name for name, is_secret in secret.items() if is_secret
+    }

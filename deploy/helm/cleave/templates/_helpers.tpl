@@ -7,7 +7,7 @@
 {{- fail "worker.fleetMetrics is false and metrics.enabled is false, so nothing serves the metrics of the fleet; enable metrics" -}}
 {{- end -}}
 {{- range $name, $_ := .Values.settings -}}
-{{- if regexMatch "(PASSWORD|SECRET(_ACCESS_KEY)?|TOKEN|(DATABASE|OWNER|LOADER)_URL)$" $name -}}
+{{- if regexMatch "(PASSWORD|SECRET(_ACCESS_KEY)?|TOKEN|(API|AIRFLOW)_PROXY|(DATABASE|OWNER|LOADER|EMBEDDED)_URL)$" $name -}}
 {{- fail (printf "settings.%s is a secret, and settings are legible in the manifest; refer to a Secret in extraEnv" $name) -}}
 {{- end -}}
 {{- end -}}
