@@ -1,7 +1,8 @@
 """Maintain Cleave: compare metadata and data plane, collect garbage, delete superfluous logs, and keep the
 partitions of the decision log.
 
-Runs every `CLEAVE_MAINTENANCE_SECONDS` (900). A large fleet is processed in rounds of a few shares.
+Runs every `CLEAVE_MAINTENANCE_SECONDS` (900). A run processes all topics of a small fleet, and a
+random part of a large one.
 
 - *reconcile* finds logs that are missing, terminated or unmanaged, and repairs the differences that can be
   repaired.
@@ -30,7 +31,6 @@ from cleave_dags import (
     every,
     scheduled,
     seconds_from,
-    turn,
 )
 
 from cleave_provider.assets.cleave import LAYOUT
@@ -71,7 +71,7 @@ def cleave_maintenance() -> None:
 
     @cleave_task()
     def fleet_shares() -> list[dict[str, int]]:
-        return tasks.fleet_shares(**access(), turn=turn(SECONDS))
+        return tasks.fleet_shares(**access())
 
     # This task reads layouts. Its inlet makes their asset known to Airflow before another DAG waits for it.
     @cleave_task(max_active_tis_per_dagrun=PASS_SHARES, inlets=[LAYOUT])

@@ -319,8 +319,3 @@ def run_name() -> str:
 def asked_at() -> str:
     """Return the time of the request for this run, which is the same for every attempt of its tasks."""
     return str(get_current_context()["dag_run"].run_after.isoformat())
-
-
-def turn(seconds: int) -> int:
-    """Return a number that increases by one with each scheduled run of this interval."""
-    return int(get_current_context()["dag_run"].run_after.timestamp() // seconds)

@@ -1,7 +1,7 @@
 """Periodic maintenance of topics: reconcile, collect garbage, process deletion entries and trim logs.
 
-Tasks that cover the fleet are divided into shares of bounded size. A large fleet takes several rounds. The
-turn, a number that increases by one each round, determines the next shares, so no state is stored.
+Tasks that cover the fleet are divided into shares of bounded size. A round processes a bounded number of shares,
+which are drawn at random from those of a large fleet, so no state is stored.
 """
 
 from __future__ import annotations
@@ -44,25 +44,23 @@ Share = Mapping[str, int]
 """Topics whose id modulo `of` is `share`: `{"share": 0, "of": 4}`."""
 
 
-def fleet_shares(*, dsn: str, extras: Extras, turn: int) -> list[dict[str, int]]:
+def fleet_shares(*, dsn: str, extras: Extras) -> list[dict[str, int]]:
     """Return this round's shares of the fleet, by the number of topics that are not deleted; none if there
-    are no topics. `turn` increases by one each round. Reads only.
+    are no topics. Reads only.
     """
     with cleave_at(dsn, extras) as app, app.store.transaction() as tx:
         [count] = read_view(tx, LIST_TOPICS.view, LIST_TOPICS.always, columns="count(*) AS topics")
-    return shares_of(count["topics"], turn)
+    return shares_of(count["topics"])
 
 
-def shares_of(topic_count: int, turn: int) -> list[dict[str, int]]:
+def shares_of(topic_count: int) -> list[dict[str, int]]:
     """Return at most `SHARES_A_ROUND` shares, each with about `TOPICS_A_SHARE` topics; no share without
-    topics. Successive turns cover all shares.
+    topics. If there are more shares, they are drawn at random: Airflow skips the rounds that are due during a
+    slow round, so shares that were chosen by the time could be the same ones in each round.
     """
     share_count = math.ceil(topic_count / TOPICS_A_SHARE)
-    round_count = min(share_count, SHARES_A_ROUND)
-    return [
-        {"share": (turn * round_count + number) % share_count, "of": share_count}
-        for number in range(round_count)
-    ]
+    drawn = secrets.SystemRandom().sample(range(share_count), min(share_count, SHARES_A_ROUND))
+    return [{"share": share, "of": share_count} for share in drawn]
 
 
 def round_seconds(shares_at_once: int) -> float:

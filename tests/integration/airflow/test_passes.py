@@ -216,18 +216,16 @@ def test_maintenance_of_an_empty_house_starts_no_share(bench: Bench, run_dag: Ru
     }
 
 
-@pytest.mark.parametrize("topic_count", [1, TOPICS_A_SHARE, 7 * TOPICS_A_SHARE + 1, 1_000_000])
-def test_successive_turns_go_through_the_whole_fleet(topic_count: int) -> None:
-    first = shares_of(topic_count, 0)
-    count, of = len(first), first[0]["of"]
-    turns = -(-of // count)
+@pytest.mark.parametrize("topic_count", [1, TOPICS_A_SHARE, 7 * TOPICS_A_SHARE + 1, 24 * TOPICS_A_SHARE])
+def test_rounds_go_through_the_whole_fleet(topic_count: int) -> None:
+    share_count = -(-topic_count // TOPICS_A_SHARE)
+    rounds = [shares_of(topic_count) for _ in range(100)]  # of 24 shares, all miss one with a chance of 6e-17
 
-    seen = {share["share"] for turn in range(turns) for share in shares_of(topic_count, turn)}
-
-    assert seen == set(range(of))
-    assert count <= SHARES_A_ROUND
-    assert topic_count <= of * TOPICS_A_SHARE
+    assert {share["share"] for shares in rounds for share in shares} == set(range(share_count))
+    for shares in rounds:
+        assert {share["of"] for share in shares} == {share_count}
+        assert len({share["share"] for share in shares}) == min(share_count, SHARES_A_ROUND)
 
 
 def test_no_topics_no_shares() -> None:
-    assert shares_of(0, 3) == []
+    assert shares_of(0) == []
