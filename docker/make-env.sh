@@ -7,6 +7,7 @@ if [ -e .env ]; then
   echo ".env exists and is left as it is; move it away for new secrets" >&2
   exit 2
 fi
+command -v openssl >/dev/null || { echo "openssl is missing; install it, it draws the secrets" >&2; exit 2; }
 umask 077
 while read -r line; do
   case $line in
