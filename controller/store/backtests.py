@@ -31,9 +31,9 @@ _BEGIN = text("""
 _DONE = text("SELECT run_id FROM cleave.backtest_run WHERE request_key = :request_key")
 _FINISH = text("""
     UPDATE cleave.backtest_run
-       SET state = 'done', finished_at = clock_timestamp(), engine = :engine, code_version = :code_version,
+       SET state = 'done', error = NULL, finished_at = clock_timestamp(), engine = :engine, code_version = :code_version,
            inputs = CAST(:inputs AS jsonb)
-     WHERE run_id = :run_id AND state = 'running'
+     WHERE run_id = :run_id AND state <> 'done'
 """)
 _FAIL = text("""
     UPDATE cleave.backtest_run SET state = 'failed', finished_at = clock_timestamp(), error = :error
@@ -131,8 +131,9 @@ def finish(
     """Store the results, and set the run to done, with the present time, the engine, and the inputs and code version
     of `request`.
 
-    Nothing is stored, and no error is raised, if the run is not running or does not exist. Raises ValueError if a
-    number in the inputs or figures is not finite.
+    A failed run is set to done too, because another attempt at the same run, such as one that Airflow ended, may have
+    failed meanwhile. Nothing is stored, and no error is raised, if the run is done or does not exist. Raises
+    ValueError if a number in the inputs or figures is not finite.
     """
     updated = tx.execute(_FINISH, {**_parameters(request), "run_id": run_id, "engine": engine})
     if updated.rowcount == 1 and results:

@@ -136,6 +136,17 @@ def test_a_run_that_failed_says_why_and_may_be_begun_again(driver: StoreDriver) 
     assert (run_of(driver, run_id).state, run_of(driver, run_id).error) == ("done", None)
 
 
+def test_an_attempt_that_fails_late_does_not_take_away_the_results_of_the_next(driver: StoreDriver) -> None:
+    run_id = begin(driver).run_id
+    begin(driver)  # the second attempt
+    fail(driver, run_id)  # the first one ends
+
+    finish(driver, run_id, RESULT)
+
+    done = run_of(driver, run_id)
+    assert (done.state, done.error, done.results) == ("done", None, 1)
+
+
 def test_a_best_of_nothing_is_no_regret(driver: StoreDriver) -> None:
     run_id = begin(driver).run_id
     finish(driver, run_id, replace(RESULT, least_cost=0.0))
