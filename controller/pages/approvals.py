@@ -13,9 +13,9 @@ from controller.tasks.dag_runs import presenting_run
 
 
 def page(tx: Connection) -> dict[str, Any]:
-    """Return the waiting approvals, and of the newest `MAX_ROWS` approvals those that were answered or have expired."""
-    newest = read_page(tx, LIST_APPROVALS, ListApprovals(state="any"), limit=MAX_ROWS).rows
-    return {"approvals": waiting(tx), "ended": [row for row in newest if row["state"] != "pending"]}
+    """Return the waiting approvals, and the newest `MAX_ROWS` approvals that were answered or have expired."""
+    settled = read_page(tx, LIST_APPROVALS, ListApprovals(state="settled"), limit=MAX_ROWS)
+    return {"approvals": waiting(tx), "ended": settled.rows}
 
 
 def waiting(tx: Connection, topic_id: int | None = None) -> list[dict[str, Any]]:

@@ -25,8 +25,9 @@ class ListApprovals(TopicFilter):
     """List actions that wait for a person, newest first. Without an answer, `default_answer` holds at `expires_at`."""
 
     subject: Subject | None = Field(None, description="Only approvals about such a subject.")
-    state: Literal["pending", "approved", "rejected", "expired", "done", "any"] = Field(
-        "pending", description="Only approvals in this state; any: all approvals."
+    state: Literal["pending", "approved", "rejected", "expired", "done", "settled", "any"] = Field(
+        "pending",
+        description="Only approvals in this state; settled: all that no longer wait; any: all approvals.",
     )
 
 
@@ -45,7 +46,7 @@ LIST_APPROVALS = Question(
     {
         "topic": "topic_id = :topic_id",
         "subject": "subject = :subject",
-        "state": "state = :state OR :state = 'any'",
+        "state": "state = :state OR :state = 'any' OR (:state = 'settled' AND state <> 'pending')",
     },
     descending=True,
     table=(

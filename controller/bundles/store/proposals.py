@@ -324,10 +324,12 @@ def approve_automatic(
     automatic. Return the number of approved proposals; 0 for a cycle of another cluster. `actor` is recorded as the approver.
 
     Stale proposals, proposals for a bundle with a live (approved or applied) proposal, and proposals that a concurrent transaction
-    approves or refuses are skipped.
+    approves or refuses are skipped. An approval that was requested before the mode became automatic ends.
     """
     values = {"cluster": cluster, "cycle_id": cycle_id, "kind": kind.value, "limit": limit, "actor": actor}
-    return len(tx.execute(_APPROVE_AUTOMATIC, values).all())
+    ids = tx.execute(_APPROVE_AUTOMATIC, values).scalars().all()
+    approvals.end(tx, Subject.BUNDLE_PROPOSAL, ids, ApprovalState.EXPIRED, "the namespace has mode automatic")
+    return len(ids)
 
 
 def move(

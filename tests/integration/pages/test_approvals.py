@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+import pytest
+
 from controller.domain.policy import PolicyOverride
+from controller.pages import approvals
 from controller.pages.approvals import page, waiting
 from controller.services import approval_answers
 from controller.store.topics import policies
@@ -31,7 +34,8 @@ def test_each_names_the_run_that_asks_and_which_of_its_questions_it_is(bench: Be
     ]
 
 
-def test_the_page_has_what_waits_and_what_was_answered(bench: Bench) -> None:
+def test_the_page_has_what_waits_and_what_was_answered(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(approvals, "MAX_ROWS", 1)  # the newest one waits
     bench.topic_with(4)
     with bench.store.transaction() as tx:
         policies.set_topic(tx, bench.topic_id, PolicyOverride(approval_merges=True))

@@ -236,6 +236,22 @@ def test_a_bundle_has_one_live_act(cycles: Cycles) -> None:
     )
 
 
+def test_automatic_approval_ends_a_question_of_before(cycles: Cycles) -> None:
+    cycles.mode(BalancingMode.APPROVAL)
+    [row] = cycles.propose(UNLOAD)
+    cycles.driver.do(bundle_proposals.ask, CLUSTER)
+    assert len(pending(cycles.driver.store)) == 1
+    # The mode changes while the question is written.
+    cycles.driver.sql("UPDATE cleave.namespace_bundles SET mode = 'automatic', row_version = row_version + 1")
+
+    approved = cycles.driver.do(
+        bundle_proposals.approve_automatic, CLUSTER, row.cycle_id, ProposalKind.UNLOAD, limit=1, actor="b"
+    )
+
+    assert approved == 1
+    assert pending(cycles.driver.store) == []
+
+
 def test_automatic_approval_keeps_to_its_kind_and_number(cycles: Cycles) -> None:
     cycles.mode(BalancingMode.AUTOMATIC)
     other = NewProposal(bundle=UPPER, kind=ProposalKind.UNLOAD, reason="r")
