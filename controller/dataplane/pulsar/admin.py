@@ -34,7 +34,6 @@ from controller.dataplane.pulsar.http_errors import (
     refusal,
     unknown_address,
 )
-from controller.dataplane.pulsar_load.http import AuthorizedSession
 from controller.domain.errors import CleaveError, Terminal
 
 PARALLEL_REQUESTS = 16
@@ -42,6 +41,7 @@ MAX_REDIRECTS = 5
 MAX_ANSWER_BYTES = 256 * 1024 * 1024
 """Largest size of a response. The longest lists (topics of a namespace) are far shorter."""
 _CHUNK_BYTES = 256 * 1024
+_HEADERS = {"Accept": "application/json", "Content-Type": "application/json"}
 
 
 class Deadline:
@@ -102,15 +102,11 @@ class AdminCalls:
         self._access = access
         self._bases = access.admin_urls
         self._base = 0  # index of the broker that responded last
-        self._session = _session(access)
-        self._threads = ThreadPoolExecutor(PARALLEL_REQUESTS, thread_name_prefix="pulsar-admin")
-
-    @property
-    def session(self) -> AuthorizedSession:
-        """A session with the connections, certificates and token of these calls, for pages that other modules
-        read.
+        self.session = bearer_session(access)
+        """The session of these calls, with their connections, certificates and token. Other modules also read pages
+        with it. `close` closes it.
         """
-        return AuthorizedSession(self._session, self._headers)
+        self._threads = ThreadPoolExecutor(PARALLEL_REQUESTS, thread_name_prefix="pulsar-admin")
 
     def deadline(self, seconds: float | None = None) -> Deadline:
         """Return a deadline for a call that begins at this moment. None as `seconds`: the ordinary time
@@ -163,7 +159,7 @@ class AdminCalls:
         thread, fail with DataPlaneUnavailable.
         """
         self._threads.shutdown(wait=False, cancel_futures=True)
-        self._session.close()
+        self.session.close()
 
     def _begin(self, ask: Ask, deadline: Deadline) -> Future[Answer]:
         """Begin to send the request in another thread, and return the future of the response. After `close`, nothing
@@ -215,18 +211,18 @@ class AdminCalls:
         last response.
 
         Raises DataPlaneTimeout at the deadline; DataPlaneUnavailable after more redirects, or for a redirect to
-        another scheme than HTTP; Terminal for a redirect without TLS that would show the token; and the errors
-        of `_headers` and `_read`. Errors of `requests` are raised unmapped.
+        another scheme than HTTP; Terminal for a redirect without TLS that would show the token; InvalidInput for
+        a token that cannot be read; and the errors of `_read`. Errors of `requests` are raised unmapped.
         """
         data = None if ask.body is None else json.dumps(ask.body)
         for _ in range(MAX_REDIRECTS + 1):
             if not deadline.left_seconds:
                 raise late(ask.purpose, deadline.seconds)
-            with self._session.request(
+            with self.session.request(
                 ask.method,
                 url,
                 data=data,
-                headers=self._headers(),
+                headers=_HEADERS,
                 timeout=max(deadline.left_seconds, 0.001),
                 allow_redirects=False,
                 stream=True,
@@ -275,14 +271,6 @@ class AdminCalls:
             raise half_answer(ask.purpose, status, f"not JSON: {text[:80]}")
         broker = urlsplit(response.url).netloc
         return Answer(status, document, broker, response.headers, STEADY_CLOCK.now_ms())
-
-    def _headers(self) -> dict[str, str]:
-        """Return the headers of a request, with the current token if there is one. Raises InvalidInput for a
-        token that cannot be read.
-        """
-        token = self._access.current_token()
-        headers = {"Accept": "application/json", "Content-Type": "application/json"}
-        return headers if token is None else {**headers, "Authorization": f"Bearer {token}"}
 
     def _checked_redirect(self, ask: Ask, url: str, location: str) -> str:
         """Return the complete URL of a redirect. `url` is the URL that was requested, and `location` is the header of
@@ -352,7 +340,9 @@ class _Adapter(HTTPAdapter):
 
 
 class _Bearer(AuthBase):
-    """Adds the current token to each request. `requests` removes it when a redirect leads to another host."""
+    """Adds the current token, if there is one, to each request. `requests` removes it when a redirect leads to another
+    host. Raises InvalidInput for a token that cannot be read.
+    """
 
     def __init__(self, access: PulsarAccess) -> None:
         self._access = access
@@ -365,19 +355,12 @@ class _Bearer(AuthBase):
 
 
 def bearer_session(access: PulsarAccess) -> requests.Session:
-    """Return a session with its own pool, the certificates and the current token of each request, for callers
-    that send requests themselves.
-    """
-    session = _session(access)
-    session.auth = _Bearer(access)
-    return session
-
-
-def _session(access: PulsarAccess) -> requests.Session:
-    """Return a session of `requests` with the certificates of `access`. The session sends no token, keeps no cookies,
-    uses no proxy, and ignores `~/.netrc` and the environment. The caller closes the session.
+    """Return a session of `requests` with its own pool and the certificates of `access`. The session sends the current
+    token with each request, keeps no cookies, uses no proxy, and ignores `~/.netrc` and the environment. A request
+    raises InvalidInput for a token that cannot be read. The caller closes the session.
     """
     session = requests.Session()
+    session.auth = _Bearer(access)
     session.trust_env = (
         False  # no passwords of ~/.netrc and no proxy, because brokers respond at their own addresses
     )

@@ -14,8 +14,10 @@ from dataclasses import dataclass
 from string import Formatter
 from urllib.parse import urlsplit
 
+import requests
+
 from controller import telemetry
-from controller.dataplane.pulsar_load.http import HttpSession, ask, origin
+from controller.dataplane.pulsar_load.http import ask, origin
 from controller.domain.errors import DataPlaneUnavailable, InvalidInput, Retryable
 
 log = telemetry.get_logger(__name__)
@@ -41,7 +43,7 @@ class BrokerList:
 
     def __init__(
         self,
-        session: HttpSession,
+        session: requests.Session,
         admin_urls: Sequence[str],
         *,
         cluster: str | None = None,

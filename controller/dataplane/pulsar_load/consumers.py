@@ -14,9 +14,11 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 from zlib import crc32
 
+import requests
+
 from controller import telemetry
 from controller.dataplane.pulsar_load.brokers import BrokerList
-from controller.dataplane.pulsar_load.http import REDIRECTS, Answer, HttpSession, ask, origin
+from controller.dataplane.pulsar_load.http import REDIRECTS, Answer, ask, origin
 from controller.domain.errors import DataPlaneTimeout, DataPlaneUnavailable, InvalidInput, Retryable
 from controller.domain.names import quoted
 from controller.domain.observed_consumers import ObservedConsumer
@@ -42,7 +44,7 @@ _OPTIONS = "?getPreciseBacklog=false&subscriptionBacklogSize=false&excludePublis
 class ConsumerReader:
     """Reads the consumers of logs from the brokers' statistics, and remembers the broker that owned each log."""
 
-    def __init__(self, session: HttpSession, brokers: BrokerList, *, deadline_seconds: float) -> None:
+    def __init__(self, session: requests.Session, brokers: BrokerList, *, deadline_seconds: float) -> None:
         """Use the brokers. `deadline_seconds` is the time limit of one call of `consumers`, however many logs
         it names.
         """

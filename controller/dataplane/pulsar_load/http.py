@@ -11,9 +11,9 @@ import contextlib
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import urljoin, urlsplit
 
 import requests
@@ -30,48 +30,6 @@ owner.
 """
 
 
-class HttpSession(Protocol):
-    """The methods of `requests.Session` that are used. Certificates and tokens belong to the session."""
-
-    def get(
-        self,
-        url: str,
-        *,
-        headers: Mapping[str, str],
-        timeout: tuple[float, float],
-        stream: bool,
-        allow_redirects: bool,
-    ) -> requests.Response:
-        """Send the request, and return when the headers of the response have arrived."""
-
-
-class AuthorizedSession:
-    """A session whose headers are read for each request, for instance because a token may be renewed."""
-
-    def __init__(self, session: HttpSession, headers: Callable[[], Mapping[str, str]]) -> None:
-        self._session, self._headers = session, headers
-
-    def get(
-        self,
-        url: str,
-        *,
-        headers: Mapping[str, str],
-        timeout: tuple[float, float],
-        stream: bool,
-        allow_redirects: bool,
-    ) -> requests.Response:
-        """Send the request with the current headers, and return when the headers of the response have
-        arrived.
-        """
-        return self._session.get(
-            url,
-            headers={**self._headers(), **headers},
-            timeout=timeout,
-            stream=stream,
-            allow_redirects=allow_redirects,
-        )
-
-
 def origin(url: str) -> str:
     """Return `scheme://host:port` of a URL; without the port if the URL has none."""
     parts = urlsplit(url)
@@ -79,7 +37,10 @@ def origin(url: str) -> str:
 
 
 def blocks(
-    session: HttpSession, url: str, deadline: float, refusal: Callable[[str, int], CleaveError] | None = None
+    session: requests.Session,
+    url: str,
+    deadline: float,
+    refusal: Callable[[str, int], CleaveError] | None = None,
 ) -> Iterator[bytes]:
     """Send a GET of `url` when the first block is requested, and yield the body of the response in blocks of up to
     `BLOCK_BYTES`. The body must be complete by `deadline` (`time.monotonic` seconds).
@@ -117,7 +78,7 @@ class Answer:
     """The URL of a redirect, unchecked. Following it sends the session's credentials there."""
 
 
-def ask(session: HttpSession, url: str, deadline: float) -> Answer:
+def ask(session: requests.Session, url: str, deadline: float) -> Answer:
     """Send a GET of `url`, and return the answer, complete by `deadline` (`time.monotonic` seconds). The answer
     contains the JSON of the response; no document for a 404 or for the JSON `null`; or the target of a redirect with
     status 302, 307 or 308, which is not followed.
@@ -136,7 +97,7 @@ def ask(session: HttpSession, url: str, deadline: float) -> Answer:
         raise _refused(url, response.status_code)
 
 
-def _open(session: HttpSession, url: str, deadline: float) -> requests.Response:
+def _open(session: requests.Session, url: str, deadline: float) -> requests.Response:
     """Send a GET of `url`, and return the response, of any status and with an unread body, when its headers
     have arrived. Redirects are not followed. `deadline` is in `time.monotonic` seconds. Raises
     DataPlaneTimeout at the deadline, DataPlaneUnavailable for a connection that is refused or breaks.

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import requests
+
 from controller.clock import STEADY_CLOCK, Clock
 from controller.dataplane.base import Counters
 from controller.dataplane.load_settings import LoadSettings
 from controller.dataplane.pulsar_load.brokers import BrokerList
 from controller.dataplane.pulsar_load.consumers import ConsumerReader
-from controller.dataplane.pulsar_load.http import HttpSession
 from controller.dataplane.pulsar_load.scraper import CounterScraper
 from controller.domain.observed_consumers import ObservedConsumer
 
@@ -25,7 +26,7 @@ class PulsarLoad:
 
     def __init__(
         self,
-        session: HttpSession,
+        session: requests.Session,
         admin_urls: Sequence[str],
         settings: LoadSettings = DEFAULT_SETTINGS,
         *,

@@ -14,12 +14,14 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
+import requests
+
 from controller import metrics, telemetry
 from controller.clock import Clock, to_datetime
 from controller.dataplane.base import Counters
 from controller.dataplane.pulsar_load.brokers import Broker, BrokerList
 from controller.dataplane.pulsar_load.carried_counts import Series
-from controller.dataplane.pulsar_load.http import HttpSession, blocks
+from controller.dataplane.pulsar_load.http import blocks
 from controller.dataplane.pulsar_load.metrics_page import Page, watched_labels
 from controller.domain.errors import DataPlaneTimeout, Retryable
 
@@ -48,7 +50,7 @@ class CounterScraper:
     """Reads pages, and keeps the latest counters of watched topics for each broker."""
 
     def __init__(
-        self, session: HttpSession, brokers: BrokerList, *, deadline_seconds: float, clock: Clock
+        self, session: requests.Session, brokers: BrokerList, *, deadline_seconds: float, clock: Clock
     ) -> None:
         """Use the brokers. `deadline_seconds` is the time limit of one broker's whole page; `clock` gives the
         times of the samples.

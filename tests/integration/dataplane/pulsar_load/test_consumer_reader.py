@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import requests
 
+from controller.dataplane.pulsar.admin import bearer_session
+from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.dataplane.pulsar_load import brokers as broker_list
 from controller.dataplane.pulsar_load import consumers
-from controller.dataplane.pulsar_load.http import AuthorizedSession
 from controller.dataplane.pulsar_load.load import PulsarLoad
 from controller.domain.errors import DataPlaneTimeout, DataPlaneUnavailable, InvalidInput
 from controller.domain.observed_consumers import ObservedConsumer
@@ -187,7 +188,7 @@ def test_a_remembered_owner_that_left_the_cluster_is_not_called(
 
 
 def test_credentials_do_not_follow_a_redirect_out_of_the_cluster(brokers: list[StagedBroker]) -> None:
-    session = AuthorizedSession(requests.Session(), lambda: {"Authorization": "Bearer t"})
+    session = bearer_session(PulsarAccess(admin_url=brokers[0].url, token="t"))
     load = PulsarLoad(session, [brokers[0].url])
     with StagedBroker() as foreign:
         for one in brokers:
