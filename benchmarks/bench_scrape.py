@@ -23,8 +23,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.broker_page import multiplied, topic
 from benchmarks.machine import machine
-from controller.dataplane.load_settings import LoadSettings
-from controller.dataplane.pulsar_load.load import PulsarLoad
+from controller.dataplane.pulsar_load.brokers import BrokerList
+from controller.dataplane.pulsar_load.scraper import CounterScraper
 
 CHUNK_BYTES = 1 << 20
 GOAL = {"seconds": 10.0, "peak_rss_mib": 300.0}
@@ -78,7 +78,8 @@ def measure(url: str, topics: int) -> dict[str, object]:
     """Read the page twice in this process, which should be new. Return seconds, processor seconds and memory."""
     watched = [topic(number) for number in range(topics)]
     before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    load = PulsarLoad(requests.Session(), [url], LoadSettings(page_seconds=120.0))
+    session = requests.Session()
+    load = CounterScraper(session, BrokerList(session, [url]), deadline_seconds=120.0)
     taken, busy, sampled = [], [], []
     for _ in range(2):
         began, busy_before = time.perf_counter(), time.process_time()

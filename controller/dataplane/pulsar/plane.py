@@ -28,7 +28,9 @@ from controller.dataplane.pulsar.names import (
     topic_path,
 )
 from controller.dataplane.pulsar.requirements import demand_gates
-from controller.dataplane.pulsar_load.load import PulsarLoad
+from controller.dataplane.pulsar_load.brokers import BrokerList
+from controller.dataplane.pulsar_load.consumers import ConsumerReader
+from controller.dataplane.pulsar_load.scraper import SAMPLE_LIMIT, CounterScraper
 from controller.dataplane.topic_description import TopicDescription
 from controller.domain.errors import (
     CleaveError,
@@ -59,6 +61,10 @@ class PulsarDataPlane(OneProcess):
 
     name = "pulsar"
     capabilities = Capabilities(midpoint_only=False, max_children=64, recut=True, shared_buckets=True)
+    sample_limit = SAMPLE_LIMIT
+    """Largest number of logs that one call of `sample` should name: their number decides where the counters are
+    read.
+    """
 
     def __init__(
         self,
@@ -72,9 +78,11 @@ class PulsarDataPlane(OneProcess):
         """
         self._admin = AdminCalls(access, call_timeout_seconds=call_timeout_seconds)
         self._cursors = Cursors(self._admin)
-        self._load = PulsarLoad(
-            self._admin.session, access.admin_urls, load, call_timeout_seconds=call_timeout_seconds
-        )
+        session = self._admin.session
+        brokers = BrokerList(session, access.admin_urls, cluster=load.cluster, broker_url=load.broker_url)
+        self._scraper = CounterScraper(session, brokers, deadline_seconds=load.page_seconds)
+        self._pages_from = load.pages_from
+        self._consumers = ConsumerReader(session, brokers, deadline_seconds=call_timeout_seconds)
         self._gates = Gates(access, self._admin, self._cursors)
         self._access, self._lock = access, threading.Lock()
         self._key_samples: KeySamples | None = None
@@ -249,8 +257,9 @@ class PulsarDataPlane(OneProcess):
         exist but none of their responses can be read. From metrics pages, raises DataPlaneUnavailable if no broker
         responded; this call may take longer than `call_timeout_seconds`.
         """
-        if self._load.reads_pages_for(backing_topics):
-            return self._load.sample(backing_topics)
+        # The pages contain the other topics of the brokers too, and are worth reading only for many logs.
+        if len(backing_topics) >= self._pages_from:
+            return self._scraper.sample(backing_topics)
         requests = [topic_requests.stats(name, f"sample {name}") for name in backing_topics]
         results = self._admin.ask_all(requests, self._admin.deadline())
         errors = [result for result in results if isinstance(result, CleaveError)]
@@ -267,19 +276,12 @@ class PulsarDataPlane(OneProcess):
             raise topic_requests.unreadable(f"sample {name}", answers[name].document)
         return {name: counters for name, counters in counters_by_name.items() if counters is not None}
 
-    @property
-    def sample_limit(self) -> int:
-        """Largest number of logs that one call of `sample` should name: their number decides where the
-        counters are read.
-        """
-        return self._load.sample_limit
-
     def consumers(self, backing_topics: Sequence[str]) -> Mapping[str, Sequence[ObservedConsumer]]:
         """Return the consumers attached to each log, by the log's name. Consumers of non-durable
         subscriptions, and of subscriptions whose names begin with `__`, do not count. A missing log has an
         empty sequence; a log that did not respond is absent. Raises Retryable if no log responded.
         """
-        return self._load.consumers(backing_topics)
+        return self._consumers.consumers(backing_topics)
 
     def sample_keys(self, backing_topic: str, *, most: int) -> KeySample:
         """Return the segment hashes of the keys of the latest messages, at most `most` (at least 1) messages, oldest
@@ -406,7 +408,8 @@ class PulsarDataPlane(OneProcess):
         """Close the connections, all of them even if closing one raises an error."""
         with ExitStack() as closing:  # closes all of them even if one raises
             closing.callback(self._admin.close)
-            closing.callback(self._load.close)
+            closing.callback(self._consumers.close)
+            closing.callback(self._scraper.close)
             if self._key_samples is not None:
                 closing.callback(self._key_samples.close)
             closing.callback(self._gates.close)

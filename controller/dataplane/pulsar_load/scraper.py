@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import requests
 
 from controller import metrics, telemetry
-from controller.clock import Clock, to_datetime
+from controller.clock import STEADY_CLOCK, to_datetime
 from controller.dataplane.base import Counters
 from controller.dataplane.pulsar_load.brokers import Broker, BrokerList
 from controller.dataplane.pulsar_load.carried_counts import Series
@@ -27,6 +27,8 @@ from controller.domain.errors import DataPlaneTimeout, Retryable
 
 log = telemetry.get_logger(__name__)
 
+SAMPLE_LIMIT = 1_000_000
+"""Largest number of logs of one call of `sample`. Each costs some 300 bytes here, and nothing at the broker."""
 AT_ONCE = 64
 """Number of brokers that are read at the same time. Others wait for their turn within the deadline."""
 GRACE_SECONDS = 0.5
@@ -49,14 +51,12 @@ class _Read:
 class CounterScraper:
     """Reads pages, and keeps the latest counters of watched topics for each broker."""
 
-    def __init__(
-        self, session: requests.Session, brokers: BrokerList, *, deadline_seconds: float, clock: Clock
-    ) -> None:
+    def __init__(self, session: requests.Session, brokers: BrokerList, *, deadline_seconds: float) -> None:
         """Use the brokers. `deadline_seconds` is the time limit of one broker's whole page; `clock` gives the
         times of the samples.
         """
         self._session, self._brokers = session, brokers
-        self._deadline_seconds, self._clock = deadline_seconds, clock
+        self._deadline_seconds = deadline_seconds
         self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="broker-page")
         self._lock = threading.Lock()
         self._reading: dict[str, Future[_Read]] = {}
@@ -122,12 +122,12 @@ class CounterScraper:
         """
         page, instant_ms = Page(watched), None
         for block in blocks(self._session, f"{broker.url}/metrics/", deadline):
-            instant_ms = instant_ms or self._clock.now_ms()
+            instant_ms = instant_ms or STEADY_CLOCK.now_ms()
             page.feed(block)
         page.finish()
         started = page.started_at_ms
         since = "" if started is None else f"@{to_datetime(started):%Y%m%dT%H%M%S}Z"
-        return _Read(broker.name + since, instant_ms or self._clock.now_ms(), page)
+        return _Read(broker.name + since, instant_ms or STEADY_CLOCK.now_ms(), page)
 
     def _take(
         self, broker: Broker, reading: Future[_Read] | None, sampled: dict[str, Counters]

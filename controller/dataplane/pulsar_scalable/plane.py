@@ -21,7 +21,8 @@ from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.dataplane.pulsar.http_errors import UnknownAddress
 from controller.dataplane.pulsar.names import subscription_path
 from controller.dataplane.pulsar.topic_requests import namespace_of_topic, reading
-from controller.dataplane.pulsar_load.load import PulsarLoad
+from controller.dataplane.pulsar_load.brokers import BrokerList
+from controller.dataplane.pulsar_load.scraper import SAMPLE_LIMIT, CounterScraper
 from controller.dataplane.pulsar_scalable.names import lookup_path, segment_path, topic_of, topic_path
 from controller.domain.errors import (
     CleaveError,
@@ -59,6 +60,8 @@ class PulsarScalableDataPlane(OneProcess, LayoutKeeper):
 
     name = "pulsar_scalable"
     capabilities = Capabilities(midpoint_only=True, max_children=2, recut=False, shared_buckets=False)
+    sample_limit = SAMPLE_LIMIT
+    """Largest number of logs that one call of `sample` should name."""
 
     def __init__(
         self,
@@ -74,9 +77,9 @@ class PulsarScalableDataPlane(OneProcess, LayoutKeeper):
         """
         self._admin = AdminCalls(access, call_timeout_seconds=call_timeout_seconds)
         self._reshape_timeout_seconds = max(reshape_timeout_seconds, call_timeout_seconds)
-        self._load = PulsarLoad(
-            self._admin.session, access.admin_urls, load, call_timeout_seconds=call_timeout_seconds
-        )
+        session = self._admin.session
+        brokers = BrokerList(session, access.admin_urls, cluster=load.cluster, broker_url=load.broker_url)
+        self._scraper = CounterScraper(session, brokers, deadline_seconds=load.page_seconds)
 
     @property
     def call_timeout_seconds(self) -> float:
@@ -321,16 +324,11 @@ class PulsarScalableDataPlane(OneProcess, LayoutKeeper):
 
     # Load.
 
-    @property
-    def sample_limit(self) -> int:
-        """Largest number of logs that one call of `sample` should name."""
-        return self._load.sample_limit
-
     def sample(self, backing_topics: Sequence[str]) -> Mapping[str, Counters]:
         """Return the counters of the logs, by name, from the metrics pages of all brokers. A log of a broker
         that did not respond is absent. Raises DataPlaneUnavailable if no broker responded.
         """
-        return self._load.sample(backing_topics)
+        return self._scraper.sample(backing_topics)
 
     def consumers(self, backing_topics: Sequence[str]) -> Mapping[str, Sequence[ObservedConsumer]]:
         """Return the consumers that the broker counts for the logs' topics, by log. The broker counts consumers per
@@ -364,7 +362,7 @@ class PulsarScalableDataPlane(OneProcess, LayoutKeeper):
 
     def close(self) -> None:
         """Close the connections."""
-        self._load.close()
+        self._scraper.close()
         self._admin.close()
 
     def _ask(self, ask: Ask) -> Answer:

@@ -13,7 +13,7 @@ from controller.dataplane.pulsar.admin import bearer_session
 from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.dataplane.pulsar_load import brokers as broker_list
 from controller.dataplane.pulsar_load import consumers
-from controller.dataplane.pulsar_load.load import PulsarLoad
+from controller.dataplane.pulsar_load.consumers import ConsumerReader
 from controller.domain.errors import DataPlaneTimeout, DataPlaneUnavailable, InvalidInput
 from controller.domain.observed_consumers import ObservedConsumer
 from tests.support import staged_brokers
@@ -46,11 +46,20 @@ def brokers() -> Iterator[list[StagedBroker]]:
 
 
 @pytest.fixture
-def load(brokers: list[StagedBroker]) -> Iterator[PulsarLoad]:
+def load(brokers: list[StagedBroker]) -> Iterator[ConsumerReader]:
     """Knows the first broker."""
-    load = PulsarLoad(requests.Session(), [brokers[0].url])
+    load = reading(brokers)
     yield load
     load.close()
+
+
+def reading(
+    brokers: list[StagedBroker], seconds: float = 5.0, session: requests.Session | None = None
+) -> ConsumerReader:
+    """With this time for a call; the first broker is asked for the list."""
+    session = session or requests.Session()
+    listed = broker_list.BrokerList(session, [brokers[0].url])
+    return ConsumerReader(session, listed, deadline_seconds=seconds)
 
 
 def statistics_requests(broker: StagedBroker) -> int:
@@ -59,7 +68,7 @@ def statistics_requests(broker: StagedBroker) -> int:
 
 
 def test_consumers_are_found_at_the_owner_who_is_remembered(
-    brokers: list[StagedBroker], load: PulsarLoad
+    brokers: list[StagedBroker], load: ConsumerReader
 ) -> None:
     expected = {
         A: [
@@ -79,25 +88,24 @@ def test_consumers_are_found_at_the_owner_who_is_remembered(
 
 
 def test_the_owner_of_a_log_that_is_no_longer_asked_for_is_forgotten(
-    load: PulsarLoad, monkeypatch: pytest.MonkeyPatch
+    load: ConsumerReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     load.consumers([A, B])
     monkeypatch.setattr(consumers, "FORGET_SECONDS", 0.0)
-    reader = load._consumers
 
     load.consumers([A])
-    assert {*reader._owners, *reader._earlier_owners} == {A, B}
+    assert {*load._owners, *load._earlier_owners} == {A, B}
 
     load.consumers([A])
-    assert {*reader._owners, *reader._earlier_owners} == {A}
+    assert {*load._owners, *load._earlier_owners} == {A}
 
 
-def test_a_missing_topic_has_no_consumers(load: PulsarLoad) -> None:
+def test_a_missing_topic_has_no_consumers(load: ConsumerReader) -> None:
     assert load.consumers(["persistent://t/n/none"]) == {"persistent://t/n/none": []}
 
 
 def test_the_brokers_own_subscriptions_and_those_of_readers_are_left_out(
-    brokers: list[StagedBroker], load: PulsarLoad
+    brokers: list[StagedBroker], load: ConsumerReader
 ) -> None:
     brokers[0].stats[A] = stats(
         __compaction=subscription("Exclusive", "x"),
@@ -121,7 +129,7 @@ def test_the_brokers_own_subscriptions_and_those_of_readers_are_left_out(
 def test_a_topic_whose_broker_misbehaves_is_absent_and_not_empty(
     brokers: list[StagedBroker], manner: staged_brokers.Manner
 ) -> None:
-    load = PulsarLoad(requests.Session(), [brokers[0].url], call_timeout_seconds=SHORT_SECONDS)
+    load = reading(brokers, SHORT_SECONDS)
     brokers[1].manner = manner
 
     assert list(load.consumers([A, B])) == [A]
@@ -136,7 +144,7 @@ def test_a_topic_whose_broker_misbehaves_is_absent_and_not_empty(
     ids=["no subscriptions", "a list", "no subscription", "no consumers"],
 )
 def test_a_topic_with_incomplete_statistics_is_absent_and_not_empty(
-    brokers: list[StagedBroker], load: PulsarLoad, incomplete: dict[str, Any]
+    brokers: list[StagedBroker], load: ConsumerReader, incomplete: dict[str, Any]
 ) -> None:
     brokers[1].stats[B] = incomplete
 
@@ -146,7 +154,7 @@ def test_a_topic_with_incomplete_statistics_is_absent_and_not_empty(
 
 
 def test_a_silent_broker_does_not_hold_up_every_call(brokers: list[StagedBroker]) -> None:
-    load = PulsarLoad(requests.Session(), [brokers[0].url], call_timeout_seconds=SHORT_SECONDS)
+    load = reading(brokers, SHORT_SECONDS)
     load.consumers([A, B])
     brokers[1].manner = staged_brokers.silent
     load.consumers([A, B])
@@ -160,7 +168,7 @@ def test_a_silent_broker_does_not_hold_up_every_call(brokers: list[StagedBroker]
 
 def test_logs_of_a_silent_broker_do_not_make_another_broker_quiet(brokers: list[StagedBroker]) -> None:
     """The silent broker's logs occupy every thread, so that the other broker is not called before the deadline."""
-    load = PulsarLoad(requests.Session(), [brokers[0].url], call_timeout_seconds=SHORT_SECONDS)
+    load = reading(brokers, SHORT_SECONDS)
     many = [f"{B}{number}" for number in range(consumers.AT_ONCE)]
     brokers[0].stats |= dict.fromkeys(many, brokers[1].url)
     brokers[1].stats |= dict.fromkeys(many, stats())
@@ -174,14 +182,14 @@ def test_logs_of_a_silent_broker_do_not_make_another_broker_quiet(brokers: list[
 
 
 def test_a_remembered_owner_that_left_the_cluster_is_not_called(
-    brokers: list[StagedBroker], load: PulsarLoad, monkeypatch: pytest.MonkeyPatch
+    brokers: list[StagedBroker], load: ConsumerReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     load.consumers([A, B])
     before = statistics_requests(brokers[1])
     brokers[0].cluster[:] = [brokers[0].name]
     brokers[0].stats[B] = stats(q=subscription("Shared", "w"))
     monkeypatch.setattr(broker_list, "MIN_REFRESH_SECONDS", 0.0)
-    load._consumers._brokers.refresh_soon()
+    load._brokers.refresh_soon()
 
     assert [consumer.broker for consumer in load.consumers([B])[B]] == [brokers[0].url]
     assert statistics_requests(brokers[1]) == before
@@ -189,7 +197,7 @@ def test_a_remembered_owner_that_left_the_cluster_is_not_called(
 
 def test_credentials_do_not_follow_a_redirect_out_of_the_cluster(brokers: list[StagedBroker]) -> None:
     session = bearer_session(PulsarAccess(admin_url=brokers[0].url, token="t"))
-    load = PulsarLoad(session, [brokers[0].url])
+    load = reading(brokers, session=session)
     with StagedBroker() as foreign:
         for one in brokers:
             one.stats[A] = foreign.url
@@ -200,7 +208,7 @@ def test_credentials_do_not_follow_a_redirect_out_of_the_cluster(brokers: list[S
     load.close()
 
 
-def test_brokers_that_send_to_each_other_are_left(brokers: list[StagedBroker], load: PulsarLoad) -> None:
+def test_brokers_that_send_to_each_other_are_left(brokers: list[StagedBroker], load: ConsumerReader) -> None:
     brokers[0].stats[A] = brokers[1].url
 
     with pytest.raises(DataPlaneUnavailable, match="in a loop"):
@@ -208,7 +216,7 @@ def test_brokers_that_send_to_each_other_are_left(brokers: list[StagedBroker], l
 
 
 def test_a_document_that_is_no_statistics_is_an_unreadable_answer(
-    brokers: list[StagedBroker], load: PulsarLoad
+    brokers: list[StagedBroker], load: ConsumerReader
 ) -> None:
     brokers[1].stats[B] = [stats()]
 
@@ -218,13 +226,13 @@ def test_a_document_that_is_no_statistics_is_an_unreadable_answer(
 
 
 @pytest.mark.parametrize("name", ["persistent://t/orders", "t/orders", "persistent://orders"])
-def test_a_name_that_lacks_a_part_is_refused(load: PulsarLoad, name: str) -> None:
+def test_a_name_that_lacks_a_part_is_refused(load: ConsumerReader, name: str) -> None:
     with pytest.raises(InvalidInput, match=f"'{name}' is not a topic; name it as persistent://tenant/"):
         load.consumers([name])
 
 
 def test_a_name_without_its_namespace_is_completed_as_pulsar_completes_it(
-    brokers: list[StagedBroker], load: PulsarLoad
+    brokers: list[StagedBroker], load: ConsumerReader
 ) -> None:
     brokers[0].stats["persistent://public/default/orders"] = stats(s=subscription("Failover", "pod-1"))
     brokers[1].stats["persistent://public/default/orders"] = brokers[0].url

@@ -10,8 +10,9 @@ import pytest
 import requests
 
 from controller.dataplane.base import Counters
-from controller.dataplane.load_settings import LoadSettings
-from controller.dataplane.pulsar_load.load import PulsarLoad
+from controller.dataplane.pulsar_load.brokers import BrokerList
+from controller.dataplane.pulsar_load.consumers import ConsumerReader
+from controller.dataplane.pulsar_load.scraper import CounterScraper
 from controller.domain.counter_rates import CounterSample, NoRate, judge_counters
 from controller.domain.observed_consumers import subscription_uses
 from tests.support.brokers import SharedBroker
@@ -20,12 +21,32 @@ from tests.support.waiting import wait_until
 PAYLOAD = b"x" * 100
 
 
+def scraper_of(broker: SharedBroker) -> CounterScraper:
+    """Reads the pages of this cluster."""
+    session = requests.Session()
+    return CounterScraper(session, BrokerList(session, [broker.admin_url]), deadline_seconds=30.0)
+
+
+def reader_of(broker: SharedBroker) -> ConsumerReader:
+    """Reads the consumers of this cluster."""
+    session = requests.Session()
+    return ConsumerReader(session, BrokerList(session, [broker.admin_url]), deadline_seconds=5.0)
+
+
 @pytest.fixture
-def load(pulsar_broker: SharedBroker) -> Iterator[PulsarLoad]:
+def scraper(pulsar_broker: SharedBroker) -> Iterator[CounterScraper]:
     """Of the shared broker, whatever it is busy with."""
-    load = PulsarLoad(requests.Session(), [pulsar_broker.admin_url], LoadSettings(page_seconds=30.0))
-    yield load
-    load.close()
+    scraper = scraper_of(pulsar_broker)
+    yield scraper
+    scraper.close()
+
+
+@pytest.fixture
+def consumers(pulsar_broker: SharedBroker) -> Iterator[ConsumerReader]:
+    """Of the shared broker."""
+    consumers = reader_of(pulsar_broker)
+    yield consumers
+    consumers.close()
 
 
 @pytest.fixture
@@ -47,14 +68,14 @@ def topic(part: str = "0000-ffff-0") -> str:
 
 
 def test_a_log_that_its_broker_loads_anew_goes_back_and_nothing_says_why(
-    pulsar_broker: SharedBroker, load: PulsarLoad, client: pulsar.Client
+    pulsar_broker: SharedBroker, scraper: CounterScraper, client: pulsar.Client
 ) -> None:
     """So the smaller number alone is no restart: the broker's name with its start is the same, and so is the topic's creation."""
     name = topic()
     producer = client.create_producer(name)
     for _ in range(50):
         producer.send(PAYLOAD)
-    [before] = sampled(load, [name], lambda found: name in found and found[name].msg_in == 50).values()
+    [before] = sampled(scraper, [name], lambda found: name in found and found[name].msg_in == 50).values()
     rest = f"{pulsar_broker.admin_url}/admin/v2/{name.replace('://', '/')}"
     created = requests.get(f"{rest}/stats", timeout=30).json()["topicCreationTimeStamp"]
 
@@ -62,7 +83,7 @@ def test_a_log_that_its_broker_loads_anew_goes_back_and_nothing_says_why(
     for _ in range(20):
         producer.send(PAYLOAD)
 
-    [after] = sampled(load, [name], lambda found: name in found and found[name].msg_in == 20).values()
+    [after] = sampled(scraper, [name], lambda found: name in found and found[name].msg_in == 20).values()
     assert after.source == before.source
     assert requests.get(f"{rest}/stats", timeout=30).json()["topicCreationTimeStamp"] == created
     samples = [
@@ -79,7 +100,7 @@ def read(consumer: pulsar.Consumer, count: int) -> None:
 
 
 def sampled(
-    load: PulsarLoad, names: list[str], agrees: Callable[[Mapping[str, Counters]], bool]
+    scraper: CounterScraper, names: list[str], agrees: Callable[[Mapping[str, Counters]], bool]
 ) -> Mapping[str, Counters]:
     """The first sample that agrees. One may be older than the call: what asks while a broker makes its page for another is given
     that one.
@@ -87,7 +108,7 @@ def sampled(
     samples: list[Mapping[str, Counters]] = []
 
     def one_that_agrees() -> bool:
-        samples.append(load.sample(names))
+        samples.append(scraper.sample(names))
         return agrees(samples[-1])
 
     wait_until(one_that_agrees, message="the counters are as expected")
@@ -95,7 +116,7 @@ def sampled(
 
 
 def test_counters_are_of_messages_and_bytes_over_all_subscriptions(
-    client: pulsar.Client, load: PulsarLoad, pulsar_broker: SharedBroker
+    client: pulsar.Client, scraper: CounterScraper, pulsar_broker: SharedBroker
 ) -> None:
     name, missing = topic(), topic()
     readers = [client.subscribe(name, f"s{n}") for n in range(2)]
@@ -105,7 +126,7 @@ def test_counters_are_of_messages_and_bytes_over_all_subscriptions(
     for reader in readers:
         read(reader, 7)
 
-    found = sampled(load, [name, missing], lambda found: name in found and found[name].msg_out == 14)
+    found = sampled(scraper, [name, missing], lambda found: name in found and found[name].msg_out == 14)
     assert set(found) == {name}
     counters = found[name]
     assert (counters.msg_in, counters.msg_out, counters.byte_out) == (7, 14, 2 * counters.byte_in)
@@ -113,38 +134,42 @@ def test_counters_are_of_messages_and_bytes_over_all_subscriptions(
     assert counters.source.startswith(next(iter(pulsar_broker.brokers)) + "@20")
 
     readers[0].unsubscribe()
-    later = sampled(load, [name], lambda found: found[name].source != counters.source)[name]
+    later = sampled(scraper, [name], lambda found: found[name].source != counters.source)[name]
     assert (later.msg_out, later.byte_out) == (counters.msg_out, counters.byte_out)
     assert later.source == f"{counters.source}~{later.instant_ms}"
 
 
 def test_a_log_loaded_anew_counts_from_zero(
-    client: pulsar.Client, load: PulsarLoad, pulsar_broker: SharedBroker
+    client: pulsar.Client, scraper: CounterScraper, pulsar_broker: SharedBroker
 ) -> None:
     name = topic()
     producer = client.create_producer(name, batching_enabled=False)
     for _ in range(3):
         producer.send(PAYLOAD)
-    sampled(load, [name], lambda found: name in found and found[name].msg_in == 3)
+    sampled(scraper, [name], lambda found: name in found and found[name].msg_in == 3)
     producer.close()
 
     path = name.replace("://", "/")
     requests.put(f"{pulsar_broker.admin_url}/admin/v2/{path}/unload", timeout=20).raise_for_status()
     client.create_producer(name).send(PAYLOAD)
 
-    sampled(load, [name], lambda found: name in found and found[name].msg_in == 1)
+    sampled(scraper, [name], lambda found: name in found and found[name].msg_in == 1)
 
 
-def test_names_with_signs_of_the_text_format_are_found(client: pulsar.Client, load: PulsarLoad) -> None:
+def test_names_with_signs_of_the_text_format_are_found(
+    client: pulsar.Client, scraper: CounterScraper
+) -> None:
     names = [f"{topic()}{sign}x" for sign in ('"', "\\", ",", "{", "}", '"} 1 ', "ü")]
     for name in names:
         client.create_producer(name).send(PAYLOAD)
 
-    found = sampled(load, names, lambda found: set(found) == set(names))
+    found = sampled(scraper, names, lambda found: set(found) == set(names))
     assert {one.msg_in for one in found.values()} == {1}
 
 
-def test_consumers_are_seen_with_their_types_and_names(client: pulsar.Client, load: PulsarLoad) -> None:
+def test_consumers_are_seen_with_their_types_and_names(
+    client: pulsar.Client, consumers: ConsumerReader
+) -> None:
     low, high = topic("0000-7fff-1"), topic("8000-ffff-2")
     kinds = {
         "exclusive": pulsar.ConsumerType.Exclusive,
@@ -159,7 +184,7 @@ def test_consumers_are_seen_with_their_types_and_names(client: pulsar.Client, lo
     ]
     reader = client.create_reader(low, pulsar.MessageId.earliest)
 
-    uses = subscription_uses(load.consumers([low, high]))
+    uses = subscription_uses(consumers.consumers([low, high]))
     assert {name: (use.subscription_type, use.consumers, use.names) for name, use in uses.items()} == {
         "exclusive": ("Exclusive", 1, ("pod-exclusive",)),
         "failover": ("Failover", 1, ("pod-failover",)),
@@ -169,14 +194,14 @@ def test_consumers_are_seen_with_their_types_and_names(client: pulsar.Client, lo
     reader.close()
     for consumer in attached:
         consumer.close()
-    wait_until(lambda: load.consumers([low, high]) == {low: [], high: []}, message="nobody is attached")
+    wait_until(lambda: consumers.consumers([low, high]) == {low: [], high: []}, message="nobody is attached")
 
 
 @pytest.mark.parametrize(
     "together", [True, False], ids=["as one consumer of two topics", "as a consumer each"]
 )
 def test_unnamed_processes_that_read_every_segment_count_once_each(
-    pulsar_broker: SharedBroker, load: PulsarLoad, together: bool
+    pulsar_broker: SharedBroker, consumers: ConsumerReader, together: bool
 ) -> None:
     logs = [topic("0000-7fff-1"), topic("8000-ffff-2")]
     processes = [connect(pulsar_broker) for _ in range(2)]
@@ -186,7 +211,7 @@ def test_unnamed_processes_that_read_every_segment_count_once_each(
                 names if together else names[0], "app", consumer_type=pulsar.ConsumerType.Failover
             )
 
-    assert subscription_uses(load.consumers(logs))["app"].consumers == 2
+    assert subscription_uses(consumers.consumers(logs))["app"].consumers == 2
     for process in processes:
         process.close()
 
@@ -196,13 +221,13 @@ def test_topics_of_pulsar_5_are_found_by_their_segments(pulsar5_broker: SharedBr
     url = f"{pulsar5_broker.admin_url}/admin/v2/scalable/public/default/{name}"
     requests.put(url, params={"numInitialSegments": "2"}, json={}, timeout=20).raise_for_status()
     segments = [f"segment://public/default/{name}/{part}" for part in ("0000-7fff-0", "8000-ffff-1")]
-    load = PulsarLoad(requests.Session(), [pulsar5_broker.admin_url], LoadSettings(page_seconds=30.0))
+    scraper = scraper_of(pulsar5_broker)
 
-    found = sampled(load, segments, lambda found: set(found) == set(segments))
+    found = sampled(scraper, segments, lambda found: set(found) == set(segments))
     assert {one: (counters.msg_in, counters.byte_out) for one, counters in found.items()} == dict.fromkeys(
         segments, (0, 0)
     )
-    load.close()
+    scraper.close()
 
 
 def test_a_cluster_is_read_whole_and_a_topic_is_followed_to_its_new_owner(
@@ -215,11 +240,11 @@ def test_a_cluster_is_read_whole_and_a_topic_is_followed_to_its_new_owner(
     producer = client.create_producer(name, batching_enabled=False)
     producer.send(PAYLOAD)
     read(consumer, 1)
-    load = PulsarLoad(requests.Session(), [pulsar_cluster.admin_url], LoadSettings(page_seconds=30.0))
-    before = sampled(load, [name], lambda found: name in found)[name]
+    scraper, consumers = scraper_of(pulsar_cluster), reader_of(pulsar_cluster)
+    before = sampled(scraper, [name], lambda found: name in found)[name]
     owner = before.source.partition("@")[0]
     [there] = [one for one in pulsar_cluster.brokers if one != owner]
-    assert [one.broker for one in load.consumers([name])[name]] == [f"http://{owner}"]
+    assert [one.broker for one in consumers.consumers([name])[name]] == [f"http://{owner}"]
 
     path = name.partition("://")[2]
     bundle = requests.get(
@@ -234,12 +259,15 @@ def test_a_cluster_is_read_whole_and_a_topic_is_followed_to_its_new_owner(
     read(consumer, 1)
 
     sampled(
-        load,
+        scraper,
         [name],
         lambda found: (
             name in found and found[name].source.startswith(f"{there}@") and found[name].msg_in == 1
         ),
     )
-    assert [(one.name, one.broker) for one in load.consumers([name])[name]] == [("pod-1", f"http://{there}")]
+    assert [(one.name, one.broker) for one in consumers.consumers([name])[name]] == [
+        ("pod-1", f"http://{there}")
+    ]
     client.close()
-    load.close()
+    scraper.close()
+    consumers.close()

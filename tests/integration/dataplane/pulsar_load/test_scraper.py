@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
-from typing import Any
 
 import pytest
 import requests
 
 from controller.dataplane.base import Counters
-from controller.dataplane.load_settings import LoadSettings
 from controller.dataplane.pulsar_load import brokers as broker_list
-from controller.dataplane.pulsar_load.load import PulsarLoad
+from controller.dataplane.pulsar_load.scraper import CounterScraper
 from controller.domain.errors import DataPlaneTimeout, DataPlaneUnavailable
 from tests.support import staged_brokers
 from tests.support.staged_brokers import Manner, StagedBroker, Topic
@@ -34,16 +32,18 @@ def brokers() -> Iterator[list[StagedBroker]]:
 
 
 @pytest.fixture
-def load(brokers: list[StagedBroker]) -> Iterator[PulsarLoad]:
+def load(brokers: list[StagedBroker]) -> Iterator[CounterScraper]:
     """Reads both, patiently."""
     load = loading(brokers)
     yield load
     load.close()
 
 
-def loading(brokers: list[StagedBroker], **options: Any) -> PulsarLoad:
-    """With options; the first broker is asked for the list."""
-    return PulsarLoad(requests.Session(), [brokers[0].url], LoadSettings(**options))
+def loading(brokers: list[StagedBroker], page_seconds: float = 8.0) -> CounterScraper:
+    """With this time for a page; the first broker is asked for the list."""
+    session = requests.Session()
+    listed = broker_list.BrokerList(session, [brokers[0].url])
+    return CounterScraper(session, listed, deadline_seconds=page_seconds)
 
 
 def figures(found: Counters) -> tuple[int, int, int, int]:
@@ -52,7 +52,7 @@ def figures(found: Counters) -> tuple[int, int, int, int]:
 
 
 def test_counters_of_every_broker_come_with_their_source(
-    brokers: list[StagedBroker], load: PulsarLoad
+    brokers: list[StagedBroker], load: CounterScraper
 ) -> None:
     found = load.sample([A, B, C, "persistent://t/n/none"])
 
@@ -67,12 +67,12 @@ def test_counters_of_every_broker_come_with_their_source(
     assert found[A].backing_topic == A
 
 
-def test_nobody_is_asked_for_nothing(brokers: list[StagedBroker], load: PulsarLoad) -> None:
+def test_nobody_is_asked_for_nothing(brokers: list[StagedBroker], load: CounterScraper) -> None:
     assert load.sample([]) == {}
     assert brokers[0].requests == []
 
 
-def test_pages_are_asked_for_uncompressed(brokers: list[StagedBroker], load: PulsarLoad) -> None:
+def test_pages_are_asked_for_uncompressed(brokers: list[StagedBroker], load: CounterScraper) -> None:
     load.sample([A])
 
     assert brokers[0].requests[-1][1]["Accept-Encoding"] == "identity"
@@ -152,11 +152,11 @@ def test_nothing_is_kept_of_a_broker_that_left_the_list_without_an_answer(
     brokers[0].cluster[:] = [brokers[0].name]
 
     assert set(load.sample([A])) == {A}
-    assert list(load._scraper._reading) == [brokers[0].name]
+    assert list(load._reading) == [brokers[0].name]
     load.close()
 
 
-def test_a_restarted_broker_is_another_source(brokers: list[StagedBroker], load: PulsarLoad) -> None:
+def test_a_restarted_broker_is_another_source(brokers: list[StagedBroker], load: CounterScraper) -> None:
     before = load.sample([A])[A]
     brokers[0].started_seconds += 60
     brokers[0].topics[A] = Topic(12, {"s": 5})
@@ -166,7 +166,9 @@ def test_a_restarted_broker_is_another_source(brokers: list[StagedBroker], load:
     assert before.source != after.source
 
 
-def test_a_topic_that_moves_counts_for_its_new_owner(brokers: list[StagedBroker], load: PulsarLoad) -> None:
+def test_a_topic_that_moves_counts_for_its_new_owner(
+    brokers: list[StagedBroker], load: CounterScraper
+) -> None:
     load.sample([A])
     del brokers[0].topics[A]
     brokers[1].topics[A] = Topic(1)
@@ -179,14 +181,14 @@ def test_a_topic_that_moves_counts_for_its_new_owner(brokers: list[StagedBroker]
     assert figures(load.sample([A])[A]) == (2, 200, 0, 0)  # nothing carried over from the stay before
 
 
-def test_a_topic_two_brokers_report_at_once_is_one(brokers: list[StagedBroker], load: PulsarLoad) -> None:
+def test_a_topic_two_brokers_report_at_once_is_one(brokers: list[StagedBroker], load: CounterScraper) -> None:
     brokers[1].topics[A] = Topic(1)
 
     assert figures(load.sample([A])[A]) in ((10, 1000, 4, 400), (1, 100, 0, 0))
 
 
 def test_a_deleted_subscription_takes_nothing_away_and_begins_a_series(
-    brokers: list[StagedBroker], load: PulsarLoad
+    brokers: list[StagedBroker], load: CounterScraper
 ) -> None:
     before = load.sample([C])[C]
     del brokers[1].topics[C].out["s"]
@@ -197,7 +199,9 @@ def test_a_deleted_subscription_takes_nothing_away_and_begins_a_series(
     assert after.source == later.source == f"{before.source}~{after.instant_ms}"
 
 
-def test_a_topic_of_which_the_page_says_half_is_silent(brokers: list[StagedBroker], load: PulsarLoad) -> None:
+def test_a_topic_of_which_the_page_says_half_is_silent(
+    brokers: list[StagedBroker], load: CounterScraper
+) -> None:
     page = (
         brokers[0]
         .page()
