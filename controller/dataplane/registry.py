@@ -6,7 +6,7 @@ client library.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from controller.dataplane.base import DataPlane
@@ -16,6 +16,9 @@ from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.domain.errors import InvalidInput, Unsupported
 from controller.domain.formatting import shown
 from controller.domain.names import MAX_NAME_BYTES
+
+PLANE_NAMES = ("embedded", "pulsar", "pulsar_scalable")
+"""Names of all data planes, configured or not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,83 +56,6 @@ def configured(planes: Mapping[str, DataPlane], name: str, topic: str) -> DataPl
             f"(configured: {', '.join(sorted(planes)) or 'none'})"
         )
     return planes[name]
-
-
-def _embedded(settings: PlaneSettings) -> DataPlane | None:
-    """Create and return the data plane of the embedded logs, which connects at its first call. None without
-    `embedded_url`. If `journal_url` is the same text as `embedded_url`, the plane's calls on many logs do not wait
-    for the disk. Raises InvalidInput for an invalid `embedded_url`.
-    """
-    if settings.embedded_url is None:
-        return None
-    from controller.dataplane.embedded import EmbeddedDataPlane
-
-    return EmbeddedDataPlane(
-        settings.embedded_url,
-        call_timeout_seconds=settings.call_timeout_seconds,
-        shares_journal_server=settings.embedded_url == settings.journal_url,
-    )
-
-
-def _embedded_logs(settings: PlaneSettings) -> LogClient | None:
-    """Return the client of the embedded logs. None without `embedded_url`. Raises Unsupported if a library is
-    missing, and InvalidInput for an invalid `embedded_url`.
-    """
-    if settings.embedded_url is None:
-        return None
-    try:
-        from controller.dataplane.embedded import EmbeddedLogClient
-    except ImportError as error:
-        raise Unsupported(
-            f"the libraries of the embedded logs are missing ({error}); run pip install 'pulsar-cleave[embedded]'"
-        ) from error
-
-    return EmbeddedLogClient(settings.embedded_url, call_timeout_seconds=settings.call_timeout_seconds)
-
-
-def _pulsar(settings: PlaneSettings) -> DataPlane | None:
-    """Return the data plane `pulsar`. None if `settings.pulsar` is None. Raises InvalidInput for an invalid
-    `broker_url` of the load settings.
-    """
-    if settings.pulsar is None:
-        return None
-    from controller.dataplane.pulsar.plane import PulsarDataPlane
-
-    return PulsarDataPlane(
-        settings.pulsar, call_timeout_seconds=settings.call_timeout_seconds, load=settings.pulsar_load
-    )
-
-
-def _pulsar_scalable(settings: PlaneSettings) -> DataPlane | None:
-    """Return the data plane `pulsar_scalable`. None if `settings.pulsar` is None. Raises InvalidInput for an
-    invalid `broker_url` of the load settings.
-    """
-    if settings.pulsar is None:
-        return None
-    from controller.dataplane.pulsar_scalable import PulsarScalableDataPlane
-
-    return PulsarScalableDataPlane(
-        settings.pulsar,
-        call_timeout_seconds=settings.call_timeout_seconds,
-        reshape_timeout_seconds=settings.reshape_timeout_seconds,
-        load=settings.pulsar_load,
-    )
-
-
-def _pulsar_logs(settings: PlaneSettings) -> LogClient | None:
-    """Return the client of the data plane `pulsar`. None if `settings.pulsar` is None. Raises Unsupported if
-    the client library or the binary address of the brokers is missing.
-    """
-    if settings.pulsar is None:
-        return None
-    try:
-        from controller.dataplane.pulsar.log_client import PulsarLogClient
-    except ImportError as error:
-        raise Unsupported(
-            f"the Pulsar client library is missing ({error}); run pip install pulsar-client"
-        ) from error
-
-    return PulsarLogClient(settings.pulsar, call_timeout_seconds=settings.call_timeout_seconds)
 
 
 def demand_subscription(data_plane: str, name: str) -> None:
@@ -182,25 +108,34 @@ def dead_letter_topic(data_plane: str, topic: str, subscription: str) -> str:
     raise Unsupported(f"{topic} is on data plane {data_plane!r}, which has no dead-letter logs")
 
 
-_PLANES: Mapping[str, Callable[[PlaneSettings], DataPlane | None]] = {
-    "embedded": _embedded,
-    "pulsar": _pulsar,
-    "pulsar_scalable": _pulsar_scalable,
-}
-PLANE_NAMES = tuple(_PLANES)
-"""Names of all data planes, configured or not."""
-_LOG_CLIENTS: Mapping[str, Callable[[PlaneSettings], LogClient | None]] = {
-    "embedded": _embedded_logs,
-    "pulsar": _pulsar_logs,
-}
-
-
 def build_planes(settings: PlaneSettings) -> dict[str, DataPlane]:
-    """Return every configured data plane by name. None of them connects before its first call. Raises
-    InvalidInput for an invalid `embedded_url`, or an invalid `broker_url` of the load settings.
+    """Return every configured data plane by name. None of them connects before its first call. If `journal_url` is the
+    same text as `embedded_url`, the embedded plane's calls on many logs do not wait for the disk. Raises InvalidInput
+    for an invalid `embedded_url`, or an invalid `broker_url` of the load settings.
     """
-    built = {name: build(settings) for name, build in _PLANES.items()}
-    return {name: plane for name, plane in built.items() if plane is not None}
+    planes: dict[str, DataPlane] = {}
+    if settings.embedded_url is not None:
+        from controller.dataplane.embedded import EmbeddedDataPlane
+
+        planes["embedded"] = EmbeddedDataPlane(
+            settings.embedded_url,
+            call_timeout_seconds=settings.call_timeout_seconds,
+            shares_journal_server=settings.embedded_url == settings.journal_url,
+        )
+    if settings.pulsar is not None:
+        from controller.dataplane.pulsar.plane import PulsarDataPlane
+        from controller.dataplane.pulsar_scalable import PulsarScalableDataPlane
+
+        planes["pulsar"] = PulsarDataPlane(
+            settings.pulsar, call_timeout_seconds=settings.call_timeout_seconds, load=settings.pulsar_load
+        )
+        planes["pulsar_scalable"] = PulsarScalableDataPlane(
+            settings.pulsar,
+            call_timeout_seconds=settings.call_timeout_seconds,
+            reshape_timeout_seconds=settings.reshape_timeout_seconds,
+            load=settings.pulsar_load,
+        )
+    return planes
 
 
 def build_log_client(name: str, settings: PlaneSettings) -> LogClient:
@@ -211,10 +146,24 @@ def build_log_client(name: str, settings: PlaneSettings) -> LogClient:
     (`pulsar_scalable`), or lacks its libraries or the binary address of the brokers; and InvalidInput for an invalid
     `embedded_url`.
     """
-    client = _LOG_CLIENTS[name](settings) if name in _LOG_CLIENTS else None
-    if client is None:
-        names = ", ".join(sorted(_LOG_CLIENTS))
-        raise Unsupported(
-            f"data plane {name!r} is unknown or not configured here; known data planes: {names}"
-        )
-    return client
+    if name == "embedded" and settings.embedded_url is not None:
+        try:
+            from controller.dataplane.embedded import EmbeddedLogClient
+        except ImportError as error:
+            raise Unsupported(
+                f"the libraries of the embedded logs are missing ({error}); run pip install 'pulsar-cleave[embedded]'"
+            ) from error
+
+        return EmbeddedLogClient(settings.embedded_url, call_timeout_seconds=settings.call_timeout_seconds)
+    if name == "pulsar" and settings.pulsar is not None:
+        try:
+            from controller.dataplane.pulsar.log_client import PulsarLogClient
+        except ImportError as error:
+            raise Unsupported(
+                f"the Pulsar client library is missing ({error}); run pip install pulsar-client"
+            ) from error
+
+        return PulsarLogClient(settings.pulsar, call_timeout_seconds=settings.call_timeout_seconds)
+    raise Unsupported(
+        f"data plane {name!r} is unknown or not configured here; known data planes: embedded, pulsar"
+    )

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from controller.dataplane.registry import _LOG_CLIENTS, _PLANES
+from controller.dataplane.pulsar.cluster_access import PulsarAccess
+from controller.dataplane.registry import PLANE_NAMES, PlaneSettings, build_log_client, build_planes
 from controller.demo import __main__ as demo
 from controller.demo.planes import EMBEDDED, NAMESPACE, PLANES, plane_named
 from controller.demo.story import TOPIC
@@ -15,7 +16,15 @@ from controller.domain.errors import InvalidInput
 
 
 def test_every_plane_is_one_that_cleave_and_its_clients_know() -> None:
-    assert set(PLANES) <= set(_PLANES) & set(_LOG_CLIENTS)
+    access = PulsarAccess(admin_url="http://broker:8080", service_url="pulsar://broker:6650")
+    settings = PlaneSettings(embedded_url="postgresql://localhost/logs", pulsar=access)
+
+    planes = build_planes(settings)
+    assert set(PLANES) <= planes.keys() == set(PLANE_NAMES)
+    for plane in planes.values():
+        plane.close()
+    for name in PLANES:
+        build_log_client(name, settings).close()
 
 
 def test_no_name_is_the_embedded_plane_which_starts_nothing(tmp_path: Path) -> None:
