@@ -1,8 +1,9 @@
-"""Defines optional abilities of a data plane: observing consumers, sampling many logs in one call, and
-sampling keys.
+"""Defines optional abilities of a data plane: observing consumers, sampling many logs in one call,
+sampling keys, and describing topics that applications created before Cleave.
 
 The protocols are separate from `base`, because not every plane has all of them. Callers test with
-`isinstance`. The embedded logs observe no consumers, because their consumers register, and have no pages.
+`isinstance`. The embedded logs observe no consumers, because their consumers register, and have no pages and no
+topics that can be adopted.
 """
 
 from __future__ import annotations
@@ -61,4 +62,36 @@ class SamplesKeys(Protocol):
 
         Raises SegmentNotFound; SegmentTerminated for a terminated log, whose keys belong to its successors;
         Unsupported if this process cannot read messages.
+        """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicDescription:
+    """A plain or partitioned topic. `producers` and `consumers` are sentences that name each client and its
+    address.
+    """
+
+    name: str
+    logs: tuple[str, ...]
+    """The topic itself, or its partitions in order."""
+    missing: tuple[str, ...]
+    """Partitions that were never used: they do not exist as topics."""
+    terminated: tuple[str, ...]
+    """Logs that are terminated, in the order of `logs`."""
+    producers: tuple[str, ...]
+    consumers: tuple[str, ...]
+    subscriptions: Mapping[str, bool]
+    """Durable subscriptions by name, except names that begin with `__`: True if the subscription is read as a queue,
+    False if it is read in order or its type is unknown.
+    """
+
+
+@runtime_checkable
+class Adoptable(Protocol):
+    """A data plane with topics that applications created before Cleave."""
+
+    def describe_topic(self, name: str) -> TopicDescription:
+        """Return the description of the topic. A short name is completed: `x` is
+        `persistent://public/default/x`. Raises TopicNotFound, and InvalidInput for a topic that cannot be
+        adopted: it is not persistent, is a single partition, or has too many partitions.
         """

@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from controller.dataplane.base import DataPlane
+from controller.dataplane.optional_abilities import Adoptable, TopicDescription
 from controller.dataplane.registry import demand_subscription
-from controller.dataplane.topic_description import Adoptable, TopicDescription
 from controller.domain.errors import Conflict, InvalidInput, Unsupported
 from controller.domain.names import demand_name
 from controller.domain.operation import ADOPTED, STOCK

@@ -12,7 +12,6 @@ from typing import Any
 from sqlalchemy import Connection, text
 
 from controller.store.postgres import inspection
-from controller.store.recent_figures import RecentFigure, recent_figures
 
 _STATEMENT_TIMEOUT = text("SET LOCAL statement_timeout = '8s'")
 """The limit makes a slow database count as unavailable before the scrape of Prometheus times out."""
@@ -59,6 +58,29 @@ _LOAD = """
     SELECT topic_id, max(hottest_ratio) FILTER (WHERE NOT is_stale) AS hottest_ratio, count(*) FILTER (WHERE is_stale) AS stale_segments
       FROM inspect.load_now WHERE topic_id = ANY (:topic_ids) GROUP BY topic_id
 """
+QUANTILES = ("0.5", "0.95", "1")
+_ENDED = """
+    SELECT operation_id, kind, state, intended_at, finished_at FROM inspect.operations
+     WHERE finished_at > clock_timestamp() - interval '15 minutes'
+"""
+_SPREAD = "percentile_cont(ARRAY[0.5, 0.95, 1]) WITHIN GROUP (ORDER BY {})"
+_TOOK = f"""
+    SELECT kind, {_SPREAD.format("extract(epoch FROM finished_at - intended_at)")} AS seconds
+      FROM ({_ENDED}) o WHERE state = 'done' GROUP BY kind ORDER BY kind
+"""  # noqa: S608 - constants only
+_WAITED = f"""
+    SELECT {_SPREAD.format("extract(epoch FROM s.started_at - o.intended_at)")} AS seconds
+      FROM ({_ENDED}) o JOIN inspect.operation_steps s ON s.operation_id = o.operation_id AND s.sequence = 1
+    HAVING count(*) > 0
+"""  # noqa: S608 - constants only
+_STEPS = f"""
+    SELECT s.step, {_SPREAD.format("extract(epoch FROM s.finished_at - s.started_at)")} AS seconds
+      FROM ({_ENDED}) o JOIN inspect.operation_steps s USING (operation_id) GROUP BY s.step ORDER BY s.step
+"""  # noqa: S608 - constants only
+_OUTRUN = """
+    SELECT coalesce(sum(outrun), 0) AS outrun FROM inspect.load_runs
+     WHERE applied_at > clock_timestamp() - interval '15 minutes'
+"""
 _SUPPRESSED = {
     "at-max-segments": "split_suppressed_max_segments",
     "merge-depth": "merge_suppressed_max_depth",
@@ -92,6 +114,17 @@ class TopicFigures:
     """Counters by their names in PIP-483: `auto_splits`, `auto_merges`, `split_suppressed_max_segments`,
     `merge_suppressed_max_depth`; and in PIP-486: `rebucket_rollovers`, `bucket_reassignments`.
     """
+
+
+@dataclass(frozen=True, slots=True)
+class RecentFigure:
+    """One value of a figure. `of` is `operation`, `wait` or `step`, whose `labels` hold the kind or step, if any, then the quantile, and
+    whose value is in seconds; or `outrun`, a number without labels.
+    """
+
+    of: str
+    labels: tuple[str, ...]
+    value: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +172,7 @@ def fleet_figures(tx: Connection, *, prefix: str, most_topics: int) -> FleetFigu
         {row["broker"]: float(row["silent_seconds"]) for row in inspection.rows(tx, _SOURCES)},
         {row["shard"]: int(row["term"]) for row in inspection.rows(tx, _SHARDS)},
         {name: _number(value) for name, value in approvals.items()},
-        recent_figures(tx),
+        _recent_figures(tx),
         list(_topics(tx, topic_rows)),
         int(count["topics"]) - len(topic_rows),
     )
@@ -199,3 +232,23 @@ def _total_of(tally: str, kind: str, because: str) -> str | None:
     if kind == "rebucket":
         return "rebucket_rollovers"
     return {"split": "auto_splits", "merge": "auto_merges"}.get(kind) if because == "auto" else None
+
+
+def _recent_figures(tx: Connection) -> list[RecentFigure]:
+    """Return the quantiles `QUANTILES` of seconds, over the operations that finished in the last 15 minutes: of done operations by kind, of
+    the wait before the first step of finished operations, and of their steps by step; and the number of load rows that were outrun by
+    another writer. Runners count these figures too, but a pass of Airflow ends before Prometheus can scrape it.
+    """
+    [load] = inspection.rows(tx, _OUTRUN)
+    return [
+        *(figure for row in inspection.rows(tx, _TOOK) for figure in _spread("operation", (row["kind"],), row["seconds"])),
+        *(figure for row in inspection.rows(tx, _WAITED) for figure in _spread("wait", (), row["seconds"])),
+        *(figure for row in inspection.rows(tx, _STEPS) for figure in _spread("step", (row["step"],), row["seconds"])),
+        RecentFigure("outrun", (), float(load["outrun"])),
+    ]  # fmt: skip
+
+
+def _spread(of: str, labels: tuple[str, ...], seconds: Sequence[float]) -> Iterator[RecentFigure]:
+    """Yield one figure for each quantile of `QUANTILES`; `seconds` holds the values in this order."""
+    for quantile, value in zip(QUANTILES, seconds, strict=True):
+        yield RecentFigure(of, (*labels, quantile), float(value))

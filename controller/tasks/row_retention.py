@@ -17,7 +17,7 @@ from controller.domain.whole_numbers import whole
 from controller.postgres.session_settings import BULK_STATEMENT_SECONDS
 from controller.store import approvals, audit, backtests
 from controller.store.decisions import decision_log, shadow_decisions
-from controller.store.load import history_expiry, load_deletion
+from controller.store.load import load_deletion
 from controller.store.postgres.clock import database_now
 from controller.tasks.application_of_connection import Extras, cleave_at
 
@@ -50,7 +50,7 @@ def keep_partitions(
             created = decision_log.ensure_partitions(tx, DAYS_AHEAD)
             oldest = now - timedelta(days=keep_days)
             dropped = decision_log.drop_partitions(tx, oldest)
-            load_record_count = history_expiry.forget_before(tx, oldest)
+            load_record_count = load_deletion.forget_history_before(tx, oldest)
             shadow_count = shadow_decisions.forget_before(tx, oldest)
             approval_count = approvals.forget_before(tx, oldest)
         if dropped:
@@ -84,7 +84,7 @@ def _forget_load(app: Application, oldest: datetime) -> dict[str, int]:
     """
     # One transaction each, because a merge of load holds the lock of the runs while it waits for load records.
     with app.store.transaction() as tx:
-        run_count = history_expiry.forget_runs_before(tx, oldest)
+        run_count = load_deletion.forget_runs_before(tx, oldest)
     with app.store.transaction() as tx:
         sealed_count = load_deletion.forget_sealed(tx)
     return {"load_runs_forgotten": run_count, "sealed_loads_forgotten": sealed_count}

@@ -115,7 +115,7 @@ RECENT: Final = {
         (),
     ),
 }
-"""Metrics of the last quarter of an hour, from `store.recent_figures`."""
+"""Metrics of the last quarter of an hour, from `store.fleet_figures`."""
 LEFT_OUT: Final = (
     "cleave_fleet_topics_left_out",
     "Live topics without series of their own; see --most-topics and --prefix.",

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from controller.dataplane.base import LogState
+from controller.dataplane.optional_abilities import TopicDescription
 from controller.dataplane.pulsar import topic_requests
 from controller.dataplane.pulsar.admin import AdminCalls, Ask, Deadline
 from controller.dataplane.pulsar.names import topic_path
-from controller.dataplane.topic_description import TopicDescription
 from controller.domain.errors import InvalidInput, TopicNotFound
 from controller.domain.pulsar_names import full_name
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from controller import telemetry
 from controller.dataplane.base import Counters, CreatedLog, LogReport, LogState, Successor
 from controller.dataplane.load_settings import LoadSettings
-from controller.dataplane.optional_abilities import KeySample
+from controller.dataplane.optional_abilities import KeySample, TopicDescription
 from controller.dataplane.pulsar import set_wise, successor_creation, topic_requests
 from controller.dataplane.pulsar.admin import AdminCalls, Answer, Ask, Deadline
 from controller.dataplane.pulsar.adoptable_topics import describe_topic
@@ -31,7 +31,6 @@ from controller.dataplane.pulsar.requirements import demand_gates
 from controller.dataplane.pulsar_load.brokers import BrokerList
 from controller.dataplane.pulsar_load.consumers import ConsumerReader
 from controller.dataplane.pulsar_load.scraper import SAMPLE_LIMIT, CounterScraper
-from controller.dataplane.topic_description import TopicDescription
 from controller.domain.errors import (
     CleaveError,
     NotFound,

@@ -30,7 +30,7 @@ from controller.services.consumer_sessions.requests import (
 )
 from controller.services.consumer_sessions.timing import ConsumerTiming
 from controller.store.journal import seeks
-from controller.store.journal.pending_reshapes import segments_before_reshape
+from controller.store.journal.intent_checks import segments_before_reshape
 from controller.store.journal.seeks import SeekUnderWay
 from controller.store.topics import (
     bucket_owners,

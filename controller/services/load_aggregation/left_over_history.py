@@ -10,7 +10,7 @@ from __future__ import annotations
 from controller import telemetry
 from controller.clock import to_datetime
 from controller.landing.history import RateHistory
-from controller.store.load.runs import merged
+from controller.store.load.records import merged
 from controller.store.postgres.engine import Store
 
 log = telemetry.get_logger(__name__)

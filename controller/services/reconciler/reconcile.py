@@ -41,7 +41,6 @@ from controller.store.topics import (
     unmanaged_logs,
 )
 from controller.store.topics.backing_logs import ExpectedLogs
-from controller.store.topics.comparable_topics import comparable_topics
 from controller.store.topics.unmanaged_logs import UnmanagedLog
 
 log = telemetry.get_logger(__name__)
@@ -80,7 +79,7 @@ def reconcile_topics(
     """
     whole(limit, "limit", 1)
     with store.transaction() as tx:
-        topic_ids = comparable_topics(tx, limit=limit, after=after, shards=shards)
+        topic_ids = held_topics.comparable_topics(tx, limit=limit, after=after, shards=shards)
     findings = _compare_all(store, planes, topic_ids, dry_run=dry_run)
     findings += reconcile_gates(store, planes, topic_ids, dry_run=dry_run)
     return findings, topic_ids[-1] if len(topic_ids) == limit else None

@@ -17,7 +17,7 @@ from controller.domain.segment import segment_of_log
 from controller.services.reconciler.log_differences import Finding, FindingKind
 from controller.services.reconciler.reconcile import reconcile
 from controller.store.postgres.engine import Store
-from controller.store.topics import held_topics, topic_name_reuse, topics
+from controller.store.topics import held_topics, topics
 from controller.store.topics.topics import TopicRow
 
 
@@ -118,7 +118,7 @@ def _restore_row(
     has inserted the topic, InvalidInput for an invalid name, and the errors of `Store.transaction`.
     """
     with store.transaction() as tx:
-        first_free = topic_name_reuse.demand_free_name(tx, topic)
+        first_free = topics.demand_free_name(tx, topic)
         return topics.insert_topic(
             tx,
             topic,

@@ -22,7 +22,7 @@ from controller.domain.segment import Segment, SegmentState
 from controller.domain.subscription_consumers import SubscriptionConsumers
 from controller.store.journal.operations import BackingTopic, NewOperation, Request, write_operation
 from controller.store.journal.request_keys import Intent, demand_same, is_same, once
-from controller.store.topics import layouts, subscriptions, topic_name_reuse, topics
+from controller.store.topics import layouts, subscriptions, topics
 from controller.store.topics.subscriptions import SubscriptionKind
 from controller.store.topics.topics import TopicRow
 
@@ -71,7 +71,7 @@ def intend_adopt(
     parameters = {ADOPTED: list(adoption.old_topics), STOCK: sorted(adoption.stock)}
 
     def write_intent() -> Operation:
-        first_id = topic_name_reuse.demand_free_name(tx, adoption.name) + len(adoption.old_topics)
+        first_id = topics.demand_free_name(tx, adoption.name) + len(adoption.old_topics)
         first = SegmentLayout.initial(
             adoption.segments, bucket_budget=adoption.bucket_budget, max_buckets=adoption.max_buckets, now=0
         )

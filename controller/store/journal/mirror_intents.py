@@ -15,7 +15,7 @@ from controller.domain.operation import MIRRORED, Operation, OperationKind
 from controller.domain.policy import PolicyOverride
 from controller.store.journal.operations import NewOperation, Request, write_operation
 from controller.store.journal.request_keys import Intent, demand_same, is_same, once
-from controller.store.topics import topic_name_reuse, topics
+from controller.store.topics import topics
 from controller.store.topics.topics import TopicState
 
 
@@ -49,7 +49,7 @@ def intend_attach(
             tx,
             name,
             data_plane=data_plane,
-            next_segment_id=topic_name_reuse.demand_free_name(tx, name),
+            next_segment_id=topics.demand_free_name(tx, name),
             actor=request.actor,
             policy=policy,
             properties=properties,

@@ -22,7 +22,7 @@ from controller.store.journal.intent_checks import busy_segments, demand_free
 from controller.store.journal.operations import BackingTopic, NewOperation, Request, write_operation
 from controller.store.journal.request_keys import Intent, demand_same, is_same, once
 from controller.store.mirrors import mirrors
-from controller.store.topics import drains, held_topics, topic_name_reuse, topics
+from controller.store.topics import drains, held_topics, topics
 from controller.store.topics.topics import TopicState
 
 _SEALED = """
@@ -60,7 +60,7 @@ def intend_create(
     }
 
     def write_intent() -> Operation:
-        first_id = topic_name_reuse.demand_free_name(tx, name)
+        first_id = topics.demand_free_name(tx, name)
         first = SegmentLayout.initial(segments, bucket_budget=bucket_budget, max_buckets=max_buckets, now=0)
         topic = topics.insert_topic(
             tx,

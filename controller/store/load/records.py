@@ -7,7 +7,7 @@ have not changed since. The loader runs as `cleave_spark_loader`, which has no o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -19,6 +19,7 @@ from controller.store.load import sketches
 from controller.store.postgres.arrow_copy import MergeResult, append, fetch
 from controller.store.set_aside import SetAside
 
+_MERGED = text("SELECT run_id, window_end FROM cleave.load_run WHERE run_id = ANY (:run_ids)")
 _RATES = [(name, pa.float64()) for name in ("msg_rate_in", "byte_rate_in", "msg_rate_out", "byte_rate_out")]
 _IDS = [("topic_id", pa.int64()), ("segment_id", pa.int64())]
 _INSTANTS = [("modified_at_ms", pa.int64()), ("cold_since_ms", pa.int64()), ("silent_since_ms", pa.int64())]
@@ -180,3 +181,10 @@ def stage_and_merge(
         append(tx, "staging.sketch_row", run.run_id, counted.rows, STAGED_SKETCH_SCHEMA)
         sketches.merge(tx, run.run_id, fresh_seconds=counted.fresh_seconds)
     return MergeResult(row.written, row.outrun, row.applied)
+
+
+def merged(tx: Connection, run_ids: Collection[str]) -> set[tuple[str, datetime]]:
+    """Return those of the runs that were merged, each as its id and the end of its window. At most one run per window
+    is merged. Only the rates of merged runs belong into the history. The role of a loader suffices.
+    """
+    return {(row.run_id, row.window_end) for row in tx.execute(_MERGED, {"run_ids": list(run_ids)})}

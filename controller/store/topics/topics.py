@@ -15,7 +15,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, insert, select, text, update
 
-from controller.domain.errors import LostRace, TopicNotFound, TopicNotLive
+from controller.domain.errors import LostRace, TopicExists, TopicNotFound, TopicNotLive
 from controller.domain.names import demand_topic
 from controller.domain.policy import PolicyOverride
 from controller.store.postgres.tables import TOPIC
@@ -59,6 +59,9 @@ class TopicRow:
     deleted_at: datetime | None
 
 
+_LAST_OF_NAME = text(
+    "SELECT state, next_segment_id FROM cleave.topic WHERE name = :name ORDER BY topic_id DESC LIMIT 1"
+)
 _SET_ACTOR = text("SELECT set_config('cleave.actor', :actor, true)")
 
 
@@ -113,6 +116,24 @@ def namespace_of(name: str) -> str:
     return "/".join(name.removeprefix("topic://").split("/")[:2])
 
 
+def demand_free_name(tx: Connection, name: str) -> int:
+    """Return the first segment id that no deleted topic of this name has reserved, from which the ids of a topic that
+    uses the name again continue; 0 if no topic ever had the name.
+    Raises TopicExists if a topic that is not deleted has the name.
+
+    The name is not locked. If another transaction uses the name before the caller inserts its topic row, the database
+    refuses the row, for which `Store.transaction` raises TopicExists or LostRace.
+    """
+    last = tx.execute(_LAST_OF_NAME, {"name": name}).one_or_none()
+    if last is None:
+        return 0
+    if last.state != TopicState.DELETED:
+        raise TopicExists(
+            f"topic {name} exists already ({last.state}); delete it first or choose another name"
+        )
+    return int(last.next_segment_id)
+
+
 def insert_topic(
     tx: Connection,
     name: str,
@@ -128,7 +149,7 @@ def insert_topic(
     `actor` is not used.
 
     `next_segment_id` is the first segment id that the creation does not reserve: the result of
-    `topic_name_reuse.demand_free_name` plus the number of segments that the creation reserves. Raises InvalidInput
+    `demand_free_name` plus the number of segments that the creation reserves. Raises InvalidInput
     for an invalid name. If another topic has used the name since `demand_free_name`, a constraint is broken, for
     which `Store.transaction` raises TopicExists or LostRace.
     """

@@ -13,8 +13,8 @@ from controller.actions.action import find_action
 from controller.actions.context import Caller, Options
 from controller.actions.perform import perform_at
 from controller.bootstrap import Application
+from controller.dataplane.optional_abilities import TopicDescription
 from controller.dataplane.pulsar_scalable import PulsarScalableDataPlane
-from controller.dataplane.topic_description import TopicDescription
 from controller.domain.errors import Conflict, TopicNotFound
 from controller.domain.layout import SegmentLayout
 from controller.domain.operation import Origin

@@ -13,7 +13,7 @@ import pytest
 from controller.devstack.postgres import PostgresServer
 from controller.domain.errors import Terminal
 from controller.store.journal import subscription_intents, topic_intents
-from controller.store.load import history_expiry, load_deletion, records, sketches
+from controller.store.load import load_deletion, records, sketches
 from controller.store.load.records import LoadRun, RunSketches
 from controller.store.load.sketches import Sketch
 from controller.store.topics import consumers, drains
@@ -59,7 +59,7 @@ def test_the_controller_can_do_its_whole_work(users: RoleDrivers) -> None:
         driver.do(subscription_intents.intend_subscription_delete, topic.topic_id, "s", request()).operation
     )
     driver.do(load_deletion.forget_sealed)
-    driver.do(history_expiry.forget_runs_before, datetime.now(UTC))
+    driver.do(load_deletion.forget_runs_before, datetime.now(UTC))
     driver.delete(topic.topic_id)
     driver.create()
 

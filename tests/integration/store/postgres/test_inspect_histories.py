@@ -10,7 +10,7 @@ from sqlalchemy import text
 from controller.domain.errors import InvariantViolated
 from controller.domain.policy import AutoScalePolicy, PolicyOverride
 from controller.store.journal import topic_intents
-from controller.store.load import history_expiry
+from controller.store.load import load_deletion
 from controller.store.postgres.clock import database_now
 from controller.store.topics import policies
 from tests.support.inspection import NAME, ask, busy_history
@@ -50,7 +50,7 @@ def test_what_is_older_than_asked_for_is_forgotten_by_the_controllers_role(drive
 
     with driver.store.transaction() as tx:
         tx.execute(text("SET LOCAL ROLE cleave_controller"))
-        assert history_expiry.forget_before(tx, database_now(tx) - timedelta(days=8)) == 1
+        assert load_deletion.forget_history_before(tx, database_now(tx) - timedelta(days=8)) == 1
 
     assert [row["msg_rate_in"] for row in ask(driver, "SELECT * FROM inspect.load_history")] == [20.0]
 
