@@ -44,25 +44,6 @@ CREATE INDEX departed_consumer_by_age ON cleave.departed_consumer (departed_at);
 CREATE INDEX departed_consumer_of_subscription ON cleave.departed_consumer (topic_id, subscription, departed_at);
 COMMENT ON CONSTRAINT departed_consumer_reason_known ON cleave.departed_consumer IS 'A consumer left, expired or was replaced.';
 
--- Register a consumer, for the client in applications and for the command line.
---
--- Returns the states of the topic and of the subscription, NULL for a missing row, so that the caller can word the refusal. The
--- consumer is registered only if both states are live. is_new is true if the consumer was not registered before, and NULL if nothing
--- was written.
-CREATE FUNCTION cleave.register_consumer(
-    of_topic bigint, of_subscription text, consumer_name text,
-    OUT topic_name text, OUT topic_state text, OUT subscription_state text, OUT is_new boolean) LANGUAGE plpgsql AS $$
-BEGIN
-    SELECT t.name, t.state, u.state INTO topic_name, topic_state, subscription_state
-      FROM cleave.topic t LEFT JOIN cleave.subscription u ON u.topic_id = t.topic_id AND u.name = of_subscription
-     WHERE t.topic_id = of_topic;
-    IF topic_state = 'live' AND subscription_state = 'live' THEN
-        INSERT INTO cleave.consumer (topic_id, subscription, name) VALUES (of_topic, of_subscription, consumer_name)
-        ON CONFLICT (topic_id, subscription, name) DO NOTHING;
-        is_new := FOUND;
-    END IF;
-END $$;
-
 CREATE TABLE cleave.bucket_owner (
     topic_id         bigint      NOT NULL,
     subscription     text        NOT NULL,

@@ -43,9 +43,18 @@ class ConsumerRow:
 
 
 _REGISTER = """
-    SELECT topic_name, topic_state, subscription_state, is_new
-      FROM cleave.register_consumer(:topic_id, :subscription, :name)
+    WITH found AS (
+        SELECT t.name AS topic_name, t.state AS topic_state, u.state AS subscription_state
+          FROM cleave.topic t LEFT JOIN cleave.subscription u ON u.topic_id = t.topic_id AND u.name = :subscription
+         WHERE t.topic_id = :topic_id),
+    added AS (
+        INSERT INTO cleave.consumer (topic_id, subscription, name)
+        SELECT :topic_id, :subscription, :name FROM found WHERE topic_state = 'live' AND subscription_state = 'live'
+        ON CONFLICT (topic_id, subscription, name) DO NOTHING RETURNING name)
+    SELECT topic_name, topic_state, subscription_state, EXISTS (SELECT FROM added) AS is_new
+      FROM (VALUES (true)) AS always LEFT JOIN found ON true
 """
+"""The topic and the subscription are NULL if they do not exist. The consumer is inserted only if both are live."""
 _UNREGISTER = """
     DELETE FROM cleave.consumer WHERE topic_id = :topic_id AND subscription = :subscription AND name = :name
 """
@@ -245,8 +254,8 @@ def _demand_registered(
     subscription_state: str | None,
     is_new: bool | None,
 ) -> bool:
-    """Return True if `cleave.register_consumer` or `cleave.register_session` registered the consumer, False if a consumer of that name was
-    registered already. The arguments after the subscription are the columns of the function's result, None where the row does not exist.
+    """Return True if `_REGISTER` or `cleave.register_session` registered the consumer, False if a consumer of that name was registered
+    already. The arguments after the subscription are the columns of the result, None where the row does not exist.
 
     Raises TopicNotFound, TopicNotLive, SubscriptionNotFound, or Conflict while the subscription is being deleted.
     """

@@ -51,12 +51,9 @@ def test_and_the_same_names(bench: Bench, names: list[str]) -> None:
 @pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
 def test_no_login_registers_an_attack(bench: Bench, attack: str) -> None:
     topic = bench.topic_with()
-    for call in (
-        "cleave.register_consumer(:topic, 'billing', :name)",
-        "cleave.register_session(:topic, 'billing', :name, 'f00d')",
-    ):
-        with pytest.raises(InvalidInput, match="printable"):
-            bench.rows(f"SELECT * FROM {call}", topic=topic, name=f"a{attack}")
+    call = "SELECT * FROM cleave.register_session(:topic, 'billing', :name, 'f00d')"
+    with pytest.raises(InvalidInput, match="printable"):
+        bench.rows(call, topic=topic, name=f"a{attack}")
     with pytest.raises(InvalidInput), bench.store.transaction() as tx:
         consumers.register(tx, topic, "billing", f"a{attack}")
     assert bench.rows("SELECT name FROM cleave.consumer") == []
