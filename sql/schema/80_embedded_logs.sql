@@ -63,18 +63,13 @@ BEGIN
           OR NEW.msg_out < OLD.msg_out OR NEW.byte_out < OLD.byte_out THEN
         RAISE EXCEPTION 'Offsets and counters of log % only rise.', OLD.name
             USING ERRCODE = 'check_violation', CONSTRAINT = 'log_counters_only_rise';
+    ELSIF NEW.first_offset < OLD.first_offset THEN
+        RAISE EXCEPTION 'Trimmed messages of log % cannot be restored: the first offset only rises.', OLD.name
+            USING ERRCODE = 'check_violation', CONSTRAINT = 'log_begins_no_earlier';
     END IF;
     RETURN NEW;
 END $$;
 CREATE TRIGGER log_before_update BEFORE UPDATE ON embedded.log FOR EACH ROW EXECUTE FUNCTION embedded.log_before_update();
-
-CREATE FUNCTION embedded.log_begins_no_earlier() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-    RAISE EXCEPTION 'Trimmed messages of log % cannot be restored: the first offset only rises.', OLD.name
-        USING ERRCODE = 'check_violation', CONSTRAINT = 'log_begins_no_earlier';
-END $$;
-CREATE TRIGGER log_begins_no_earlier BEFORE UPDATE OF first_offset ON embedded.log
-    FOR EACH ROW WHEN (NEW.first_offset < OLD.first_offset) EXECUTE FUNCTION embedded.log_begins_no_earlier();
 
 -- The table has no foreign key to the log, because its check would cost time for every message, and append locks the row of the log.
 CREATE TABLE embedded.message (
