@@ -83,6 +83,8 @@ NOTIFY_SECONDS = 1.0
 topic.
 """
 
+_AnyReader = PulsarReader | PulsarPositionReader | PulsarQueueReader
+
 
 class PulsarLogClient(OneProcess):
     """A `LogClient` on the cluster that `access` names. Connects at the first call.
@@ -120,8 +122,7 @@ class PulsarLogClient(OneProcess):
         self._lock = threading.Lock()
         self._senders: OrderedDict[tuple[str, str, HashRange | None], BatchSender] = OrderedDict()
         self._ends: WeakValueDictionary[str, TopicEnd] = WeakValueDictionary()
-        self._readers: set[PulsarReader] = set()
-        self._others: set[PulsarPositionReader | PulsarQueueReader] = set()
+        self._readers: set[_AnyReader] = set()
         self._mark, self._numbers = uuid.uuid4().hex, itertools.count(1)
         self._bucket_prefetch_messages, self._stall_seconds = bucket_prefetch_messages, stall_seconds
         self._watch: threading.Thread | None = None
@@ -283,7 +284,7 @@ class PulsarLogClient(OneProcess):
             except (pulsar.ConsumerBusy, pulsar.ConsumerAssignError) as error:
                 raise mapped(error, f"read {topic}") from error
             reader.attach(*opened)
-        self._check_regularly(reader)
+        self._keep(reader)
         return reader
 
     def open_queue_reader(
@@ -331,7 +332,7 @@ class PulsarLogClient(OneProcess):
             except (pulsar.ConsumerBusy, pulsar.ConsumerAssignError):
                 raise self._refused_queue_error(topic, subscription, deadline) from None
             reader.attach(*opened)
-        self._check_regularly(reader)
+        self._keep(reader)
         return reader
 
     def close(self) -> None:
@@ -341,7 +342,7 @@ class PulsarLogClient(OneProcess):
         """
         self._ended.set()
         with self._lock:
-            readers = [*self._readers, *self._others]
+            readers = list(self._readers)
         with ThreadPoolExecutor(PARALLEL_CLOSES, thread_name_prefix="pulsar-close") as threads:
             for closing in [threads.submit(reader.close) for reader in readers]:
                 closing.result()
@@ -427,7 +428,9 @@ class PulsarLogClient(OneProcess):
         """
         holder = evict_holders(self._cursors, claim, self._reader_here, deadline)
         if self._cursors.is_drained(claim.backing_topic, claim.subscription, deadline):
-            return self._keep(self._reader(claim, on_arrival))
+            reader = self._reader(claim, on_arrival)
+            self._keep(reader)
+            return reader
         try:
             return self._subscribe(claim, on_arrival, deadline)
         except (pulsar.ConsumerBusy, pulsar.ConsumerAssignError):
@@ -464,7 +467,8 @@ class PulsarLogClient(OneProcess):
             ),
         )
         reader.attach(client, consumer)
-        return self._keep(reader)
+        self._keep(reader)
+        return reader
 
     def _opened_alone(
         self, topic: str, deadline: Deadline, build: Callable[[pulsar.Client], Any]
@@ -568,50 +572,28 @@ class PulsarLogClient(OneProcess):
         another process.
         """
         with self._lock:
-            return next((reader for reader in self._readers if reader.mark == mark), None)
+            in_order = (reader for reader in self._readers if isinstance(reader, PulsarReader))
+            return next((reader for reader in in_order if reader.mark == mark), None)
 
-    def _keep(self, reader: PulsarReader) -> PulsarReader:
-        """Add the reader to the readers that are checked regularly, and return it.
-
-        Raises DataPlaneUnavailable, and closes the reader, if the client was closed.
+    def _keep(self, reader: _AnyReader) -> None:
+        """Add the reader to the readers that are checked regularly, and start the thread that checks them, if it is
+        not started. Raises DataPlaneUnavailable, and closes the reader, if the client was closed meanwhile: `close`
+        may not know the reader, which would hold messages that are never read.
         """
         with self._lock:
             self._readers.add(reader)
-        self._demand_open(reader)
-        self._begin_watch()
-        return reader
-
-    def _check_regularly(self, reader: PulsarPositionReader | PulsarQueueReader) -> None:
-        """Add the reader to the readers that are checked regularly. Raises DataPlaneUnavailable, and closes
-        the reader, if the client was closed.
-        """
-        with self._lock:
-            self._others.add(reader)
-        self._demand_open(reader)
-        self._begin_watch()
-
-    def _demand_open(self, reader: PulsarReader | PulsarPositionReader | PulsarQueueReader) -> None:
-        """Close the reader and raise DataPlaneUnavailable if the client was closed meanwhile: `close` may not know
-        the reader, which would hold messages that are never read.
-        """
         if self._ended.is_set():
             reader.close()
             raise DataPlaneUnavailable("the log client was closed meanwhile; create another client")
-
-    def _begin_watch(self) -> None:
-        """Start the thread that checks the readers, if it is not started."""
         with self._lock:
             if self._watch is None:
                 self._watch = threading.Thread(target=self._check_readers, name="pulsar-readers", daemon=True)
                 self._watch.start()
 
-    def _forget(self, reader: PulsarReader | PulsarPositionReader | PulsarQueueReader) -> None:
+    def _forget(self, reader: _AnyReader) -> None:
         """Remove a closed reader from those that are checked. Does nothing if it is not among them."""
         with self._lock:
-            if isinstance(reader, PulsarReader):
-                self._readers.discard(reader)
-            else:
-                self._others.discard(reader)
+            self._readers.discard(reader)
 
     def _check_readers(self) -> None:
         """Until the client is closed or ended, check the connections of all open readers every `LOOK_SECONDS`, and
@@ -621,16 +603,14 @@ class PulsarLogClient(OneProcess):
         notify_at = time.monotonic() + NOTIFY_SECONDS
         while not self._ended.wait(LOOK_SECONDS):
             with self._lock:
-                readers = [*self._readers, *self._others]
+                readers = list(self._readers)
             notifies = time.monotonic() >= notify_at
             if notifies:
                 notify_at = time.monotonic() + NOTIFY_SECONDS
             for reader in readers:
                 self._check(reader, notifies=notifies)
 
-    def _check(
-        self, reader: PulsarReader | PulsarPositionReader | PulsarQueueReader, *, notifies: bool
-    ) -> None:
+    def _check(self, reader: _AnyReader, *, notifies: bool) -> None:
         """Check the connection of one reader; with `notifies`, also notify the reader's owner. An unexpected error of
         either is not raised, so that the other readers are checked. Such an error is logged only with `notifies`,
         because the check is frequent.

@@ -117,13 +117,13 @@ def test_what_is_opened_while_everything_is_closed_is_not_left_open(
     setup.cleave.ok("subscriptions", "create", setup.topic, "jobs", "--kind", "queue")
     logs = PulsarLogClient(setup.access, call_timeout_seconds=25.0)
     log = setup.log_of(0)
-    check_regularly = logs._check_regularly
+    keep = logs._keep
 
     def late(reader: PulsarQueueReader) -> None:
         logs._ended.set()  # as `close` begins
-        check_regularly(reader)
+        keep(reader)
 
-    monkeypatch.setattr(logs, "_check_regularly", late)
+    monkeypatch.setattr(logs, "_keep", late)
     with pytest.raises(DataPlaneUnavailable, match="closed meanwhile"):
         logs.open_queue_reader(log, "jobs", owner="a", on_arrival=lambda: None)
     logs.close()
