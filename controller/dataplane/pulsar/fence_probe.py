@@ -24,62 +24,50 @@ that the broker lifts by itself.
 """
 
 
-class FenceProbe:
-    """A probe for fenced topics. Safe to share between threads. Needs `close`.
+def probe_fence(
+    connections: Connections, cursors: Cursors, backing_topic: str, deadline: Deadline
+) -> FenceState:
+    """Return whether clients can learn that the topic has ended. A topic that stays fenced is reloaded. The call timeout
+    of `connections` must be `PROBE_SECONDS`.
 
-    The call timeout of `connections` must be `PROBE_SECONDS`. `close` closes the connections.
+    TERMINATED: the topic is terminated, and the broker reports this to a producer. OPEN: the topic is not
+    terminated, or accepts a producer. MISSING: there is no such topic. FENCED: the topic is terminated, the
+    broker did not answer a producer within `PROBE_SECONDS`, and the broker was made to reload the topic.
+
+    Needs the right to produce, and an administrator's rights for a reload. Raises DataPlaneTimeout at the
+    deadline; DataPlaneUnavailable if the broker does not answer admin requests either; the other errors of
+    `AdminCalls.ask`; and other errors of the library as Cleave's.
     """
-
-    def __init__(self, connections: Connections, cursors: Cursors) -> None:
-        self._connections, self._cursors = connections, cursors
-
-    def probe(self, backing_topic: str, deadline: Deadline) -> FenceState:
-        """Return whether clients can learn that the topic has ended. A topic that stays fenced is reloaded.
-
-        TERMINATED: the topic is terminated, and the broker reports this to a producer. OPEN: the topic is not
-        terminated, or accepts a producer. MISSING: there is no such topic. FENCED: the topic is terminated, the
-        broker did not answer a producer within `PROBE_SECONDS`, and the broker was made to reload the topic.
-
-        Needs the right to produce, and an administrator's rights for a reload. Raises DataPlaneTimeout at the
-        deadline; DataPlaneUnavailable if the broker does not answer admin requests either; the other errors of
-        `AdminCalls.ask`; and other errors of the library as Cleave's.
-        """
-        try:
-            # A request for a producer may create a missing topic, so the topic is checked first.
-            if not self._cursors.is_terminated(backing_topic, deadline):
-                return FenceState.OPEN
-            return self._open_producer(backing_topic, deadline)
-        except SegmentNotFound:
-            return FenceState.MISSING
-        except SegmentTerminated:
-            return FenceState.TERMINATED
-
-    def _open_producer(self, backing_topic: str, deadline: Deadline) -> FenceState:
-        """Try to open a producer on a terminated topic. If the producer opens, close it in a background thread and
-        return OPEN. If the broker does not answer within `PROBE_SECONDS`, reload the topic: return FENCED, or OPEN if
-        the topic is no longer terminated.
-
-        Raises SegmentTerminated if the broker reports the end; DataPlaneTimeout at the deadline; the errors of
-        `Cursors.reload_if_terminated`; and other errors of the library as Cleave's.
-        """
-        act, topic = f"probe {backing_topic}", full_name(backing_topic)
-        try:
-            producer = self._connections.open(act, deadline, lambda client: _producer(client, topic))
-        except pulsar.Timeout:
-            return self._reload(backing_topic, deadline)
-        except pulsar.PulsarException as error:
-            raise mapped(error, act) from error
-        self._connections.close_aside(producer)
-        return FenceState.OPEN
-
-    def _reload(self, backing_topic: str, deadline: Deadline) -> FenceState:
-        """Make the broker reload the topic, and return FENCED; OPEN if the topic is not terminated."""
-        is_reloaded = self._cursors.reload_if_terminated(backing_topic, deadline)
+    try:
+        # A request for a producer may create a missing topic, so the topic is checked first.
+        if not cursors.is_terminated(backing_topic, deadline):
+            return FenceState.OPEN
+        if _accepts_producer(connections, backing_topic, deadline):
+            return FenceState.OPEN
+        is_reloaded = cursors.reload_if_terminated(backing_topic, deadline)
         return FenceState.FENCED if is_reloaded else FenceState.OPEN
+    except SegmentNotFound:
+        return FenceState.MISSING
+    except SegmentTerminated:
+        return FenceState.TERMINATED
 
-    def close(self) -> None:
-        """Close the connections to the brokers."""
-        self._connections.close()
+
+def _accepts_producer(connections: Connections, backing_topic: str, deadline: Deadline) -> bool:
+    """Try to open a producer on a terminated topic. Return True if the producer opens; it is closed in a background
+    thread. Return False if the broker does not answer within `PROBE_SECONDS`.
+
+    Raises SegmentTerminated if the broker reports the end; DataPlaneTimeout at the deadline; and other errors of the
+    library as Cleave's.
+    """
+    act, topic = f"probe {backing_topic}", full_name(backing_topic)
+    try:
+        producer = connections.open(act, deadline, lambda client: _producer(client, topic))
+    except pulsar.Timeout:
+        return False
+    except pulsar.PulsarException as error:
+        raise mapped(error, act) from error
+    connections.close_aside(producer)
+    return True
 
 
 def _producer(client: pulsar.Client, topic: str) -> pulsar.Producer:

@@ -40,7 +40,6 @@ from controller.domain.gate_states import FenceState, GateState
 
 if TYPE_CHECKING:
     from controller.dataplane.pulsar.binary import Connections
-    from controller.dataplane.pulsar.fence_probe import FenceProbe
 
 _RATE = {
     "dispatchThrottlingRateInMsg": 1,
@@ -67,7 +66,7 @@ class Gates:
     def __init__(self, access: PulsarAccess, admin: AdminCalls, cursors: Cursors) -> None:
         self._access, self._admin, self._cursors = access, admin, cursors
         self._lock = threading.Lock()
-        self._opened: tuple[Connections, FenceProbe] | None = None
+        self._opened: tuple[Connections, Connections] | None = None
 
     def close_gate(self, backing_topic: str, subscription: str, deadline: Deadline) -> None:
         """Close the gate of the subscription on the topic: set the dispatch rate, append the barrier unless the topic
@@ -171,9 +170,12 @@ class Gates:
         """Return whether clients can learn that a topic has ended, and make the broker reload a topic that stays
         fenced. TERMINATED: clients can learn it. FENCED: they could not, and the topic was reloaded. OPEN: the topic
         is not terminated, or accepts a producer. MISSING: there is no such topic. Raises Unsupported if the client
-        library or the binary address is missing, and the errors of `FenceProbe.probe`.
+        library or the binary address is missing, and the errors of `fence_probe.probe_fence`.
         """
-        return self._open()[1].probe(backing_topic, deadline)
+        _, probing = self._open()
+        from controller.dataplane.pulsar.fence_probe import probe_fence
+
+        return probe_fence(probing, self._cursors, backing_topic, deadline)
 
     def close(self) -> None:
         """Close the connections to the brokers."""
@@ -183,15 +185,15 @@ class Gates:
             for connection in opened:
                 connection.close()
 
-    def _open(self) -> tuple[Connections, FenceProbe]:
-        """Return the connections that append barriers, and the probe. Create both at the first call.
+    def _open(self) -> tuple[Connections, Connections]:
+        """Return the connections that append barriers, and those that probe fences. Create both at the first call.
 
         Raises Unsupported if the Pulsar client library is not installed, or there is no binary address. `open_gate`, `state` and
         `skip_barrier` do not need the library.
         """
         with self._lock:
             if self._opened is None:
-                self._opened = _create_connections(self._access, self._admin, self._cursors)
+                self._opened = _create_connections(self._access, self._admin)
             return self._opened
 
     def _set_rate(self, backing_topic: str, subscription: str, deadline: Deadline) -> None:
@@ -316,21 +318,19 @@ class Gates:
         return bool(statistics.get(subscription, {}).get("consumers"))
 
 
-def _create_connections(
-    access: PulsarAccess, admin: AdminCalls, cursors: Cursors
-) -> tuple[Connections, FenceProbe]:
-    """Return new connections for barriers, and a probe with its own connections. Raises Unsupported if the Pulsar client library is not
+def _create_connections(access: PulsarAccess, admin: AdminCalls) -> tuple[Connections, Connections]:
+    """Return new connections for barriers, and others for probing fences. Raises Unsupported if the Pulsar client library is not
     installed, or `access` has no binary address.
     """
     try:
         from controller.dataplane.pulsar.binary import Connections
-        from controller.dataplane.pulsar.fence_probe import PROBE_SECONDS, FenceProbe
+        from controller.dataplane.pulsar.fence_probe import PROBE_SECONDS
     except ImportError as error:
         raise Unsupported(
             f"the Pulsar client library is missing ({error}); run pip install pulsar-client"
         ) from error
     probing = Connections(access, call_timeout_seconds=PROBE_SECONDS)
-    return Connections(access, call_timeout_seconds=admin.call_timeout_seconds), FenceProbe(probing, cursors)
+    return Connections(access, call_timeout_seconds=admin.call_timeout_seconds), probing
 
 
 def no_policies(act: str) -> Unsupported:
