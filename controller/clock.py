@@ -5,10 +5,11 @@ Decisions use the database's time, which the stores read. This clock serves code
 
 from __future__ import annotations
 
-import math
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Protocol
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def to_datetime(instant_ms: int) -> datetime:
@@ -22,7 +23,7 @@ def to_ms(instant: datetime) -> int:
     """
     if instant.tzinfo is None:
         raise ValueError(f"naive datetime {instant.isoformat()}: instants at the edges carry their time zone")
-    return math.floor(instant.timestamp() * 1000)
+    return (instant - _EPOCH) // timedelta(milliseconds=1)
 
 
 _BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)

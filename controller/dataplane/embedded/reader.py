@@ -13,9 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any
 
+from controller.clock import to_ms
 from controller.dataplane.embedded.metadata import read as metadata_of
 from controller.dataplane.embedded.names import no_cursor
 from controller.dataplane.embedded.timelines import Place, Timelines, demand_present
@@ -39,8 +40,6 @@ IDLE_LAG = 1_000
 log can be trimmed and the bucket's next reader need not check them again. A lower number would cause more
 writes.
 """
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MILLISECOND = timedelta(milliseconds=1)
 
 _READ = """
 SELECT log_offset, published_at, key, payload, metadata, timelines FROM embedded.read(%s, %s, %s, %s, %s, %s, %s, %s, %s)
@@ -271,11 +270,4 @@ def message(
     `metadata` of `embedded.message`, and the number of deliveries.
     """
     read_key = None if key is None else bytes(key)
-    return LogMessage(
-        position, milliseconds(when), read_key, bytes(payload), deliveries, metadata_of(metadata)
-    )
-
-
-def milliseconds(when: datetime) -> int:
-    """Return the instant in milliseconds since the Unix epoch."""
-    return (when - _EPOCH) // _MILLISECOND
+    return LogMessage(position, to_ms(when), read_key, bytes(payload), deliveries, metadata_of(metadata))
