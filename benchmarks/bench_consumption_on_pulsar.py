@@ -119,7 +119,7 @@ def ground(directory: Path) -> Iterator[tuple[Place, Application]]:
 def set_buckets(app: Application, budget: int) -> None:
     """Set the bucket budget in the policy of the cluster, and disable the auto-scaler, so that only this benchmark reshapes topics."""
     with app.store.transaction() as tx:
-        policy = replace(policies.get_cluster(tx).policy, enabled=False, entry_bucket_budget=budget)
+        policy = replace(policies.get_cluster(tx), enabled=False, entry_bucket_budget=budget)
         policies.set_cluster(tx, policy, actor="benchmark")
 
 

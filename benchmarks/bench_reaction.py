@@ -51,8 +51,7 @@ def prepare(app: Application, rounds: int) -> list[int]:
     _wait_idle(app)
     with app.store.transaction() as tx:
         # A newcomer is to have a segment of its own, however little there is to read: sharing buckets asks no operation.
-        stored_policy = policies.get_cluster(tx)
-        policy = replace(stored_policy.policy, split_vs_rebucket_min_msg_rate_in=0.0)
+        policy = replace(policies.get_cluster(tx), split_vs_rebucket_min_msg_rate_in=0.0)
         policies.set_cluster(tx, policy, actor="benchmark")
         for number in range(rounds):
             topic_id = topics.find_topic(tx, f"topic://bench/reaction/t{number}").topic_id

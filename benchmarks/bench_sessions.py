@@ -272,7 +272,7 @@ def measure(url: str, directory: Path, rounds: int) -> dict[str, object]:
     migrate(url)
     with application(url) as app:
         with app.store.transaction() as tx:
-            policy = replace(policies.get_cluster(tx).policy, enabled=False)
+            policy = replace(policies.get_cluster(tx), enabled=False)
             policies.set_cluster(tx, policy, actor="benchmark")
         with workers(url, directory, 1) as running:
             servers = client_of(*(address for _, _, address in running))

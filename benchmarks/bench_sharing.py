@@ -118,7 +118,7 @@ def until(condition: Callable[[], bool]) -> float:
 
 def set_policy(app: Application, change: Callable[[AutoScalePolicy], AutoScalePolicy]) -> None:
     with app.store.transaction() as tx:
-        policies.set_cluster(tx, change(policies.get_cluster(tx).policy), actor="benchmark")
+        policies.set_cluster(tx, change(policies.get_cluster(tx)), actor="benchmark")
 
 
 def active_segments(app: Application, topic: str) -> list[int]:

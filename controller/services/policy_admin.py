@@ -235,9 +235,9 @@ def _demand_valid(tx: Connection, level: str, document: Document) -> Document:
         topics.demand_live(level, topics.find_topic(tx, level).state)
         if not document:
             return document
-    cluster = policies.get_cluster(tx).policy
+    cluster = policies.get_cluster(tx)
     if kind is PolicyLevel.TOPIC:
-        namespace = policies.get_namespace(tx, topics.namespace_of(level)).override
+        namespace = policies.get_namespace(tx, topics.namespace_of(level))
         validate(resolve(cluster, namespace, override))
     else:
         validate(resolve(cluster, override))

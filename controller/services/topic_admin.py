@@ -71,7 +71,7 @@ def create_topic(
                 request=request,
             )
         # The bucket parameters apply to a whole cluster, as in PIP-486.
-        cluster_policy = policies.get_cluster(tx).policy
+        cluster_policy = policies.get_cluster(tx)
         return topic_intents.intend_create(
             tx,
             name,

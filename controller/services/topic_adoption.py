@@ -126,7 +126,7 @@ def adopt(
         if name not in planned.unserved
     }
     with store.transaction() as tx:
-        cluster_policy = policies.get_cluster(tx).policy
+        cluster_policy = policies.get_cluster(tx)
         adoption = Adoption(
             name=planned.topic,
             data_plane=data_plane,

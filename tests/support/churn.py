@@ -180,12 +180,10 @@ class _Player:
 
     def _set_namespace_policy(self, _topic: TopicRow) -> None:
         with self._store.transaction() as tx:
-            stored = policies.get_namespace(tx, NAMESPACE)
+            _, row_version = policies.stored_version(tx, namespace=NAMESPACE)
         override = PolicyOverride(max_segments=self.rng.randint(1, 99))
         with self._store.transaction() as tx:
-            policies.set_namespace(
-                tx, NAMESPACE, override, actor=self._who, seen_row_version=stored.row_version
-            )
+            policies.set_namespace(tx, NAMESPACE, override, actor=self._who, seen_row_version=row_version)
         self.record.namespace_writes += 1
 
     def _subscribe(self, topic: TopicRow) -> None:

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, TextClause, text
@@ -29,56 +27,28 @@ from controller.store.postgres.stored_json import read_json
 from controller.store.topics import topics
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterPolicy:
-    """Complete policy of the cluster. Parameters that the document does not set have their defaults."""
-
-    policy: AutoScalePolicy
-    row_version: int
-    actor: str
-    updated_at: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class NamespacePolicy:
-    """Parameters that a namespace overrides. The row version is 0 if the policy was never set."""
-
-    namespace: str
-    override: PolicyOverride
-    row_version: int
-    actor: str | None
-    updated_at: datetime | None
-
-
-@dataclass(frozen=True, slots=True)
-class TopicPolicy:
-    """Parameters that a topic overrides. The row version is that of the topic, so any change of the topic raises it."""
-
-    topic_id: int
-    override: PolicyOverride
-    row_version: int
-
-
-def get_cluster(tx: Connection) -> ClusterPolicy:
-    """Return the policy of the cluster, which is not validated. Raises InvalidPolicy if the stored document has an unknown parameter or a
-    value of a wrong type.
+def get_cluster(tx: Connection, lock: str = "") -> AutoScalePolicy:
+    """Return the complete policy of the cluster, which is not validated. Parameters that the document does not set have their defaults.
+    `lock` is the lock clause with which the row is read; the empty text locks nothing. Raises InvalidPolicy if the stored document has
+    an unknown parameter or a value of a wrong type.
     """
-    return _cluster(tx, "")
+    return AutoScalePolicy.from_document(tx.execute(_CLUSTER[lock]).one().policy)
 
 
-def get_namespace(tx: Connection, namespace: str) -> NamespacePolicy:
-    """Return the parameters that the namespace (`tenant/namespace`) overrides; none, with row version 0, if its policy was never set or
-    the namespace does not exist. Raises InvalidPolicy if the stored document has an unknown parameter or a value of a wrong type.
+def get_namespace(tx: Connection, namespace: str, lock: str = "") -> PolicyOverride:
+    """Return the parameters that the namespace (`tenant/namespace`) overrides; none if its policy was never set or the namespace does not
+    exist. `lock` is the lock clause with which the row is read; the empty text locks nothing. Raises InvalidPolicy if the stored
+    document has an unknown parameter or a value of a wrong type.
     """
-    return _namespace(tx, namespace, "")
+    row = tx.execute(_NAMESPACE[lock], {"namespace": namespace}).one_or_none()
+    return PolicyOverride() if row is None else PolicyOverride.from_document(row.policy)
 
 
 def set_cluster(
     tx: Connection, policy: AutoScalePolicy, *, actor: str, seen_row_version: int | None = None
-) -> ClusterPolicy:
-    """Replace the policy of the cluster, and return the stored policy with its new row version. Only parameters that
-    differ from their defaults are stored. The history records `actor`. Locks the row. Policies of namespaces and
-    topics are not checked.
+) -> None:
+    """Replace the policy of the cluster. Only parameters that differ from their defaults are stored. The history
+    records `actor`. Locks the row. Policies of namespaces and topics are not checked.
 
     Raises InvalidPolicy if `policy` is not valid, and LostRace if the row has another version than `seen_row_version`
     (None accepts any version). The replaced policy need not be readable.
@@ -92,7 +62,6 @@ def set_cluster(
     }
     topics.set_actor(tx, actor)
     tx.execute(_SET_CLUSTER, {"policy": json.dumps(document), "actor": actor})
-    return get_cluster(tx)
 
 
 def set_namespace(
@@ -102,10 +71,10 @@ def set_namespace(
     *,
     actor: str,
     seen_row_version: int | None = None,
-) -> NamespacePolicy:
-    """Replace the override of the namespace (`tenant/namespace`), and return the stored override with its new row
-    version. The override must be valid together with the policy of the cluster. Topics of the namespace are not
-    checked. The history records `actor`. Locks the rows of the namespace and the cluster.
+) -> None:
+    """Replace the override of the namespace (`tenant/namespace`). The override must be valid together with the policy
+    of the cluster. Topics of the namespace are not checked. The history records `actor`. Locks the rows of the
+    namespace and the cluster.
 
     An empty override keeps the row, so that its versions never start again. `seen_row_version` 0 requires that no
     policy of the namespace was ever set; None accepts any version. The replaced override need not be readable.
@@ -114,11 +83,11 @@ def set_namespace(
     InvalidInput for an invalid name of a namespace; and LostRace if the row has another version than
     `seen_row_version`, or another transaction inserts the row at the same time.
     """
-    cluster = _cluster(tx, _FOR_SHARE)
+    cluster = get_cluster(tx, _FOR_SHARE)
     row = tx.execute(_NAMESPACE[_FOR_UPDATE], {"namespace": namespace}).one_or_none()
     row_version = 0 if row is None else row.row_version
     _demand_version(f"namespace {namespace}", seen_row_version, row_version)
-    validate(resolve(cluster.policy, override))
+    validate(resolve(cluster, override))
     parameters = {
         "namespace": demand_namespace(namespace),
         "policy": json.dumps(override.to_document()),
@@ -131,7 +100,6 @@ def set_namespace(
             f"another transaction has just set the policy of namespace {namespace}; read the policy again",
             what="policy",
         )
-    return get_namespace(tx, namespace)
 
 
 def set_topic(
@@ -141,10 +109,10 @@ def set_topic(
     *,
     actor: str | None = None,
     seen_row_version: int | None = None,
-) -> TopicPolicy:
-    """Replace the override of the topic, and return the stored override with the topic's next row version. The
-    override must be valid together with the policies of the namespace and the cluster. None removes the override,
-    without a check. The policy history records `actor`; None records the login.
+) -> None:
+    """Replace the override of the topic, which raises the topic's row version. The override must be valid together with
+    the policies of the namespace and the cluster. None removes the override, without a check. The policy history
+    records `actor`; None records the login.
 
     Locks the topic row. Unless `override` is None, also locks the policy rows of the namespace and the cluster
     against changes.
@@ -156,9 +124,7 @@ def set_topic(
     _demand_version(f"topic {topic.name}", seen_row_version, topic.row_version)
     demand_valid(tx, topic.name, override)
     topics.set_actor(tx, actor)
-    document = None if override is None else override.to_document()
-    row_version = topics.update_topic(tx, topic, policy=document)
-    return TopicPolicy(topic_id, override or PolicyOverride(), row_version)
+    topics.update_topic(tx, topic, policy=None if override is None else override.to_document())
 
 
 def stored_document(
@@ -244,8 +210,8 @@ def demand_valid(tx: Connection, topic: str, override: PolicyOverride | None) ->
     """
     if override is None:
         return
-    above = _cluster(tx, _FOR_SHARE).policy
-    validate(resolve(above, _namespace(tx, topics.namespace_of(topic), _FOR_SHARE).override, override))
+    cluster = get_cluster(tx, _FOR_SHARE)
+    validate(resolve(cluster, get_namespace(tx, topics.namespace_of(topic), _FOR_SHARE), override))
 
 
 _FOR_SHARE, _FOR_UPDATE = "FOR SHARE", "FOR UPDATE"
@@ -256,10 +222,8 @@ def _locked(statement: str) -> dict[str, TextClause]:
     return {lock: text(f"{statement} {lock}") for lock in ("", _FOR_SHARE, _FOR_UPDATE)}
 
 
-_CLUSTER = _locked("SELECT policy, row_version, actor, updated_at FROM cleave.cluster_policy")
-_NAMESPACE = _locked(
-    "SELECT policy, row_version, actor, updated_at FROM cleave.namespace_policy WHERE namespace = :namespace"
-)
+_CLUSTER = _locked("SELECT policy, row_version FROM cleave.cluster_policy")
+_NAMESPACE = _locked("SELECT policy, row_version FROM cleave.namespace_policy WHERE namespace = :namespace")
 _LEVELS = text("""
     SELECT t.topic_id, CAST(c.policy AS text) AS cluster, CAST(n.policy AS text) AS namespace, CAST(t.policy AS text) AS topic
       FROM cleave.topic t
@@ -280,27 +244,6 @@ _SET_NAMESPACE = text("""
            updated_at = clock_timestamp()
      WHERE n.row_version = :found
 """)
-
-
-def _cluster(tx: Connection, lock: str) -> ClusterPolicy:
-    """Return the policy of the cluster, read with the lock clause `lock`. Raises InvalidPolicy if the stored document
-    is not readable.
-    """
-    row = tx.execute(_CLUSTER[lock]).one()
-    return ClusterPolicy(
-        AutoScalePolicy.from_document(row.policy), row.row_version, row.actor, row.updated_at
-    )
-
-
-def _namespace(tx: Connection, namespace: str, lock: str) -> NamespacePolicy:
-    """Return the override of the namespace, read with the lock clause `lock`; an empty override with row version 0 if
-    there is no row. Raises InvalidPolicy if the stored document is not readable.
-    """
-    row = tx.execute(_NAMESPACE[lock], {"namespace": namespace}).one_or_none()
-    if row is None:
-        return NamespacePolicy(namespace, PolicyOverride(), 0, None, None)
-    override = PolicyOverride.from_document(row.policy)
-    return NamespacePolicy(namespace, override, row.row_version, row.actor, row.updated_at)
 
 
 def _demand_version(owner: str, seen: int | None, present: int) -> None:

@@ -100,7 +100,7 @@ def _check_updates(driver: StoreDriver, records: list[ProcessRecord]) -> None:
     writes = sum(record.namespace_writes for record in records)
 
     assert {topic_id: bumps for topic_id, bumps in stored} == dict(told)  # noqa: C416 - rows are not pairs to mypy
-    assert driver.do(policies.get_namespace, NAMESPACE).row_version == writes
+    assert driver.do(policies.stored_version, namespace=NAMESPACE)[1] == writes
 
 
 def _check_request_keys(records: list[ProcessRecord]) -> None:
