@@ -61,6 +61,8 @@ class EmbeddedDataPlane:
 
     name = "embedded"
     capabilities = Capabilities(midpoint_only=False, max_children=64, recut=True, shared_buckets=True)
+    shares_calls = True
+    """A set-wise call is one statement, and waits only briefly for locks."""
 
     def __init__(
         self,
@@ -74,20 +76,11 @@ class EmbeddedDataPlane:
         of calls at once. Raises InvalidInput for an invalid `url`.
         """
         self._calls = PostgresCalls(url, call_timeout_seconds=call_timeout_seconds, pool_size=pool_size)
-        self._shares_journal_server = shares_journal_server
-        self._trimmed_to = 0  # the last log that a trim completed before it ran out of time
-
-    @property
-    def shares_journal_server(self) -> bool:
-        """True if the constructor's caller declared the journal to be in the same server. Calls on many logs
-        then do not wait for the disk (`disk_wait`).
+        self.shares_journal_server = shares_journal_server
+        """True if the constructor's caller declared the journal to be in the same server. Calls on many logs then do not
+        wait for the disk (`disk_wait`).
         """
-        return self._shares_journal_server
-
-    @property
-    def shares_calls(self) -> bool:
-        """True: a set-wise call is one statement, and waits only briefly for locks."""
-        return True
+        self._trimmed_to = 0  # the last log that a trim completed before it ran out of time
 
     @property
     def call_timeout_seconds(self) -> float:
@@ -340,7 +333,7 @@ class EmbeddedDataPlane:
         """
         with self._calls.statement(f"create {len(successors)} logs") as cursor:
             return successor_creation.create_successors(
-                cursor, successors, waits_for_disk=not self._shares_journal_server
+                cursor, successors, waits_for_disk=not self.shares_journal_server
             )
 
     def terminate_segments(self, backing_topics: Sequence[str]) -> Mapping[str, str]:
@@ -354,9 +347,7 @@ class EmbeddedDataPlane:
         errors of the class.
         """
         with self._calls.statement(f"terminate {len(backing_topics)} logs") as cursor:
-            closed = set_wise.terminate(
-                cursor, backing_topics, waits_for_disk=not self._shares_journal_server
-            )
+            closed = set_wise.terminate(cursor, backing_topics, waits_for_disk=not self.shares_journal_server)
         if len(closed) < len(backing_topics):
             with suppress(CleaveError):  # the worker makes the same call, and logs its errors
                 self.end_long_transactions()

@@ -60,6 +60,10 @@ class PulsarDataPlane(OneProcess):
 
     name = "pulsar"
     capabilities = Capabilities(midpoint_only=False, max_children=64, recut=True, shared_buckets=True)
+    shares_journal_server = False
+    """The journal is on its own disk before a topic is terminated."""
+    shares_calls = False
+    """An unresponsive topic would delay the fences of others until the call times out."""
     sample_limit = SAMPLE_LIMIT
     """Largest number of logs that one call of `sample` should name: their number decides where the counters are
     read.
@@ -301,16 +305,6 @@ class PulsarDataPlane(OneProcess):
         for a topic that is not persistent, is a single partition, or has too many partitions.
         """
         return describe_topic(self._admin, name)
-
-    @property
-    def shares_journal_server(self) -> bool:
-        """False: the journal is on its own disk before a topic is terminated."""
-        return False
-
-    @property
-    def shares_calls(self) -> bool:
-        """False: an unresponsive topic would delay the fences of others until the call times out."""
-        return False
 
     def create_successors(self, successors: Sequence[Successor]) -> Mapping[str, CreatedLog]:
         """Create each topic with its own subscriptions and those of its predecessors, except the subscriptions in

@@ -20,7 +20,7 @@ from controller.dataplane.pulsar.admin import AdminCalls, Answer, Ask, may_be_un
 from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.dataplane.pulsar.http_errors import UnknownAddress
 from controller.dataplane.pulsar.names import subscription_path
-from controller.dataplane.pulsar.topic_requests import namespace_of_topic, reading
+from controller.dataplane.pulsar.topic_requests import EXISTS, FAILED, GONE, namespace_of_topic, reading
 from controller.dataplane.pulsar_load.brokers import BrokerList
 from controller.dataplane.pulsar_load.scraper import SAMPLE_LIMIT, CounterScraper
 from controller.dataplane.pulsar_scalable.names import lookup_path, segment_path, topic_of, topic_path
@@ -43,9 +43,6 @@ from controller.forks import OneProcess
 
 log = telemetry.get_logger(__name__)
 
-_EXISTS = frozenset({409})
-_GONE = frozenset({404})
-_FAILED = frozenset({500})
 _MESSAGE = re.compile(r"Message: (.*)")
 _FOR_GOOD = re.compile(r"IllegalArgumentException|Segments are not adjacent|Cannot split|Segment not found")
 
@@ -98,11 +95,11 @@ class PulsarScalableDataPlane(OneProcess, LayoutKeeper):
     def create_topic(self, topic: str, segments: int) -> None:
         """Create the topic with `segments` equal segments. An existing topic does not change."""
         path = f"{topic_path(topic)}?numInitialSegments={segments}"
-        self._ask(Ask("PUT", path, f"create {topic}", body={}, accept=_EXISTS))
+        self._ask(Ask("PUT", path, f"create {topic}", body={}, accept=EXISTS))
 
     def delete_topic(self, topic: str) -> None:
         """Delete the topic with every segment, by force. A missing topic is success."""
-        self._ask(Ask("DELETE", f"{topic_path(topic)}?force=true", f"delete {topic}", accept=_GONE))
+        self._ask(Ask("DELETE", f"{topic_path(topic)}?force=true", f"delete {topic}", accept=GONE))
 
     def read_layout(self, topic: str) -> SegmentLayout:
         """Request the topic's present layout from the broker, and return it. Raises TopicNotFound;
@@ -132,7 +129,7 @@ class PulsarScalableDataPlane(OneProcess, LayoutKeeper):
                 f"a broker that keeps the layout of {topic} cannot {kind}; split and merge instead"
             )
         purpose = f"{kind} of segment {ids} of {topic}"
-        ask = Ask("POST", f"{topic_path(topic)}/{kind}/{ids}{query}", purpose, accept=_FAILED)
+        ask = Ask("POST", f"{topic_path(topic)}/{kind}/{ids}{query}", purpose, accept=FAILED)
         try:
             answer = self._admin.ask(ask, self._admin.deadline(self._reshape_timeout_seconds))
         except UnknownAddress as error:
@@ -146,7 +143,7 @@ class PulsarScalableDataPlane(OneProcess, LayoutKeeper):
             if may_be_under_way(error):
                 raise DataPlaneTimeout(f"{error}; the reshape may be in progress") from error
             raise
-        if answer.status in _FAILED:
+        if answer.status in FAILED:
             raise _engine_error(purpose, answer)
 
     def check_logs(self, topic: str) -> LogCheck:
@@ -165,7 +162,7 @@ class PulsarScalableDataPlane(OneProcess, LayoutKeeper):
                 if segment["state"] == SegmentState.ACTIVE.value
             }
         purpose = f"look up the logs of {topic}"
-        asks = [Ask("GET", lookup_path(name), purpose, accept=_GONE) for name in active.values()]
+        asks = [Ask("GET", lookup_path(name), purpose, accept=GONE) for name in active.values()]
         answers = self._admin.demand_all(asks, self._admin.deadline())
         missing = [i for i, answer in zip(active, answers, strict=True) if _says_missing(purpose, answer)]
         return LogCheck(epoch, tuple(sorted(missing)))
@@ -186,7 +183,7 @@ class PulsarScalableDataPlane(OneProcess, LayoutKeeper):
         path, purpose = f"{topic_path(topic)}/autoScalePolicy", f"set the auto-scaler of {topic}"
         verb = "DELETE" if setting is None else "POST"
         body = None if setting is None else dict(setting)
-        if self._ask(Ask(verb, path, purpose, body=body, accept=_GONE)).status in _GONE:
+        if self._ask(Ask(verb, path, purpose, body=body, accept=GONE)).status in GONE:
             raise _no_topic(topic)
 
     def topic_subscriptions(self, topic: str) -> Mapping[str, str]:
@@ -226,7 +223,7 @@ class PulsarScalableDataPlane(OneProcess, LayoutKeeper):
         for an invalid name, and the other errors of the class.
         """
         purpose = f"create {backing_topic}"
-        self._ask(Ask("PUT", segment_path(backing_topic), purpose, body=list(subscriptions), accept=_EXISTS))
+        self._ask(Ask("PUT", segment_path(backing_topic), purpose, body=list(subscriptions), accept=EXISTS))
 
     def terminate_segment(self, backing_topic: str) -> str:
         """Raise Unsupported: the broker terminates segments together with the layout."""
@@ -261,7 +258,7 @@ class PulsarScalableDataPlane(OneProcess, LayoutKeeper):
         topic, _ = topic_of(backing_topic)
         path = f"{topic_path(topic)}/subscriptions/{subscription_path(subscription)}?type=STREAM"
         purpose = f"subscribe {subscription!r} to {topic}"
-        if self._ask(Ask("PUT", path, purpose, accept=_GONE | _EXISTS)).status in _GONE:
+        if self._ask(Ask("PUT", path, purpose, accept=GONE | EXISTS)).status in GONE:
             raise SegmentNotFound(f"{purpose}: there is no such topic; detach it, or create it on the broker")
 
     def delete_subscription(self, backing_topic: str, subscription: str) -> None:
@@ -270,7 +267,7 @@ class PulsarScalableDataPlane(OneProcess, LayoutKeeper):
         """
         topic, _ = topic_of(backing_topic)
         path = f"{topic_path(topic)}/subscriptions/{subscription_path(subscription)}"
-        self._ask(Ask("DELETE", path, f"unsubscribe {subscription!r} from {topic}", accept=_GONE))
+        self._ask(Ask("DELETE", path, f"unsubscribe {subscription!r} from {topic}", accept=GONE))
 
     def list_segments(self, topic: str) -> Sequence[str]:
         """Return the names of the logs of all segments in the topic's present layout, sorted; missing logs are
@@ -301,9 +298,9 @@ class PulsarScalableDataPlane(OneProcess, LayoutKeeper):
         """
         path = f"{segment_path(backing_topic)}/subscription/{subscription_path(subscription)}/backlog"
         purpose = f"backlog of {subscription!r} on {backing_topic}"
-        answer = self._ask(Ask("GET", path, purpose, accept=_GONE))
+        answer = self._ask(Ask("GET", path, purpose, accept=GONE))
         with reading(purpose, answer.document):
-            return None if answer.status in _GONE else int(answer.document)
+            return None if answer.status in GONE else int(answer.document)
 
     def seek(self, backing_topic: str, subscription: str, instant_ms: int) -> None:
         """Move the subscription's cursor on this log to the first message published at or after the instant
@@ -373,8 +370,8 @@ class PulsarScalableDataPlane(OneProcess, LayoutKeeper):
         `segments`, and `autoScalePolicy` if the topic has a setting of its own. Raises TopicNotFound;
         DataPlaneUnavailable if the answer has no `segments`; and the other errors of `AdminCalls.ask`.
         """
-        answer = self._ask(Ask("GET", topic_path(topic), f"read the layout of {topic}", accept=_GONE))
-        if answer.status in _GONE:
+        answer = self._ask(Ask("GET", topic_path(topic), f"read the layout of {topic}", accept=GONE))
+        if answer.status in GONE:
             raise _no_topic(topic)
         if not isinstance(answer.document, Mapping) or "segments" not in answer.document:
             raise DataPlaneUnavailable(f"the broker's answer about {topic} contains no layout; try again")
@@ -391,7 +388,7 @@ def _ask_stats(topic: str) -> Ask:
     """Return the request for the broker's statistics of the topic. A 404 and a 500 are results, which
     `_read_stats` interprets.
     """
-    return Ask("GET", f"{topic_path(topic)}/stats", _statistics_of(topic), accept=_GONE | _FAILED)
+    return Ask("GET", f"{topic_path(topic)}/stats", _statistics_of(topic), accept=GONE | FAILED)
 
 
 def _statistics_of(topic: str) -> str:
@@ -409,9 +406,9 @@ def _read_stats(topic: str, answer: Answer | CleaveError) -> Mapping[str, Any]:
     """
     if isinstance(answer, CleaveError):
         raise answer
-    if answer.status in _GONE or "Scalable topic not found" in str(answer.document):
+    if answer.status in GONE or "Scalable topic not found" in str(answer.document):
         raise _no_topic(topic)
-    if answer.status in _FAILED or not isinstance(answer.document, Mapping):
+    if answer.status in FAILED or not isinstance(answer.document, Mapping):
         raise DataPlaneUnavailable(
             f"{_statistics_of(topic)}: {_message(answer)}; check the broker's log if this continues"
         )
@@ -449,7 +446,7 @@ def _says_missing(purpose: str, answer: Answer) -> bool:
     topic. False for any other status. Raises DataPlaneUnavailable, whose message begins with `purpose`, for a 404
     with another reason or without one.
     """
-    if answer.status not in _GONE:
+    if answer.status not in GONE:
         return False
     reason = str(answer.document.get("reason")) if isinstance(answer.document, Mapping) else ""
     if not reason.startswith("Topic not found"):
