@@ -32,8 +32,7 @@ def embedded_planes(postgres_server: PostgresServer, migrated_template: str) -> 
         EmbeddedDataPlane(url, call_timeout_seconds=10.0), EmbeddedLogClient(url, call_timeout_seconds=10.0)
     )
     yield planes
-    planes.logs.close()
-    planes.plane.close()
+    planes.close()
     postgres_server.drop_database(name)
 
 
@@ -48,8 +47,7 @@ def pulsar_planes(pulsar_broker: SharedBroker) -> Iterator[Planes]:
         namespace=namespace,
     )
     yield planes
-    planes.logs.close()
-    planes.plane.close()
+    planes.close()
 
 
 @pytest.fixture(params=ADAPTERS)
@@ -57,8 +55,7 @@ def planes(request: pytest.FixtureRequest) -> Iterator[Planes]:
     """One adapter after the other; readers a test leaves open are closed."""
     found: Planes = request.getfixturevalue(f"{request.param}_planes")
     yield found
-    while found.readers:
-        found.readers.pop().close()
+    found.close_readers()
 
 
 @pytest.fixture

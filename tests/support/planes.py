@@ -155,6 +155,17 @@ class Planes:
         reader.close()
         return payloads(messages)
 
+    def close_readers(self) -> None:
+        """Close the readers that the test left open."""
+        while self.readers:
+            self.readers.pop().close()
+
+    def close(self) -> None:
+        """Close the readers, and both sides."""
+        self.close_readers()
+        self.logs.close()
+        self.plane.close()
+
 
 def payloads(messages: Sequence[LogMessage]) -> list[bytes]:
     """Return the payloads of the messages, in order."""

@@ -81,6 +81,17 @@ class StoreDriver:
             result = tx.execute(text(statement), parameters)
             return [tuple(row) for row in result] if result.returns_rows else []
 
+    def sql_as_controller(self, statement: str) -> None:
+        """Run a statement with the rights of the controller's role."""
+        with self.store.transaction() as tx:
+            tx.execute(text("SET LOCAL ROLE cleave_controller"))
+            tx.execute(text(statement))
+
+    def input_version(self) -> int:
+        """Return the input version of the only topic."""
+        [(version,)] = self.sql("SELECT input_version FROM cleave.evaluation")
+        return int(version)
+
     def intend_create(self, name: str, segments: int = 1, key: str | None = None) -> Intent:
         """Write only the intent of a creation."""
         return self.do(

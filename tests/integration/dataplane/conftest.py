@@ -1,4 +1,4 @@
-"""The embedded plane on a database of the test's own, and Cleave on a real Pulsar."""
+"""The embedded plane on a database of the test's own, Cleave on a real Pulsar, and a broker that answers by a script."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ import pytest
 
 from controller.bootstrap import application
 from controller.client.servers import Servers
+from controller.dataplane.base import SetWiseDataPlane
 from controller.dataplane.embedded import EmbeddedDataPlane, EmbeddedLogClient
+from controller.dataplane.log_client import LogClient
 from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.devstack.serving import client_of, serving_worker
 from tests.integration.dataplane.pulsar_setup import PulsarSetup
@@ -19,6 +21,7 @@ from tests.support.brokers import SharedBroker
 from tests.support.command_line import CommandLine
 from tests.support.planes import Planes
 from tests.support.pulsar_namespaces import make_namespace
+from tests.support.scripted_broker import ScriptedBroker, scripted_broker
 
 PATIENT_SECONDS = 20.0
 """For a call on a busy machine."""
@@ -32,10 +35,14 @@ def planes(database: str) -> Iterator[Planes]:
         EmbeddedLogClient(database, call_timeout_seconds=PATIENT_SECONDS),
     )
     yield planes
-    while planes.readers:
-        planes.readers.pop().close()
-    planes.logs.close()
-    planes.plane.close()
+    planes.close()
+
+
+@pytest.fixture
+def plane(planes: Planes) -> SetWiseDataPlane:
+    """The embedded one, for calls about several logs."""
+    assert isinstance(planes.plane, SetWiseDataPlane)
+    return planes.plane
 
 
 @pytest.fixture
@@ -69,3 +76,18 @@ def servers(setup: PulsarSetup, database: str) -> Iterator[Servers]:
         servers = client_of(worker.address)
         yield servers
         servers.close()
+
+
+@pytest.fixture
+def logs(setup: PulsarSetup) -> Iterator[LogClient]:
+    """The application's side of the plane."""
+    logs = setup.app.log_client("pulsar")
+    yield logs
+    logs.close()
+
+
+@pytest.fixture
+def broker() -> Iterator[ScriptedBroker]:
+    """See `ScriptedBroker`."""
+    with scripted_broker() as broker:
+        yield broker

@@ -183,8 +183,7 @@ def test_the_controllers_rights_are_enough(postgres_server: PostgresServer, data
         planes.plane.terminate_segment(log)
         planes.plane.delete_segment(log)
     finally:
-        planes.logs.close()
-        planes.plane.close()
+        planes.close()
         query(database, f"DROP ROLE {user}")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -33,20 +33,6 @@ from tests.support.store_driver import SOMEBODY_WAITS
 from tests.support.waiting import wait_until
 
 LOW, HIGH = FULL_RANGE.halves()
-
-
-@pytest.fixture
-def patient(database: str) -> Iterator[Planes]:
-    """Both sides with time enough for a busy machine."""
-    planes = Planes(
-        EmbeddedDataPlane(database, call_timeout_seconds=20.0),
-        EmbeddedLogClient(database, call_timeout_seconds=20.0),
-    )
-    yield planes
-    while planes.readers:
-        planes.readers.pop().close()
-    planes.logs.close()
-    planes.plane.close()
 
 
 def parts(database: str, subscription: str = "s") -> list[tuple[int, int, int]]:
@@ -281,16 +267,14 @@ def test_joining_and_moving_keep_what_was_counted(database: str, planes: Planes)
     assert counted() == (5, 7)
 
 
-def test_whoever_waited_for_a_cursor_sees_how_it_was_divided(
-    database: str, planes: Planes, patient: Planes
-) -> None:
+def test_whoever_waited_for_a_cursor_sees_how_it_was_divided(database: str, planes: Planes) -> None:
     """Its statement began before the parts were made."""
     log = planes.log("s")
     somebody = psycopg2.connect(DatabaseAddress.of(database).uri)
     with ThreadPoolExecutor(1) as pool, somebody, somebody.cursor() as cursor:
         cursor.execute("SELECT outcome FROM embedded.take(%s, 's', 'a', '{}', 4096, 8191)", [log])
         taking = pool.submit(
-            lambda: patient.reader(log, "s", owner="b", live_owners=["a", "b"], bucket=HashRange(6000, 9000))
+            lambda: planes.reader(log, "s", owner="b", live_owners=["a", "b"], bucket=HashRange(6000, 9000))
         )
         wait_until(lambda: taking.done() or query(database, SOMEBODY_WAITS), message="the other waits")
         assert not taking.done()
@@ -550,12 +534,12 @@ class Acts(RuleBasedStateMachine):
 
 @pytest.mark.drawn
 def test_random_acts_do_what_a_plain_model_says(
-    database: str, patient: Planes, monkeypatch: pytest.MonkeyPatch
+    database: str, planes: Planes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reader, "MAX_SCANNED", 7)
     monkeypatch.setattr(reader, "IDLE_LAG", 2)
 
     run_state_machine_as_test(
-        lambda: Acts(patient, database),
+        lambda: Acts(planes, database),
         settings=settings(max_examples=cases(25, 400), stateful_step_count=30, deadline=None),
     )

@@ -44,10 +44,7 @@ def application(postgres_server: PostgresServer, database: str) -> Iterator[Appl
     url = postgres_server.url(database.rpartition("/")[2], user=user, password="pw")
     planes = Planes(EmbeddedDataPlane(database), EmbeddedLogClient(url))
     yield Application(planes, url)
-    while planes.readers:
-        planes.readers.pop().close()
-    planes.logs.close()
-    planes.plane.close()
+    planes.close()
     query(database, f"DROP ROLE {user}")
 
 

@@ -56,10 +56,7 @@ def planes(cluster: ReplicatedPostgres) -> Iterator[Planes]:
         EmbeddedLogClient(url, call_timeout_seconds=PATIENT_SECONDS),
     )
     yield planes
-    while planes.readers:
-        planes.readers.pop().close()
-    planes.logs.close()
-    planes.plane.close()
+    planes.close()
 
 
 def numbers(first: int, end: int) -> list[bytes]:

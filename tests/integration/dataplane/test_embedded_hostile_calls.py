@@ -83,10 +83,7 @@ def tenants(postgres_server: PostgresServer, database: str) -> Iterator[Tenants]
     log = planes.log("s", "q")
     planes.send(log, b"123")
     yield Tenants(planes, log, database, DatabaseAddress.of(hostile).uri)
-    while planes.readers:
-        planes.readers.pop().close()
-    planes.logs.close()
-    planes.plane.close()
+    planes.close()
     for user in users:
         query(database, f"DROP ROLE {user}")
 

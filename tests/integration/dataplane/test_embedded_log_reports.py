@@ -11,24 +11,10 @@ import pytest
 from controller.dataplane.base import LogReport, SetWiseDataPlane, Successor
 from controller.domain.hash_range import HashRange
 from controller.domain.log_origin import LogOrigin
-from controller.postgres.address import DatabaseAddress
+from tests.integration.dataplane.test_embedded import query
 from tests.support.planes import Planes
 
 ORIGIN = LogOrigin("token", 3, (0,), (32768,))
-
-
-def execute(database: str, statement: str, *values: object) -> None:
-    """Run the statement as the owner of the tables."""
-    with psycopg2.connect(DatabaseAddress.of(database).uri) as connection, connection.cursor() as cursor:
-        cursor.execute(statement, values)
-    connection.close()
-
-
-@pytest.fixture
-def plane(planes: Planes) -> SetWiseDataPlane:
-    """The embedded one."""
-    assert isinstance(planes.plane, SetWiseDataPlane)
-    return planes.plane
 
 
 def report(plane: SetWiseDataPlane, log: str) -> LogReport:
@@ -42,7 +28,7 @@ def test_values_of_another_program_are_no_origin(
     database: str, planes: Planes, plane: SetWiseDataPlane, stored: dict[str, Any]
 ) -> None:
     log = planes.log()
-    execute(database, "UPDATE embedded.log SET origin = %s WHERE name = %s", json.dumps(stored), log)
+    query(database, "UPDATE embedded.log SET origin = %s WHERE name = %s", json.dumps(stored), log)
 
     assert report(plane, log).origin is None
     assert plane.create_successors([Successor(log, (), (), origin=ORIGIN)])[log].origin is None
@@ -52,7 +38,7 @@ def test_an_origin_is_a_json_object(database: str, planes: Planes) -> None:
     log = planes.log()
 
     with pytest.raises(psycopg2.errors.CheckViolation, match="log_origin_is_object"):
-        execute(database, "UPDATE embedded.log SET origin = '[]' WHERE name = %s", log)
+        query(database, "UPDATE embedded.log SET origin = '[]' WHERE name = %s", log)
 
 
 def test_parts_of_a_cursor_are_counted_together(planes: Planes, plane: SetWiseDataPlane) -> None:
@@ -98,7 +84,7 @@ def test_no_message_is_counted_for_logs_that_are_read_to_their_ends(
         planes.plane.skip_all(log, "b")
         planes.settles_at(log, "a", 0)
         plane.terminate_segment(log)
-    execute(
+    query(
         database,
         "CREATE OR REPLACE FUNCTION embedded.backlog(log_name text, of_subscription text) RETURNS bigint LANGUAGE plpgsql"
         " AS $$ BEGIN RAISE 'messages of %% are counted', log_name; END $$",

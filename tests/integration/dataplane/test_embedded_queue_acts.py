@@ -33,8 +33,7 @@ def patient(database: str) -> Iterator[Planes]:
     logs = EmbeddedLogClient(database, queue_life_seconds=3600.0)
     planes = Planes(EmbeddedDataPlane(database, call_timeout_seconds=20.0), logs)
     yield planes
-    planes.logs.close()
-    planes.plane.close()
+    planes.close()
 
 
 @dataclass(eq=False)

@@ -7,14 +7,13 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
-import psycopg2
 import pytest
 
 from controller.dataplane.embedded import EmbeddedDataPlane, EmbeddedLogClient, queue_reader
 from controller.dataplane.embedded.queue_reader import EmbeddedQueueReader
 from controller.domain.errors import DataGone, LostRace
 from controller.domain.hash_range import HashRange
-from controller.postgres.address import DatabaseAddress
+from tests.integration.dataplane.test_embedded import query
 from tests.support.planes import Planes, payloads
 from tests.support.waiting import wait_until
 
@@ -28,10 +27,7 @@ def unkept(database: str, life_seconds: float) -> Iterator[Planes]:
     logs._keeper.add = lambda reader: None  # type: ignore[method-assign]
     planes = Planes(EmbeddedDataPlane(database), logs)
     yield planes
-    while planes.readers:
-        planes.readers.pop().close()
-    planes.logs.close()
-    planes.plane.close()
+    planes.close()
 
 
 @pytest.fixture
@@ -46,12 +42,6 @@ def mortal(database: str) -> Iterator[Planes]:
     """Readers that count as dead a second after their last call."""
     with unkept(database, 1.0) as planes:
         yield planes
-
-
-def rows(database: str, statement: str) -> list[tuple[object, ...]]:
-    with psycopg2.connect(DatabaseAddress.of(database).uri) as connection, connection.cursor() as cursor:
-        cursor.execute(statement)
-        return cursor.fetchall()
 
 
 def queue(planes: Planes, log: str, owner: str = "reader") -> EmbeddedQueueReader:
@@ -80,8 +70,7 @@ def test_what_a_dead_reader_held_is_given_to_others(mortal: Planes) -> None:
 
 
 def test_a_reader_that_is_kept_alive_keeps_what_it_holds(database: str) -> None:
-    logs = EmbeddedLogClient(database, queue_life_seconds=0.5)
-    planes = Planes(EmbeddedDataPlane(database), logs)
+    planes = Planes(EmbeddedDataPlane(database), EmbeddedLogClient(database, queue_life_seconds=0.5))
     log = planes.log("s")
     planes.send(log, b"1")
     busy, other = queue(planes, log, "busy"), queue(planes, log, "other")
@@ -92,13 +81,11 @@ def test_a_reader_that_is_kept_alive_keeps_what_it_holds(database: str) -> None:
     assert list(other.read(1)) == []
     assert busy.is_current
     assert list(busy.acknowledge([held.position])) == []
-    logs.close()
-    planes.plane.close()
+    planes.close()
 
 
 def test_the_keeper_tells_a_reader_that_it_is_known_no_more(database: str) -> None:
-    logs = EmbeddedLogClient(database, queue_life_seconds=0.5)
-    planes = Planes(EmbeddedDataPlane(database), logs)
+    planes = Planes(EmbeddedDataPlane(database), EmbeddedLogClient(database, queue_life_seconds=0.5))
     reader = queue(planes, planes.log("s"))
 
     planes.plane.seek(reader._backing_topic, "s", 0)
@@ -106,8 +93,7 @@ def test_the_keeper_tells_a_reader_that_it_is_known_no_more(database: str) -> No
     wait_until(lambda: not reader.is_current, message="the keeper's word")
     with pytest.raises(LostRace):
         reader.read(1)
-    logs.close()
-    planes.plane.close()
+    planes.close()
 
 
 def test_a_batch_whose_answer_was_lost_is_given_again(database: str, planes: Planes) -> None:
@@ -115,17 +101,17 @@ def test_a_batch_whose_answer_was_lost_is_given_again(database: str, planes: Pla
     planes.send(log, b"1", b"2", b"3")
     reader, other = queue(planes, log), queue(planes, log, "other")
     take = "SELECT log_offset FROM embedded.queue_take({}, 's', '{}', 1, 2, 1000, 100, 1) WHERE payload IS NOT NULL"
-    assert rows(database, take.format(reader._queue[0], reader.mark)) == [(0,), (1,)]  # nobody hears of it
+    assert query(database, take.format(reader._queue[0], reader.mark)) == [(0,), (1,)]  # nobody hears of it
 
     found = planes.read(reader, 2)
 
     assert payloads(found) == [b"1", b"2"]
     assert [one.deliveries for one in found] == [1, 1]
     assert payloads(planes.read(other, 1)) == [b"3"]
-    assert rows(database, take.format(reader._queue[0], reader.mark)) == [(0,), (1,)]
+    assert query(database, take.format(reader._queue[0], reader.mark)) == [(0,), (1,)]
     planes.send(log, b"4")
     planes.read(reader, 1)
-    assert rows(database, take.format(reader._queue[0], reader.mark)) == [], "an old number takes nothing"
+    assert query(database, take.format(reader._queue[0], reader.mark)) == [], "an old number takes nothing"
 
 
 def test_what_is_in_hand_is_bounded(planes: Planes, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,7 +182,7 @@ def test_reading_in_order_ends_a_queue_and_the_other_way_round(database: str, pl
     assert payloads(planes.read(in_order, 2)) == [b"1", b"2"]
     with pytest.raises(LostRace):
         shared.read(1)
-    assert rows(database, "SELECT log_offset FROM embedded.unsettled") == []
+    assert query(database, "SELECT log_offset FROM embedded.unsettled") == []
     queue(planes, log)
     with pytest.raises(LostRace):
         in_order.read(1)
@@ -241,8 +227,8 @@ def test_queues_go_with_their_subscription_and_their_log(database: str, planes: 
     planes.plane.delete_subscription(log, "s")
     planes.plane.delete_segment(other)
 
-    assert rows(database, "SELECT count(*) FROM embedded.unsettled") == [(0,)]
-    assert rows(database, "SELECT count(*) FROM embedded.queue_reader") == [(0,)]
+    assert query(database, "SELECT count(*) FROM embedded.unsettled") == [(0,)]
+    assert query(database, "SELECT count(*) FROM embedded.queue_reader") == [(0,)]
 
 
 def test_the_last_acknowledgement_of_a_closed_log_rings(planes: Planes) -> None:

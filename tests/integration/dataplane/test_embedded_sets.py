@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
-
 from controller.dataplane.base import LogState, SetWiseDataPlane
 from controller.dataplane.embedded import set_wise
 from tests.support.planes import Planes
 from tests.support.rolled_back_session import rolled_back_session
-
-
-@pytest.fixture
-def plane(planes: Planes) -> SetWiseDataPlane:
-    """The embedded one."""
-    assert isinstance(planes.plane, SetWiseDataPlane)
-    return planes.plane
 
 
 def test_a_log_that_somebody_holds_is_left_open_and_the_others_are_closed(

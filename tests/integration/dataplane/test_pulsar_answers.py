@@ -43,13 +43,6 @@ TERMINATED = {"state": "Terminated"}
 
 
 @pytest.fixture
-def broker() -> Iterator[ScriptedBroker]:
-    """See `ScriptedBroker`."""
-    with scripted_broker() as broker:
-        yield broker
-
-
-@pytest.fixture
 def plane(broker: ScriptedBroker) -> Iterator[PulsarDataPlane]:
     """The plane on it, with little patience."""
     plane = PulsarDataPlane(PulsarAccess(admin_url=broker.url, token="hush"), call_timeout_seconds=0.4)

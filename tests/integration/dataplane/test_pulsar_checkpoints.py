@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -18,14 +17,6 @@ from tests.integration.dataplane.pulsar_setup import PulsarSetup
 from tests.support.waiting import wait_until
 
 KEYS = [f"key-{i}" for i in range(30)]
-
-
-@pytest.fixture
-def logs(setup: PulsarSetup) -> Iterator[LogClient]:
-    """The application's side of the plane."""
-    logs = setup.app.log_client("pulsar")
-    yield logs
-    logs.close()
 
 
 def take(consumer: CheckpointConsumer, count: int) -> dict[str, list[int]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -35,14 +35,6 @@ from tests.integration.dataplane.pulsar_setup import PulsarSetup
 from tests.support.waiting import wait_until
 
 KEYS = 40
-
-
-@pytest.fixture
-def logs(setup: PulsarSetup) -> Iterator[LogClient]:
-    """The application's side of the plane."""
-    logs = setup.app.log_client("pulsar")
-    yield logs
-    logs.close()
 
 
 def receive_all(consumer: StreamConsumer, count: int, *others: StreamConsumer) -> dict[bytes, list[int]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -12,18 +11,11 @@ from controller.dataplane.pulsar import admin
 from controller.dataplane.pulsar.admin import AdminCalls, Ask
 from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.domain.errors import DataPlaneUnavailable
-from tests.support.scripted_broker import Conversation, ScriptedBroker, scripted_broker
+from tests.support.scripted_broker import Conversation, ScriptedBroker
 from tests.support.waiting import wait_until
 
 LOOK = Ask("GET", "clusters", "look")
 SECONDS = 30.0
-
-
-@pytest.fixture
-def broker() -> Iterator[ScriptedBroker]:
-    """See `ScriptedBroker`."""
-    with scripted_broker() as broker:
-        yield broker
 
 
 def test_a_request_that_waits_for_a_thread_ends_with_the_close(

@@ -363,8 +363,7 @@ class TestReadersOfCleave:
     def planes(self, scene: GatedScene) -> Iterator[Planes]:
         planes = Planes(scene.plane, scene.logs)
         yield planes
-        while planes.readers:
-            planes.readers.pop().close()
+        planes.close_readers()
 
     @pytest.mark.parametrize("bucket", [None, FULL_RANGE])
     def test_a_reader_in_order(self, planes: Planes, log: str, bucket: object) -> None:

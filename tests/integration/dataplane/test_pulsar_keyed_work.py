@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pulsar
-import pytest
 
 from controller.client.http_source import HttpSource
 from controller.client.keyed_work import KeyedWork
@@ -19,14 +18,6 @@ from tests.support.waiting import wait_until
 
 KEYS = [f"key-{i}" for i in range(24)]
 BAD = KEYS[0]
-
-
-@pytest.fixture
-def logs(setup: PulsarSetup) -> Iterator[LogClient]:
-    """The application's side of the plane."""
-    logs = setup.app.log_client("pulsar")
-    yield logs
-    logs.close()
 
 
 class RecordingHandler:

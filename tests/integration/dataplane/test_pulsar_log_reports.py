@@ -22,7 +22,7 @@ from controller.domain.log_origin import LogOrigin
 from tests.support.bench_planes import PulsarTopic
 from tests.support.brokers import SharedBroker, pulsar_client
 from tests.support.pulsar_namespaces import make_namespace
-from tests.support.scripted_broker import Behaviour, Conversation, ScriptedBroker, scripted_broker
+from tests.support.scripted_broker import Behaviour, Conversation, ScriptedBroker
 from tests.support.waiting import wait_until
 
 ORIGIN = LogOrigin("token", 3, (0,), (32768,))
@@ -178,12 +178,6 @@ READ = LogReport(LogState.TERMINATED, ORIGIN, False, {})
 
 
 class TestAnswers:
-    @pytest.fixture
-    def broker(self) -> Iterator[ScriptedBroker]:
-        """See `ScriptedBroker`."""
-        with scripted_broker() as broker:
-            yield broker
-
     @pytest.fixture
     def plane(self, broker: ScriptedBroker) -> Iterator[PulsarDataPlane]:
         with closing(PulsarDataPlane(PulsarAccess(admin_url=broker.url), call_timeout_seconds=5.0)) as plane:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
@@ -21,14 +20,6 @@ from tests.integration.dataplane.pulsar_setup import PulsarSetup
 from tests.support.waiting import wait_until
 
 KEYS = [f"key-{i}" for i in range(30)]
-
-
-@pytest.fixture
-def logs(setup: PulsarSetup) -> Iterator[LogClient]:
-    """The application's side of the plane."""
-    logs = setup.app.log_client("pulsar")
-    yield logs
-    logs.close()
 
 
 def test_everything_is_done_by_somebody_through_a_split_and_a_merge(

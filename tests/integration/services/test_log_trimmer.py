@@ -21,8 +21,7 @@ def planes(database: str) -> Iterator[Planes]:
     planes = Planes(EmbeddedDataPlane(database), EmbeddedLogClient(database))
     planes.send(planes.log(), b"1", b"2", b"3")
     yield planes
-    planes.logs.close()
-    planes.plane.close()
+    planes.close()
 
 
 def test_a_negative_retention_keeps_all_for_ever(database: str, planes: Planes) -> None:

@@ -72,12 +72,6 @@ def seen(driver: StoreDriver, statement: str, **parameters: object) -> list[Any]
     return [SimpleNamespace(**row) for row in ask(driver, statement, **parameters)]
 
 
-def as_controller(driver: StoreDriver, statement: str) -> None:
-    with driver.store.transaction() as tx:
-        tx.execute(text("SET LOCAL ROLE cleave_controller"))
-        tx.execute(text(statement))
-
-
 def test_a_run_is_seen_while_it_runs_and_with_its_results_once_it_is_done(driver: StoreDriver) -> None:
     begun = begin(driver)
     running = run_of(driver, begun.run_id)
@@ -183,7 +177,7 @@ def test_the_database_is_the_last_guard(driver: StoreDriver, statement: str, sen
 )
 def test_the_controller_may_not_change_what_came_out(driver: StoreDriver, statement: str) -> None:
     with pytest.raises(Terminal, match="permission denied"):
-        as_controller(driver, statement)
+        driver.sql_as_controller(statement)
 
 
 def test_the_controller_may_do_the_rest(driver: StoreDriver) -> None:

@@ -53,13 +53,6 @@ def record(driver: StoreDriver, *rows: EvaluationRecord) -> None:
         )
 
 
-def as_controller(driver: StoreDriver, statement: str) -> None:
-    """Runs a statement with the rights of the controller's role."""
-    with driver.store.transaction() as tx:
-        tx.execute(text("SET LOCAL ROLE cleave_controller"))
-        tx.execute(text(statement))
-
-
 def partitions(driver: StoreDriver) -> list[str]:
     """Tables the ledger consists of."""
     found = driver.sql(
@@ -161,7 +154,7 @@ def test_the_controllers_role_writes_rows_and_keeps_days_but_changes_nothing(
         decision_log.drop_partitions(tx, datetime.now(UTC) - timedelta(days=30))
 
     with pytest.raises(Terminal, match="permission denied"):
-        as_controller(driver, change)
+        driver.sql_as_controller(change)
 
 
 def test_a_topics_decisions_are_found_by_index(driver: StoreDriver) -> None:
@@ -211,4 +204,4 @@ def test_nor_does_the_controllers_role_change_days_that_have_no_table(
     driver: StoreDriver, change: str
 ) -> None:
     with pytest.raises(Terminal, match="permission denied"):
-        as_controller(driver, change)
+        driver.sql_as_controller(change)

@@ -44,37 +44,31 @@ def counted(driver: StoreDriver, topic_id: int) -> dict[str, int]:
     return dict(driver.do(load_evaluation_inputs, [topic_id], planes)[topic_id].stream_consumers)
 
 
-def input_version(driver: StoreDriver) -> int:
-    """Of the one topic."""
-    [(version,)] = driver.sql("SELECT input_version FROM cleave.evaluation")
-    return int(version)
-
-
 def test_a_changed_count_wakes_the_worker_and_an_unchanged_one_writes_nothing(
     driver: StoreDriver, listener: Listener
 ) -> None:
     topic_id = driver.create().topic_id
-    before = input_version(driver)
+    before = driver.input_version()
 
     assert see(driver, topic_id, s=use(2)) == [topic_id]
     assert see(driver, topic_id, s=use(2)) == []
     assert [one.payload for one in listener.wait(LONG)] == [str(topic_id)]
-    assert (input_version(driver), counted(driver, topic_id)) == (before + 1, {"s": 2})
+    assert (driver.input_version(), counted(driver, topic_id)) == (before + 1, {"s": 2})
 
     assert see(driver, topic_id, s=use(3)) == [topic_id]
     assert [one.payload for one in listener.wait(LONG)] == [str(topic_id)]
     assert see(driver, topic_id) == [topic_id]
     assert [one.payload for one in listener.wait(LONG)] == [str(topic_id)]
-    assert (input_version(driver), counted(driver, topic_id)) == (before + 3, {})
+    assert (driver.input_version(), counted(driver, topic_id)) == (before + 3, {})
 
 
 def test_other_names_are_kept_for_people_and_wake_nobody(driver: StoreDriver) -> None:
     topic_id = driver.create().topic_id
     see(driver, topic_id, s=use(1, "Failover", "a"))
-    before = input_version(driver)
+    before = driver.input_version()
 
     assert see(driver, topic_id, s=use(1, "Failover", "b")) == [topic_id]
-    assert input_version(driver) == before
+    assert driver.input_version() == before
     assert driver.sql("SELECT consumer_names, in_decisions FROM inspect.observed_consumers") == [
         (["b"], "counts")
     ]
