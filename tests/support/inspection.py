@@ -21,9 +21,7 @@ def ask(driver: StoreDriver, statement: str, **parameters: object) -> list[dict[
 
 def busy_history(driver: StoreDriver) -> int:
     """Create a topic that was split, split again, merged across, and lost its first segment to the collector."""
-    topic_id = driver.create(NAME, segments=2).topic_id
-    driver.split(topic_id, 0)
-    driver.split(topic_id, 3)
+    topic_id = driver.create(NAME, segments=2, splits=[0, 3]).topic_id
     driver.reshape(topic_id, lambda layout: plan_merge(layout, 5, 1))
     driver.reshape(topic_id, lambda layout: plan_merge(layout, 4, 6))
     prune(driver, topic_id, 0)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -183,10 +183,20 @@ class StoreDriver:
             claimed = self.step(claimed)
         return claimed
 
-    def create(self, name: str = "topic://t/n/a", segments: int = 1) -> TopicRow:
-        """Create a live topic."""
-        operation = self.run(self.intend_create(name, segments).operation)
-        return self.do(topics.get_topic, operation.topic_id)
+    def create(
+        self,
+        name: str = "topic://t/n/a",
+        segments: int = 1,
+        subscriptions: Sequence[str] = (),
+        splits: Sequence[int] = (),
+    ) -> TopicRow:
+        """Create a live topic, then these subscriptions, and then split these segments, in this order."""
+        topic_id = self.run(self.intend_create(name, segments).operation).topic_id
+        for subscription in subscriptions:
+            self.subscribe(topic_id, subscription)
+        for segment_id in splits:
+            self.split(topic_id, segment_id)
+        return self.do(topics.get_topic, topic_id)
 
     def reshape(self, topic_id: int, build: Callable[[SegmentLayout], Reshape]) -> Operation:
         """Reshape the topic and finish the operation."""

@@ -95,8 +95,7 @@ def test_the_ancestors_of_a_topic_without_load_records_are_not_read(driver: Stor
 
 
 def test_the_layout_is_that_of_the_active_segments_and_now_is_the_databases(driver: StoreDriver) -> None:
-    topic_id = driver.create(segments=2).topic_id
-    driver.split(topic_id, 0)
+    topic_id = driver.create(segments=2, splits=[0]).topic_id
     driver.reshape(topic_id, lambda layout: plan_merge(layout, 3, 1))
     whole = driver.layout(topic_id)
 
@@ -203,8 +202,7 @@ def test_consumers_of_stream_subscriptions_count_and_others_do_not(driver: Store
 
 def test_a_session_whose_connection_broke_counts_until_it_is_given_up(driver: StoreDriver) -> None:
     """It may be back in a moment: nothing is merged under it."""
-    topic_id = driver.create().topic_id
-    driver.subscribe(topic_id, "billing")
+    topic_id = driver.create(subscriptions=["billing"]).topic_id
     register(driver, topic_id, "billing", "a", "b")
 
     driver.sql("UPDATE cleave.consumer SET disconnected_at = clock_timestamp() WHERE name = 'a'")
@@ -342,8 +340,7 @@ def test_pulsars_exact_answers_get_the_ancestors_their_merge_depth_needs(driver:
 
 
 def test_a_situation_reads_back_from_its_text_to_the_same_verdict(driver: StoreDriver) -> None:
-    topic_id = driver.create(segments=4).topic_id
-    driver.subscribe(topic_id, "billing")
+    topic_id = driver.create(segments=4, subscriptions=["billing"]).topic_id
     register(driver, topic_id, "billing", *"abcdefgh")
     driver.do(report_load, topic_id, {0: 12_000.5, 1: 0.25, 2: 0.5}, cold_for=timedelta(hours=1))
 
@@ -401,8 +398,7 @@ def test_five_hundred_topics_take_as_many_statements_as_one_all_on_indexes(drive
 
 
 def test_since_when_consumers_have_been_the_same_is_known(driver: StoreDriver) -> None:
-    topic_id = driver.create().topic_id
-    driver.subscribe(topic_id, "billing")
+    topic_id = driver.create(subscriptions=["billing"]).topic_id
     seen = [situation(driver, topic_id).consumers_changed_at]
     for change in (
         lambda: register(driver, topic_id, "billing", "a"),

@@ -68,8 +68,7 @@ def test_each_lane_has_its_own_memory(driver: StoreDriver) -> None:
     "what", ["load", "consumer", "layout", "topic policy", "namespace policy", "cluster policy"]
 )
 def test_whatever_could_change_an_answer_makes_the_topic_dirty(driver: StoreDriver, what: str) -> None:
-    topic_id = driver.create().topic_id
-    driver.subscribe(topic_id, "billing")
+    topic_id = driver.create(subscriptions=["billing"]).topic_id
     finish(driver, topic_id)
     changes: dict[str, Callable[[], object]] = {
         "load": lambda: driver.do(report_load, topic_id, {0: 10.0}),

@@ -214,9 +214,7 @@ def test_first_logs_without_a_subscription_are_not_committed(
 def test_a_prune_waits_for_a_seek_that_is_under_way_and_leaves_what_it_takes_back(
     driver: StoreDriver,
 ) -> None:
-    topic_id = driver.create().topic_id
-    driver.subscribe(topic_id, "s")
-    driver.split(topic_id, 0)
+    topic_id = driver.create(subscriptions=["s"], splits=[0]).topic_id
     driver.do(drains.mark_drained, topic_id, "s", [0])
     prune = driver.claim(driver.do(topic_intents.intend_prune, topic_id, [0], request()).operation)
 
@@ -231,9 +229,7 @@ def test_a_prune_waits_for_a_seek_that_is_under_way_and_leaves_what_it_takes_bac
 
 
 def test_a_deletion_leaves_what_was_sealed_and_pruned_before_as_it_was(driver: StoreDriver) -> None:
-    topic_id = driver.create().topic_id
-    driver.split(topic_id, 0)
-    driver.split(topic_id, 1)
+    topic_id = driver.create(splits=[0, 1]).topic_id
     driver.run(driver.do(topic_intents.intend_prune, topic_id, [0], request()).operation)
     found = "SELECT sealed_epoch, pruned_epoch FROM cleave.segment WHERE segment_id < 2 ORDER BY segment_id"
     assert driver.sql(found) == [(1, 3), (2, None)]
@@ -244,8 +240,7 @@ def test_a_deletion_leaves_what_was_sealed_and_pruned_before_as_it_was(driver: S
 
 
 def test_a_segment_that_somebody_pruned_is_not_pruned_again(driver: StoreDriver) -> None:
-    topic_id = driver.create().topic_id
-    driver.split(topic_id, 0)
+    topic_id = driver.create(splits=[0]).topic_id
     claimed = driver.claim(driver.do(topic_intents.intend_prune, topic_id, [0], request()).operation)
     driver.sql("UPDATE cleave.segment SET pruned_epoch = 1, pruned_at = now() WHERE segment_id = 0")
 
@@ -255,9 +250,7 @@ def test_a_segment_that_somebody_pruned_is_not_pruned_again(driver: StoreDriver)
 
 def test_an_operation_that_leaves_segments_as_they_were_frees_them_at_its_commit(driver: StoreDriver) -> None:
     """What a seek took back can be asked for again, whenever the runner gets to the end of the first one."""
-    topic_id = driver.create().topic_id
-    driver.subscribe(topic_id, "s")
-    driver.split(topic_id, 0)
+    topic_id = driver.create(subscriptions=["s"], splits=[0]).topic_id
     driver.do(drains.mark_drained, topic_id, "s", [0])
     prune = driver.claim(driver.do(topic_intents.intend_prune, topic_id, [0], request()).operation)
     driver.do(drains.undrain, topic_id, "s", [0])
@@ -270,8 +263,7 @@ def test_an_operation_that_leaves_segments_as_they_were_frees_them_at_its_commit
 
 
 def test_a_commit_of_one_is_told_by_its_epoch(driver: StoreDriver) -> None:
-    topic_id = driver.create().topic_id
-    driver.split(topic_id, 0)
+    topic_id = driver.create(splits=[0]).topic_id
     prune = driver.do(topic_intents.intend_prune, topic_id, [0], request()).operation
     driver.run(prune)
 

@@ -189,8 +189,7 @@ def test_deleting_aborts_what_is_before_the_fence(driver: StoreDriver) -> None:
 
 
 def test_a_deletion_takes_everything_but_history_and_names_every_log(driver: StoreDriver) -> None:
-    topic_id = driver.create(segments=2).topic_id
-    driver.split(topic_id, 0)
+    topic_id = driver.create(segments=2, splits=[0]).topic_id
     driver.subscribe(topic_id, "s")
     driver.do(consumers.register, topic_id, "s", "c")
     driver.do(drains.mark_drained, topic_id, "s", [0])
@@ -234,8 +233,7 @@ def test_a_creation_that_races_with_its_deletion_looks_again(driver: StoreDriver
 
 
 def test_a_prune_forgets_segments_logs_and_loads_but_not_history(driver: StoreDriver) -> None:
-    topic_id = driver.create().topic_id
-    driver.split(topic_id, 0)
+    topic_id = driver.create(splits=[0]).topic_id
     driver.sql(
         """INSERT INTO cleave.segment_load (topic_id, segment_id, msg_rate_in, byte_rate_in, msg_rate_out, byte_rate_out,
                                             source, modified_at) VALUES (:id, 0, 1, 1, 1, 1, 's', now())""",
@@ -252,10 +250,7 @@ def test_a_prune_forgets_segments_logs_and_loads_but_not_history(driver: StoreDr
 
 
 def test_what_a_seek_took_back_is_not_pruned(driver: StoreDriver) -> None:
-    topic_id = driver.create(segments=2).topic_id
-    driver.subscribe(topic_id, "s")
-    driver.split(topic_id, 0)
-    driver.split(topic_id, 1)
+    topic_id = driver.create(segments=2, subscriptions=["s"], splits=[0, 1]).topic_id
     driver.do(drains.mark_drained, topic_id, "s", [0, 1])
     both = driver.do(topic_intents.intend_prune, topic_id, [0, 1], request()).operation
     driver.do(drains.undrain, topic_id, "s", [0])
@@ -275,8 +270,7 @@ def test_what_a_seek_took_back_is_not_pruned(driver: StoreDriver) -> None:
 
 
 def test_a_deleted_subscription_is_gone_with_its_consumers_and_its_name_is_free(driver: StoreDriver) -> None:
-    topic_id = driver.create().topic_id
-    driver.subscribe(topic_id, "s")
+    topic_id = driver.create(subscriptions=["s"]).topic_id
     driver.do(consumers.register, topic_id, "s", "c")
     version = driver.do(topics.get_topic, topic_id).subscription_version
 

@@ -119,8 +119,7 @@ def test_ids_reserved_by_an_aborted_operation_are_gone_for_good(driver: StoreDri
 
 
 def test_what_a_decision_was_made_on_must_still_hold(driver: StoreDriver) -> None:
-    topic_id = driver.create(segments=2).topic_id
-    driver.split(topic_id, 0)
+    topic_id = driver.create(segments=2, splits=[0]).topic_id
     [(version,)] = driver.sql("SELECT input_version FROM cleave.evaluation WHERE topic_id = :id", id=topic_id)
 
     def intend(*, epoch: int, input_version: int) -> object:
@@ -279,8 +278,7 @@ def test_a_plan_the_layout_refuses_leaves_no_trace(driver: StoreDriver) -> None:
 
 
 def test_a_topic_being_deleted_takes_no_more_requests(driver: StoreDriver) -> None:
-    topic_id = driver.create().topic_id
-    driver.subscribe(topic_id, "s")
+    topic_id = driver.create(subscriptions=["s"]).topic_id
     driver.do(topic_intents.intend_delete, topic_id, request())
 
     attempts: list[Callable[[], object]] = [
@@ -327,9 +325,7 @@ def test_subscriptions_are_recorded_at_the_intent_and_raise_the_version(driver: 
 
 
 def test_only_sealed_and_drained_segments_are_pruned(driver: StoreDriver) -> None:
-    topic_id = driver.create(segments=2).topic_id
-    driver.subscribe(topic_id, "s")
-    driver.split(topic_id, 0)
+    topic_id = driver.create(segments=2, subscriptions=["s"], splits=[0]).topic_id
 
     def prune(*segment_ids: int) -> Intent:
         return driver.do(topic_intents.intend_prune, topic_id, segment_ids, request())

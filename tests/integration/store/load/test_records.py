@@ -204,8 +204,7 @@ def test_a_first_record_somebody_else_wrote_meanwhile_is_left_and_counted(driver
 
 
 def test_a_pruned_segment_gets_no_record(driver: StoreDriver) -> None:
-    topic_id = driver.create().topic_id
-    driver.split(topic_id, 0)
+    topic_id = driver.create(splits=[0]).topic_id
     driver.run(driver.do(topic_intents.intend_prune, topic_id, [0], request()).operation)
 
     assert merge(driver, "run-1", change(topic_id, 0)) == MergeResult(0, 1, applied=True)
@@ -264,8 +263,7 @@ def test_an_end_of_segments_waits_for_a_merge_of_their_load(
     driver: StoreDriver, end: Callable[[StoreDriver, int], None]
 ) -> None:
     """Both lock the memories, then the records, then the evaluation of the topic."""
-    topic_id = driver.create(segments=2).topic_id
-    driver.split(topic_id, 0)
+    topic_id = driver.create(segments=2, splits=[0]).topic_id
     driver.do(remember, LoadRun("run-0", NOW, "test", 2, 2), topic_id, (0, 1))
     merge(driver, "run-1", change(topic_id, 0), change(topic_id, 1))
     run = LoadRun("run-2", NOW + timedelta(minutes=1), "test", 2, 2)

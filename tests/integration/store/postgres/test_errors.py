@@ -238,16 +238,14 @@ def test_the_first_epoch_of_a_topic_is_0(driver: StoreDriver) -> None:
 
 
 def test_a_segment_is_sealed_before_it_is_pruned(driver: StoreDriver) -> None:
-    topic_id = driver.create().topic_id
-    driver.split(topic_id, 0)
+    driver.create(splits=[0])
 
     with pytest.raises(InvalidInput, match="created, then sealed, then pruned"):
         driver.sql("UPDATE cleave.segment SET pruned_epoch = 0, pruned_at = now() WHERE segment_id = 0")
 
 
 def test_lineage_is_never_rewritten(driver: StoreDriver) -> None:
-    topic_id = driver.create().topic_id
-    driver.split(topic_id, 0)
+    driver.create(splits=[0])
 
     for statement in ("UPDATE cleave.segment_parent SET ordinal = 7", "DELETE FROM cleave.segment_parent"):
         with pytest.raises(InvariantViolated, match="segment_parent are history"):
@@ -308,8 +306,7 @@ def test_a_segment_has_a_log_of_its_own(driver: StoreDriver) -> None:
 
 
 def test_a_sealed_segment_never_becomes_active_again(driver: StoreDriver) -> None:
-    topic_id = driver.create().topic_id
-    driver.split(topic_id, 0)
+    driver.create(splits=[0])
 
     with pytest.raises(InvariantViolated, match="never becomes active again"):
         driver.sql(

@@ -116,9 +116,7 @@ def test_a_name_used_again_answers_for_both_lives(driver: StoreDriver) -> None:
 
 
 def test_the_drain_barrier_is_the_domains(driver: StoreDriver) -> None:
-    topic_id = driver.create(NAME, segments=2).topic_id
-    driver.subscribe(topic_id, "early")
-    driver.split(topic_id, 0)
+    topic_id = driver.create(NAME, segments=2, subscriptions=["early"], splits=[0]).topic_id
     driver.subscribe(topic_id, "late", from_latest=True)
     driver.reshape(topic_id, lambda layout: plan_merge(layout, 3, 1))
     driver.split(topic_id, 4)

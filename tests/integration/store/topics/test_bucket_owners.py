@@ -12,8 +12,7 @@ from tests.support.store_driver import StoreDriver
 
 def test_a_run_takes_the_place_of_the_bucket_that_it_begins_with(driver: StoreDriver) -> None:
     """And a bucket that of the run: leaders of two versions may follow upon each other."""
-    topic_id = driver.create(segments=1).topic_id
-    driver.subscribe(topic_id, "billing")
+    topic_id = driver.create(segments=1, subscriptions=["billing"]).topic_id
     key = SubscriptionKey(topic_id, "billing")
     run, pieces = SegmentBucket(0, FULL_RANGE), [SegmentBucket(0, half) for half in FULL_RANGE.halves()]
 

@@ -32,8 +32,7 @@ def register(driver: StoreDriver, request: pytest.FixtureRequest) -> Register:
 
 
 def test_joining_and_leaving_are_inputs_and_joining_again_is_not(driver: StoreDriver) -> None:
-    topic_id = driver.create().topic_id
-    driver.subscribe(topic_id, "s")
+    topic_id = driver.create(subscriptions=["s"]).topic_id
     before = driver.input_version()
 
     assert driver.do(consumers.register, topic_id, "s", "c") is True
@@ -63,8 +62,7 @@ def test_consumers_are_listed_by_subscription(driver: StoreDriver) -> None:
 
 
 def test_consumers_of_other_shards_are_left_out(driver: StoreDriver) -> None:
-    topic_id = driver.create().topic_id
-    driver.subscribe(topic_id, "s")
+    topic_id = driver.create(subscriptions=["s"]).topic_id
     driver.do(consumers.register, topic_id, "s", "c")
 
     for shard, names in ((topic_id % 2, ["c"]), (1 - topic_id % 2, [])):
@@ -72,8 +70,7 @@ def test_consumers_of_other_shards_are_left_out(driver: StoreDriver) -> None:
 
 
 def test_who_cannot_join_is_told_why(driver: StoreDriver, register: Register) -> None:
-    topic_id = driver.create().topic_id
-    driver.subscribe(topic_id, "s")
+    topic_id = driver.create(subscriptions=["s"]).topic_id
     with pytest.raises(TopicNotFound, match="does not exist"):
         register(topic_id + 1, "s", "c")
     with pytest.raises(SubscriptionNotFound, match="no subscription x"):
@@ -90,8 +87,7 @@ def test_who_cannot_join_is_told_why(driver: StoreDriver, register: Register) ->
 
 def test_no_session_begins_with_what_is_being_deleted(driver: StoreDriver) -> None:
     """Nor is a row left by a leader that goes on with others' requests in the same transaction."""
-    topic_id = driver.create().topic_id
-    driver.subscribe(topic_id, "s")
+    topic_id = driver.create(subscriptions=["s"]).topic_id
     driver.do(topic_intents.intend_delete, topic_id, request())
 
     with driver.store.transaction() as tx, suppress(TopicNotLive):
@@ -101,8 +97,7 @@ def test_no_session_begins_with_what_is_being_deleted(driver: StoreDriver) -> No
 
 
 def test_a_name_with_spaces_is_refused(driver: StoreDriver) -> None:
-    topic_id = driver.create().topic_id
-    driver.subscribe(topic_id, "s")
+    topic_id = driver.create(subscriptions=["s"]).topic_id
     with pytest.raises(InvalidInput, match=r"consumer 'a b' .* use printable characters"):
         driver.do(consumers.register, topic_id, "s", "a b")
 

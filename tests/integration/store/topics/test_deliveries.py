@@ -18,8 +18,7 @@ LARGEST_ANSWER_BYTES = 400_000
 @pytest.fixture
 def owner(driver: StoreDriver) -> Ownership:
     """The owner of the only bucket of a subscription."""
-    topic_id = driver.create().topic_id
-    driver.subscribe(topic_id, "s")
+    topic_id = driver.create(subscriptions=["s"]).topic_id
     driver.do(consumers.register_session, topic_id, "s", "c", LIFE)
     driver.sql(
         "INSERT INTO cleave.bucket_owner (topic_id, subscription, segment_id, bucket_start, bucket_end, consumer, generation)"

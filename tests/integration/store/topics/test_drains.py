@@ -16,9 +16,7 @@ from tests.support.waiting import wait_until
 
 
 def test_segments_sealed_before_a_subscription_from_latest_count_as_drained(driver: StoreDriver) -> None:
-    topic_id = driver.create().topic_id
-    driver.subscribe(topic_id, "early")
-    driver.split(topic_id, 0)
+    topic_id = driver.create(subscriptions=["early"], splits=[0]).topic_id
     driver.subscribe(topic_id, "late", from_latest=True)
     driver.split(topic_id, 1)
 
@@ -32,9 +30,7 @@ def test_segments_sealed_before_a_subscription_from_latest_count_as_drained(driv
 
 
 def test_marks_are_set_twice_and_taken_back(driver: StoreDriver) -> None:
-    topic_id = driver.create().topic_id
-    driver.subscribe(topic_id, "s")
-    driver.split(topic_id, 0)
+    topic_id = driver.create(subscriptions=["s"], splits=[0]).topic_id
     driver.do(drains.mark_drained, topic_id, "s", [0])
     driver.do(drains.mark_drained, topic_id, "s", [0])
     assert driver.do(drains.drained, topic_id, "s") == {0}
@@ -48,9 +44,7 @@ def test_marks_wait_for_whoever_holds_the_topic(
     driver: StoreDriver, act: Callable[[Connection, int, str, list[int]], None]
 ) -> None:
     """What is found drained while pruning stays so until the prune is committed."""
-    topic_id = driver.create().topic_id
-    driver.subscribe(topic_id, "s")
-    driver.split(topic_id, 0)
+    topic_id = driver.create(subscriptions=["s"], splits=[0]).topic_id
     with ThreadPoolExecutor(1) as pool:
         with driver.store.transaction() as tx:
             topics.get_topic(tx, topic_id, lock=True)
@@ -61,8 +55,7 @@ def test_marks_wait_for_whoever_holds_the_topic(
 
 
 def test_an_active_or_unknown_segment_is_never_drained(driver: StoreDriver) -> None:
-    topic_id = driver.create().topic_id
-    driver.subscribe(topic_id, "s")
+    topic_id = driver.create(subscriptions=["s"]).topic_id
 
     for segment_id in (0, 404):
         with pytest.raises(Conflict, match=f"segment {segment_id} .* not sealed"):
@@ -73,9 +66,7 @@ def test_an_active_or_unknown_segment_is_never_drained(driver: StoreDriver) -> N
 
 def test_what_is_pruned_is_marked_no_more(driver: StoreDriver) -> None:
     """What a consumer says of it may come late, and nobody would ever take that mark away."""
-    topic_id = driver.create().topic_id
-    driver.subscribe(topic_id, "s")
-    driver.split(topic_id, 0)
+    topic_id = driver.create(subscriptions=["s"], splits=[0]).topic_id
     driver.do(drains.mark_drained, topic_id, "s", [0])
     driver.run(driver.do(topic_intents.intend_prune, topic_id, [0], request()).operation)
     driver.do(drains.undrain, topic_id, "s", [0])

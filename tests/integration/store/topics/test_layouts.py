@@ -118,8 +118,7 @@ def test_history_answers_every_epoch_and_instant_prunes_included(driver: StoreDr
 
 
 def test_a_deleted_topic_has_no_segments_now_and_all_of_them_before(driver: StoreDriver) -> None:
-    topic_id = driver.create(segments=2).topic_id
-    driver.split(topic_id, 0)
+    topic_id = driver.create(segments=2, splits=[0]).topic_id
     before = driver.layout(topic_id)
     driver.delete(topic_id)
 

@@ -86,8 +86,7 @@ def test_silence_adds_and_raises_but_takes_nothing_away(driver: StoreDriver) -> 
 
 
 def test_a_queue_never_counts_whatever_it_is_recorded_as(driver: StoreDriver) -> None:
-    topic_id = driver.create().topic_id
-    driver.subscribe(topic_id, "recorded")
+    topic_id = driver.create(subscriptions=["recorded"]).topic_id
     see(driver, topic_id, s=use(5, "Shared"), recorded=use(5, "Shared"))
 
     assert counted(driver, topic_id) == {"recorded": 0}
@@ -97,8 +96,7 @@ def test_a_queue_never_counts_whatever_it_is_recorded_as(driver: StoreDriver) ->
 
 
 def test_registered_consumers_count_alone_and_stay_as_they_are(driver: StoreDriver) -> None:
-    topic_id = driver.create().topic_id
-    driver.subscribe(topic_id, "s")
+    topic_id = driver.create(subscriptions=["s"]).topic_id
     driver.do(consumers.register, topic_id, "s", "session")
     see(driver, topic_id, s=use(4))
 
@@ -129,8 +127,7 @@ def test_a_subscription_recorded_as_no_stream_counts_nobody(
 
 
 def test_a_subscription_being_deleted_counts_nobody(driver: StoreDriver) -> None:
-    topic_id = driver.create().topic_id
-    driver.subscribe(topic_id, "s")
+    topic_id = driver.create(subscriptions=["s"]).topic_id
     see(driver, topic_id, s=use(4))
     driver.do(subscription_intents.intend_subscription_delete, topic_id, "s", request())
 

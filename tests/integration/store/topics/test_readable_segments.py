@@ -169,9 +169,7 @@ def test_what_everybody_has_read_is_shown_to_nobody(driver: StoreDriver) -> None
 
 
 def test_a_subscription_that_begins_in_the_past_is_shown_what_others_had_read(driver: StoreDriver) -> None:
-    topic_id = driver.create(segments=1).topic_id
-    driver.subscribe(topic_id, "a")
-    driver.split(topic_id, 0)
+    topic_id = driver.create(segments=1, subscriptions=["a"], splits=[0]).topic_id
     driver.do(drains.mark_drained, topic_id, "a", [0])
 
     driver.do(subscriptions.insert_subscription, topic_id, "from-the-start", SubscriptionKind.STREAM, 0)
@@ -200,8 +198,7 @@ def test_a_mark_that_is_taken_back_shows_the_segment_again(driver: StoreDriver) 
 
 def test_what_is_owned_is_shown_though_it_may_not_be_read(driver: StoreDriver) -> None:
     """Its owner is asked to let go of it; what is not there any more is taken away without being asked for."""
-    topic_id = driver.create(segments=1).topic_id
-    driver.subscribe(topic_id, "a")
+    topic_id = driver.create(segments=1, subscriptions=["a"]).topic_id
     for parent in (0, 1):
         driver.split(topic_id, parent)
     driver.do(drains.mark_drained, topic_id, "a", [0, 1])
@@ -218,9 +215,7 @@ def test_what_is_owned_is_shown_though_it_may_not_be_read(driver: StoreDriver) -
 
 
 def test_a_subscription_without_order_over_splits_may_read_everything(driver: StoreDriver) -> None:
-    topic_id = driver.create(segments=1).topic_id
-    driver.subscribe(topic_id, "a")
-    driver.split(topic_id, 0)
+    topic_id = driver.create(segments=1, subscriptions=["a"], splits=[0]).topic_id
     driver.do(subscriptions.set_sharing, topic_id, "a", parents_block=False, drain_consumers=None)
 
     assert set(driver.do(front, topic_id, "a").readable.segments) == {0, 1, 2}
