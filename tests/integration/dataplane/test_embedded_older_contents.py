@@ -8,7 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from controller import client_metrics
-from controller.dataplane.log_client import LogReader, OutgoingMessage
+from controller.dataplane.log_client import LogMessage, LogReader, OutgoingMessage, QueueReader
 from controller.domain.errors import DataGone, DataPlaneUnavailable, LogShortened, LostRace
 from controller.domain.hash_range import HashRange
 from tests.integration.dataplane.test_embedded import query
@@ -62,12 +62,20 @@ def read_on(planes: Planes, log: str, reader: LogReader) -> list[bytes]:
     return payloads(planes.reader(log, "s").read(100))
 
 
-def test_a_read_beyond_the_end_is_refused_and_reported(planes: Planes, database: str, log: str) -> None:
-    reader = planes.reader(log, "s")
+def read_and_lose(
+    planes: Planes, database: str, log: str, reader: LogReader | QueueReader, count: int = 8
+) -> list[LogMessage]:
+    """Write the messages 15 to 19, read `count` messages, and take the five from the log again. Return what was read."""
     older = OlderContents(database)
     planes.send(log, *numbers(15, 20))
-    planes.read(reader, 8)
+    found = planes.read(reader, count)
     older.restore()
+    return found
+
+
+def test_a_read_beyond_the_end_is_refused_and_reported(planes: Planes, database: str, log: str) -> None:
+    reader = planes.reader(log, "s")
+    read_and_lose(planes, database, log, reader)
     count = client_metrics.SHORTENED_LOGS._value.get()
 
     with capture_logs() as lines, pytest.raises(LogShortened) as refused:
@@ -101,10 +109,7 @@ def test_what_is_written_to_a_shorter_log_is_delivered(
 
 def test_a_log_that_grew_again_is_not_read_on_in_the_middle(planes: Planes, database: str, log: str) -> None:
     reader = planes.reader(log, "s")
-    older = OlderContents(database)
-    planes.send(log, *numbers(15, 20))
-    planes.read(reader, 8)
-    older.restore()
+    read_and_lose(planes, database, log, reader)
     planes.send(log, *again(10))
 
     with pytest.raises(
@@ -118,10 +123,7 @@ def test_an_acknowledgement_beyond_the_end_is_refused(
     planes: Planes, database: str, log: str, send_again: Written
 ) -> None:
     reader = planes.reader(log, "s")
-    older = OlderContents(database)
-    planes.send(log, *numbers(15, 20))
-    found = planes.read(reader, 8)
-    older.restore()
+    found = read_and_lose(planes, database, log, reader)
 
     with pytest.raises(LogShortened):
         reader.acknowledge(found[-1].position)
@@ -169,10 +171,7 @@ def test_what_a_bucket_reader_passed_over_is_looked_at_again(planes: Planes, dat
 
 def test_a_log_with_unread_messages_is_not_drained(planes: Planes, database: str, log: str) -> None:
     reader = planes.reader(log, "s")
-    older = OlderContents(database)
-    planes.send(log, *numbers(15, 20))
-    found = planes.read(reader, 8)
-    older.restore()
+    found = read_and_lose(planes, database, log, reader)
     planes.send(log, *again(5))
     planes.plane.terminate_segment(log)
 
@@ -221,10 +220,7 @@ class TestQueues:
         self, planes: Planes, database: str, log: str, send_again: Written
     ) -> None:
         reader = planes.queue(log, "s")
-        older = OlderContents(database)
-        planes.send(log, *numbers(15, 20))
-        lost = planes.read(reader, 8)
-        older.restore()
+        lost = read_and_lose(planes, database, log, reader)
         send_again()
 
         with pytest.raises(LogShortened, match="reading continues at 12"):
@@ -240,10 +236,7 @@ class TestQueues:
     ) -> None:
         reader = planes.queue(log, "s")
         assert len(planes.read(reader, 3)) == 3
-        older = OlderContents(database)
-        planes.send(log, *numbers(15, 20))
-        lost = planes.read(reader, 5)
-        older.restore()
+        lost = read_and_lose(planes, database, log, reader, 5)
         planes.send(log, *again(5))
         heir = planes.queue(log, "s", "heir")
         planes.read(heir, 5)

@@ -19,47 +19,46 @@ LONG = 3600.0
 OVER = 0.0  # a lease of no length has expired by the next statement
 
 
+def held(lease: Lease | None) -> Lease:
+    """Return the lease, which must not be None."""
+    assert lease is not None
+    return lease
+
+
 def test_a_lease_is_one_holders_until_it_expires_and_then_the_next_ones_at_a_higher_term(
     driver: StoreDriver,
 ) -> None:
-    first = driver.do(leases.acquire, "shard/0", "a", LONG)
+    first = held(driver.do(leases.acquire, "shard/0", "a", LONG))
 
-    assert first is not None
     assert (first.holder, first.term) == ("a", 1)
     assert driver.do(leases.acquire, "shard/0", "b", LONG) is None
     assert driver.do(leases.acquire, "shard/0", "a", LONG) is None
 
     driver.do(leases.renew, first, OVER)
-    second = driver.do(leases.acquire, "shard/0", "b", LONG)
+    second = held(driver.do(leases.acquire, "shard/0", "b", LONG))
 
-    assert second is not None
     assert (second.holder, second.term) == ("b", 2)
 
 
 def test_only_the_term_in_force_can_be_renewed(driver: StoreDriver) -> None:
-    lease = driver.do(leases.acquire, "shard/0", "a", LONG)
-    assert lease is not None
+    lease = held(driver.do(leases.acquire, "shard/0", "a", LONG))
 
-    renewed = driver.do(leases.renew, lease, 2 * LONG)
+    renewed = held(driver.do(leases.renew, lease, 2 * LONG))
 
-    assert renewed is not None
     assert (renewed.term, renewed.expires_at > lease.expires_at) == (1, True)
 
     driver.do(leases.resign, lease)
 
     assert driver.do(leases.renew, lease, LONG) is None
-    again = driver.do(leases.acquire, "shard/0", "a", LONG)
-    assert again is not None
+    again = held(driver.do(leases.acquire, "shard/0", "a", LONG))
     assert again.term == 2
     assert driver.do(leases.renew, lease, LONG) is None
     assert driver.do(leases.renew, again, LONG) is not None
 
 
 def test_resigning_ends_this_very_term_and_no_other(driver: StoreDriver) -> None:
-    stale = driver.do(leases.acquire, "shard/0", "a", OVER)
-    assert stale is not None
-    fresh = driver.do(leases.acquire, "shard/0", "a", LONG)
-    assert fresh is not None
+    stale = held(driver.do(leases.acquire, "shard/0", "a", OVER))
+    fresh = held(driver.do(leases.acquire, "shard/0", "a", LONG))
 
     driver.do(leases.resign, stale)
 
@@ -69,8 +68,7 @@ def test_resigning_ends_this_very_term_and_no_other(driver: StoreDriver) -> None
 def test_a_term_that_a_fail_over_gave_to_another_holder_is_no_longer_the_first_ones(
     driver: StoreDriver,
 ) -> None:
-    lease = driver.do(leases.acquire, "shard/0", "a", LONG)
-    assert lease is not None
+    lease = held(driver.do(leases.acquire, "shard/0", "a", LONG))
     driver.sql("UPDATE cleave.lease SET holder = 'b'")
 
     assert driver.do(leases.renew, lease, LONG) is None
@@ -117,8 +115,7 @@ def test_leases_are_held_all_or_not_at_all(driver: StoreDriver) -> None:
 
 
 def test_a_lease_checked_in_a_transaction_cannot_be_taken_over_before_its_end(driver: StoreDriver) -> None:
-    lease = driver.do(leases.acquire, "shard/0", "a", LONG)
-    assert lease is not None
+    lease = held(driver.do(leases.acquire, "shard/0", "a", LONG))
     with ThreadPoolExecutor(1) as pool, driver.store.transaction() as tx:
         assert leases.still_held(tx, [lease])
         taking_over = pool.submit(driver.sql, "UPDATE cleave.lease SET holder = 'b', term = term + 1")
@@ -183,11 +180,9 @@ def test_a_leader_is_found_by_the_topics_name_while_both_of_its_leases_are_in_fo
         return driver.do(leases.find_leader, topic.name, 8)
 
     assert leader() == (topic.topic_id, None)
-    shard = driver.do(leases.acquire, f"shard/{topic.topic_id % 8}", "a", LONG)
-    assert shard is not None
+    shard = held(driver.do(leases.acquire, f"shard/{topic.topic_id % 8}", "a", LONG))
     assert leader() == (topic.topic_id, None), "the worker itself has no lease"
-    worker = driver.do(leases.acquire, "worker/a", "a", LONG)
-    assert worker is not None
+    worker = held(driver.do(leases.acquire, "worker/a", "a", LONG))
     driver.sql("UPDATE cleave.lease SET address = 'http://a' WHERE name = 'worker/a' RETURNING 1")
     assert leader() == (topic.topic_id, "http://a")
 
