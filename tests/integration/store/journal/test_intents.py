@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 
@@ -221,23 +222,17 @@ def test_a_busy_segment_is_refused_by_name(driver: StoreDriver) -> None:
 def test_writers_of_the_same_topics_wait_for_one_another_and_never_crosswise(driver: StoreDriver) -> None:
     """Two batches at the same time, in opposite orders: each topic is written by one of them, whoever came first."""
     topic_ids = [driver.create(f"topic://t/n/{number}", segments=2).topic_id for number in range(20)]
-    together, written = threading.Barrier(2, timeout=20), list[int]()
+    together = threading.Barrier(2, timeout=20)
 
-    def ask(segment_id: int, order: list[int]) -> None:
+    def ask(segment_id: int, order: list[int]) -> list[int]:
         drafts = _drafts(driver, dict.fromkeys(order, segment_id))
         together.wait()
-        written.extend(driver.do(reshape_intents.write, drafts))
+        return list(driver.do(reshape_intents.write, drafts))
 
-    threads = [
-        threading.Thread(target=ask, args=(0, topic_ids)),
-        threading.Thread(target=ask, args=(1, topic_ids[::-1])),
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(ask, (0, 1), (topic_ids, topic_ids[::-1]))
 
-    assert sorted(written) == topic_ids
+    assert sorted(first + second) == topic_ids
 
 
 def test_the_depth_of_merges_is_what_the_whole_layout_says(driver: StoreDriver) -> None:
@@ -384,20 +379,16 @@ def test_the_same_request_made_at_the_same_time_is_one_operation(driver: StoreDr
         ),
     }
     together = threading.Barrier(4, timeout=20)
-    outcomes: list[Intent | CleaveError] = []
 
-    def act() -> None:
+    def act(_number: int) -> Intent | CleaveError:
         together.wait()
         try:
-            outcomes.append(acts[kind]())
+            return acts[kind]()
         except CleaveError as error:
-            outcomes.append(error)
+            return error
 
-    threads = [threading.Thread(target=act) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        outcomes = list(pool.map(act, range(4)))
 
     made = [outcome for outcome in outcomes if isinstance(outcome, Intent)]
     assert len(made) == len(outcomes), outcomes
@@ -407,23 +398,17 @@ def test_the_same_request_made_at_the_same_time_is_one_operation(driver: StoreDr
 
 def test_of_two_who_create_a_name_one_is_told_that_it_exists(driver: StoreDriver) -> None:
     together = threading.Barrier(2, timeout=20)
-    outcomes: list[str] = []
 
-    def create(key: str) -> None:
+    def create(key: str) -> str:
         together.wait()
         try:
             driver.intend_create("topic://t/n/a", key=key)
-            outcomes.append("created")
         except TopicExists:
-            outcomes.append("exists")
+            return "exists"
+        return "created"
 
-    threads = [threading.Thread(target=create, args=(key,)) for key in "ab"]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-    assert sorted(outcomes) == ["created", "exists"]
+    with ThreadPoolExecutor(2) as pool:
+        assert sorted(pool.map(create, "ab")) == ["created", "exists"]
 
 
 def test_a_name_used_and_freed_while_its_ids_were_looked_up_is_a_lost_race(driver: StoreDriver) -> None:

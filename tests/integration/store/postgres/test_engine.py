@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from unittest.mock import Mock
@@ -261,26 +262,20 @@ def test_a_single_statement_is_a_transaction_by_itself(driver: StoreDriver, data
 def test_a_deadlock_is_a_lost_race_for_one_and_a_success_for_the_other(driver: StoreDriver) -> None:
     topic_ids = [driver.create(f"topic://t/n/{name}").topic_id for name in "ab"]
     both_hold_one = threading.Barrier(2, timeout=20)
-    outcomes: list[str] = []
 
-    def lock(first: int, second: int) -> None:
+    def lock(first: int, second: int) -> str:
         statement = text("SELECT FROM cleave.topic WHERE topic_id = :id FOR UPDATE")
         try:
             with driver.store.transaction() as tx:
                 tx.execute(statement, {"id": first})
                 both_hold_one.wait()
                 tx.execute(statement, {"id": second})
-            outcomes.append("done")
         except LostRace:
-            outcomes.append("lost")
+            return "lost"
+        return "done"
 
-    threads = [threading.Thread(target=lock, args=ids) for ids in (topic_ids, topic_ids[::-1])]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-    assert sorted(outcomes) == ["done", "lost"]
+    with ThreadPoolExecutor(2) as pool:
+        assert sorted(pool.map(lock, topic_ids, topic_ids[::-1])) == ["done", "lost"]
 
 
 def races() -> dict[str, float]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -94,23 +95,13 @@ def test_the_newest_known_is_the_schema_until_a_migration_follows(
 
 def test_two_at_once_on_an_empty_database_make_one_schema(empty_database: str) -> None:
     together = threading.Barrier(3, timeout=30)
-    outcomes: list[list[str] | CleaveError] = []
 
-    def run() -> None:
+    def run(_number: int) -> list[str]:
         together.wait()
-        try:
-            outcomes.append(migrate(empty_database))
-        except CleaveError as error:
-            outcomes.append(error)
+        return migrate(empty_database)
 
-    threads = [threading.Thread(target=run) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-    assert sorted(bool(outcome) for outcome in outcomes) == [False, False, True]
-    assert [outcome for outcome in outcomes if isinstance(outcome, CleaveError)] == []
+    with ThreadPoolExecutor(3) as pool:
+        assert sorted(bool(names) for names in pool.map(run, range(3))) == [False, False, True]
 
 
 def test_a_migration_changed_after_it_was_applied_is_refused(empty_database: str, sql: Path) -> None:
