@@ -11,6 +11,7 @@ import requests
 from sqlalchemy import text
 
 from controller.bootstrap import Application
+from controller.client.producer import Producer
 from controller.dataplane.base import LogState
 from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.domain.layout import SegmentLayout
@@ -55,6 +56,24 @@ class PulsarSetup:
         self.cleave.ok("topics", "create", self.topic, "--data-plane", "pulsar", "--segments", str(segments))
         for name in subscriptions:
             self.cleave.ok("subscriptions", "create", self.topic, name)
+
+    def send_rounds(
+        self,
+        producer: Producer,
+        keys: Sequence[str],
+        rounds: int,
+        split_after: int,
+        merge_after: int | None = None,
+    ) -> None:
+        """Send each number below `rounds` with each key. Split the only segment after one number, and merge its children after another."""
+        for number in range(rounds):
+            for key in keys:
+                producer.send(b"%d" % number, key)
+            producer.flush()
+            if number == split_after:
+                self.cleave.ok("segments", "split", self.topic, "0")
+            if number == merge_after:
+                self.cleave.ok("segments", "merge", self.topic, "1", "2")
 
     def log_of(self, segment_id: int) -> str:
         """The Pulsar topic behind a segment."""

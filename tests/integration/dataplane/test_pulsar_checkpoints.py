@@ -44,14 +44,7 @@ def test_every_key_keeps_its_order_through_a_split_and_a_merge_and_restores(
     with Producer(HttpSource(servers), logs, setup.topic) as producer:
         with CheckpointConsumer(servers, logs, setup.topic, Start.LATEST) as consumer:
             kept = consumer.checkpoint().to_bytes()
-        for number in range(12):
-            for key in KEYS:
-                producer.send(b"%d" % number, key)
-            producer.flush()
-            if number == 3:
-                setup.cleave.ok("segments", "split", setup.topic, "0")
-            if number == 7:
-                setup.cleave.ok("segments", "merge", setup.topic, "1", "2")
+        setup.send_rounds(producer, KEYS, 12, split_after=3, merge_after=7)
         for part in (100, 7, 53, 200):
             with CheckpointConsumer(servers, logs, setup.topic, kept, batch_messages=part) as consumer:
                 places = Checkpoint.from_bytes(kept).positions

@@ -34,7 +34,7 @@ from controller.domain.hash_range import HashRange
 from tests.integration.dataplane.pulsar_setup import PulsarSetup
 from tests.support.waiting import wait_until
 
-KEYS = 40
+KEYS = [f"key-{i}" for i in range(40)]
 
 
 def receive_all(consumer: StreamConsumer, count: int, *others: StreamConsumer) -> dict[bytes, list[int]]:
@@ -67,17 +67,10 @@ def test_every_key_keeps_its_order_through_a_split_and_a_merge(
         Producer(HttpSource(servers), logs, setup.topic) as producer,
         StreamConsumer(servers, logs, setup.topic, "billing", "c-1") as consumer,
     ):
-        for number in range(rounds):
-            for key in range(KEYS):
-                producer.send(b"%d" % number, f"key-{key}")
-            producer.flush()
-            if number == 3:
-                setup.cleave.ok("segments", "split", setup.topic, "0")
-            if number == 7:
-                setup.cleave.ok("segments", "merge", setup.topic, "1", "2")
-        found = receive_all(consumer, rounds * KEYS)
+        setup.send_rounds(producer, KEYS, rounds, split_after=3, merge_after=7)
+        found = receive_all(consumer, rounds * len(KEYS))
 
-    assert found == {f"key-{key}".encode(): list(range(rounds)) for key in range(KEYS)}
+    assert found == {key.encode(): list(range(rounds)) for key in KEYS}
     drained = "SELECT count(*) FROM cleave.segment_drain"
     assert setup.scalar(drained) == 3, "parents were read to their end before their children"
 
@@ -92,17 +85,12 @@ def test_a_seek_back_over_a_split_delivers_everything_again_in_order(
         StreamConsumer(servers, logs, setup.topic, "billing", "c-1") as one,
         StreamConsumer(servers, logs, setup.topic, "billing", "c-2") as other,
     ):
-        for number in range(4):
-            for key in range(KEYS):
-                producer.send(b"%d" % number, f"key-{key}")
-            producer.flush()
-            if number == 1:
-                setup.cleave.ok("segments", "split", setup.topic, "0")
-        everything = {f"key-{key}".encode(): list(range(4)) for key in range(KEYS)}
-        assert receive_all(one, 4 * KEYS, other) == everything
+        setup.send_rounds(producer, KEYS, 4, split_after=1)
+        everything = {key.encode(): list(range(4)) for key in KEYS}
+        assert receive_all(one, 4 * len(KEYS), other) == everything
 
         setup.cleave.ok("subscriptions", "seek", setup.topic, "billing", "earliest", "--no-wait")
-        assert receive_all(one, 4 * KEYS, other) == everything
+        assert receive_all(one, 4 * len(KEYS), other) == everything
 
         producer.send(b"4", "key-0")
         producer.flush()

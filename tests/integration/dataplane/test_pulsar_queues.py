@@ -34,14 +34,7 @@ def test_everything_is_done_by_somebody_through_a_split_and_a_merge(
         QueueConsumer(servers, logs, setup.topic, "jobs", "a") as a,
     ):
         vanishing = QueueConsumer(servers, others, setup.topic, "jobs", "b", queue_messages=5)
-        for number in range(9):
-            for key in KEYS:
-                producer.send(b"%d" % number, key)
-            producer.flush()
-            if number == 2:
-                setup.cleave.ok("segments", "split", setup.topic, "0")
-            if number == 5:
-                setup.cleave.ok("segments", "merge", setup.topic, "1", "2")
+        setup.send_rounds(producer, KEYS, 9, split_after=2, merge_after=5)
         assert wait_until(lambda: vanishing.receive_many(20, 0.5), message="work in hand")
         others.close()  # its connections end, and nothing was said
 
