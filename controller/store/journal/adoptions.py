@@ -21,7 +21,7 @@ from controller.domain.reshape import ChildPlan
 from controller.domain.segment import Segment, SegmentState
 from controller.domain.subscription_consumers import SubscriptionConsumers
 from controller.store.journal.operations import BackingTopic, NewOperation, Request, write_operation
-from controller.store.journal.request_keys import Intent, demand_same, is_same, once
+from controller.store.journal.request_keys import Intent, once
 from controller.store.topics import layouts, subscriptions, topics
 from controller.store.topics.subscriptions import SubscriptionKind
 from controller.store.topics.topics import TopicRow
@@ -91,8 +91,16 @@ def intend_adopt(
         new_operation = NewOperation(OperationKind.ADOPT, children=children, parameters=parameters)
         return write_operation(tx, topic, new_operation, request, backing_topic)
 
-    intent = once(tx, request, write_intent, lambda first: is_same(first, adoption.name, OperationKind.ADOPT))
-    return demand_same(intent, data_plane=adoption.data_plane, segments=adoption.segments, **parameters)
+    return once(
+        tx,
+        request,
+        write_intent,
+        adoption.name,
+        OperationKind.ADOPT,
+        data_plane=adoption.data_plane,
+        segments=adoption.segments,
+        **parameters,
+    )
 
 
 def insert_generations(tx: Connection, topic: TopicRow, operation: Operation, at: datetime) -> None:

@@ -14,7 +14,7 @@ from controller.domain.layout import demand_initial_count
 from controller.domain.operation import MIRRORED, Operation, OperationKind
 from controller.domain.policy import PolicyOverride
 from controller.store.journal.operations import NewOperation, Request, write_operation
-from controller.store.journal.request_keys import Intent, demand_same, is_same, once
+from controller.store.journal.request_keys import Intent, once
 from controller.store.topics import topics
 from controller.store.topics.topics import TopicState
 
@@ -57,8 +57,7 @@ def intend_attach(
         new_operation = NewOperation(OperationKind.ATTACH, parameters={MIRRORED: True, **parameters})
         return write_operation(tx, topic, new_operation, request)
 
-    intent = once(tx, request, write_intent, lambda first: is_same(first, name, OperationKind.ATTACH))
-    return demand_same(intent, data_plane=data_plane, **parameters)
+    return once(tx, request, write_intent, name, OperationKind.ATTACH, data_plane=data_plane, **parameters)
 
 
 def intend_detach(tx: Connection, topic_id: int, request: Request) -> Intent:
@@ -78,4 +77,4 @@ def intend_detach(tx: Connection, topic_id: int, request: Request) -> Intent:
             tx, topic, NewOperation(OperationKind.DETACH, parameters={MIRRORED: True}), request
         )
 
-    return once(tx, request, write_intent, lambda first: is_same(first, topic_id, OperationKind.DETACH))
+    return once(tx, request, write_intent, topic_id, OperationKind.DETACH)

@@ -35,7 +35,11 @@ def once(
     tx: Connection,
     request: Request,
     write_intent: Callable[[], Operation],
-    is_same: Callable[[Operation], bool],
+    topic: int | str,
+    kind: OperationKind,
+    subscription: str | None = None,
+    /,
+    **wanted: object,
 ) -> Intent:
     """Return the operation of the request key. If the key is unused, call `write_intent`, which writes the operation,
     in a nested transaction, and return its operation with `repeated` False. Otherwise return the existing operation
@@ -45,8 +49,9 @@ def once(
     for a lock. So after an IntegrityError or CleaveError, the nested transaction is rolled back, and the operation
     that has the key by then is returned; if no operation has the key, the error is raised.
 
-    Raises Conflict if `is_same` returns False for the existing operation, because this request wants another
-    operation, and Unsupported if a newer version wrote the existing operation with a kind that is unknown here.
+    Raises Conflict if the existing operation has another topic (its id or its name), kind or subscription (None:
+    any), or other values of the parameters `wanted`, as `demand_same` compares them; and Unsupported if a newer
+    version wrote the existing operation with a kind that is unknown here.
     """
     first = find_by_request_key(tx, request.request_key)
     if first is None:
@@ -57,7 +62,9 @@ def once(
             first = find_by_request_key(tx, request.request_key)
             if first is None:
                 raise
-    return repeat(first, is_same)
+    return demand_same(
+        repeat(first, lambda operation: is_same(operation, topic, kind, subscription)), **wanted
+    )
 
 
 def repeated_intent(

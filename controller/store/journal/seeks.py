@@ -21,7 +21,7 @@ from controller.domain.errors import Conflict, HeldUp, SubscriptionNotFound, Uns
 from controller.domain.operation import RELEASE_SECONDS, SEEK_TARGET, SUBSCRIPTION, Operation, OperationKind
 from controller.domain.seek_target import SeekTarget
 from controller.store.journal.operations import NewOperation, Request, read_operations, write_operation
-from controller.store.journal.request_keys import Intent, is_same, once, used_otherwise
+from controller.store.journal.request_keys import Intent, once, used_otherwise
 from controller.store.mirrors import mirrors
 from controller.store.topics import bucket_owners, drains, gates, subscriptions, topics
 from controller.store.topics.bucket_owners import SubscriptionKey
@@ -153,9 +153,7 @@ def intend_seek(
         drains.notify_leader(tx, topic_id)
         return write_operation(tx, topic, NewOperation(OperationKind.SEEK, parameters=parameters), request)
 
-    intent = once(
-        tx, request, write_intent, lambda first: is_same(first, topic_id, OperationKind.SEEK, subscription)
-    )
+    intent = once(tx, request, write_intent, topic_id, OperationKind.SEEK, subscription)
     if intent.operation.parameters[SEEK_TARGET] != target.sought:
         raise used_otherwise(intent.operation, wanted=f"a seek {target.sentence}")
     return intent

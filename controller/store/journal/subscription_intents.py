@@ -12,7 +12,7 @@ from controller.domain.names import demand_name
 from controller.domain.operation import FROM_LATEST, SUBSCRIPTION, UNDOES, Operation, OperationKind
 from controller.domain.subscription_consumers import SubscriptionConsumers
 from controller.store.journal.operations import NewOperation, Request, write_operation
-from controller.store.journal.request_keys import Intent, demand_same, is_same, once
+from controller.store.journal.request_keys import Intent, once
 from controller.store.topics import gates, subscriptions, topics
 from controller.store.topics.subscriptions import SubscriptionKind, SubscriptionState
 from controller.store.topics.topics import TopicRow, TopicState
@@ -68,13 +68,7 @@ def intend_subscription_create(
             tx, topic, NewOperation(OperationKind.SUBSCRIPTION_CREATE, parameters=parameters), request
         )
 
-    intent = once(
-        tx,
-        request,
-        write_intent,
-        lambda first: is_same(first, topic_id, OperationKind.SUBSCRIPTION_CREATE, name),
-    )
-    return demand_same(intent, **compared)
+    return once(tx, request, write_intent, topic_id, OperationKind.SUBSCRIPTION_CREATE, name, **compared)
 
 
 def intend_subscription_delete(tx: Connection, topic_id: int, name: str, request: Request) -> Intent:
@@ -100,12 +94,7 @@ def intend_subscription_delete(tx: Connection, topic_id: int, name: str, request
             tx, topic, NewOperation(OperationKind.SUBSCRIPTION_DELETE, parameters=parameters), request
         )
 
-    return once(
-        tx,
-        request,
-        write_intent,
-        lambda first: is_same(first, topic_id, OperationKind.SUBSCRIPTION_DELETE, name),
-    )
+    return once(tx, request, write_intent, topic_id, OperationKind.SUBSCRIPTION_DELETE, name)
 
 
 def undo_subscription(tx: Connection, topic: TopicRow, operation: Operation) -> None:

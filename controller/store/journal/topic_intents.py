@@ -20,7 +20,7 @@ from controller.domain.policy import PolicyOverride
 from controller.domain.reshape import ChildPlan
 from controller.store.journal.intent_checks import busy_segments, demand_free
 from controller.store.journal.operations import BackingTopic, NewOperation, Request, write_operation
-from controller.store.journal.request_keys import Intent, demand_same, is_same, once
+from controller.store.journal.request_keys import Intent, once
 from controller.store.mirrors import mirrors
 from controller.store.topics import drains, held_topics, topics
 from controller.store.topics.topics import TopicState
@@ -75,8 +75,7 @@ def intend_create(
         new_operation = NewOperation(OperationKind.CREATE, children=children, parameters=parameters)
         return write_operation(tx, topic, new_operation, request, backing_topic)
 
-    intent = once(tx, request, write_intent, lambda first: is_same(first, name, OperationKind.CREATE))
-    return demand_same(intent, data_plane=data_plane, **parameters)
+    return once(tx, request, write_intent, name, OperationKind.CREATE, data_plane=data_plane, **parameters)
 
 
 def intend_delete(tx: Connection, topic_id: int, request: Request) -> Intent:
@@ -97,7 +96,7 @@ def intend_delete(tx: Connection, topic_id: int, request: Request) -> Intent:
         mirrored = {MIRRORED: True} if mirrors.get_mirror(tx, topic_id) is not None else {}
         return write_operation(tx, topic, NewOperation(OperationKind.DELETE, parameters=mirrored), request)
 
-    return once(tx, request, write_intent, lambda first: is_same(first, topic_id, OperationKind.DELETE))
+    return once(tx, request, write_intent, topic_id, OperationKind.DELETE)
 
 
 def intend_prune(tx: Connection, topic_id: int, segment_ids: Collection[int], request: Request) -> Intent:
@@ -128,5 +127,4 @@ def intend_prune(tx: Connection, topic_id: int, segment_ids: Collection[int], re
             )
         return write_operation(tx, topic, NewOperation(OperationKind.PRUNE, to_prune), request)
 
-    intent = once(tx, request, write_intent, lambda first: is_same(first, topic_id, OperationKind.PRUNE))
-    return demand_same(intent, segment_ids=to_prune)
+    return once(tx, request, write_intent, topic_id, OperationKind.PRUNE, segment_ids=to_prune)
