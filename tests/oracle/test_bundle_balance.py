@@ -16,7 +16,7 @@ import pytest
 
 from controller.bundles.domain.balancing.moves import Move
 from controller.bundles.domain.balancing.placement.occupancy import Occupancy
-from controller.bundles.domain.balancing.placement.registry import placement
+from controller.bundles.domain.balancing.placement.rules import placement
 from controller.bundles.domain.balancing.shedding.registry import shedder
 from controller.bundles.domain.balancing.shedding.shedder import Shedding
 from controller.bundles.domain.balancing.state import BalanceState

@@ -15,8 +15,8 @@ import pytest
 
 from controller.bundles.domain.balancing.balance import observed
 from controller.bundles.domain.balancing.moves import MoveRefusalReason
-from controller.bundles.domain.balancing.placement.least_usage import least_reported_usage
 from controller.bundles.domain.balancing.placement.occupancy import Occupancy
+from controller.bundles.domain.balancing.placement.rules import least_reported_usage
 from controller.bundles.domain.balancing.shedding.shedder import Shedding
 from controller.bundles.domain.balancing.shedding.transfer import transfer
 from controller.bundles.domain.balancing.state import BalanceState

@@ -20,9 +20,8 @@ from controller.bundles.domain.balancing.moves import (
     exchanges,
 )
 from controller.bundles.domain.balancing.pending import PendingMove, as_if_made
-from controller.bundles.domain.balancing.placement.base import Choice
 from controller.bundles.domain.balancing.placement.occupancy import Occupancy
-from controller.bundles.domain.balancing.placement.registry import placement
+from controller.bundles.domain.balancing.placement.rules import Choice, placement
 from controller.bundles.domain.balancing.settings import BalanceSettings, validate
 from controller.bundles.domain.balancing.shedding.registry import shedder
 from controller.bundles.domain.balancing.shedding.shedder import Shedding

@@ -1,1 +1,1 @@
-"""Selection of the destination of a bundle: the permitted brokers (`occupancy`), and the choice among them (one file per rule)."""
+"""Selection of the destination of a bundle: the permitted brokers (`occupancy`), and the choice among them (`rules`)."""

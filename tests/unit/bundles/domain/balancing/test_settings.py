@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from controller.bundles.domain.balancing.placement.registry import PLACEMENTS, placement
+from controller.bundles.domain.balancing.placement.rules import PLACEMENTS, placement
 from controller.bundles.domain.balancing.settings import (
     BALANCE_PARAMETERS,
     PLACEMENT_NAMES,

@@ -6,10 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from controller.bundles.domain.balancing.placement.base import Choice
 from controller.bundles.domain.balancing.placement.occupancy import Occupancy
-from controller.bundles.domain.balancing.placement.registry import placement
-from controller.bundles.domain.balancing.placement.round_robin import LAST_TURN
+from controller.bundles.domain.balancing.placement.rules import LAST_TURN, Choice, placement
 from controller.bundles.domain.balancing.settings import PLACEMENT_NAMES, BalanceSettings
 from controller.bundles.domain.balancing.state import BalanceState, BrokerAverages
 from tests.unit.bundles.domain.balancing import clusters as make
