@@ -145,7 +145,7 @@ def test_a_broker_s_long_term_rate_is_the_sum_over_its_bundles_with_seeds_for_un
 
 
 def _ask(name: str, one: Case, cluster: Cluster, state: BalanceState) -> Shedding:
-    return shedder(name).shed(cluster, one.settings, state, NOW_MS)
+    return shedder(name)(cluster, one.settings, state, NOW_MS)
 
 
 def _compare_shedder(name: str, one: Case, answers: list[dict[str, Any]], tally: Tally) -> None:
@@ -230,12 +230,9 @@ def test_the_lower_boundary_without_the_switch_advances_once() -> None:
     before = replace(one.state, usage_averages=dict.fromkeys("abcdefgh", 0.5))
     cluster = one.cycles[0].cluster
 
-    once = shedder("threshold").shed(cluster, settings, before, NOW_MS).state.usage_averages
-    again = (
-        shedder("threshold")
-        .shed(cluster, settings, replace(before, usage_averages=once), NOW_MS)
-        .state.usage_averages
-    )
+    once = shedder("threshold")(cluster, settings, before, NOW_MS).state.usage_averages
+    after = replace(before, usage_averages=once)
+    again = shedder("threshold")(cluster, settings, after, NOW_MS).state.usage_averages
 
-    assert shedder("threshold").shed(cluster, strict, before, NOW_MS).state.usage_averages == again
+    assert shedder("threshold")(cluster, strict, before, NOW_MS).state.usage_averages == again
     assert once != again

@@ -23,7 +23,7 @@ from controller.bundles.domain.balancing.pending import PendingMove, as_if_made
 from controller.bundles.domain.balancing.placement.occupancy import Occupancy
 from controller.bundles.domain.balancing.placement.rules import Choice, placement
 from controller.bundles.domain.balancing.settings import BalanceSettings, validate
-from controller.bundles.domain.balancing.shedding.registry import shedder
+from controller.bundles.domain.balancing.shedding.registry import BY_AVERAGES, WITHOUT_USAGE, shedder
 from controller.bundles.domain.balancing.shedding.shedder import Shedding
 from controller.bundles.domain.balancing.state import BalanceState, BrokerAverages
 from controller.bundles.domain.cluster import Bundle, Cluster
@@ -147,9 +147,8 @@ def _shed(
     A shedder that uses averages over time does not see pending moves. Its moves from a broker with pending moves are replaced by one
     refusal for the broker. The other moves of their exchanges (`exchanges`) are dropped with them; all others stay.
     """
-    chosen = shedder(settings.shedder)
-    shed = chosen.shed(cluster, settings, state, inputs.now_ms)
-    if not chosen.by_averages:
+    shed = shedder(settings.shedder)(cluster, settings, state, inputs.now_ms)
+    if settings.shedder not in BY_AVERAGES:
         return shed
     leaving = Counter(move.source for move in inputs.pending)
     waiting_sources = sorted({move.source for move in shed.moves if move.source in leaving})
@@ -167,7 +166,7 @@ def _measured(cluster: Cluster, settings: BalanceSettings) -> tuple[Cluster, lis
     """Return the cluster without the reports of brokers whose usage is unknown (`unknown_usage`), and a refusal for each of these
     brokers, by name. If the shedder does not use resources, return the cluster unchanged and no refusal.
     """
-    if not shedder(settings.shedder).by_usage:
+    if settings.shedder in WITHOUT_USAGE:
         return cluster, []
     unknown = unknown_usage(
         {broker: report.resources for broker, report in cluster.reporting}, settings.weights

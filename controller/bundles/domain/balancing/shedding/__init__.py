@@ -1,1 +1,1 @@
-"""Shedders: select the bundles that leave their broker. One module for each shedder, all with the interface of `shedder`."""
+"""Shedders: select the bundles that leave their broker. All have the interface of `shedder`; `registry` finds one by name."""

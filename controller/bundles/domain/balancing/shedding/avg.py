@@ -22,11 +22,9 @@ from controller.bundles.domain.balancing.moves import (
     MoveRefusalReason,
 )
 from controller.bundles.domain.balancing.settings import BalanceSettings
-from controller.bundles.domain.balancing.shedding.movable_bundles import heaviest_first
 from controller.bundles.domain.balancing.shedding.shedder import (
     Shedding,
-    short_term_byte_rate,
-    short_term_msg_rate,
+    heaviest_first,
     too_few_brokers,
 )
 from controller.bundles.domain.balancing.state import BalanceState
@@ -167,10 +165,10 @@ def _shed(
     """
     owned = cluster.bundles_of(pair.high)
     high, low = reports[pair.high].stats, reports[pair.low].stats
-    metric, figure = "msg_rate", short_term_msg_rate
+    metric = "msg_rate"
     remaining = (high.msg_rate - low.msg_rate) * settings.unload_fraction
     if not remaining > settings.min_unload_msg_rate:
-        metric, figure = "byte_rate", short_term_byte_rate
+        metric = "byte_rate"
         remaining = (high.byte_rate - low.byte_rate) * settings.unload_fraction
         if not remaining > settings.min_unload_byte_rate:
             floor = settings.min_unload_byte_rate
@@ -180,7 +178,7 @@ def _shed(
     room = remaining
     bound = pair.score - pair.difference + settings.avg_low_usage * 100
     because = BrokerReading(pair.high, "usage", pair.score / 100, bound / 100)
-    weighed = heaviest_first(cluster, pair.high, figure, settings, state, now_ms)
+    weighed = heaviest_first(cluster, pair.high, metric, settings, state, now_ms)
     moves: list[Move] = []
     for bundle in weighed:
         if 0 < bundle.load <= remaining and len(moves) < len(owned) - 1:

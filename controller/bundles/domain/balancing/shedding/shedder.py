@@ -1,4 +1,7 @@
-"""Interface of a shedder, and the choice of bundles and the refusals that shedders share (`movable_bundles`)."""
+"""Interface of a shedder, and the choice of bundles and the refusals that shedders share.
+
+Every order is total: by load, then by name. In Pulsar, equal bundles follow the order of a hash map.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,52 @@ from controller.bundles.domain.balancing.moves import (
     MoveRefusalReason,
 )
 from controller.bundles.domain.balancing.settings import BalanceSettings
-from controller.bundles.domain.balancing.shedding.movable_bundles import WeighedBundle, heaviest_first
 from controller.bundles.domain.balancing.state import BalanceState
-from controller.bundles.domain.cluster import Cluster
-from controller.bundles.domain.load.averages import BundleLoad
+from controller.bundles.domain.cluster import Bundle, Cluster
+from controller.domain.pulsar_names import belongs_to_a_broker
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class WeighedBundle:
+    """A bundle that may move, with the figure by which it is chosen."""
+
+    load: float
+    bundle_id: str
+
+
+def may_move(
+    cluster: Cluster, bundle: Bundle, settings: BalanceSettings, state: BalanceState, now_ms: int
+) -> bool:
+    """Return True if a bundle may be proposed: its load is known, its namespace is neither a broker's own nor excluded, no action on it is
+    in progress (`resting` of the cluster), and it was never moved or its last move is more than `grace_seconds` ago.
+    """
+    if bundle.load is None or bundle.bundle_id in cluster.resting:
+        return False
+    namespace = bundle.namespace
+    if belongs_to_a_broker(namespace) or settings.excludes(namespace):
+        return False
+    moved_at = state.unloaded_bundles.get(bundle.bundle_id)
+    # As in Pulsar, the grace period is over when the move is strictly older than it.
+    return moved_at is None or now_ms - moved_at > settings.grace_seconds * 1_000
+
+
+def heaviest_first(
+    cluster: Cluster,
+    broker: str,
+    metric: str,
+    settings: BalanceSettings,
+    state: BalanceState,
+    now_ms: int,
+) -> list[WeighedBundle]:
+    """Return the bundles of a broker that may move, by load descending, then by name. The load is the `byte_rate` or the
+    `msg_rate` (`metric`) per second, in and out together, averaged over the last samples.
+    """
+    weighed = [
+        WeighedBundle(getattr(bundle.load.short_term, metric), bundle.bundle_id)
+        for bundle in cluster.bundles_of(broker)
+        if bundle.load is not None and may_move(cluster, bundle, settings, state, now_ms)
+    ]
+    return sorted(weighed, key=lambda bundle: (-bundle.load, bundle.bundle_id))
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +82,6 @@ Shedder = Callable[[Cluster, BalanceSettings, BalanceState, int], Shedding]
 It never takes the last bundle of a broker. It proposes no bundle twice, none that is resting or was moved within
 `grace_seconds`, and none of a broker's own namespaces. A destination is never the source.
 """
-
-
-def short_term_byte_rate(load: BundleLoad) -> float:
-    """Return the bytes per second, in and out together, averaged over the last samples."""
-    return load.short_term.byte_rate
-
-
-def short_term_msg_rate(load: BundleLoad) -> float:
-    """Return the messages per second, in and out together, averaged over the last samples."""
-    return load.short_term.msg_rate
 
 
 def enough_to_cover(weighed: Sequence[WeighedBundle], needed: float) -> list[WeighedBundle]:
@@ -83,7 +118,7 @@ def shed_byte_rate(
         return [], MoveRefusal(
             MoveRefusalReason.SOLE_BUNDLE, broker, metric="bundles", value=len(owned), needed=2
         )
-    weighed = heaviest_first(cluster, broker, short_term_byte_rate, settings, state, now_ms)
+    weighed = heaviest_first(cluster, broker, "byte_rate", settings, state, now_ms)
     picked = enough_to_cover(weighed, needed)[: len(owned) - 1]
     if not picked:
         return [], MoveRefusal(MoveRefusalReason.NO_BUNDLES, broker, metric="bundles", value=0, needed=1)

@@ -22,11 +22,10 @@ from controller.bundles.domain.balancing.moves import (
     MoveRefusalReason,
 )
 from controller.bundles.domain.balancing.settings import BalanceSettings
-from controller.bundles.domain.balancing.shedding.movable_bundles import WeighedBundle, heaviest_first
 from controller.bundles.domain.balancing.shedding.shedder import (
     Shedding,
-    short_term_byte_rate,
-    short_term_msg_rate,
+    WeighedBundle,
+    heaviest_first,
     too_few_brokers,
 )
 from controller.bundles.domain.balancing.state import BalanceState
@@ -112,8 +111,7 @@ def _shed(
             MoveRefusalReason.BELOW_FLOOR, spread.source, None, spread.metric, needed, floor
         )
     else:
-        figure = short_term_msg_rate if spread.metric == "msg_rate" else short_term_byte_rate
-        weighed = heaviest_first(cluster, spread.source, figure, settings, state, now_ms)
+        weighed = heaviest_first(cluster, spread.source, spread.metric, settings, state, now_ms)
         max_bundles = settings.max_unload_bundles
         picked = _fitting(weighed, needed, max_bundles if max_bundles >= 0 else len(owned))[: len(owned) - 1]
         if not picked:

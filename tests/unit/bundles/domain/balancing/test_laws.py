@@ -65,7 +65,7 @@ def test_a_cycle_moves_each_bundle_once_away_from_its_owner_to_a_broker_that_is_
 @given(asked(), st.sampled_from(SHEDDER_NAMES))
 def test_no_shedder_empties_a_broker(inputs: BalanceInputs, name: str) -> None:
     state = observed(inputs.cluster, inputs.settings, inputs.state, NOW_MS)
-    shed = SHEDDERS[name].shed(inputs.cluster, inputs.settings, state, NOW_MS)
+    shed = SHEDDERS[name](inputs.cluster, inputs.settings, state, NOW_MS)
     has = Counter(bundle.owner for bundle in inputs.cluster.bundles)
 
     for move in shed.moves:  # one after the other: who took one in the same cycle may give one

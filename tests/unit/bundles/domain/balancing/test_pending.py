@@ -96,7 +96,7 @@ def test_no_shedder_takes_a_bundle_that_has_an_act_under_way(name: str) -> None:
         min_unload_msg_rate=0,
         min_unload_byte_rate=0,
     )
-    state, shed = make.observed(UNEVEN), SHEDDERS[name].shed
+    state, shed = make.observed(UNEVEN), SHEDDERS[name]
     everything = replace(UNEVEN, resting=frozenset(UNEVEN.bundle_by_id))
 
     assert shed(UNEVEN, settings, state, NOW_MS).moves

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from controller.bundles.domain.balancing.moves import Move, MoveReason, MoveRefusalReason
 from controller.bundles.domain.balancing.settings import BalanceSettings
-from controller.bundles.domain.balancing.shedding.even import even
-from controller.bundles.domain.balancing.shedding.even_levels import EvenLevels
+from controller.bundles.domain.balancing.shedding.even import EvenLevels, even
 from controller.bundles.domain.balancing.shedding.shedder import Shedding
 from controller.bundles.domain.balancing.state import BalanceState
 from controller.bundles.domain.cluster import Broker, Bundle, Cluster, NamespacePolicy

@@ -9,11 +9,10 @@ import pytest
 from controller.bundles.domain.balancing.moves import MoveRefusalReason
 from controller.bundles.domain.balancing.settings import BalanceSettings
 from controller.bundles.domain.balancing.shedding.avg import avg
-from controller.bundles.domain.balancing.shedding.overload import overload
 from controller.bundles.domain.balancing.shedding.registry import SHEDDERS
 from controller.bundles.domain.balancing.shedding.shedder import Shedding
-from controller.bundles.domain.balancing.shedding.threshold import threshold
 from controller.bundles.domain.balancing.shedding.uniform import uniform
+from controller.bundles.domain.balancing.shedding.usage_line import overload, threshold
 from controller.bundles.domain.balancing.state import BalanceState
 from controller.bundles.domain.cluster import Cluster
 from tests.unit.bundles.domain.balancing import clusters as make
@@ -34,7 +33,7 @@ def reasons(shed: Shedding) -> dict[str | None, MoveRefusalReason]:
 @pytest.mark.parametrize("name", SHEDDERS)
 def test_with_one_broker_there_is_nowhere_to_go(name: str) -> None:
     alone = make.cluster({"a": 99}, {"a": [5, 5, 5]})
-    shed = SHEDDERS[name].shed(alone, EAGER, make.observed(alone), NOW_MS)
+    shed = SHEDDERS[name](alone, EAGER, make.observed(alone), NOW_MS)
     assert shed.moves == ()
     assert reasons(shed)[None] is MoveRefusalReason.FEW_BROKERS
 

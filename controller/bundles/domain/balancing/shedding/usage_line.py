@@ -1,14 +1,20 @@
-"""Sheds from brokers well above the mean: Pulsar's `ThresholdShedder`, the default of its modular manager.
+"""Shed from brokers at or above a line of usage: Pulsar's `OverloadShedder` and `ThresholdShedder`.
 
-Usage is a moving average. A broker at or above the mean plus `threshold_margin` gives up a share of its throughput: its usage minus that
-line, plus five points (not minus the mean, as Pulsar's page says), unless the amount is less than `threshold_min_byte_rate`. If no broker
-does and `threshold_lower_boundary` is set, the busiest broker gives up half a margin once some broker is a margin below the mean.
+`overload` sheds from brokers near their limit. A broker whose weighted maximum of usage is at or above `overloaded_usage` gives up a
+share of its throughput, heaviest bundles first: its usage minus the threshold, plus five points. The shedder names no destination. So in
+a cluster that is evenly and heavily loaded, bundles circulate. Below the threshold nothing happens, however uneven the load is. Different
+from Pulsar: the last bundle stays, and equal bundles are ordered by name. (Pulsar 3.0 took the plain maximum.)
 
-Different from Pulsar: the averages advance once in a cycle (Pulsar's lower boundary advances them again, and `strict_pulsar` does so
-too). Averages of brokers that left are dropped. The last bundle stays. Equal bundles are ordered by name.
+`threshold` sheds from brokers well above the mean, and is the default of Pulsar's modular manager. Usage is a moving average. A broker at
+or above the mean plus `threshold_margin` gives up a share of its throughput: its usage minus that line, plus five points (not minus the
+mean, as Pulsar's page says), unless the amount is less than `threshold_min_byte_rate`. If no broker does and `threshold_lower_boundary` is
+set, the busiest broker gives up half a margin once some broker is a margin below the mean.
 
-As in Pulsar, and the reason why this is not the default: after a move the average still shows the past, so a broker whose present usage
-is at the mean continues to shed (PIP-217). Within the margin nothing happens at all.
+`threshold` is different from Pulsar: the averages advance once in a cycle (Pulsar's lower boundary advances them again, and
+`strict_pulsar` does so too). Averages of brokers that left are dropped. The last bundle stays. Equal bundles are ordered by name.
+
+As in Pulsar, and the reason why `threshold` is not the default here: after a move the average still shows the past, so a broker whose
+present usage is at the mean continues to shed (PIP-217). Within the margin nothing happens at all.
 """
 
 from __future__ import annotations
@@ -26,6 +32,38 @@ from controller.bundles.domain.load.averages import moving_average
 from controller.bundles.domain.load.broker_usage import weighted_max_usage
 
 MARGIN: Final = 0.05
+"""Share of its byte rate that a broker gives up in addition to its usage minus the threshold."""
+
+
+def overload(cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_ms: int) -> Shedding:
+    """Return moves without a destination off each broker at or above `overloaded_usage`, and a refusal for each reporting broker without
+    moves: a broker below, or a broker whose bundles cannot be moved. With fewer than two reporting brokers, return one refusal. The state
+    does not change.
+
+    The moves of a broker carry at least its byte rate times (usage - `overloaded_usage` + MARGIN), or all its movable bundles if these
+    carry less; one bundle of the broker stays. That the usage falls below the threshold is not checked.
+    """
+    few = too_few_brokers(cluster)
+    if few is not None:
+        return Shedding((), (few,), state)
+    moves: list[Move] = []
+    refusals: list[MoveRefusal] = []
+    threshold = settings.overloaded_usage
+    for broker, report in cluster.reporting:
+        usage = weighted_max_usage(report.resources, settings.weights)
+        if usage < threshold:
+            refusals.append(
+                MoveRefusal(MoveRefusalReason.BELOW_THRESHOLD, broker, None, "usage", usage, threshold)
+            )
+            continue
+        needed = report.stats.byte_rate * (usage - threshold + MARGIN)
+        because = BrokerReading(broker, "usage", usage, threshold)
+        shed, refusal = shed_byte_rate(cluster, broker, because, needed, settings, state, now_ms)
+        moves += shed
+        refusals += [refusal] if refusal else []
+    return Shedding(tuple(moves), tuple(refusals), state)
+
+
 _LOWER_SHARE: Final = 0.5  # of the margin, given up at the lower boundary
 
 
