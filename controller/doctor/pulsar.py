@@ -46,7 +46,7 @@ def isolation(cleave: Application) -> str:
     the cluster refuses to list the policies; Retryable if no broker answers.
     """
     from controller.bundles.bootstrap import bundles_of
-    from controller.bundles.domain.isolation import Isolation
+    from controller.bundles.domain.placement_rules import PlacementRules
 
     if pulsar_access(cleave.settings) is None:
         raise Note("CLEAVE_PULSAR_ADMIN_URL is not set: not checked")
@@ -59,8 +59,8 @@ def isolation(cleave: Application) -> str:
             policies = bundles.reader.isolation_policies()
         except Terminal as error:
             raise Note(f"not checked: {error}") from error
-        active = [broker.name for broker in bundles.reader.brokers()]
-    without_broker = Isolation(policies, active).without_broker
+        active = frozenset(broker.name for broker in bundles.reader.brokers())
+    without_broker = PlacementRules(active, policies).without_broker
     if without_broker:
         policy_texts = "; ".join(
             f"{policy.name} (primary {', '.join(policy.primary)})" for policy in without_broker

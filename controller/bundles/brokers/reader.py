@@ -15,7 +15,7 @@ import requests
 from controller.bundles.brokers import documents
 from controller.bundles.brokers.calls import Reply, error_of, send
 from controller.bundles.brokers.documents import SystemReport, TopicReport
-from controller.bundles.domain.isolation import IsolationPolicy
+from controller.bundles.domain.placement_rules import IsolationPolicy
 from controller.bundles.domain.ring.boundaries import NamespaceBundles
 from controller.bundles.domain.ring.bundle import NamespaceBundle
 from controller.dataplane.pulsar_load.brokers import Broker, BrokerList

@@ -14,7 +14,6 @@ from typing import Any
 from sqlalchemy import Connection
 
 from controller.bundles.broker_reports import ReportArea
-from controller.bundles.domain.active_brokers import SILENT_TICKS, with_active_brokers
 from controller.bundles.domain.balancing.balance import BalanceInputs
 from controller.bundles.domain.balancing.moves import Move, MoveReason
 from controller.bundles.domain.balancing.pending import PendingMove
@@ -25,7 +24,7 @@ from controller.bundles.domain.cycle import CycleInputs, CycleState
 from controller.bundles.domain.cycle_text import state_from_json
 from controller.bundles.domain.load.broker_usage import RESOURCES, BrokerResources, ResourceUsage
 from controller.bundles.domain.load.stats import BundleStats
-from controller.bundles.domain.placement_rules import PlacementRules, ruled
+from controller.bundles.domain.placement_rules import SILENT_TICKS, PlacementRules, ruled, with_active_brokers
 from controller.bundles.domain.ring.bundle import NamespaceBundle
 from controller.bundles.domain.splitting.algorithms.base import BundleTopic
 from controller.bundles.domain.splitting.policy import SplitPolicy, read_stored
