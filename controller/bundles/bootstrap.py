@@ -18,8 +18,7 @@ from controller.bundles.brokers import BundleActions, BundleReader
 from controller.bundles.domain.balancing.settings import BalanceSettings, validate
 from controller.bundles.domain.ring.boundaries import NamespaceBundles
 from controller.bundles.domain.ring.bundle import NamespaceBundle
-from controller.bundles.domain.splitting.algorithms.base import SplitPlan
-from controller.bundles.domain.splitting.algorithms.refusal import CutRefusal
+from controller.bundles.domain.splitting.algorithms.base import CutRefusal, SplitPlan
 from controller.bundles.domain.splitting.algorithms.registry import SPLIT_ALGORITHMS
 from controller.bundles.services.manual_actions import ManualSplit, check_manual_unload, plan_manual_split
 from controller.bundles.store.namespaces import NamespaceRow, list_namespaces

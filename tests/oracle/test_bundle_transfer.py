@@ -21,7 +21,7 @@ from controller.bundles.domain.balancing.shedding.shedder import Shedding
 from controller.bundles.domain.balancing.shedding.transfer import transfer
 from controller.bundles.domain.balancing.state import BalanceState
 from controller.bundles.domain.cluster import Cluster
-from controller.bundles.domain.load.bundle_weight import bundle_order
+from controller.bundles.domain.load.stats import bundle_order
 from controller.devstack.pulsar.jars import PULSAR_4
 from controller.domain.pulsar_names import belongs_to_a_broker
 from tests.oracle.transfer_clusters import TTL_SECONDS, TransferCase, TransferCycle, transfer_case

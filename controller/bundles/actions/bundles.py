@@ -14,7 +14,7 @@ from controller.actions.responses import Response, Row
 from controller.actions.rights import Right
 from controller.bundles.actions.fields import BundleText
 from controller.bundles.bootstrap import bundles_of
-from controller.bundles.domain.splitting.algorithms.refusal import CutRefusal
+from controller.bundles.domain.splitting.algorithms.base import CutRefusal
 from controller.bundles.services.manual_actions import ManualSplit
 from controller.domain.errors import Conflict
 

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from controller.actions.fields import from_text
 from controller.bundles.domain.ring.bundle import NamespaceBundle
-from controller.bundles.domain.splitting.bundle_choice import BUNDLE_CHOICES
+from controller.bundles.domain.splitting.thresholds import BUNDLE_CHOICES
 from controller.domain.names import demand_namespace
 from controller.domain.pulsar_names import checked_namespace
 

@@ -23,8 +23,12 @@ from controller.bundles.domain.balancing.state import BalanceState
 from controller.bundles.domain.cluster import Cluster
 from controller.bundles.domain.load.averages import BundleLoad
 from controller.bundles.domain.ring.bundle import NamespaceBundle
-from controller.bundles.domain.splitting.algorithms.base import BundleTopic, SplitPlan, SplitRequest
-from controller.bundles.domain.splitting.algorithms.refusal import CutRefusal
+from controller.bundles.domain.splitting.algorithms.base import (
+    BundleTopic,
+    CutRefusal,
+    SplitPlan,
+    SplitRequest,
+)
 from controller.bundles.domain.splitting.policy import SplitPolicy
 from controller.bundles.domain.splitting.thresholds import report_of
 from controller.bundles.domain.splitting.triggers import (

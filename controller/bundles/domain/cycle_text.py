@@ -22,8 +22,7 @@ from controller.bundles.domain.cycle import CycleInputs, CycleOutcome, CycleStat
 from controller.bundles.domain.load.stats import BundleStats
 from controller.bundles.domain.ring.bundle import NamespaceBundle
 from controller.bundles.domain.ring.hashes import edge_text
-from controller.bundles.domain.splitting.algorithms.base import BundleTopic, PartLoad
-from controller.bundles.domain.splitting.algorithms.refusal import CutRefusal
+from controller.bundles.domain.splitting.algorithms.base import BundleTopic, CutRefusal, PartLoad
 from controller.bundles.domain.splitting.policy import SplitPolicy
 from controller.bundles.domain.splitting.triggers import ChosenSplit, SplitRefusal
 from controller.domain.errors import InvalidInput

@@ -20,14 +20,13 @@ from controller.bundles.domain.ring.bundle import NamespaceBundle
 from controller.bundles.domain.ring.hashes import parse_edge, topic_hash
 from controller.bundles.domain.splitting.algorithms.base import (
     BundleTopic,
+    CutRefusal,
     SplitOptions,
     SplitPlan,
     SplitRequest,
 )
-from controller.bundles.domain.splitting.algorithms.refusal import CutRefusal
 from controller.bundles.domain.splitting.algorithms.registry import DEFAULT_SPLIT_ALGORITHM, plan_split
-from controller.bundles.domain.splitting.bundle_choice import BUNDLE_CHOICES, chosen_bundle
-from controller.bundles.domain.splitting.thresholds import report_of
+from controller.bundles.domain.splitting.thresholds import BUNDLE_CHOICES, chosen_bundle, report_of
 from controller.bundles.store import cycles as bundle_cycles
 from controller.bundles.store import namespaces as bundle_namespaces
 from controller.bundles.store import views as bundle_views

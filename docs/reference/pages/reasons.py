@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from controller.bundles.domain.balancing.moves import MoveRefusalReason
 from controller.bundles.domain.merging import MergeRefusalReason
-from controller.bundles.domain.splitting.algorithms.refusal import CutRefusalReason
+from controller.bundles.domain.splitting.algorithms.base import CutRefusalReason
 from controller.bundles.domain.splitting.triggers import SplitRefusalReason
 from controller.domain.decision import RefusalReason
 from docs.reference.pages import advice

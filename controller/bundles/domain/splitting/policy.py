@@ -10,8 +10,12 @@ from dataclasses import asdict, dataclass, fields
 from types import MappingProxyType
 from typing import Any, Final, Self
 
-from controller.bundles.domain.splitting.algorithms.base import SplitOptions, SplitPlan, SplitRequest
-from controller.bundles.domain.splitting.algorithms.refusal import CutRefusal
+from controller.bundles.domain.splitting.algorithms.base import (
+    CutRefusal,
+    SplitOptions,
+    SplitPlan,
+    SplitRequest,
+)
 from controller.bundles.domain.splitting.algorithms.registry import (
     NAMED_BY_PEOPLE,
     plan_split,

@@ -1,19 +1,22 @@
-"""Thresholds of a hot bundle: strictly above any of Pulsar's four limits.
+"""Thresholds of a hot bundle: strictly above any of Pulsar's four limits; and the bundle that a person means by `LARGEST` or `HOT`.
 
-`triggers` selects by them the bundles to split. `merging` plans no bundle that would be split again. `splitting.algorithms` chooses the
-cuts of a hot bundle.
+`triggers` selects by the thresholds the bundles to split. `merging` plans no bundle that would be split again. `splitting.algorithms`
+chooses the cuts of a hot bundle.
+
+`LARGEST` and `HOT` are the words of Pulsar's manual split. Both have the same meaning here under either load manager. Pulsar's extensible
+manager treats `HOT` as `LARGEST`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from controller.bundles.domain.cluster import Bundle
 from controller.bundles.domain.load.stats import BundleStats
 from controller.bundles.domain.ring.bundle import NamespaceBundle
-from controller.domain.errors import InvalidInput
+from controller.domain.errors import BundleNotFound, InvalidInput
 
 MIN_TOPICS_TO_SPLIT = 2
 """Pulsar never splits a bundle with fewer. A single hot topic was once split again and again (PR 11937)."""
@@ -96,3 +99,24 @@ def report_of(bundle: Bundle) -> BundleReport:
     long = bundle.load.long_term
     rates = BundleStats(long.msg_rate_in, long.msg_rate_out, long.byte_rate_in, long.byte_rate_out)
     return BundleReport(NamespaceBundle.parse(bundle.bundle_id), stats, rates)
+
+
+BUNDLE_CHOICES = ("LARGEST", "HOT")
+
+
+def chosen_bundle(choice: str, reports: Iterable[BundleReport]) -> NamespaceBundle:
+    """Return the bundle with the most topics (`choice` LARGEST), or with the highest long-term byte rate (HOT). Of
+    equal bundles, return the first by name. `reports` are those of one namespace. Bundles without topics are never
+    chosen. Raises InvalidInput for another choice, and BundleNotFound if no bundle has topics.
+    """
+    if choice not in BUNDLE_CHOICES:
+        raise InvalidInput(f"bundle choice {choice!r} is unknown; choose one of {', '.join(BUNDLE_CHOICES)}")
+    filled = [report for report in reports if report.latest.topic_count > 0]
+    if not filled:
+        raise BundleNotFound(f"no bundle with topics is reported, so none is {choice}; name the bundle")
+
+    def rank(report: BundleReport) -> tuple[float, str]:
+        size = report.latest.topic_count if choice == "LARGEST" else report.long_term.byte_rate
+        return -size, str(report.bundle)
+
+    return min(filled, key=rank).bundle

@@ -25,8 +25,7 @@ from enum import StrEnum
 from itertools import pairwise
 
 from controller.bundles.domain.ring.bundle import NamespaceBundle
-from controller.bundles.domain.splitting.algorithms.base import SplitPlan
-from controller.bundles.domain.splitting.algorithms.refusal import CutRefusal
+from controller.bundles.domain.splitting.algorithms.base import CutRefusal, SplitPlan
 from controller.bundles.domain.splitting.thresholds import (
     MIN_TOPICS_TO_SPLIT,
     BundleReport,

@@ -41,7 +41,7 @@ from controller.bundles.domain.balancing.shedding.shedder import (
 )
 from controller.bundles.domain.balancing.state import BalanceState, BrokerAverages
 from controller.bundles.domain.cluster import BrokerReport, Bundle, Cluster
-from controller.bundles.domain.load.bundle_weight import top_bundles
+from controller.bundles.domain.load.stats import top_bundles
 from controller.domain.pulsar_names import is_system_namespace
 
 _SWAP_DONE_BELOW = 0.75  # a swap must leave the source below this share of what it had

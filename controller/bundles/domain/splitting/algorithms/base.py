@@ -1,8 +1,13 @@
-"""Request and answer of a split algorithm: cut points with the load of each part, or a refusal.
+"""Request and answer of a split algorithm: cut points with the load of each part, or a refusal; and the places of topics.
 
 One record of options serves every algorithm. In Pulsar the class of the options follows from the *configured*
 algorithm, and selecting another one by name fails in a cast. `registry` runs the algorithm and checks what all
-algorithms have in common. `ring.boundaries` applies the answer.
+algorithms have in common. `ring.boundaries` applies the answer. A refusal has a reason, values and a sentence; in Pulsar
+such a split succeeds silently and changes nothing.
+
+Topics of one hash can never be separated. Nor can those at 0xfffffffe and 0xffffffff, because no boundary can lie between
+them: the last boundary is 0xffffffff. Grouping by *place* first keeps every answer valid. Loads of topics at one place are
+added, and a cut is never given twice and never on an end.
 """
 
 from __future__ import annotations
@@ -12,15 +17,98 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Self
 
 from controller.bundles.domain.load.stats import BundleStats
 from controller.bundles.domain.ring.bundle import NamespaceBundle
 from controller.bundles.domain.ring.hashes import LAST_HASH, topic_hash
-from controller.bundles.domain.splitting.algorithms.refusal import CutRefusal
 from controller.domain.errors import InvalidInput, InvariantViolated
 from controller.domain.pulsar_names import canonical_topic_name
+
+
+class CutRefusalReason(StrEnum):
+    """Reason for which there is no cut. The comment says what `value` and `needed` hold."""
+
+    # The bundle.
+    NOT_SPLITTABLE = "not-splittable"  # upper - lower; the least that can be cut
+    TOO_FEW_TOPICS = "too-few-topics"  # topics in the bundle, or those of the topic that was named; 2
+    ONE_HASH = "one-hash"  # distinct places of those topics; 2
+    AT_MAX_BUNDLES = "at-max-bundles"  # bundles the namespace may still gain; bundles this would add
+    # Load.
+    NO_LOAD = "no-load"  # distinct places with any load; 2
+    BELOW_LIMIT = "below-limit"  # the rate nearest to its limit; the rate from which it is cut
+    NONE_OUTSTANDING = "none-outstanding"  # the highest rate of one place; the rate of an outstanding one
+    # Requested by name or number.
+    NO_POSITION_INSIDE = "no-position-inside"  # positions given; 1
+    POSITION_OUTSIDE = "position-outside"  # the position; the edge it is beyond
+    TOPIC_NOT_HERE = "topic-not-here"  # topics of that name in the bundle; 1
+    # Impossible for all cuts.
+    INSEPARABLE = "inseparable"  # topics at one place; 1
+    ABOVE_LIMIT_ALONE = "above-limit-alone"  # the rate of one place; the limit
+    FEWER_PARTS = "fewer-parts"  # parts made; parts requested
+
+
+_SENTENCES = {
+    CutRefusalReason.NOT_SPLITTABLE: "it spans {value} hashes; a cut needs {needed}",
+    CutRefusalReason.TOO_FEW_TOPICS: "{value} topics in it; a split needs {needed}",
+    CutRefusalReason.ONE_HASH: "all its topics share one hash; a cut needs {needed} different ones",
+    CutRefusalReason.AT_MAX_BUNDLES: (
+        "the namespace may gain {value} bundles; this adds {needed}: raise the cap or merge"
+    ),
+    CutRefusalReason.NO_LOAD: "load at {value} different hashes; dividing it needs {needed}",
+    CutRefusalReason.BELOW_LIMIT: "its {metric} is {value}; a cut takes {needed}, and more than the limit",
+    CutRefusalReason.NONE_OUTSTANDING: (
+        "no topic stands out: the highest {metric} is {value}; outstanding is {needed} or more"
+    ),
+    CutRefusalReason.NO_POSITION_INSIDE: "none of {value} positions is strictly inside it; give at least {needed}",
+    CutRefusalReason.POSITION_OUTSIDE: "position {value} is not strictly inside the bundle; its edge is {needed}",
+    CutRefusalReason.TOPIC_NOT_HERE: (
+        "{value} topics of that name are known in the bundle; look up which bundle it is in"
+    ),
+    CutRefusalReason.INSEPARABLE: "{value} topics share a hash and stay together",
+    CutRefusalReason.ABOVE_LIMIT_ALONE: (
+        "its {metric} is {value}, above {needed} alone, and no cut divides a topic: add partitions"
+    ),
+    CutRefusalReason.FEWER_PARTS: (
+        "{value} parts instead of {needed}: not enough different hashes with load, or room for bundles"
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class CutRefusal:
+    """A request, or a part of it, that was not done. `subject`: the text of the bundle, or the names of topics.
+
+    `CutRefusalReason` says what `value` and `needed` hold. `metric` names their kind (`msg_rate`, `byte_rate`, `topics`, `hashes`,
+    `bundles`, `positions`, `hash`).
+    """
+
+    subject: str
+    reason: CutRefusalReason
+    metric: str
+    value: float
+    needed: float | None = None
+
+    @property
+    def sentence(self) -> str:
+        """One line for people, with the figures."""
+        shown = _hash_shown if self.metric == "hash" else _number_shown
+        sentence = _SENTENCES[self.reason].format(
+            metric=self.metric,
+            value=shown(self.value),
+            needed="" if self.needed is None else shown(self.needed),
+        )
+        return f"{self.subject}: {sentence}"
+
+
+def _number_shown(value: float) -> str:
+    return str(int(value)) if float(value).is_integer() else repr(value)
+
+
+def _hash_shown(value: float) -> str:
+    return f"0x{int(value):08x}"
+
 
 MIB = 1024 * 1024
 
@@ -194,3 +282,85 @@ def _part(bundle: NamespaceBundle, topics: Sequence[BundleTopic]) -> PartLoad:
         math.fsum(topic.stats.msg_rate for topic in topics),
         math.fsum(topic.stats.byte_rate for topic in topics),
     )
+
+
+LAST_PLACE = LAST_HASH - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A group of topics that no cut can separate: its hash, and its summed rates per second, in and out."""
+
+    at: int
+    topics: tuple[BundleTopic, ...]
+    msg_rate: float
+    byte_rate: float
+
+    @property
+    def label(self) -> str:
+        """The names of the topics, for a sentence."""
+        return ", ".join(topic.name for topic in self.topics)
+
+    def peak(self, options: SplitOptions) -> tuple[str, float, float]:
+        """Return `(metric, rate, limit)` of the rate that is nearer to its limit; messages if both are equally near."""
+        return peak(self.msg_rate, self.byte_rate, options)
+
+
+def peak(msg_rate: float, byte_rate: float, options: SplitOptions) -> tuple[str, float, float]:
+    """Return `(metric, rate, limit)` of the rate that is nearer to its limit; messages if both are equally near."""
+    if msg_rate / options.max_msg_rate >= byte_rate / options.max_byte_rate:
+        return "msg_rate", msg_rate, options.max_msg_rate
+    return "byte_rate", byte_rate, options.max_byte_rate
+
+
+def place_of(hash_value: int) -> int:
+    """Return the hash that identifies the place of a topic: its own hash, except that the last two hashes of the ring are one place."""
+    return min(hash_value, LAST_PLACE)
+
+
+def places(topics: Sequence[BundleTopic]) -> tuple[Place, ...]:
+    """Group the topics that no cut can separate into places, and return the places by rising hash, each with the sums
+    of its topics' rates. Empty without topics. The sums do not depend on the order of the topics.
+    """
+    ordered = sorted(topics, key=lambda topic: (topic.hash_value, topic.name))
+    groups = ((at, tuple(group)) for at, group in groupby(ordered, lambda topic: place_of(topic.hash_value)))
+    return tuple(
+        Place(
+            at,
+            group,
+            math.fsum(topic.stats.msg_rate for topic in group),
+            math.fsum(topic.stats.byte_rate for topic in group),
+        )
+        for at, group in groups
+    )
+
+
+def cut_between(low: int, high: int, midpoint: Midpoint) -> int:
+    """Return a cut that leaves place `low` below and `high` (> `low`) at or above it: low < cut <= high.
+
+    By the lower rule, neighbouring hashes would give `low` itself, and the lower topic would change sides. The cut is then `high`.
+    """
+    middle = low + (high - low) // 2 + (midpoint is Midpoint.UPPER)
+    return max(middle, low + 1)
+
+
+def too_few(bundle: NamespaceBundle, topics: Sequence[BundleTopic]) -> CutRefusal | None:
+    """Return the refusal for a bundle with fewer than two topics, or whose topics no cut can separate. None for other bundles."""
+    subject = str(bundle)
+    if len(topics) < 2:
+        return CutRefusal(subject, CutRefusalReason.TOO_FEW_TOPICS, "topics", len(topics), 2)
+    if (distinct := len({place_of(topic.hash_value) for topic in topics})) < 2:
+        return CutRefusal(subject, CutRefusalReason.ONE_HASH, "hashes", distinct, 2)
+    return None
+
+
+def loaded_places(request: SplitRequest) -> tuple[Place, ...] | CutRefusal:
+    """Return the groups of inseparable topics that have any load, by hash, at least two of them. Return the refusal if the bundle has fewer
+    such groups.
+    """
+    if refusal := too_few(request.bundle, request.topics):
+        return refusal
+    loaded = tuple(place for place in places(request.topics) if place.msg_rate > 0 or place.byte_rate > 0)
+    if len(loaded) < 2:
+        return CutRefusal(str(request.bundle), CutRefusalReason.NO_LOAD, "hashes", len(loaded), 2)
+    return loaded

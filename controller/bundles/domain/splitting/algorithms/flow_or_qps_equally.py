@@ -21,12 +21,16 @@ from collections.abc import Sequence
 
 from controller.bundles.domain.splitting.algorithms.base import (
     CutPoints,
+    CutRefusal,
+    CutRefusalReason,
     Midpoint,
+    Place,
     SplitOptions,
     SplitRequest,
+    cut_between,
+    loaded_places,
+    peak,
 )
-from controller.bundles.domain.splitting.algorithms.places import Place, cut_between, loaded_places, peak
-from controller.bundles.domain.splitting.algorithms.refusal import CutRefusal, CutRefusalReason
 
 
 def flow_or_qps_equally(request: SplitRequest) -> CutPoints | CutRefusal:

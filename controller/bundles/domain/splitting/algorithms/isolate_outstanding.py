@@ -15,10 +15,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from controller.bundles.domain.ring.bundle import NamespaceBundle
-from controller.bundles.domain.splitting.algorithms.base import CutPoints, SplitRequest
-from controller.bundles.domain.splitting.algorithms.places import Place, place_of, places, too_few
-from controller.bundles.domain.splitting.algorithms.refusal import CutRefusal, CutRefusalReason
-from controller.bundles.domain.splitting.algorithms.specified_topic_count_equally import topics_named
+from controller.bundles.domain.splitting.algorithms.base import (
+    CutPoints,
+    CutRefusal,
+    CutRefusalReason,
+    Place,
+    SplitRequest,
+    place_of,
+    places,
+    too_few,
+)
+from controller.bundles.domain.splitting.algorithms.by_position import topics_named
 
 
 def isolate_outstanding(request: SplitRequest) -> CutPoints | CutRefusal:

@@ -19,12 +19,15 @@ from collections.abc import Sequence
 
 from controller.bundles.domain.splitting.algorithms.base import (
     CutPoints,
+    CutRefusal,
+    CutRefusalReason,
     Midpoint,
+    Place,
     SplitOptions,
     SplitRequest,
+    cut_between,
+    loaded_places,
 )
-from controller.bundles.domain.splitting.algorithms.places import Place, cut_between, loaded_places
-from controller.bundles.domain.splitting.algorithms.refusal import CutRefusal, CutRefusalReason
 
 
 def load_equally(request: SplitRequest) -> CutPoints | CutRefusal:

@@ -7,17 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from controller.bundles.domain.splitting.algorithms.base import SplitAlgorithm, SplitPlan, SplitRequest
+from controller.bundles.domain.splitting.algorithms.base import (
+    CutRefusal,
+    CutRefusalReason,
+    SplitAlgorithm,
+    SplitPlan,
+    SplitRequest,
+)
+from controller.bundles.domain.splitting.algorithms.by_position import (
+    range_equally,
+    specified_positions,
+    specified_topic_count_equally,
+    topic_count_equally,
+)
 from controller.bundles.domain.splitting.algorithms.flow_or_qps_equally import flow_or_qps_equally
 from controller.bundles.domain.splitting.algorithms.isolate_outstanding import isolate_outstanding
 from controller.bundles.domain.splitting.algorithms.load_equally import load_equally
-from controller.bundles.domain.splitting.algorithms.range_equally import range_equally
-from controller.bundles.domain.splitting.algorithms.refusal import CutRefusal, CutRefusalReason
-from controller.bundles.domain.splitting.algorithms.specified_positions import specified_positions
-from controller.bundles.domain.splitting.algorithms.specified_topic_count_equally import (
-    specified_topic_count_equally,
-)
-from controller.bundles.domain.splitting.algorithms.topic_count_equally import topic_count_equally
 from controller.domain.named import entry_named
 
 DEFAULT_SPLIT_ALGORITHM = "range_equally_divide"

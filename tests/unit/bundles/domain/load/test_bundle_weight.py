@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from controller.bundles.domain.load.bundle_weight import bundle_order, top_bundles
-from controller.bundles.domain.load.stats import BundleStats
+from controller.bundles.domain.load.stats import BundleStats, bundle_order, top_bundles
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,12 @@ from typing import Any
 from controller.bundles.domain.load.stats import BundleStats
 from controller.bundles.domain.ring.boundaries import NamespaceBundles
 from controller.bundles.domain.ring.bundle import NamespaceBundle
-from controller.bundles.domain.splitting.algorithms.base import SplitOptions, SplitPlan, SplitRequest
-from controller.bundles.domain.splitting.algorithms.refusal import CutRefusal
+from controller.bundles.domain.splitting.algorithms.base import (
+    CutRefusal,
+    SplitOptions,
+    SplitPlan,
+    SplitRequest,
+)
 from controller.bundles.domain.splitting.algorithms.registry import plan_split
 from controller.bundles.domain.splitting.thresholds import BundleReport
 from controller.bundles.domain.splitting.triggers import (

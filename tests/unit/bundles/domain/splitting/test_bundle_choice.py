@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from controller.bundles.domain.load.stats import BundleStats
-from controller.bundles.domain.splitting.bundle_choice import chosen_bundle
-from controller.bundles.domain.splitting.thresholds import BundleReport
+from controller.bundles.domain.splitting.thresholds import BundleReport, chosen_bundle
 from controller.domain.errors import BundleNotFound, CleaveError, InvalidInput
 from tests.unit.bundles.domain.splitting.split_cycles import BUNDLES
 

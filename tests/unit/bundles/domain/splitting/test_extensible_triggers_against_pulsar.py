@@ -14,8 +14,13 @@ from pathlib import Path
 import pytest
 
 from controller.bundles.domain.ring.bundle import NamespaceBundle
-from controller.bundles.domain.splitting.algorithms.base import SplitOptions, SplitPlan, SplitRequest
-from controller.bundles.domain.splitting.algorithms.refusal import CutRefusal, CutRefusalReason
+from controller.bundles.domain.splitting.algorithms.base import (
+    CutRefusal,
+    CutRefusalReason,
+    SplitOptions,
+    SplitPlan,
+    SplitRequest,
+)
 from controller.bundles.domain.splitting.algorithms.registry import plan_split
 from controller.bundles.domain.splitting.triggers import (
     SplitInputs,

@@ -13,8 +13,13 @@ from hypothesis import strategies as st
 from controller.bundles.domain.load.stats import BundleStats
 from controller.bundles.domain.ring.bundle import NamespaceBundle
 from controller.bundles.domain.ring.hashes import LAST_HASH
-from controller.bundles.domain.splitting.algorithms.base import SplitOptions, SplitPlan, SplitRequest
-from controller.bundles.domain.splitting.algorithms.refusal import CutRefusal, CutRefusalReason
+from controller.bundles.domain.splitting.algorithms.base import (
+    CutRefusal,
+    CutRefusalReason,
+    SplitOptions,
+    SplitPlan,
+    SplitRequest,
+)
 from controller.bundles.domain.splitting.algorithms.registry import plan_split
 from controller.bundles.domain.splitting.thresholds import BundleReport
 from controller.bundles.domain.splitting.triggers import (

@@ -10,11 +10,11 @@ from controller.bundles.domain.ring.bundle import NamespaceBundle
 from controller.bundles.domain.splitting.algorithms.base import (
     MIB,
     BundleTopic,
+    CutRefusal,
     SplitOptions,
     SplitPlan,
     SplitRequest,
 )
-from controller.bundles.domain.splitting.algorithms.refusal import CutRefusal
 from controller.bundles.domain.splitting.algorithms.registry import plan_split
 
 BUNDLE = NamespaceBundle("public/default", 0, 0x80000000)

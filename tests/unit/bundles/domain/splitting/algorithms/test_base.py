@@ -7,13 +7,15 @@ import pytest
 from controller.bundles.domain.load.stats import BundleStats
 from controller.bundles.domain.ring.hashes import LAST_HASH, topic_hash
 from controller.bundles.domain.splitting.algorithms.base import (
+    _SENTENCES,
     BundleTopic,
     CutPoints,
+    CutRefusal,
+    CutRefusalReason,
     SplitOptions,
     SplitPlan,
     SplitRequest,
 )
-from controller.bundles.domain.splitting.algorithms.refusal import _SENTENCES, CutRefusal, CutRefusalReason
 from controller.domain.errors import InvalidInput, InvariantViolated
 from tests.unit.bundles.domain.splitting.algorithms.questions import BUNDLE, topic
 

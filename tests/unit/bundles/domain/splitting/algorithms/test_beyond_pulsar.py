@@ -9,8 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.bundles.domain.ring.hashes import LAST_HASH
-from controller.bundles.domain.splitting.algorithms.base import MIB, BundleTopic, Midpoint, SplitPlan
-from controller.bundles.domain.splitting.algorithms.refusal import CutRefusal, CutRefusalReason
+from controller.bundles.domain.splitting.algorithms.base import (
+    MIB,
+    BundleTopic,
+    CutRefusal,
+    CutRefusalReason,
+    Midpoint,
+    SplitPlan,
+)
 from controller.domain.errors import InvalidInput
 from tests.unit.bundles.domain.splitting.algorithms.questions import ask, cuts, refused, topic, undone
 from tests.unit.bundles.domain.strategies import splittable_bundles, topics_in

@@ -13,12 +13,12 @@ from controller.bundles.domain.ring.bundle import NamespaceBundle
 from controller.bundles.domain.ring.hashes import LAST_HASH
 from controller.bundles.domain.splitting.algorithms.base import (
     MIB,
+    CutRefusalReason,
     Midpoint,
     SplitOptions,
     SplitPlan,
     SplitRequest,
 )
-from controller.bundles.domain.splitting.algorithms.refusal import CutRefusalReason
 from controller.bundles.domain.splitting.algorithms.registry import (
     SPLIT_ALGORITHMS,
     plan_split,

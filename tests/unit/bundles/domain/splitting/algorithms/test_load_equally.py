@@ -10,8 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.bundles.domain.ring.hashes import LAST_HASH
-from controller.bundles.domain.splitting.algorithms.base import MIB, BundleTopic, Midpoint, SplitPlan
-from controller.bundles.domain.splitting.algorithms.refusal import CutRefusalReason
+from controller.bundles.domain.splitting.algorithms.base import (
+    MIB,
+    BundleTopic,
+    CutRefusalReason,
+    Midpoint,
+    SplitPlan,
+)
 from tests.unit.bundles.domain.splitting.algorithms.questions import ask, cuts, refused, topic, undone
 
 EVEN = "load_equally_divide"
