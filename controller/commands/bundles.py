@@ -13,10 +13,9 @@ import typer
 from controller import telemetry
 from controller.actions.fields import fill_in
 from controller.bootstrap import application, process_name
-from controller.bundles import proposal_tables
+from controller.bundles import tables
 from controller.bundles.actions.reports import LIST_ACTIVE_BROKERS, SHOW_CYCLE, ListActiveBrokers, ShowCycle
 from controller.bundles.bootstrap import Bundles, bundles_of
-from controller.bundles.broker_table import broker_table
 from controller.bundles.metrics import BundleMetrics
 from controller.bundles.questions import LIST_BROKERS, ListBrokers
 from controller.bundles.store import proposals as bundle_proposals
@@ -56,7 +55,7 @@ def brokers(as_json: AsJson = False) -> None:
     answer = perform(LIST_ACTIVE_BROKERS, ListActiveBrokers())
     rows = list(ask(LIST_BROKERS, ListBrokers(cluster=answer.cluster), limit=None))
     fullest = sorted(rows, key=lambda row: (row["usage"] is None, -(row["usage"] or 0), row["broker"]))
-    document, table = broker_table(fullest, answer.brokers)
+    document, table = tables.broker_table(fullest, answer.brokers)
     emit(as_json, document, table)
 
 
@@ -108,7 +107,7 @@ def propose(as_json: AsJson = False) -> None:
         with bundles.store.transaction() as tx:
             rows, why_not = bundle_views.cycle_rows(tx, bundles.cluster, cycle.cycle_id)
     document = {**asdict(cycle), "proposals": rows, "why_not": why_not}
-    emit(as_json, document, proposal_tables.cycle_tables(cycle.cycle_id, rows, why_not))
+    emit(as_json, document, tables.cycle_tables(cycle.cycle_id, rows, why_not))
 
 
 def apply(
@@ -125,10 +124,10 @@ def apply(
         if cycle is not None:
             balancer.require_cycle(bundles.store, cluster=bundles.cluster, cycle_id=cycle)
         if dry_run:
-            rows = [proposal_tables.waiting_row(row) for row in bundles.waiting(cycle)]
+            rows = [tables.waiting_row(row) for row in bundles.waiting(cycle)]
         else:
             reports = bundles.apply(cycle, process_name())
-            rows = [proposal_tables.act_row(report) for report in (*reports, *bundles.verify(process_name()))]
+            rows = [tables.act_row(report) for report in (*reports, *bundles.verify(process_name()))]
     emit(as_json, rows, rows_table(rows, title="would be applied" if dry_run else "applied and verified"))
 
 

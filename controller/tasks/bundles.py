@@ -14,7 +14,7 @@ from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
 
-from controller.bundles import proposal_tables
+from controller.bundles import tables
 from controller.bundles.bootstrap import Bundles, bundles_of
 from controller.bundles.store import cycles as bundle_cycles
 from controller.bundles.store import proposals as bundle_proposals
@@ -82,8 +82,8 @@ def apply_bundles(
     """
     with _cluster(dsn, extras) as bundles:
         if dry_run:
-            return {"would_apply": [proposal_tables.waiting_row(row) for row in bundles.waiting(cycle_id)]}
-        return {"applied": [proposal_tables.act_row(report) for report in bundles.apply(cycle_id, claimant)]}
+            return {"would_apply": [tables.waiting_row(row) for row in bundles.waiting(cycle_id)]}
+        return {"applied": [tables.act_row(report) for report in bundles.apply(cycle_id, claimant)]}
 
 
 def verify_bundles(*, dsn: str, extras: Extras, claimant: str, dry_run: bool = False) -> dict[str, Any]:
@@ -96,8 +96,8 @@ def verify_bundles(*, dsn: str, extras: Extras, claimant: str, dry_run: bool = F
             applied = [ProposalState.APPLIED]
             with bundles.store.transaction() as tx:
                 rows = bundle_proposals.list_proposals(tx, bundles.cluster, states=applied)
-            return {"would_verify": [proposal_tables.waiting_row(row) for row in rows]}
-        return {"verified": [proposal_tables.act_row(report) for report in bundles.verify(claimant)]}
+            return {"would_verify": [tables.waiting_row(row) for row in rows]}
+        return {"verified": [tables.act_row(report) for report in bundles.verify(claimant)]}
 
 
 def keep_bundles(*, dsn: str, extras: Extras, dry_run: bool = False) -> dict[str, Any]:
