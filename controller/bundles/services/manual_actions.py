@@ -9,8 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from controller.bundles.brokers.placement_rules import demand_allowed
-from controller.bundles.brokers.reader import BundleReader
+from controller.bundles.brokers.reader import BundleReader, demand_allowed
 from controller.bundles.domain.cluster import Bundle
 from controller.bundles.domain.cycle_text import state_from_json
 from controller.bundles.domain.load.averages import BundleLoad

@@ -10,12 +10,12 @@ from controller.bundles.services.balancer.apply import (
     ApplySettings,
     apply,
     require_cycle,
+    verify,
     waiting,
 )
-from controller.bundles.services.balancer.merges import merges
+from controller.bundles.services.balancer.gather import merges
 from controller.bundles.services.balancer.propose import ProposedCycle, propose
 from controller.bundles.services.balancer.replay import Replay, replay
-from controller.bundles.services.balancer.verify_applied import verify
 
 __all__ = [
     "ActReport",

@@ -1,29 +1,36 @@
-"""Applies approved proposals, a limited number per call, and records their outcomes.
+"""Applies approved proposals, a limited number per call, records their outcomes, and verifies applied proposals by reading brokers.
 
 The approval is the intent. A proposal that a crash interrupted is claimed again after its claim has expired; the action reads the
 cluster first and finds its own result. Approved proposals whose turn had not come have no claim, and the next call applies them. Nothing is
 applied in a namespace in dry run: its proposals are never approved, and approved proposals are not claimed after the namespace went back to
 dry run. A proposal that was not applied within an hour of its approval is refused, even if it was attempted, because the load has changed.
+
+A split is verified by the boundaries of its namespace, an unload by the owner of its bundle.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 
 from controller import telemetry
 from controller.bundles.brokers.checked_changes import ActOutcome, BundleActions
-from controller.bundles.brokers.placement_rules import demand_allowed
-from controller.bundles.store import claims as bundle_claims
+from controller.bundles.brokers.reader import BundleReader, demand_allowed
 from controller.bundles.store import cycles as bundle_cycles
 from controller.bundles.store import namespaces as bundle_namespaces
 from controller.bundles.store import proposals as bundle_proposals
 from controller.bundles.store.namespaces import BalancingMode
 from controller.bundles.store.proposals import ProposalKind, ProposalRow, ProposalState
 from controller.domain.errors import CleaveError, InvalidInput, LostRace, NotFound, Retryable
+from controller.store.postgres.clock import database_now
 from controller.store.postgres.engine import Store
 
 log = telemetry.get_logger(__name__)
+
+OWNER_WAIT_SECONDS = 300.0
+"""Seconds for which a bundle without an owner after its unload may wait for the lookup of a client."""
+_CLAIM_SECONDS, _AGAIN_SECONDS, _AT_ONCE = 120.0, 20.0, 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +117,7 @@ def _apply_kind(
     last_id = 0
     while len(reports) < settings.limit(kind):
         with store.transaction() as tx:
-            claimed = bundle_claims.claim(
+            claimed = bundle_proposals.claim(
                 tx,
                 cluster,
                 ProposalState.APPROVED,
@@ -124,7 +131,7 @@ def _apply_kind(
             break
         [row] = claimed
         last_id = row.proposal_id
-        reports.append(_one(store, acts, row, settings, claimant))
+        reports.append(_apply_claimed(store, acts, row, settings, claimant))
     return reports
 
 
@@ -160,43 +167,50 @@ def require_cycle(store: Store, *, cluster: str, cycle_id: int) -> None:
         )
 
 
-def _one(
+def _apply_claimed(
     store: Store, acts: BundleActions, row: ProposalRow, settings: ApplySettings, claimant: str
 ) -> ActReport:
-    """Perform the claimed proposal, record its new state, and return the report. A temporary error (Retryable) leaves
-    the proposal approved for a later call; at attempt number `max_attempts` the proposal becomes failed. Any other
-    error of Cleave makes the proposal failed at once. A merge becomes refused.
+    """Perform the claimed proposal, record its new state, and return the report. After a temporary error (Retryable) the proposal stays
+    approved, and its claim ends after the delay of the error, so that a later call repeats the proposal; at attempt number `max_attempts`
+    the proposal becomes failed. Any other error of Cleave makes the proposal failed at once. A merge becomes refused.
 
     No error of the action is raised. Raises LostRace if another process has changed the proposal, and
     StoreUnavailable.
     """
+    delay_seconds = 0.0
     try:
         state, outcome = _ACTS[row.kind](store, acts, row)
     except Retryable as error:
-        if row.attempts < settings.max_attempts:
-            return _put_back(store, row, error, claimant)
-        state, outcome = ProposalState.FAILED, f"given up after {row.attempts} attempts: {error.message}"
+        state, outcome, delay_seconds = ProposalState.APPROVED, error.message, error.delay_seconds
+        if row.attempts >= settings.max_attempts:
+            state, outcome = ProposalState.FAILED, f"given up after {row.attempts} attempts: {error.message}"
     except CleaveError as error:
         state, outcome = ProposalState.FAILED, error.message
     log.info(
         "bundle act", proposal_id=row.proposal_id, bundle=str(row.bundle), state=state.value, outcome=outcome
     )
-    with store.transaction() as tx:
-        bundle_proposals.move(
-            tx, row.proposal_id, state, actor=claimant, outcome=outcome, seen_row_version=row.row_version
-        )
-    return ActReport(row.proposal_id, row.kind, str(row.bundle), state, outcome)
+    return _record(store, row, state, outcome, claimant, delay_seconds)
 
 
-def _put_back(store: Store, row: ProposalRow, error: Retryable, claimant: str) -> ActReport:
-    """Let the claim end after the delay of the error, so that a later call repeats the proposal, and store the error as its outcome. Return
-    the report, with state approved. Raises LostRace if another process has changed the proposal.
+def _record(
+    store: Store,
+    row: ProposalRow,
+    state: ProposalState,
+    outcome: str,
+    claimant: str,
+    delay_seconds: float,
+) -> ActReport:
+    """Record the state and the outcome of a claimed proposal, and return the report. If the state is the present one, the claim ends after
+    `delay_seconds`, so that a later call continues. Raises LostRace if another process has changed the proposal.
     """
     with store.transaction() as tx:
-        bundle_claims.release(
-            tx, row, claimant=claimant, delay_seconds=error.delay_seconds, why=error.message
-        )
-    return ActReport(row.proposal_id, row.kind, str(row.bundle), ProposalState.APPROVED, error.message)
+        if state is row.state:
+            bundle_proposals.release(tx, row, claimant=claimant, delay_seconds=delay_seconds, why=outcome)
+        else:
+            bundle_proposals.move(
+                tx, row.proposal_id, state, actor=claimant, outcome=outcome, seen_row_version=row.row_version
+            )
+    return ActReport(row.proposal_id, row.kind, str(row.bundle), state, outcome)
 
 
 def _split(store: Store, acts: BundleActions, row: ProposalRow) -> tuple[ProposalState, str]:
@@ -274,3 +288,82 @@ _ACTS: Mapping[ProposalKind, Callable[[Store, BundleActions, ProposalRow], tuple
     ProposalKind.UNLOAD: _unload,
     ProposalKind.MERGE: _merge,
 }
+
+
+def verify(store: Store, reader: BundleReader, *, claimant: str) -> list[ActReport]:
+    """Claim up to 100 applied proposals of the cluster, read the brokers, and record each proposal as verified or failed. Return a report
+    for each.
+
+    A split is verified if every cut is a boundary. An unload is verified if the destination owns its bundle, or if no broker does after
+    OWNER_WAIT_SECONDS; without a destination, as soon as the source does not own the bundle. An unload that waits for an owner, or a
+    proposal whose broker does not answer, stays applied and is read again after 20 s. In all other cases, including other errors of
+    reading, the proposal fails. Raises StoreUnavailable, and LostRace if another process has changed a claimed proposal.
+    """
+    with store.transaction() as tx:
+        claimed = bundle_proposals.claim(
+            tx,
+            reader.cluster,
+            ProposalState.APPLIED,
+            claimant=claimant,
+            seconds=_CLAIM_SECONDS,
+            limit=_AT_ONCE,
+        )
+        now = database_now(tx)
+    return [_verify_claimed(store, reader, row, claimant, now) for row in claimed]
+
+
+def _verify_claimed(
+    store: Store, reader: BundleReader, row: ProposalRow, claimant: str, now: datetime
+) -> ActReport:
+    """Verify the proposal, which was claimed at `now`, and return the report. If an unload cannot be judged yet or a broker does not
+    answer, the proposal stays applied, and its claim ends after 20 s so that it is read again. Otherwise record the new state, which is
+    failed after any other error of reading. Raises LostRace if another process has changed the proposal.
+    """
+    try:
+        state, outcome = _look(reader, row, now)
+    except Retryable as error:
+        state, outcome = ProposalState.APPLIED, error.message
+    except CleaveError as error:
+        state, outcome = ProposalState.FAILED, error.message
+    log.info("bundle proposal checked", proposal_id=row.proposal_id, state=state.value, outcome=outcome)
+    return _record(store, row, state, outcome, claimant, _AGAIN_SECONDS)
+
+
+def _look(reader: BundleReader, row: ProposalRow, now: datetime) -> tuple[ProposalState, str]:
+    """Return the state that the cluster shows for the proposal, and the outcome as a text: VERIFIED or FAILED, or APPLIED for an unload
+    that cannot be judged yet. Raises Retryable if a broker does not answer, NotFound if the namespace of a split is unknown, and Terminal
+    if a broker refuses to answer.
+    """
+    if row.kind is ProposalKind.SPLIT:
+        bundles = reader.bundles(row.namespace)
+        missing = [cut for cut in row.cut_points if cut not in bundles.boundaries]
+        if missing:
+            return ProposalState.FAILED, f"{len(missing)} of {len(row.cut_points)} cuts are no boundaries"
+        return ProposalState.VERIFIED, f"every cut is a boundary; {row.namespace} has {bundles.count} bundles"
+    return _look_at_owner(reader, row, now)
+
+
+def _look_at_owner(reader: BundleReader, row: ProposalRow, now: datetime) -> tuple[ProposalState, str]:
+    """Return the state of an unload, judged by the present owner of its bundle, and the outcome as a text. Nothing is
+    written.
+
+    If a broker owns the bundle, the state is FAILED if this broker is the source, or is not the destination of an
+    unload with a destination; otherwise VERIFIED. If no broker owns the bundle, the source has released the bundle,
+    so the unload has succeeded, and a broker takes the bundle only when a client looks it up. The state is then
+    VERIFIED; but with a destination, it is APPLIED for the first OWNER_WAIT_SECONDS after the unload, so that a later
+    call can check which broker took the bundle.
+
+    `now` is the database's time, as are the times of the proposal. Raises the errors of `BundleReader.owner`.
+    """
+    first = [name for name in (row.destination, row.broker) if name]
+    owner = reader.owner(row.bundle, first=first)
+    if owner is None:
+        age = now - (row.applied_at or row.changed_at)
+        if row.destination is not None and age.total_seconds() < OWNER_WAIT_SECONDS:
+            return ProposalState.APPLIED, "no client has looked it up since"
+        return ProposalState.VERIFIED, "released; no client has looked it up since"
+    if owner == row.broker:
+        return ProposalState.FAILED, f"{owner} has it again"
+    if row.destination is not None and owner != row.destination:
+        return ProposalState.FAILED, f"{owner} has it, not {row.destination}"
+    return ProposalState.VERIFIED, f"owned by {owner}"

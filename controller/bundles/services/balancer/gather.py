@@ -1,7 +1,7 @@
 """Reads the inputs of a cycle: load, boundaries, policies, state, live proposals, and the placement rules of the cluster.
 
-The rules are read from the cluster first (`brokers/placement_rules`), then the stored inputs in one transaction, and the files last, so
-that no transaction waits for a file.
+The rules are read from the cluster first (`ask_rules`), then the stored inputs in one transaction, and the files last, so that no
+transaction waits for a file.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from controller.bundles.domain.cycle import CycleInputs, CycleState
 from controller.bundles.domain.cycle_text import state_from_json
 from controller.bundles.domain.load.broker_usage import RESOURCES, BrokerResources, ResourceUsage
 from controller.bundles.domain.load.stats import BundleStats
+from controller.bundles.domain.merging import MergeVerdict, look_for_merges
 from controller.bundles.domain.placement_rules import SILENT_TICKS, PlacementRules, ruled, with_active_brokers
 from controller.bundles.domain.ring.bundle import NamespaceBundle
 from controller.bundles.domain.splitting.algorithms.base import BundleTopic
@@ -279,3 +280,13 @@ def _topics(
         bundle: tuple(topic for _, topic in sorted(topics.values(), key=lambda entry: entry[1].name))
         for bundle, topics in of_bundles.items()
     }
+
+
+def merges(store: Store, *, cluster: str, settings: BalanceSettings) -> dict[str, MergeVerdict]:
+    """Return the merge verdict on each namespace of the cluster that has bundles and a readable split policy, by name and by the stored
+    load. Merges are only shown, never performed. Raises StoreUnavailable, and InvalidInput if the stored state of balancing cannot be read.
+
+    Each cycle makes the same check and counts for how many cycles a bundle has been cold. This query does not change the counts.
+    """
+    snapshot = gather(store, cluster, settings)
+    return look_for_merges(snapshot.inputs, snapshot.state.cold_cycles)

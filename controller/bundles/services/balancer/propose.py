@@ -14,8 +14,7 @@ import tenacity
 
 from controller import telemetry
 from controller.bundles.broker_reports import ReportArea
-from controller.bundles.brokers.placement_rules import ask_rules
-from controller.bundles.brokers.reader import BundleReader
+from controller.bundles.brokers.reader import BundleReader, ask_rules
 from controller.bundles.domain.balancing.moves import Move
 from controller.bundles.domain.balancing.settings import BalanceSettings, validate
 from controller.bundles.domain.cycle import CODE_VERSION, CycleOutcome, CycleState, run_cycle

@@ -675,7 +675,7 @@ def test_an_unload_waits_for_its_owner_by_the_clock_of_the_database(
     balancer.bench.cluster.owners.pop(NamespaceBundle.parse(act.bundle))
     hour_ahead = Mock(now=lambda zone: datetime.now(zone) + timedelta(hours=1))
     monkeypatch.setattr(
-        sys.modules["controller.bundles.services.balancer.verify_applied"],
+        sys.modules["controller.bundles.services.balancer.apply"],
         "datetime",
         hour_ahead,
         raising=False,

@@ -11,7 +11,6 @@ import pytest
 from sqlalchemy import Connection
 
 from controller.bundles.domain.ring.bundle import NamespaceBundle
-from controller.bundles.store import claims as bundle_claims
 from controller.bundles.store import cycles as bundle_cycles
 from controller.bundles.store import namespaces as bundle_namespaces
 from controller.bundles.store import proposals as bundle_proposals
@@ -112,7 +111,7 @@ class Cycles:
         self, state: ProposalState = ProposalState.APPROVED, *, claimant: str = "me", seconds: float = 60.0
     ) -> list[int]:
         rows = self.driver.do(
-            bundle_claims.claim, CLUSTER, state, claimant=claimant, seconds=seconds, limit=10
+            bundle_proposals.claim, CLUSTER, state, claimant=claimant, seconds=seconds, limit=10
         )
         return [row.proposal_id for row in rows]
 
@@ -375,17 +374,17 @@ def test_what_is_let_go_comes_back_after_its_delay(cycles: Cycles) -> None:
     [row] = cycles.propose(UNLOAD)
     cycles.move(row, ProposalState.APPROVED)
     [held] = cycles.driver.do(
-        bundle_claims.claim, CLUSTER, ProposalState.APPROVED, claimant="me", seconds=60, limit=1
+        bundle_proposals.claim, CLUSTER, ProposalState.APPROVED, claimant="me", seconds=60, limit=1
     )
 
-    cycles.driver.do(bundle_claims.release, held, claimant="me", delay_seconds=30, why="broker is away")
+    cycles.driver.do(bundle_proposals.release, held, claimant="me", delay_seconds=30, why="broker is away")
     assert cycles.claim() == []
     now = cycles.driver.do(bundle_proposals.get_proposal, row.proposal_id)
-    cycles.driver.do(bundle_claims.release, now, claimant="me", delay_seconds=-1, why="broker is away")
+    cycles.driver.do(bundle_proposals.release, now, claimant="me", delay_seconds=-1, why="broker is away")
     assert cycles.claim() == [row.proposal_id]
 
     with pytest.raises(LostRace, match="another process has claimed proposal"):
-        cycles.driver.do(bundle_claims.release, held, claimant="me", delay_seconds=0, why="late")
+        cycles.driver.do(bundle_proposals.release, held, claimant="me", delay_seconds=0, why="late")
 
 
 def test_a_proposal_stays_what_it_was(cycles: Cycles) -> None:
