@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import ConfigDict, Field
 
@@ -13,8 +12,7 @@ from controller.actions.context import Context
 from controller.actions.fields import AS_ARGUMENT, ActionRequest, PolicyParameters
 from controller.actions.responses import Response, Row
 from controller.actions.rights import Right
-from controller.bundles.actions.fields import BundleNamespace, parameter_rows
-from controller.bundles.services.split_policies import change_split_policy
+from controller.bundles.actions.fields import BundleNamespace, SplitPolicyDocument
 from controller.bundles.store import namespaces
 from controller.bundles.store.namespaces import BalancingMode
 
@@ -59,14 +57,8 @@ class BalancingModeResponse(Response):
         return [{"namespace": self.namespace, "mode": self.mode.value, "row_version": self.row_version}]
 
 
-class SplitPolicyResponse(Response):
+class SplitPolicyResponse(SplitPolicyDocument, Response):
     """The split policy of a namespace; in a dry run, the policy that it would have."""
-
-    namespace: str = Field(examples=["acme/shop"])
-    effective: dict[str, Any] = Field(description="Every parameter in force.", examples=[{"max_topics": 500}])
-    overrides: dict[str, Any] = Field(
-        description="Parameters that the namespace sets.", examples=[{"max_topics": 500}]
-    )
 
     def sentence(self) -> str:
         """Return one sentence about the answer."""
@@ -74,10 +66,6 @@ class SplitPolicyResponse(Response):
             ", ".join(f"{parameter}={value}" for parameter, value in self.overrides.items()) or "no parameter"
         )
         return f"{self.namespace} {'would set' if self.dry_run else 'sets'} {parameters}"
-
-    def rows(self) -> Sequence[Row]:
-        """Return the rows of the answer's table."""
-        return parameter_rows(self.effective, self.overrides)
 
 
 def set_mode(context: Context, request: SetMode) -> BalancingModeResponse:
@@ -103,19 +91,29 @@ def set_mode(context: Context, request: SetMode) -> BalancingModeResponse:
 
 
 def set_split_policy(context: Context, request: SetSplitPolicy) -> SplitPolicyResponse:
-    """Change the split policy of the namespace, and return the policy in force. Raises NotFound if no report has named
-    the namespace yet, InvalidPolicy for parameters that are unknown, of a wrong type or not valid together, and LostRace
-    if the namespace changed at the same time.
+    """Change the split policy of the namespace, and return the policy in force. Null removes a parameter, and `replace` removes all
+    parameters that the request does not give. Writes nothing if the parameters do not change. The next cycle uses them.
+
+    Raises NotFound if no report has named the namespace yet; InvalidPolicy for parameters that are unknown (unless null), of a wrong type
+    or not valid together, and for one that an older version left unreadable, unless null or `replace` removes it; and LostRace if the
+    namespace changed at the same time.
     """
-    policy = change_split_policy(
-        context.store,
-        context.app.settings.pulsar_cluster,
-        request.namespace,
-        request.parameters,
-        actor=context.caller.actor,
-        replace=request.replace,
-    )
-    return SplitPolicyResponse(dry_run=context.dry_run, **asdict(policy))
+    cluster, namespace = context.app.settings.pulsar_cluster, request.namespace
+    with context.store.transaction() as tx:
+        row = namespaces.get_namespace(tx, cluster, namespace)
+        document = {**({} if request.replace else row.split_settings), **request.parameters}
+        overrides = {parameter: value for parameter, value in document.items() if value is not None}
+        response = SplitPolicyResponse.of(namespace, overrides, dry_run=context.dry_run)
+        if overrides != row.split_settings:
+            namespaces.set_split_settings(
+                tx,
+                cluster,
+                namespace,
+                overrides,
+                actor=context.caller.actor,
+                seen_row_version=row.row_version,
+            )
+    return response
 
 
 _PATH = "/namespaces/{namespace}/bundles"

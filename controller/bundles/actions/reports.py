@@ -13,9 +13,8 @@ from controller.actions.action import report
 from controller.actions.context import Context
 from controller.actions.fields import AS_ARGUMENT
 from controller.actions.responses import Answer, Document, Row
-from controller.bundles.actions.fields import BundleNamespace, parameter_rows
+from controller.bundles.actions.fields import BundleNamespace, SplitPolicyDocument
 from controller.bundles.domain.ring.hashes import edge_text, topic_hash
-from controller.bundles.services import split_policies
 from controller.bundles.store import cycles, namespaces
 from controller.bundles.store import views as bundle_views
 from controller.domain.errors import DataPlaneUnavailable, StoreUnavailable
@@ -174,24 +173,6 @@ class ShowSplitPolicy(QuestionRequest):
     namespace: BundleNamespace
 
 
-class SplitPolicyDocument(Answer):
-    """The split policy of a namespace."""
-
-    namespace: str = Field(examples=["acme/shop"])
-    effective: dict[str, Any] = Field(description="Every parameter in force.", examples=[{"max_topics": 500}])
-    overrides: dict[str, Any] = Field(
-        description="Parameters that the namespace sets.", examples=[{"max_topics": 500}]
-    )
-
-    def sentence(self) -> str:
-        """Return one sentence about the answer."""
-        return self.namespace
-
-    def rows(self) -> Sequence[Row]:
-        """Return the rows of the answer's table."""
-        return parameter_rows(self.effective, self.overrides)
-
-
 def list_active_brokers(context: Context, _request: ListActiveBrokers) -> ActiveBrokers:
     """Read the list of active brokers from the cluster of the settings, and return their names, sorted; None instead of the list if no
     address of the settings answers with a list. Raises InvalidInput if the settings name no cluster.
@@ -264,9 +245,9 @@ def show_split_policy(context: Context, request: ShowSplitPolicy) -> SplitPolicy
     InvalidPolicy for parameters that an older version left unreadable.
     """
     cluster = context.app.settings.pulsar_cluster
-    return SplitPolicyDocument(
-        **asdict(split_policies.stored_split_policy(context.store, cluster, request.namespace))
-    )
+    with context.store.transaction() as tx:
+        row = namespaces.get_namespace(tx, cluster, request.namespace)
+    return SplitPolicyDocument.of(request.namespace, row.split_settings)
 
 
 def _cluster(context: Context, cluster: str | None) -> str:
