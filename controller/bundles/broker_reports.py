@@ -15,14 +15,11 @@ from datetime import date
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from controller.landing.area import QUARANTINE, RejectedFile, examine_file, expire_days
+from controller.landing.area import LandingArea, RejectedFile, expire_days
 from controller.landing.file_names import (
     LandedFile,
-    day_directories,
     day_directory,
     format_tick,
-    parse_path,
-    tick_path,
 )
 from controller.landing.location import Location
 from controller.telemetry import get_logger
@@ -106,6 +103,7 @@ class ReportArea:
     def __init__(self, url: str) -> None:
         """Create the area at a path or URL (see `Location`), without using the storage."""
         self.location = Location(url)
+        self._areas = {kind: LandingArea(url, schema, kind) for kind, schema in REPORT_SCHEMAS.items()}
 
     def append(self, tick_ms: int, collector: str, tables: Mapping[str, pa.Table]) -> str:
         """Write a tick of one collector. Each kind is one file, which is written completely or not at all; the file of brokers is last,
@@ -115,11 +113,8 @@ class ReportArea:
         Return the path of the file of brokers. Raises InvalidInput for a collector name that cannot be part of a file name, OSError if
         the storage does not answer.
         """
-        path = tick_path(tick_ms, collector)
-        for kind, schema in REPORT_SCHEMAS.items():
-            with self.location.writing(f"{kind}/{path}") as stream:
-                pq.write_table(tables[kind].select(schema.names).cast(schema), stream)
-        return f"brokers/{path}"
+        paths = [area.append(tick_ms, collector, tables[kind]) for kind, area in self._areas.items()]
+        return paths[-1]
 
     def landed(self, from_ms: int, to_ms: int) -> LandedReports:
         """Return by kind the files with ticks in the span (both ends included, in milliseconds since the Unix epoch),
@@ -127,43 +122,31 @@ class ReportArea:
 
         A file with ticks in the span goes to `rejected`, with the reason, if its schema is not that of the kind or
         the file is not Parquet. A file of these days whose name is not that of a report is rejected too. Nothing is
-        moved. A file that vanished meanwhile is left out. Raises OSError if the storage does not answer.
+        moved. A file that vanished meanwhile is left out. Raises OSError if the storage does not answer, or cannot
+        read a file.
         """
         files: dict[str, tuple[LandedFile, ...]] = {}
         rejected: list[RejectedFile] = []
         topics = 0
-        for kind, schema in REPORT_SCHEMAS.items():
-            readable = []
-            for path, parsed in self._list(kind, from_ms, to_ms):
-                rows_or_reason = (
-                    examine_file(self.location, path, schema)
-                    if parsed
-                    else "its name is not <tick>-<collector>.parquet"
-                )
-                if isinstance(rows_or_reason, str):
-                    rejected.append(RejectedFile(path, rows_or_reason))
-                elif parsed is not None and rows_or_reason is not None:
-                    readable.append(parsed)
-                    topics += rows_or_reason if kind == "topics" else 0
-            files[kind] = tuple(readable)
+        for kind, area in self._areas.items():
+            found, misnamed = area.files(from_ms, to_ms)
+            examined = area.examine(found)
+            for file in examined.unreadable:
+                raise OSError(f"{file.path}: {file.reason}")
+            files[kind] = examined.files
+            rejected += (*misnamed, *examined.rejected)
+            topics += examined.rows if kind == "topics" else 0
         return LandedReports(files, topics, tuple(rejected))
 
     def urls(self, reports: LandedReports) -> dict[str, list[str]]:
         """Return the URLs that Spark reads, by kind."""
-        return {kind: [self.location.url(f.path) for f in files] for kind, files in reports.files.items()}
+        return {kind: self._areas[kind].urls(files) for kind, files in reports.files.items()}
 
     def quarantine(self, reports: LandedReports) -> list[str]:
-        """Move the rejected files below the directory of quarantine. Return the former paths of the moved files; a file that another run
-        has moved is left out. Raises OSError if the storage does not answer.
+        """Move the rejected files below the directory of quarantine. Return the former paths of the files; a file that another run
+        has moved is left out. A file that cannot be moved stays, with a warning in the log.
         """
-        moved = []
-        for file in reports.rejected:
-            try:
-                self.location.move(file.path, f"{QUARANTINE}/{file.path}")
-            except FileNotFoundError:
-                continue  # another run has moved the file
-            moved.append(file.path)
-        return moved
+        return self._areas["brokers"].quarantine(reports.rejected)
 
     def heard(self, cluster: str, from_ms: int, to_ms: int, *, ticks: int) -> frozenset[str] | None:
         """Return the brokers that reported in at least one of the cluster's last `ticks` ticks of the span.
@@ -173,9 +156,8 @@ class ReportArea:
         is logged and left out. Raises OSError if the storage does not answer.
         """
         of_tick: defaultdict[int, list[str]] = defaultdict(list)
-        for path, file in self._list("brokers", from_ms, to_ms):
-            if file is not None:
-                of_tick[file.first_tick_ms].append(path)
+        for file in self._areas["brokers"].files(from_ms, to_ms)[0]:
+            of_tick[file.first_tick_ms].append(file.path)
         reporting: set[str] = set()
         for tick_ms in sorted(of_tick, reverse=True):
             in_tick = set().union(*(self._brokers_in(path, cluster) for path in of_tick[tick_ms]))
@@ -228,15 +210,3 @@ class ReportArea:
         """
         kinds = (*REPORT_SCHEMAS, HOT_TOPICS)
         return [f"{kind}/{day}" for kind in kinds for day in expire_days(self.location, before, kind)]
-
-    def _list(self, kind: str, from_ms: int, to_ms: int) -> list[tuple[str, LandedFile | None]]:
-        """Return the path of each file of the kind that may have a tick in the inclusive span (milliseconds since the Unix epoch), with the
-        parsed name. Files on a day of the span with a name that Cleave does not use are included, with None instead of the parsed name.
-        """
-        files = []
-        for day in day_directories(from_ms, to_ms):
-            for file in self.location.files(f"{kind}/{day}"):
-                parsed = parse_path(file.path, file.size_bytes)
-                if parsed is None or parsed.covers(from_ms, to_ms):
-                    files.append((file.path, parsed))
-        return files

@@ -1,5 +1,5 @@
-"""A landing area: unchanged input as one Parquet file per collector and tick. There is one area for counter samples and
-one for key counts.
+"""A landing area: unchanged input as one Parquet file per collector and tick. There is one area for counter samples, one
+for key counts, and one for each kind of the brokers' reports.
 
 The collector appends files, and the aggregation lists the files of a window and quarantines those that it cannot
 read. A listing never shows a sample twice: a small file that a compacted file replaces is left out.
@@ -49,12 +49,15 @@ class Examination:
 
 
 class LandingArea:
-    """Samples below `url`: `day=YYYY-MM-DD/<tick>-<collector>.parquet`. Each file has the columns of `schema`."""
+    """Samples below `url`: `day=YYYY-MM-DD/<tick>-<collector>.parquet`. Each file has the columns of `schema`. Areas that
+    share a URL each have a directory `parent` for their days.
+    """
 
-    def __init__(self, url: str, schema: pa.Schema = SAMPLE_SCHEMA) -> None:
+    def __init__(self, url: str, schema: pa.Schema = SAMPLE_SCHEMA, parent: str = "") -> None:
         """Store a path or URL as for `Location`. The storage is not accessed before the first use."""
         self.location = Location(url)
         self.schema = schema
+        self._prefix = f"{parent}/" if parent else ""
 
     def append(self, tick_ms: int, collector: str, samples: pa.Table) -> str:
         """Write one tick of one collector, completely or not at all. Return the file's path in the area. A file of the
@@ -62,7 +65,7 @@ class LandingArea:
         collector name that cannot be part of a file name, KeyError for a missing column, pyarrow's errors for values
         that do not fit the schema, and the errors of the storage.
         """
-        path = tick_path(tick_ms, collector)
+        path = self._prefix + tick_path(tick_ms, collector)
         with self.location.writing(path) as stream:
             pq.write_table(samples.select(self.schema.names).cast(self.schema), stream)
         return path
@@ -155,7 +158,7 @@ class LandingArea:
     def _list(self, directory: str) -> tuple[list[LandedFile], list[RejectedFile]]:
         """Return the files of one day with a valid name, oldest first, and the files whose names are not valid."""
         landed, invalid = [], []
-        for file in self.location.files(directory):
+        for file in self.location.files(self._prefix + directory):
             landed_file = parse_path(file.path, file.size_bytes)
             if landed_file is None:
                 invalid.append(RejectedFile(file.path, "the name is not <tick>-<collector>.parquet"))

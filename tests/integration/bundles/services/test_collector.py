@@ -128,8 +128,8 @@ def test_files_that_are_none_are_set_aside_by_name(ticks: TickedCollector, tmp_p
     landed = ticks.area.landed(tick.instant_ms, tick.instant_ms)
 
     assert sorted(reason.reason[:20] for reason in landed.rejected) == [
-        "its name is not <tic",
         "not readable as Parq",
+        "the name is not <tic",
     ]
     assert len(ticks.area.quarantine(landed)) == 2
     assert ticks.area.landed(tick.instant_ms, tick.instant_ms).rejected == ()
