@@ -18,7 +18,7 @@ from itertools import product
 from pathlib import Path
 
 from benchmarks.machine import machine
-from controller.backtest.nab import trace
+from controller.backtest.load_series import trace
 from controller.backtest.optimum import lower_bound
 from controller.backtest.rivals.registry import rule_named
 from controller.backtest.score import Prices, score

@@ -23,8 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.machine import machine
-from controller.backtest.load_series import MEAN_LOAD, LoadSeries, of_messages
-from controller.backtest.nab import FILES, trace
+from controller.backtest.load_series import FILES, MEAN_LOAD, LoadSeries, of_messages, trace
 from controller.backtest.optimum import lower_bound
 from controller.backtest.rivals.registry import rule_named
 from controller.backtest.score import Prices, Score, score

@@ -28,8 +28,7 @@ from controller.backtest.optimum import lower_bound
 from controller.backtest.rivals.registry import RULES, rule_named
 from controller.backtest.rule import Rule, of_policy
 from controller.backtest.score import Prices, score
-from controller.backtest.simulation import Conditions, Simulation, simulate
-from controller.backtest.spread import Spread
+from controller.backtest.simulation import Conditions, Simulation, segment_figures, simulate
 from controller.domain.errors import InvalidInput
 from controller.domain.formatting import shown
 from controller.domain.load_record import METRICS, LoadStats
@@ -343,28 +342,12 @@ def in_capacities_of(run: Simulation, capacity: LoadStats) -> Simulation:
     """
     if run.rule.policy.thresholds.split == capacity:
         return run
-    total = run.series.load(capacity.rates)
-    spread = Spread.of(run.series)
-    max_load, excess = np.zeros_like(run.max_load), np.zeros_like(run.excess)
-    overloaded = np.zeros_like(run.overloaded)
-    ends = [stretch.begins for stretch in run.stretches[1:]] + [run.series.steps]
-    for stretch, end in zip(run.stretches, ends, strict=True):
-        span = slice(stretch.begins, end)
-        loads = total[span, None] * spread.shares(stretch.ranges, span)
-        excess_loads = np.maximum(loads - 1.0, 0.0)
-        max_load[span], excess[span] = loads.max(axis=1), excess_loads.sum(axis=1)
-        overloaded[span] = (excess_loads > 0).sum(axis=1)
     limits: dict[str, Any] = {
         f"split_{metric}": rate for metric, rate in zip(METRICS, capacity.rates, strict=True)
     }
     policy = replace(run.rule.policy, **limits)
-    return replace(
-        run,
-        rule=replace(run.rule, policy=policy),
-        max_load=max_load,
-        excess=excess,
-        overloaded=overloaded,
-    )
+    figures = segment_figures(run.series, run.spread, run.stretches, capacity)
+    return replace(run, rule=replace(run.rule, policy=policy), **figures)
 
 
 def by_key(rates: pa.Table, recordings: Iterable[Recording]) -> Iterator[Load]:

@@ -7,16 +7,21 @@ Recorded traces (`read_csv`) have no unit. They are interpolated linearly on a g
 that their mean is a given number of capacities: 5.6 in the project's figures, which gives a topic of about 8 segments
 with peaks of 12 to 60. The figures use the first seven days, in steps of 10 s. Several files are added up over the
 time that all of them cover.
+
+`trace` reads the recorded loads of the project's figures, three traces of the Numenta Anomaly Benchmark: taxi passengers in
+New York (one reading per 30 minutes), requests at a load balancer (5 minutes) and the sum of mentions of ten companies in
+tweets (5 minutes).
 """
 
 from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -211,3 +216,22 @@ def _demand_step(name: str, step_seconds: int) -> None:
 def _spacing(instants: Floats) -> float:
     """Return the median time between two readings, in seconds."""
     return float(np.median(np.diff(instants)))
+
+
+_TICKERS = ("AAPL", "AMZN", "CRM", "CVS", "FB", "GOOG", "IBM", "KO", "PFE", "UPS")
+
+FILES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "taxi": ("realKnownCause/nyc_taxi.csv",),
+        "tweets": tuple(f"realTweets/Twitter_volume_{ticker}.csv" for ticker in _TICKERS),
+        "elb": ("realAWSCloudwatch/elb_request_count_8c0756.csv",),
+    }
+)
+"""The files of each trace below the directory of the benchmark's data."""
+
+
+def trace(traces: Path, name: str, **options: Any) -> LoadSeries:
+    """Return the recorded load with this name, a key of `FILES`. `traces` is the directory that contains `nab`; `options`
+    are keyword arguments of `read_csv`, such as `days`. Raises InvalidInput and OSError as `read_csv` does.
+    """
+    return read_csv(name, [traces / "nab" / file for file in FILES[name]], **options)

@@ -9,8 +9,7 @@
 | `SteadyAverageObservation` | moving averages | when an average turns to another side of a level |
 | `FollowedAverageObservation` | moving averages | at every tick |
 
-`measured_load` computes what is measured. `record_observation` has the modes with records, `average_observation` those with averages,
-and `observation_mode` chooses.
+`measured_load` computes what is measured. `observation_modes` has the modes and chooses.
 """
 
 from __future__ import annotations

@@ -12,14 +12,16 @@ A reactive rule is evaluated only where its answer can differ (`_next_look`); ev
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
 from controller.backtest.arrays import Floats, Wholes
 from controller.backtest.load_series import LoadSeries
 from controller.backtest.measured_load import Grain
-from controller.backtest.observation_mode import observe
+from controller.backtest.observation_modes import observe
 from controller.backtest.rule import Rule
 from controller.backtest.spread import Spread
 from controller.domain.decision import Evaluation
@@ -27,6 +29,7 @@ from controller.domain.errors import InvalidInput, InvariantViolated
 from controller.domain.evaluation_input import Capabilities, EvaluationInput, History, LiveReshape
 from controller.domain.hash_range import RING_SIZE, HashRange
 from controller.domain.layout import SegmentLayout
+from controller.domain.load_record import LoadStats
 from controller.domain.reshape import Reshape, ReshapeKind
 from controller.domain.reshape_of_action import plan
 
@@ -144,6 +147,35 @@ class Simulation:
         return Counter(
             refusal.reason.value for verdict in self.verdicts for refusal in verdict.evaluation.refusals
         )
+
+
+def spans_of(stretches: Sequence[Stretch], steps: int) -> Iterator[tuple[Stretch, slice]]:
+    """Yield each stretch that has a step, with the span of its steps. `stretches` are in the order of time; `steps`: number of
+    steps of the series, before which the last stretch ends.
+    """
+    ends = [*(stretch.begins for stretch in stretches[1:]), steps]
+    for stretch, end in zip(stretches, ends, strict=True):
+        if stretch.begins < min(end, steps):
+            yield stretch, slice(stretch.begins, min(end, steps))
+
+
+def segment_figures(
+    series: LoadSeries, spread: Spread, stretches: Sequence[Stretch], capacity: LoadStats
+) -> dict[str, Any]:
+    """Return the figures of each step by their names in `Simulation`: `segments`, `max_load`, `excess` and `overloaded`, counted in
+    segments of the given capacity (rates above 0).
+    """
+    topic_load = series.load(capacity.rates)
+    segments, overloaded = np.zeros((2, series.steps), dtype=np.int64)
+    max_load, excess = np.zeros((2, series.steps))
+    for stretch, span in spans_of(stretches, series.steps):
+        loads = topic_load[span, None] * spread.shares(stretch.ranges, span)
+        excess_by_segment = np.maximum(loads - 1.0, 0.0)
+        segments[span] = len(stretch.ids)
+        max_load[span] = loads.max(axis=1)
+        excess[span] = excess_by_segment.sum(axis=1)
+        overloaded[span] = (excess_by_segment > 0).sum(axis=1)
+    return {"segments": segments, "max_load": max_load, "excess": excess, "overloaded": overloaded}
 
 
 def simulate(
@@ -439,37 +471,21 @@ class _Run:
 
     def result(self) -> Simulation:
         """Return the simulation so far, with the figures of each step. The present layout counts up to the end of the series."""
-        steps = self.series.steps
-        progress = self.progress
-        segments = np.zeros(steps, dtype=np.int64)
-        overloaded = np.zeros(steps, dtype=np.int64)
-        max_load, excess = np.zeros(steps), np.zeros(steps)
-        topic_load = self.series.load(self.rule.policy.thresholds.split.rates)
-        ends = [stretch.begins for stretch in progress.stretches[1:]] + [steps]
-        for stretch, end in zip(progress.stretches, ends, strict=True):
-            span = slice(min(stretch.begins, steps), min(end, steps))
-            loads = topic_load[span, None] * self.spread.shares(stretch.ranges, span)
-            segments[span] = len(stretch.ids)
-            if len(loads):
-                excess_by_segment = np.maximum(loads - 1.0, 0.0)
-                max_load[span] = loads.max(axis=1)
-                excess[span] = excess_by_segment.sum(axis=1)
-                overloaded[span] = (excess_by_segment > 0).sum(axis=1)
+        progress, thresholds = self.progress, self.rule.policy.thresholds
+        tick_load, tick_warmth = self.observation.reports.at_ticks(self.ticks, thresholds)
         return Simulation(
-            self.series,
-            self.spread,
-            self.rule,
-            self.conditions,
-            segments,
-            max_load,
-            excess,
-            overloaded,
-            tuple(progress.acts),
-            tuple(pending.act for pending in self.pending),
-            *self.observation.reports.at_ticks(self.ticks, self.rule.policy.thresholds),
-            tuple(progress.verdicts),
-            tuple(s for s in progress.stretches if s.begins < steps),
-            progress.looks,
+            series=self.series,
+            spread=self.spread,
+            rule=self.rule,
+            conditions=self.conditions,
+            acts=tuple(progress.acts),
+            running=tuple(pending.act for pending in self.pending),
+            tick_load=tick_load,
+            tick_warmth=tick_warmth,
+            verdicts=tuple(progress.verdicts),
+            stretches=tuple(s for s in progress.stretches if s.begins < self.series.steps),
+            looks=progress.looks,
+            **segment_figures(self.series, self.spread, progress.stretches, thresholds.split),
         )
 
 

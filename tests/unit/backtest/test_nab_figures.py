@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from controller.backtest.load_series import LoadSeries, of_messages
-from controller.backtest.nab import trace
+from controller.backtest.load_series import LoadSeries, of_messages, trace
 from controller.backtest.optimum import lower_bound
 from controller.backtest.rivals.registry import RULES, rule_named
 from controller.backtest.score import Prices, score
