@@ -45,7 +45,6 @@ from controller.domain.key_sketch import as_bins
 from controller.domain.load_record import METRICS, LoadStats
 from controller.domain.profiles import consumer_plan, idle_buckets, unsplittable
 from controller.domain.profiles.evaluation_context import EvaluationContext
-from controller.domain.profiles.load_freshness import is_stale, refuse_stale, wake_when_stale
 from controller.domain.profiles.ring_plan import Member, RingPlan, plan_ring
 from controller.domain.profiles.run_prices import MAX_RUN, OVERLOAD_WEIGHT, Candidate, Prices, Run
 from controller.domain.profiles.unsplittable import STOP_TICKS
@@ -203,10 +202,10 @@ class _Planner:
             return Member(load, width, (load,), is_excluded=True)
         ticks = self._ticks(segment.segment_id, load)
         load = ticks[0]
-        if is_stale(context, record):
-            refuse_stale(context, self._lane(load), i)
+        if context.is_stale(record):
+            context.refuse_stale(self._lane(load), i)
             return Member(load, width, ticks, is_excluded=True)
-        wake_when_stale(context, record)
+        context.wake_when_stale(record)
         if segment.segment_id in context.busy:
             if load > 1:
                 context.refuse_busy(self._lane(load), segment.segment_id)

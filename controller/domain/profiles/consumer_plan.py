@@ -29,9 +29,7 @@ from controller.domain import entry_buckets
 from controller.domain.decision import CONSUMER_COUNT, Decision, Lane, Rebucket, Refusal, RefusalReason, Split
 from controller.domain.hash_range import RING_SIZE
 from controller.domain.load_record import LoadRecord
-from controller.domain.profiles.cooldowns import Pause
-from controller.domain.profiles.evaluation_context import EvaluationContext
-from controller.domain.profiles.load_freshness import is_stale, wake_when_stale
+from controller.domain.profiles.evaluation_context import EvaluationContext, Pause
 from controller.domain.segment import Segment
 
 MOST_EQUAL_SHARES = 2
@@ -284,7 +282,7 @@ def _candidates(context: EvaluationContext) -> list[_Candidate]:
             continue
         rate = _rate(context, record)
         if rate > 0:
-            wake_when_stale(context, record)
+            context.wake_when_stale(record)
         part = segment.hash_range.width / RING_SIZE
         if topic_rate > 0:
             part = max(part, rate / topic_rate)
@@ -296,7 +294,7 @@ def _candidates(context: EvaluationContext) -> list[_Candidate]:
 
 def _rate(context: EvaluationContext, record: LoadRecord | None) -> float:
     """Return the incoming messages per second; 0 without a fresh load record, or if the rate was never measured."""
-    if record is None or is_stale(context, record) or math.isnan(record.stats.msg_rate_in):
+    if record is None or context.is_stale(record) or math.isnan(record.stats.msg_rate_in):
         return 0.0
     return record.stats.msg_rate_in
 

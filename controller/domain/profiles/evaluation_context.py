@@ -1,6 +1,11 @@
-"""The inputs that the lanes of one evaluation share, and their refusals and wake-up times.
+"""The inputs that the lanes of one evaluation share, their refusals and wake-up times, and the cooldowns of the topic.
 
-The object exists for one call of `decide` and is not passed on, so it may be mutable. It decides nothing itself.
+The context exists for one call of `decide` and is not passed on, so it may be mutable. It decides nothing itself.
+
+Cooldowns are the time after an action in which no other action of the same kind begins. There are three: for splits, merges and
+rebuckets. A cooldown counts from the start of the last action, which may still be running. Each lane checks its own cooldown, and a
+refusal names the instant at which the cooldown ends. The load plan of the profile `adaptive` has no cooldowns, because it prices actions
+instead (`adaptive`), and a merge also waits after a split (`pip483.merge_lane`).
 """
 
 from __future__ import annotations
@@ -9,6 +14,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
+from typing import NamedTuple, Self
 
 from controller.domain.approval_rule import HeldAction
 from controller.domain.decision import Lane, Refusal, RefusalReason, Split
@@ -16,8 +22,82 @@ from controller.domain.entry_buckets import MOST_UNITS
 from controller.domain.evaluation_input import EvaluationInput, LiveReshape
 from controller.domain.hash_range import RING_SIZE
 from controller.domain.load_record import LoadRecord, LoadStats
-from controller.domain.profiles.cooldowns import Cooldowns, Pause
+from controller.domain.reshape import ReshapeKind
 from controller.domain.whole_numbers import LARGEST_FLOAT
+
+# A recut both divides and joins, so it counts for two cooldowns. A repair changes no range and counts for none.
+_SPLITTING = (ReshapeKind.SPLIT, ReshapeKind.RECUT)
+_MERGING = (ReshapeKind.MERGE, ReshapeKind.RECUT)
+_REBUCKETING = (ReshapeKind.REBUCKET,)
+
+
+class Pause(NamedTuple):
+    """A period in which an action is refused: its start and its end, in milliseconds since the Unix epoch, and the reason
+    and the metric of the refusal.
+    """
+
+    reason: RefusalReason
+    metric: str
+    began: int
+    ends_at: int
+
+    def refusal(self, lane: Lane, segment_id: int | None, other_id: int | None = None) -> Refusal:
+        """Return the refusal to report during the pause. The caller checks that the pause lasts. The ids are fields of
+        `Refusal`.
+        """
+        return Refusal(
+            segment_id=segment_id,
+            lane=lane,
+            reason=self.reason,
+            metric=self.metric,
+            value=self.began,
+            needed=self.ends_at,
+            not_before=self.ends_at,
+            other_id=other_id,
+        )
+
+
+class Cooldowns(NamedTuple):
+    """The cooldowns of a topic; None if there was no action of the kind. A cooldown may have ended already. A recut
+    counts as a split and as a merge.
+    """
+
+    split: Pause | None
+    merge: Pause | None
+    rebucket: Pause | None
+
+    @classmethod
+    def of(cls, situation: EvaluationInput) -> Self:
+        """Return the cooldowns under the policy, from the last actions and the running reshapes."""
+        policy, last = situation.policy, situation.history
+        split_at = _latest(situation, _SPLITTING, last.last_split_at)
+        merge_at = _latest(situation, _MERGING, last.last_merge_at)
+        rebucket_at = _latest(situation, _REBUCKETING, last.last_rebucket_at)
+        reason = RefusalReason
+        return cls(
+            _pause(reason.SPLIT_COOLDOWN, "last_split_at", split_at, policy.split_cooldown_seconds),
+            _pause(reason.MERGE_COOLDOWN, "last_merge_at", merge_at, policy.merge_cooldown_seconds),
+            _pause(
+                reason.REBUCKET_COOLDOWN, "last_rebucket_at", rebucket_at, policy.rebucket_cooldown_seconds
+            ),
+        )
+
+
+def _latest(situation: EvaluationInput, kinds: tuple[ReshapeKind, ...], last: int | None) -> int | None:
+    """Return the start of the latest operation of these kinds, `last` or a running reshape, in milliseconds since
+    the Unix epoch; None if there was none.
+    """
+    if not situation.in_flight:
+        return last
+    starts = [reshape.started_at for reshape in situation.in_flight if reshape.kind in kinds]
+    return max(starts if last is None else [last, *starts], default=None)
+
+
+def _pause(reason: RefusalReason, metric: str, began: int | None, seconds: int) -> Pause | None:
+    """Return the pause of this length that began at `began`, in milliseconds since the Unix epoch; None if `began` is
+    None.
+    """
+    return None if began is None else Pause(reason, metric, began, began + seconds * 1000)
 
 
 class EvaluationContext:
@@ -215,6 +295,45 @@ class EvaluationContext:
         if pause is None or self.now >= pause.ends_at:
             return False
         self.refuse(pause.refusal(lane, segment_id, other_id))
+        return True
+
+    def is_stale(self, record: LoadRecord) -> bool:
+        """Return True if the load record is older than the policy's `load_stale_after_seconds`, so that nothing is decided on it. Pulsar
+        has no such rule, so no load record is stale under `strict_pulsar`.
+        """
+        return not self.strict and self.now - record.observed_at > self.stale_ms
+
+    def wake_when_stale(self, record: LoadRecord | None) -> None:
+        """Limit the validity of the evaluation to the time until which this load record is fresh. Does nothing without a
+        record, under `strict_pulsar`, or for a load record that is stale already.
+        """
+        if record is not None and not self.strict:
+            self.wake_at(record.observed_at + self.stale_ms + 1)
+
+    def refuse_stale(self, lane: Lane, index: int, other_id: int | None = None) -> bool:
+        """Add a refusal of the segment at `index` and return True if its load record is stale. Otherwise limit the
+        validity of the evaluation to the time at which the load record becomes stale, and return False. Without a
+        record, and under `strict_pulsar`, only return False. `other_id`, the neighbour of a pair, is only named in the
+        refusal.
+        """
+        record = self.records[index]
+        if record is None:
+            return False
+        if not self.is_stale(record):
+            self.wake_when_stale(record)
+            return False
+        observed_at = record.observed_at
+        self.refuse(
+            Refusal(
+                segment_id=self.active[index].segment_id,
+                lane=lane,
+                reason=RefusalReason.STALE_LOAD,
+                metric="observed_at",
+                value=observed_at,
+                needed=observed_at + self.stale_ms,
+                other_id=other_id,
+            )
+        )
         return True
 
 

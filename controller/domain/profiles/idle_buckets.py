@@ -6,8 +6,7 @@ from __future__ import annotations
 
 from controller.domain.decision import Decision, Lane, Rebucket, RefusalReason
 from controller.domain.entry_buckets import rounded_up
-from controller.domain.profiles.cooldowns import Pause
-from controller.domain.profiles.evaluation_context import EvaluationContext
+from controller.domain.profiles.evaluation_context import EvaluationContext, Pause
 
 
 def answer(context: EvaluationContext) -> tuple[Decision, ...]:

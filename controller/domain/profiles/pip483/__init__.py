@@ -2,7 +2,7 @@
 
 The lanes, one module each, are tried in the order consumer, load, merge. The first lane that finds an action takes it:
 one split, one merge, or one batch of rebuckets (one action per segment). Each lane's `answer` adds its refusals to the
-context. If no lane finds an action, buckets that no consumer needs are given up. `merge_conditions` holds the conditions
+context. If no lane finds an action, buckets that no consumer needs are given up. `MergeConditions` holds the conditions
 that a pair of segments must meet before it may merge. `evaluator` lists the differences from Pulsar.
 """
 

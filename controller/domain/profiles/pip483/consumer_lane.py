@@ -14,7 +14,6 @@ import math
 
 from controller.domain.decision import Decision, Lane, Rebucket, Refusal, RefusalReason
 from controller.domain.profiles.evaluation_context import EvaluationContext
-from controller.domain.profiles.load_freshness import is_stale, wake_when_stale
 
 
 def answer(context: EvaluationContext) -> tuple[Decision, ...]:
@@ -43,7 +42,7 @@ def answer(context: EvaluationContext) -> tuple[Decision, ...]:
         return ()
     rates = [
         0.0
-        if record is None or is_stale(context, record) or math.isnan(record.stats.msg_rate_in)
+        if record is None or context.is_stale(record) or math.isnan(record.stats.msg_rate_in)
         else record.stats.msg_rate_in
         for record in context.records
     ]
@@ -71,7 +70,7 @@ def _busiest(context: EvaluationContext, rates: list[float]) -> int | None:
     for index in sorted(range(len(active)), key=lambda i: (-rates[i], active[i].segment_id)):
         segment = active[index]
         if rates[index] > 0:
-            wake_when_stale(context, context.records[index])
+            context.wake_when_stale(context.records[index])
         if context.refuse_busy(Lane.CONSUMER, segment.segment_id):
             continue
         if segment.hash_range.width > 1 or context.strict:

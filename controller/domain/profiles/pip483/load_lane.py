@@ -11,7 +11,6 @@ from typing import NamedTuple
 from controller.domain.decision import Decision, Lane, Refusal, RefusalReason, Split
 from controller.domain.load_record import METRICS
 from controller.domain.profiles.evaluation_context import EvaluationContext
-from controller.domain.profiles.load_freshness import refuse_stale
 
 REASONS = ("msgRateIn", "byteRateIn", "msgRateOut", "byteRateOut")
 """Pulsar's names of the metrics, in the order of `METRICS`; they are the reasons of splits."""
@@ -140,6 +139,6 @@ def _is_refused(context: EvaluationContext, index: int) -> bool:
             )
         )
         return True
-    return refuse_stale(context, Lane.LOAD, index) or context.refuse_during(
+    return context.refuse_stale(Lane.LOAD, index) or context.refuse_during(
         context.cooldowns.split, Lane.LOAD, segment_id
     )
