@@ -12,7 +12,7 @@ from controller.actions.context import Context
 from controller.actions.fields import REASON, ActionRequest, PolicyLevel, Reason, split_words
 from controller.actions.responses import Response, WithExample
 from controller.actions.rights import Right
-from controller.domain.approval_scope import covers
+from controller.domain.approval_states import covers
 from controller.domain.errors import NotFound
 from controller.domain.whole_numbers import MOST
 from controller.services import approval_answers
@@ -107,7 +107,7 @@ def _answer(context: Context, request: AnswerRequest, *, approve: bool) -> Answe
     """Approve or reject all of the approvals, or none of them. Return them after the answer, each once, by id. Approvals
     that have this answer already are returned unchanged; an approval that is done counts as approved.
 
-    Raises NotFound for an approval that does not exist or that the requested level does not cover (`approval_scope`);
+    Raises NotFound for an approval that does not exist or that the requested level does not cover (`covers`);
     Conflict if an approval has another answer or has expired, or if its subject is gone; and the errors of carrying out
     the answer (an approved operation is not carried out here, but begins when the next evaluation still decides on it).
     """

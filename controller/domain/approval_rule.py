@@ -15,8 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from controller.domain.approval_expiry import VALID_MS
-from controller.domain.approval_states import ApprovalState
+from controller.domain.approval_states import VALID_MS, ApprovalState
 from controller.domain.decision import (
     Decision,
     Lane,

@@ -1,7 +1,7 @@
 """The steps of operations, and the tables of their order.
 
 The runner (services) performs the steps on the data plane, and records the state that follows under its claim term.
-`next_step` chooses the step, `operation_abort` has the rules of aborts.
+`next_step` chooses the step and has the rules of aborts.
 
 The order of a reshape has these reasons (PIP-468 gives the same). Children exist with every subscription before the
 parents are closed, so no message finds the ring uncovered and no cursor starts late. `fencing` is committed before

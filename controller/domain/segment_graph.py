@@ -1,7 +1,7 @@
 """The queries on a layout: which segments are active, which covers a hash, which descend from which.
 
 `SegmentLayout` adds the changes; `reshape` plans them with these queries. Building a graph checks nothing, so that a
-layout of a few hundred rows loads cheaply; `layout_invariants` checks a layout whose data may be wrong.
+layout of a few hundred rows loads cheaply; `SegmentLayout.check_invariants` checks a layout whose data may be wrong.
 """
 
 from __future__ import annotations

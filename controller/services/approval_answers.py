@@ -16,8 +16,7 @@ from types import MappingProxyType
 from sqlalchemy import Connection
 
 from controller import telemetry
-from controller.domain.approval_expiry import end_of_wait, why_subject_ended
-from controller.domain.approval_states import ANSWERS, ApprovalState, Subject
+from controller.domain.approval_states import ANSWERS, ApprovalState, Subject, end_of_wait, why_subject_ended
 from controller.domain.errors import Conflict, Terminal
 from controller.repeating import Stoppable, repeat_every
 from controller.store import approvals

@@ -1,7 +1,7 @@
 """Gate keeper: opens the gates of subscriptions that standard consumers read, once the segments before the gates are drained.
 
 The gate keeper runs in a thread of a worker, for the shards that the worker holds. Each round reads the shut gates, asks the data plane
-which ancestor segments are drained, and opens each gate whose ancestors are all drained (`domain.gate_opening`). A segment counts as drained
+which ancestor segments are drained, and opens each gate whose ancestors are all drained (`domain.drain_barrier`). A segment counts as drained
 only after the data plane has persisted its cursor. Every step is idempotent, so several keepers may repeat it. A closed gate stays closed
 without a keeper.
 
@@ -22,7 +22,8 @@ from controller import metrics, telemetry
 from controller.clock import Clock
 from controller.dataplane.base import DataPlane
 from controller.dataplane.gates import GatedDataPlane
-from controller.domain import gate_opening
+from controller.domain import drain_barrier
+from controller.domain.drain_barrier import GatePlan
 from controller.domain.errors import (
     CleaveError,
     NotFound,
@@ -30,7 +31,6 @@ from controller.domain.errors import (
     SubscriptionNotFound,
     TopicNotFound,
 )
-from controller.domain.gate_opening import GatePlan
 from controller.domain.gate_states import GateState
 from controller.repeating import Repeating, Stoppable
 from controller.store.journal import seeks
@@ -227,7 +227,7 @@ class GateKeeper(Stoppable):
             left = readable_segments.to_read(tx, shut.key.topic_id, shut.key.name)
         if not shut.waits_for_ancestors:
             return _Plan(GatePlan(tuple(logs), ()), origin, logs)
-        plan = gate_opening.plan(left.layout, left.drained, logs)
+        plan = drain_barrier.plan_gates(left.layout, left.drained, logs)
         return _Plan(plan, origin, {**left.backing_topics, **logs})
 
     def _still_holds(self, tx: Connection, shut: ShutGates, plan: _Plan) -> bool:

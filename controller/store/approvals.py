@@ -2,7 +2,7 @@
 
 Proposers add approvals, and end approvals whose subject is gone or performed. The autoscaler never changes a pending row, so that an
 answer and a decision cannot wait for each other. An answer about an operation raises the topic's `evaluation` by a trigger, after the
-row of the approval is locked. `domain.approval_states` defines the states, and `domain.approval_expiry` when an approval lapses.
+row of the approval is locked. `domain.approval_states` defines the states, and when an approval lapses.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Any
 
 from sqlalchemy import Connection, text
 
-from controller.domain.approval_expiry import VALID_MS
 from controller.domain.approval_rule import Approval
 from controller.domain.approval_states import (
     ANSWERS,
+    VALID_MS,
     ApprovalState,
     Subject,
     demand_transition,

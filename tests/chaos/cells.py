@@ -11,9 +11,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from controller.domain.hash_range import FULL_RANGE
-from controller.domain.next_step import Observed, next_step
+from controller.domain.next_step import Observed, abortable_states, next_step
 from controller.domain.operation import OperationKind, OperationState, ReservedChild
-from controller.domain.operation_abort import abortable_states
 from controller.domain.operation_steps import MOVES, Step
 from controller.domain.reshape import ChildPlan
 from tests.chaos.scenarios import SCENARIOS

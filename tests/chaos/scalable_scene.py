@@ -15,9 +15,8 @@ from typing import Any, cast
 from controller.dataplane.layout_keeper import LayoutKeeper
 from controller.devstack.postgres import PostgresServer
 from controller.domain.errors import TopicNotFound
-from controller.domain.next_step import Observed, next_step
+from controller.domain.next_step import ABORTABLE, Observed, abortable_states, next_step
 from controller.domain.operation import Operation, OperationKind, OperationState
-from controller.domain.operation_abort import ABORTABLE, abortable_states
 from controller.domain.operation_steps import MIRROR_MOVES, Step
 from controller.services import mirror, segment_admin, topic_admin
 from controller.services.operation_runner import run_due

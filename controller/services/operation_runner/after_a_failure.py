@@ -11,9 +11,8 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from controller.domain.errors import CleaveError, DataPlaneUnavailable, FencedOut, LostRace, Terminal
-from controller.domain.next_step import Observed
+from controller.domain.next_step import NOT_ABORTABLE, Observed, can_give_up
 from controller.domain.operation import Operation, OperationState
-from controller.domain.operation_abort import NOT_ABORTABLE, can_give_up
 from controller.services.operation_runner import backoff
 
 

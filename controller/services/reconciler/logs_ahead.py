@@ -17,7 +17,7 @@ from controller import telemetry
 from controller.dataplane.base import MISSING_LOG, DataPlane, LogReport, LogState
 from controller.domain.layout import SegmentLayout
 from controller.domain.log_origin import Ownership
-from controller.domain.operation_abort import ABORTABLE
+from controller.domain.next_step import ABORTABLE
 from controller.domain.recovery import RecoveryPlan, SegmentLog, plan_recovery
 from controller.domain.segment import SegmentState, segment_of_log
 from controller.services.reconciler.log_differences import Finding, PlaneView

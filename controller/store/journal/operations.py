@@ -30,7 +30,7 @@ BackingTopic = Callable[[str, str], str]
 class Request:
     """A request for an operation: key, origin, actor and reason. A creation, adoption, attachment or reshape that has neither fenced its
     range nor been committed within `deadline_seconds` of the intent is aborted; the deadline alone does not end other kinds
-    (`domain.operation_abort`). `decision_id` is the decision that chose the operation. `keep_seconds` is for splits only: for this time
+    (`domain.next_step`). `decision_id` is the decision that chose the operation. `keep_seconds` is for splits only: for this time
     no policy joins the created segments with others; None allows this at once.
     """
 

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from controller.domain.approval_expiry import VALID_MS
 from controller.domain.approval_rule import (
     MAX_PENDING,
     Approval,
@@ -16,7 +15,7 @@ from controller.domain.approval_rule import (
     requires_approvals,
     without_approvals,
 )
-from controller.domain.approval_states import ApprovalState
+from controller.domain.approval_states import VALID_MS, ApprovalState
 from controller.domain.decision import (
     Decision,
     Evaluation,

@@ -9,19 +9,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.domain.hash_range import HashRange
-from controller.domain.next_step import WAITS_BEFORE, Observed, next_step
+from controller.domain.next_step import (
+    ABORTABLE,
+    ABORTABLE_SEEK,
+    NOT_ABORTABLE,
+    WAITS_BEFORE,
+    Observed,
+    abortable_states,
+    is_abortable,
+    next_step,
+)
 from controller.domain.operation import (
     Operation,
     OperationKind,
     OperationState,
     ReservedChild,
-)
-from controller.domain.operation_abort import (
-    ABORTABLE,
-    ABORTABLE_SEEK,
-    NOT_ABORTABLE,
-    abortable_states,
-    is_abortable,
 )
 from controller.domain.operation_steps import MIRROR_MOVES, MOVES, Step
 from controller.domain.reshape import ChildPlan, ReshapeKind

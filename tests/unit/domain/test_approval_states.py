@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from controller.domain.approval_scope import covers
+from controller.domain.approval_states import covers
 from controller.domain.names import CLUSTER
 
 LEVELS = (CLUSTER, "acme/shop", "topic://acme/shop/orders", "acme/shopping", "topic://acme/shopping/orders")
