@@ -107,7 +107,7 @@ class NamespaceMerges(BaseModel):
                 }
                 for merge in (plan.merges if plan else ())
             ],
-            steps=[{"step": str(step.act), "what": step.sentence} for step in (plan.steps if plan else ())],
+            steps=[{"step": step, "what": what} for step, what in (plan.steps if plan else {}).items()],
             apart=[
                 {
                     "bundle": refusal.bundle.range_text,

@@ -69,12 +69,27 @@ class MergeInputs:
 
 @dataclass(frozen=True, slots=True)
 class BundleMerge:
-    """Neighbours in rising order, the bundle that they would form, and its load now and over a long time."""
+    """Neighbours in rising order that are treated as one bundle, and their load together now (`latest`) and over a long time. `is_free`: they
+    may be joined to others.
+    """
 
     members: tuple[NamespaceBundle, ...]
-    merged: NamespaceBundle
     latest: BundleStats
     long_term: BundleStats
+    is_free: bool
+
+    def joined_to(self, upper: BundleMerge) -> BundleMerge:
+        return BundleMerge(
+            (*self.members, *upper.members),
+            _sum(self.latest, upper.latest),
+            _sum(self.long_term, upper.long_term),
+            self.is_free and upper.is_free,
+        )
+
+    @property
+    def merged(self) -> NamespaceBundle:
+        """The bundle that the members would form."""
+        return replace(self.members[0], upper=self.members[-1].upper)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,35 +103,16 @@ class MergeRefusal:
     needed: float
 
 
-class MergeAct(StrEnum):
-    """Actions of an operator, in this order."""
-
-    RECORD = "record"
-    STOP_CLIENTS = "stop-clients"
-    DRAIN = "drain"
-    DELETE = "delete"
-    CREATE = "create"
-    RESTORE = "restore"
-    START_CLIENTS = "start-clients"
-    VERIFY = "verify"
-
-
-@dataclass(frozen=True, slots=True)
-class MergeStep:
-    """One step, with a sentence for the operator who does it."""
-
-    act: MergeAct
-    sentence: str
-
-
 @dataclass(frozen=True, slots=True)
 class MergePlan:
-    """Merges of disjoint bundles, rising, and the namespace's list before and after them."""
+    """Merges of disjoint bundles, rising, and the namespace's list before and after them. `steps`: what the operator does, in this order,
+    a sentence for each step by its name.
+    """
 
     before: NamespaceBundles
     after: NamespaceBundles
     merges: tuple[BundleMerge, ...]
-    steps: tuple[MergeStep, ...]
+    steps: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,41 +223,19 @@ def plan_merges(look: MergeInputs, settings: MergeSettings | None = None) -> Mer
         if not settings.warmest(report.latest, report.long_term).is_hot
     }
     refusals: dict[NamespaceBundle, MergeRefusal] = {}
-    runs: list[_Run] = []
+    runs: list[BundleMerge] = []
     for bundle in look.bundles.bundles:
         refusal = _refused_by_itself(look, settings, bundle, cold.get(bundle), bundle in reports)
         if refusal is not None:
             refusals[bundle] = refusal
         is_free = bundle in cold and refusal is None
         report = reports.get(bundle, BundleReport(bundle, BundleStats()))
-        runs.append(_Run((bundle,), report.latest, report.long_term, is_free))
+        runs.append(BundleMerge((bundle,), report.latest, report.long_term, is_free))
     joined = _joined(runs, settings)
     for index, run in enumerate(joined):
         if run.is_free and len(run.members) == 1:
             refusals[run.members[0]] = _refused_by_neighbours(joined, index, settings)
     return MergeVerdict(_plan(look, joined), tuple(refusals[bundle] for bundle in sorted(refusals)), cold)
-
-
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """Neighbours treated as one bundle; `is_free`: they may be joined to others."""
-
-    members: tuple[NamespaceBundle, ...]
-    latest: BundleStats
-    long_term: BundleStats
-    is_free: bool
-
-    def joined_to(self, upper: _Run) -> _Run:
-        return _Run(
-            (*self.members, *upper.members),
-            _sum(self.latest, upper.latest),
-            _sum(self.long_term, upper.long_term),
-            self.is_free and upper.is_free,
-        )
-
-    @property
-    def whole(self) -> NamespaceBundle:
-        return replace(self.members[0], upper=self.members[-1].upper)
 
 
 def _by_bundle(look: MergeInputs) -> dict[NamespaceBundle, BundleReport]:
@@ -303,7 +277,7 @@ def _refused_by_itself(
     return None
 
 
-def _joined(runs: list[_Run], settings: MergeSettings) -> list[_Run]:
+def _joined(runs: list[BundleMerge], settings: MergeSettings) -> list[BundleMerge]:
     """Return the runs, in their order, after joining the coldest free pair of neighbours repeatedly (the lower of equally cold pairs),
     while the pair stays at or under the low-water mark and more than `min_bundles` runs remain. `runs` are in the order of the ring, and do
     not change.
@@ -320,7 +294,7 @@ def _joined(runs: list[_Run], settings: MergeSettings) -> list[_Run]:
     return runs
 
 
-def _share(low: _Run, high: _Run, settings: MergeSettings) -> float:
+def _share(low: BundleMerge, high: BundleMerge, settings: MergeSettings) -> float:
     """Return the load of both runs together as a share of the low-water mark. Return infinity if this load is above
     the mark, or if one of the runs is not free to merge.
     """
@@ -329,7 +303,7 @@ def _share(low: _Run, high: _Run, settings: MergeSettings) -> float:
     return warmest.share if both.is_free and not warmest.is_hot else math.inf
 
 
-def _refused_by_neighbours(runs: list[_Run], index: int, settings: MergeSettings) -> MergeRefusal:
+def _refused_by_neighbours(runs: list[BundleMerge], index: int, settings: MergeSettings) -> MergeRefusal:
     """Return the reason for which the free run at `index`, which has a single bundle, was joined to neither
     neighbour: no neighbour is free, the load of each pair is above the low-water mark, or a merge would leave fewer
     than `min_bundles` bundles. `runs` are the result of `_joined`.
@@ -352,17 +326,15 @@ def _refused_by_neighbours(runs: list[_Run], index: int, settings: MergeSettings
     return MergeRefusal(bundle, MergeRefusalReason.AT_MIN_BUNDLES, "bundles", len(runs), settings.min_bundles)
 
 
-def _plan(look: MergeInputs, runs: list[_Run]) -> MergePlan | None:
+def _plan(look: MergeInputs, runs: list[BundleMerge]) -> MergePlan | None:
     """Return the plan that merges the bundles of each run. None if no run has several bundles. `runs` are in rising order of the ring,
     without gaps, and cover the namespace.
     """
-    merges = tuple(
-        BundleMerge(run.members, run.whole, run.latest, run.long_term) for run in runs if len(run.members) > 1
-    )
+    merges = tuple(run for run in runs if len(run.members) > 1)
     if not merges:
         return None
     before = look.bundles
-    edges = (runs[0].whole.lower, *(run.whole.upper for run in runs))
+    edges = (runs[0].merged.lower, *(run.merged.upper for run in runs))
     after = replace(before, boundaries=edges)
     return MergePlan(before, after, merges, operator_steps(before, after))
 
@@ -374,7 +346,7 @@ def _sum(first: BundleStats, second: BundleStats) -> BundleStats:
     )
 
 
-def operator_steps(before: NamespaceBundles, after: NamespaceBundles) -> tuple[MergeStep, ...]:
+def operator_steps(before: NamespaceBundles, after: NamespaceBundles) -> dict[str, str]:
     """Return the steps in order, with their admin calls: the operator deletes the namespace and creates it again under the same name.
 
     The name must stay: a topic's hash is that of its complete name, so in a namespace with another name every topic lies elsewhere and
@@ -385,31 +357,15 @@ def operator_steps(before: NamespaceBundles, after: NamespaceBundles) -> tuple[M
     path = f"/admin/v2/namespaces/{name}"
     edges = {"boundaries": [edge_text(edge) for edge in after.boundaries], "numBundles": after.count}
     body = json.dumps({"bundles": edges})
-    return (
-        MergeStep(
-            MergeAct.RECORD,
-            f"Write down the policies of {name} (GET {path}), its topics with their partitions, their subscriptions "
-            f"and schemas, and the boundaries of its {before.count} bundles.",
-        ),
-        MergeStep(MergeAct.STOP_CLIENTS, f"Stop the producers of {name}."),
-        MergeStep(
-            MergeAct.DRAIN,
-            "Wait until every subscription has read everything; copy what must be kept beyond that: "
-            "the next step deletes it.",
-        ),
-        MergeStep(
-            MergeAct.DELETE,
-            f"Stop the consumers, delete the topics, then the empty namespace (DELETE {path}).",
-        ),
-        MergeStep(
-            MergeAct.CREATE,
-            f"Create it under the same name with {after.count} bundles: PUT {path} with the body {body}",
-        ),
-        MergeStep(
-            MergeAct.RESTORE, "Set the policies again; create topics, schemas and subscriptions again."
-        ),
-        MergeStep(MergeAct.START_CLIENTS, "Start the consumers, then the producers."),
-        MergeStep(
-            MergeAct.VERIFY, f"GET {path}/bundles must answer the boundaries of the step {MergeAct.CREATE}."
-        ),
-    )
+    return {
+        "record": f"Write down the policies of {name} (GET {path}), its topics with their partitions, their subscriptions "
+        f"and schemas, and the boundaries of its {before.count} bundles.",
+        "stop-clients": f"Stop the producers of {name}.",
+        "drain": "Wait until every subscription has read everything; copy what must be kept beyond that: "
+        "the next step deletes it.",
+        "delete": f"Stop the consumers, delete the topics, then the empty namespace (DELETE {path}).",
+        "create": f"Create it under the same name with {after.count} bundles: PUT {path} with the body {body}",
+        "restore": "Set the policies again; create topics, schemas and subscriptions again.",
+        "start-clients": "Start the consumers, then the producers.",
+        "verify": f"GET {path}/bundles must answer the boundaries of the step create.",
+    }
