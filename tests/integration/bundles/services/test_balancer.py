@@ -63,7 +63,7 @@ class Balancer:
         self.driver.do(rows.merge, f"run-{self._minutes}", changes, minutes=self._minutes)
         self._minutes += 1
 
-    def hot(self) -> None:
+    def hot(self, mode: BalancingMode | None = None) -> None:
         """The lower bundle has more topics than allowed; the run left them for the balancer."""
         first, second = self.bench.cluster.brokers
         self.load(
@@ -91,8 +91,10 @@ class Balancer:
         ]
         self.area.publish_hot_topics(NOW_MS, pa.Table.from_pylist(told))
         self.settings({"max_topics": 1, "rules": "modular", "algorithm": "topic_count_equally_divide"})
+        if mode is not None:
+            self.mode(mode)
 
-    def uneven(self) -> None:
+    def uneven(self, mode: BalancingMode | None = None) -> None:
         """The first broker is full and has two bundles; the second has none."""
         first, second = self.bench.cluster.brokers
         self.bench.cluster.owners = dict.fromkeys(self.bench.cluster.owners, first)
@@ -104,6 +106,8 @@ class Balancer:
                 rows.broker(second, 5.0),
             ],
         )
+        if mode is not None:
+            self.mode(mode)
 
     def exchange(self) -> tuple[NamespaceBundle, NamespaceBundle]:
         """The first broker is full with two heavy bundles, the second has two light ones; the namespace is automatic.
@@ -132,8 +136,8 @@ class Balancer:
         self.mode(BalancingMode.AUTOMATIC, CROWDED)
         return bundles[2], bundles[0]
 
-    def crowded(self) -> None:
-        """The first broker is full and has sixteen bundles; the second has none. Called again: the next reading.
+    def crowded(self, mode: BalancingMode | None = None) -> None:
+        """The first broker is full and has sixteen bundles; the second has none. Called again: the next reading, in the same mode.
 
         Which bundle is the heaviest differs from reading to reading; what all carry together does not.
         """
@@ -166,6 +170,8 @@ class Balancer:
                 for name, cpu, rate in ((first, 80.0, 162.4), (second, 0.0, 0.0))
             ],
         )
+        if mode is not None:
+            self.mode(mode, CROWDED)
 
     def settings(self, held: dict[str, Any]) -> None:
         row = self.driver.do(bundle_namespaces.get_namespace, CLUSTER, NAMESPACE)
@@ -240,8 +246,7 @@ def balancer(database: str, tmp_path: Path) -> Iterator[Balancer]:
 
 
 def test_a_hot_bundle_is_split_and_seen(balancer: Balancer) -> None:
-    balancer.hot()
-    balancer.mode(BalancingMode.AUTOMATIC)
+    balancer.hot(BalancingMode.AUTOMATIC)
 
     cycle = balancer.propose()
     [act] = balancer.apply(cycle)
@@ -257,8 +262,7 @@ def test_a_hot_bundle_is_split_and_seen(balancer: Balancer) -> None:
 
 
 def test_a_split_whose_boundaries_cannot_be_stored_has_happened(balancer: Balancer) -> None:
-    balancer.hot()
-    balancer.mode(BalancingMode.AUTOMATIC)
+    balancer.hot(BalancingMode.AUTOMATIC)
     cycle = balancer.propose()
     balancer.driver.sql(
         "ALTER TABLE cleave.namespace_bundles ADD CONSTRAINT as_before CHECK (cardinality(boundaries) < 4)"
@@ -274,8 +278,7 @@ def test_a_split_whose_boundaries_cannot_be_stored_has_happened(balancer: Balanc
 
 
 def test_a_bundle_moves_off_the_full_broker_and_rests_then(balancer: Balancer) -> None:
-    balancer.uneven()
-    balancer.mode(BalancingMode.AUTOMATIC)
+    balancer.uneven(BalancingMode.AUTOMATIC)
     second = balancer.bench.cluster.brokers[1]
 
     cycle = balancer.propose()
@@ -341,8 +344,7 @@ def test_an_isolation_policy_keeps_bundles_off_a_broker(balancer: Balancer) -> N
 
 
 def test_a_policy_set_after_the_proposal_holds(balancer: Balancer) -> None:
-    balancer.uneven()
-    balancer.mode(BalancingMode.AUTOMATIC)
+    balancer.uneven(BalancingMode.AUTOMATIC)
     cycle = balancer.propose()
     balancer.bench.cluster.isolation = {"p": _policy("acme/.*", "elsewhere", "elsewhere")}
 
@@ -388,8 +390,7 @@ def test_in_dry_run_everything_is_shown_and_nothing_is_done(balancer: Balancer) 
 
 
 def test_what_waits_for_a_person_stands_and_is_done_once_approved(balancer: Balancer) -> None:
-    balancer.hot()
-    balancer.mode(BalancingMode.APPROVAL)
+    balancer.hot(BalancingMode.APPROVAL)
     first = balancer.propose("run-1")
     second = balancer.propose("run-2")
 
@@ -404,8 +405,7 @@ def test_what_waits_for_a_person_stands_and_is_done_once_approved(balancer: Bala
 
 def test_moves_that_wait_for_a_person_count_as_made(balancer: Balancer) -> None:
     """Twelve cycles in the hour that proposals wait: what was needed once is proposed once."""
-    balancer.crowded()
-    balancer.mode(BalancingMode.APPROVAL, CROWDED)
+    balancer.crowded(BalancingMode.APPROVAL)
     needed = balancer.propose("run-0", EVEN).moves
 
     later = []
@@ -419,8 +419,7 @@ def test_moves_that_wait_for_a_person_count_as_made(balancer: Balancer) -> None:
 
 
 def test_moves_that_run_count_as_made(balancer: Balancer) -> None:
-    balancer.crowded()
-    balancer.mode(BalancingMode.AUTOMATIC, CROWDED)
+    balancer.crowded(BalancingMode.AUTOMATIC)
     cycle = balancer.propose("run-0", EVEN)
     acts = balancer.apply(cycle)
 
@@ -430,8 +429,7 @@ def test_moves_that_run_count_as_made(balancer: Balancer) -> None:
 
 
 def test_a_proposal_nobody_answered_for_an_hour_is_no_more(balancer: Balancer) -> None:
-    balancer.crowded()
-    balancer.mode(BalancingMode.APPROVAL, CROWDED)
+    balancer.crowded(BalancingMode.APPROVAL)
     needed = balancer.propose("run-0", EVEN).moves
     old = balancer.driver.do(bundle_proposals.list_proposals, CLUSTER)
     balancer.driver.sql("UPDATE cleave.bundle_proposal SET proposed_at = proposed_at - interval '61 minutes'")
@@ -444,8 +442,7 @@ def test_a_proposal_nobody_answered_for_an_hour_is_no_more(balancer: Balancer) -
 
 def test_what_was_approved_and_not_begun_for_an_hour_is_not_done(balancer: Balancer) -> None:
     """Nobody ran `apply`: the load it was decided on is long gone."""
-    balancer.uneven()
-    balancer.mode(BalancingMode.APPROVAL)
+    balancer.uneven(BalancingMode.APPROVAL)
     balancer.propose()
     [row] = balancer.driver.do(bundle_proposals.list_proposals, CLUSTER)
     answer_subject(balancer.driver.store, Subject.BUNDLE_PROPOSAL, row.proposal_id)
@@ -458,8 +455,7 @@ def test_what_was_approved_and_not_begun_for_an_hour_is_not_done(balancer: Balan
 
 
 def test_what_was_tried_and_not_done_for_an_hour_is_not_done_either(balancer: Balancer) -> None:
-    balancer.hot()
-    balancer.mode(BalancingMode.AUTOMATIC)
+    balancer.hot(BalancingMode.AUTOMATIC)
     cycle = balancer.propose()
     balancer.bench.cluster.trouble = ActionFailure.ERROR_BEFORE
     [tried] = balancer.apply(cycle)
@@ -510,16 +506,14 @@ def test_a_request_is_one_cycle(balancer: Balancer) -> None:
 
 
 def test_limits_of_a_call_hold(balancer: Balancer) -> None:
-    balancer.hot()
-    balancer.mode(BalancingMode.AUTOMATIC)
+    balancer.hot(BalancingMode.AUTOMATIC)
 
     assert balancer.apply(balancer.propose(), max_splits=0) == []
     assert balancer.states() == ["proposed"]
 
 
 def test_an_act_nobody_can_tell_of_is_found_done_the_next_time(balancer: Balancer) -> None:
-    balancer.hot()
-    balancer.mode(BalancingMode.AUTOMATIC)
+    balancer.hot(BalancingMode.AUTOMATIC)
     cycle = balancer.propose()
     balancer.bench.cluster.trouble = ActionFailure.SILENT_BEFORE
 
@@ -547,8 +541,7 @@ class Interrupted(BundleActions):
 
 def test_a_balancer_that_is_slow_does_not_repeat_what_another_has_done(balancer: Balancer) -> None:
     """The other applies what the slow one has not begun, and a person moves these bundles back."""
-    balancer.crowded()
-    balancer.mode(BalancingMode.AUTOMATIC, CROWDED)
+    balancer.crowded(BalancingMode.AUTOMATIC)
     cycle = balancer.propose("run-0", EVEN)
     first, owners = balancer.bench.cluster.brokers[0], balancer.bench.cluster.owners
     others: list[ActReport] = []
@@ -572,8 +565,7 @@ def test_a_balancer_that_is_slow_does_not_repeat_what_another_has_done(balancer:
 
 def test_a_proposal_is_attempted_once_in_a_call(balancer: Balancer) -> None:
     """Its claim may be over before the call is, however short the delay of its error."""
-    balancer.crowded()
-    balancer.mode(BalancingMode.AUTOMATIC, CROWDED)
+    balancer.crowded(BalancingMode.AUTOMATIC)
     cycle = balancer.propose("run-0", EVEN)
 
     def busy(_begun: int) -> None:
@@ -586,8 +578,7 @@ def test_a_proposal_is_attempted_once_in_a_call(balancer: Balancer) -> None:
 
 
 def test_a_bundle_that_has_moved_since_ends_its_proposal(balancer: Balancer) -> None:
-    balancer.uneven()
-    balancer.mode(BalancingMode.AUTOMATIC)
+    balancer.uneven(BalancingMode.AUTOMATIC)
     cycle = balancer.propose()
 
     def moved(_begun: int) -> None:
@@ -631,8 +622,7 @@ def test_the_rest_of_an_exchange_that_a_crash_interrupted_is_made_by_the_next_ru
 
 
 def test_a_bundle_that_somebody_else_split_fails_with_that_sentence(balancer: Balancer) -> None:
-    balancer.hot()
-    balancer.mode(BalancingMode.AUTOMATIC)
+    balancer.hot(BalancingMode.AUTOMATIC)
     cycle = balancer.propose()
     balancer.bench.cluster.split(balancer.bench.cluster.lists[NAMESPACE].bundles[0], [7])
 
@@ -643,8 +633,7 @@ def test_a_bundle_that_somebody_else_split_fails_with_that_sentence(balancer: Ba
 
 
 def test_an_act_that_keeps_failing_is_given_up(balancer: Balancer) -> None:
-    balancer.hot()
-    balancer.mode(BalancingMode.AUTOMATIC)
+    balancer.hot(BalancingMode.AUTOMATIC)
     cycle = balancer.propose()
     balancer.bench.cluster.trouble = ActionFailure.ERROR_BEFORE
 
@@ -655,8 +644,7 @@ def test_an_act_that_keeps_failing_is_given_up(balancer: Balancer) -> None:
 
 
 def test_a_move_that_was_taken_back_is_not_called_verified(balancer: Balancer) -> None:
-    balancer.uneven()
-    balancer.mode(BalancingMode.AUTOMATIC)
+    balancer.uneven(BalancingMode.AUTOMATIC)
     balancer.apply(balancer.propose())
     first = balancer.bench.cluster.brokers[0]
     balancer.bench.cluster.owners = dict.fromkeys(balancer.bench.cluster.owners, first)
@@ -669,8 +657,7 @@ def test_a_move_that_was_taken_back_is_not_called_verified(balancer: Balancer) -
 def test_an_unload_waits_for_its_owner_by_the_clock_of_the_database(
     balancer: Balancer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    balancer.uneven()
-    balancer.mode(BalancingMode.AUTOMATIC)
+    balancer.uneven(BalancingMode.AUTOMATIC)
     [act] = balancer.apply(balancer.propose())
     balancer.bench.cluster.owners.pop(NamespaceBundle.parse(act.bundle))
     hour_ahead = Mock(now=lambda zone: datetime.now(zone) + timedelta(hours=1))

@@ -50,7 +50,9 @@ class Cycles:
             seen_row_version=row.row_version,
         )
 
-    def propose(self, *proposals: NewProposal) -> list[ProposalRow]:
+    def propose(self, *proposals: NewProposal, mode: BalancingMode | None = None) -> list[ProposalRow]:
+        if mode is not None:
+            self.mode(mode)
         new = NewCycle(
             cluster=CLUSTER,
             request_key=f"run-{self._count}",
@@ -122,8 +124,7 @@ def cycles(driver: StoreDriver) -> Cycles:
 
 
 def test_a_proposal_of_an_enabled_namespace_goes_all_the_way(cycles: Cycles) -> None:
-    cycles.mode(BalancingMode.APPROVAL)
-    [row] = cycles.propose(SPLIT)
+    [row] = cycles.propose(SPLIT, mode=BalancingMode.APPROVAL)
     assert row.cut_points == (HALF + 5,)
 
     for state in (ProposalState.APPROVED, ProposalState.APPLIED, ProposalState.VERIFIED):
@@ -188,8 +189,7 @@ def test_in_dry_run_nothing_is_approved(cycles: Cycles) -> None:
 
 
 def test_what_is_approved_waits_while_its_namespace_is_back_in_dry_run(cycles: Cycles) -> None:
-    cycles.mode(BalancingMode.APPROVAL)
-    [row] = cycles.propose(UNLOAD)
+    [row] = cycles.propose(UNLOAD, mode=BalancingMode.APPROVAL)
     cycles.move(row, ProposalState.APPROVED)
 
     cycles.mode(BalancingMode.DRY_RUN)
@@ -199,8 +199,7 @@ def test_what_is_approved_waits_while_its_namespace_is_back_in_dry_run(cycles: C
 
 
 def test_the_next_cycle_takes_the_place_of_what_nobody_approved(cycles: Cycles) -> None:
-    cycles.mode(BalancingMode.APPROVAL)
-    left, taken = cycles.propose(UNLOAD, SPLIT)
+    left, taken = cycles.propose(UNLOAD, SPLIT, mode=BalancingMode.APPROVAL)
     cycles.move(taken, ProposalState.APPROVED)
 
     [new] = cycles.propose(UNLOAD)
@@ -215,8 +214,7 @@ def test_the_next_cycle_takes_the_place_of_what_nobody_approved(cycles: Cycles) 
 
 
 def test_a_bundle_has_one_live_act(cycles: Cycles) -> None:
-    cycles.mode(BalancingMode.AUTOMATIC)
-    [first] = cycles.propose(UNLOAD)
+    [first] = cycles.propose(UNLOAD, mode=BalancingMode.AUTOMATIC)
     cycles.move(first, ProposalState.APPROVED)
     [second] = cycles.propose(UNLOAD)
 
@@ -266,8 +264,7 @@ def test_automatic_approval_keeps_to_its_kind_and_number(cycles: Cycles) -> None
 
 
 def test_of_two_automatic_approvals_at_once_the_second_finds_nothing_to_approve(cycles: Cycles) -> None:
-    cycles.mode(BalancingMode.AUTOMATIC)
-    [row] = cycles.propose(UNLOAD)
+    [row] = cycles.propose(UNLOAD, mode=BalancingMode.AUTOMATIC)
     approval = (CLUSTER, row.cycle_id, ProposalKind.UNLOAD)
 
     with ThreadPoolExecutor(1) as other:
@@ -283,8 +280,7 @@ def test_of_two_automatic_approvals_at_once_the_second_finds_nothing_to_approve(
 
 
 def test_a_cycle_of_another_cluster_is_not_approved_automatically(cycles: Cycles) -> None:
-    cycles.mode(BalancingMode.AUTOMATIC)
-    [row] = cycles.propose(UNLOAD)
+    [row] = cycles.propose(UNLOAD, mode=BalancingMode.AUTOMATIC)
 
     approved = cycles.driver.do(
         bundle_proposals.approve_automatic,
@@ -300,8 +296,9 @@ def test_a_cycle_of_another_cluster_is_not_approved_automatically(cycles: Cycles
 
 
 def test_what_is_stale_is_not_approved_automatically(cycles: Cycles) -> None:
-    cycles.mode(BalancingMode.AUTOMATIC)
-    old, young = cycles.propose(UNLOAD, NewProposal(bundle=UPPER, kind=ProposalKind.UNLOAD, reason="r"))
+    old, young = cycles.propose(
+        UNLOAD, NewProposal(bundle=UPPER, kind=ProposalKind.UNLOAD, reason="r"), mode=BalancingMode.AUTOMATIC
+    )
     cycles.age("proposed_at", old)
 
     approved = cycles.driver.do(
@@ -314,8 +311,7 @@ def test_what_is_stale_is_not_approved_automatically(cycles: Cycles) -> None:
 
 
 def test_what_is_stale_is_neither_claimed_nor_under_way(cycles: Cycles) -> None:
-    cycles.mode(BalancingMode.APPROVAL)
-    waiting, approved = cycles.propose(UNLOAD, SPLIT)
+    waiting, approved = cycles.propose(UNLOAD, SPLIT, mode=BalancingMode.APPROVAL)
     cycles.move(approved, ProposalState.APPROVED)
     cycles.age("proposed_at", waiting)
     cycles.age("approved_at", approved)
@@ -326,8 +322,7 @@ def test_what_is_stale_is_neither_claimed_nor_under_way(cycles: Cycles) -> None:
 
 
 def test_what_is_being_carried_out_does_not_expire(cycles: Cycles) -> None:
-    cycles.mode(BalancingMode.APPROVAL)
-    [row] = cycles.propose(UNLOAD)
+    [row] = cycles.propose(UNLOAD, mode=BalancingMode.APPROVAL)
     answer_subject(cycles.driver.store, Subject.BUNDLE_PROPOSAL, row.proposal_id)
     assert cycles.claim() == [row.proposal_id]
     cycles.age("approved_at", row)
@@ -345,8 +340,7 @@ def test_what_is_being_carried_out_does_not_expire(cycles: Cycles) -> None:
 
 
 def test_a_bundle_whose_approved_act_is_stale_can_have_another(cycles: Cycles) -> None:
-    cycles.mode(BalancingMode.APPROVAL)
-    [old] = cycles.propose(UNLOAD)
+    [old] = cycles.propose(UNLOAD, mode=BalancingMode.APPROVAL)
     cycles.move(old, ProposalState.APPROVED)
     cycles.age("approved_at", old)
 
@@ -370,8 +364,7 @@ def test_a_claim_is_one_holders_until_it_ends(cycles: Cycles) -> None:
 
 
 def test_what_is_let_go_comes_back_after_its_delay(cycles: Cycles) -> None:
-    cycles.mode(BalancingMode.APPROVAL)
-    [row] = cycles.propose(UNLOAD)
+    [row] = cycles.propose(UNLOAD, mode=BalancingMode.APPROVAL)
     cycles.move(row, ProposalState.APPROVED)
     [held] = cycles.driver.do(
         bundle_proposals.claim, CLUSTER, ProposalState.APPROVED, claimant="me", seconds=60, limit=1
@@ -476,8 +469,7 @@ def test_a_proposal_waits_for_an_answer_where_its_namespace_needs_one(cycles: Cy
     ],
 )
 def test_an_approval_ends_with_its_proposal(cycles: Cycles, end: ProposalState, state: ApprovalState) -> None:
-    cycles.mode(BalancingMode.APPROVAL)
-    [row] = cycles.propose(UNLOAD)
+    [row] = cycles.propose(UNLOAD, mode=BalancingMode.APPROVAL)
     approved = answer_subject(cycles.driver.store, Subject.BUNDLE_PROPOSAL, row.proposal_id, actor="bob")
     assert (cycles.read(row).state, cycles.read(row).actor) == (ProposalState.APPROVED, "bob")
 
@@ -489,8 +481,7 @@ def test_an_approval_ends_with_its_proposal(cycles: Cycles, end: ProposalState, 
 
 def test_an_approved_proposal_ends_its_approval_when_it_is_not_done_in_time(cycles: Cycles) -> None:
     """The cycle ends both; the hour of an approved operation is not that of a proposal."""
-    cycles.mode(BalancingMode.APPROVAL)
-    [row] = cycles.propose(UNLOAD)
+    [row] = cycles.propose(UNLOAD, mode=BalancingMode.APPROVAL)
     approved = answer_subject(cycles.driver.store, Subject.BUNDLE_PROPOSAL, row.proposal_id)
     cycles.age("approved_at", row)
     with cycles.without_laws_of_approvals():
@@ -505,8 +496,7 @@ def test_an_approved_proposal_ends_its_approval_when_it_is_not_done_in_time(cycl
 
 
 def test_a_rejected_proposal_is_refused_with_the_reason(cycles: Cycles) -> None:
-    cycles.mode(BalancingMode.APPROVAL)
-    [row] = cycles.propose(UNLOAD)
+    [row] = cycles.propose(UNLOAD, mode=BalancingMode.APPROVAL)
 
     rejected = answer_subject(
         cycles.driver.store, Subject.BUNDLE_PROPOSAL, row.proposal_id, approve=False, reason="not today"
@@ -517,8 +507,7 @@ def test_a_rejected_proposal_is_refused_with_the_reason(cycles: Cycles) -> None:
 
 
 def test_a_proposal_that_nobody_answered_in_time_is_refused(cycles: Cycles) -> None:
-    cycles.mode(BalancingMode.APPROVAL)
-    [row] = cycles.propose(UNLOAD)
+    [row] = cycles.propose(UNLOAD, mode=BalancingMode.APPROVAL)
     [waiting] = pending(cycles.driver.store)
     cycles.end_wait()
 
@@ -531,8 +520,7 @@ def test_a_proposal_that_nobody_answered_in_time_is_refused(cycles: Cycles) -> N
 
 
 def test_a_default_that_its_proposal_refuses_is_taken_back_and_the_others_hold(cycles: Cycles) -> None:
-    cycles.mode(BalancingMode.APPROVAL)
-    taken, left = cycles.propose(UNLOAD, SPLIT)
+    taken, left = cycles.propose(UNLOAD, SPLIT, mode=BalancingMode.APPROVAL)
     second, first = pending(cycles.driver.store)
     for state in (ProposalState.APPROVED, ProposalState.APPLIED):  # past `move`, which ends the approval
         cycles.driver.sql(
@@ -550,8 +538,7 @@ def test_a_default_that_its_proposal_refuses_is_taken_back_and_the_others_hold(c
 
 
 def test_an_approval_of_a_stale_proposal_is_taken_back(cycles: Cycles) -> None:
-    cycles.mode(BalancingMode.APPROVAL)
-    [row] = cycles.propose(UNLOAD)
+    [row] = cycles.propose(UNLOAD, mode=BalancingMode.APPROVAL)
     cycles.age("proposed_at", row)
 
     with pytest.raises(Conflict, match="has waited longer than 60 minutes"):
@@ -578,8 +565,7 @@ def test_no_approval_is_left_behind_however_many_proposals_its_cluster_has(cycle
 
 def test_an_answer_takes_the_lock_of_its_proposal_first(cycles: Cycles) -> None:
     """As whoever changes the proposal does; an answer that locked its approval first would stop both."""
-    cycles.mode(BalancingMode.APPROVAL)
-    [row] = cycles.propose(UNLOAD)
+    [row] = cycles.propose(UNLOAD, mode=BalancingMode.APPROVAL)
 
     with cycles.answer_that_waits(row) as (tx, answer):
         bundle_proposals.stop_asking(tx, CLUSTER, NAMESPACE, "changed by hand")
@@ -589,8 +575,7 @@ def test_an_answer_takes_the_lock_of_its_proposal_first(cycles: Cycles) -> None:
 
 
 def test_an_answer_whose_time_ends_while_it_waits_does_not_count(cycles: Cycles) -> None:
-    cycles.mode(BalancingMode.APPROVAL)
-    [row] = cycles.propose(UNLOAD)
+    [row] = cycles.propose(UNLOAD, mode=BalancingMode.APPROVAL)
 
     with cycles.answer_that_waits(row) as (_, answer):
         cycles.end_wait()
@@ -617,8 +602,7 @@ def test_a_proposal_of_another_cycle_takes_the_approval_along(cycles: Cycles) ->
 
 def test_two_answers_at_once_are_one_answer_and_a_conflict(cycles: Cycles) -> None:
     """Each locks the proposal first, so the second finds the approval answered."""
-    cycles.mode(BalancingMode.APPROVAL)
-    [row] = cycles.propose(UNLOAD)
+    [row] = cycles.propose(UNLOAD, mode=BalancingMode.APPROVAL)
     [waiting] = pending(cycles.driver.store)
     together = Barrier(2)
 
