@@ -1,7 +1,7 @@
 """Compaction: the small files of past hours become one file, without losing or doubling a sample for any reader.
 
 1. The small files of an hour are copied into one file whose footer names them; the file appears completely or not at
-   all. From then on every listing shows the compacted file and hides the small ones (`replaced_files`).
+   all. From then on every listing shows the compacted file and hides the small ones (`hidden_names`).
 2. A later run deletes the files that a compacted file names, once the compacted file is older than the time that a
    reader may take from its listing to its last read. Until then readers that listed the files before step 1 find
    them.
@@ -21,9 +21,8 @@ from itertools import groupby
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from controller.landing.area import LandingArea, RejectedFile
+from controller.landing.area import LandingArea, RejectedFile, footer_note, replacements
 from controller.landing.file_names import LandedFile, compacted_path, day_directory, day_of
-from controller.landing.replaced_files import footer_note, replacements
 from controller.landing.schemas import SAMPLE_SCHEMA
 from controller.telemetry import get_logger
 

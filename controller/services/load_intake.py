@@ -16,7 +16,7 @@ from controller.clock import to_ms
 from controller.dataplane.base import Counters
 from controller.domain.errors import InvalidInput, StoreUnavailable
 from controller.landing.area import LandingArea
-from controller.landing.samples import Sample, sample_table
+from controller.landing.schemas import Sample, sample_table
 from controller.store.load import counter_readers
 from controller.store.postgres.clock import Ahead, database_now
 from controller.store.postgres.engine import Store

@@ -24,7 +24,7 @@ from controller.dataplane.base import Counters, DataPlane
 from controller.dataplane.optional_abilities import SamplesByPage
 from controller.domain.errors import CleaveError, InvalidInput, StoreUnavailable
 from controller.landing.area import LandingArea
-from controller.landing.samples import Sample, sample_table
+from controller.landing.schemas import Sample, sample_table
 from controller.repeating import Repeating, Stoppable
 from controller.store.load import counter_readers, producer_counts
 from controller.store.load.counter_readers import Reader

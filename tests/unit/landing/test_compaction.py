@@ -13,9 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from controller.landing import compaction
-from controller.landing.area import LandingArea
+from controller.landing.area import REPLACES, LandingArea
 from controller.landing.compaction import compact
-from controller.landing.replaced_files import REPLACES
 from tests.support.drawn import cases
 from tests.unit.landing.conftest import HOUR, NOON, counts, samples
 
