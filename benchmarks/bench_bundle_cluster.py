@@ -28,7 +28,7 @@ from benchmarks.machine import machine
 from benchmarks.steady_traffic import PAYLOAD_BYTES, SteadyTraffic
 from benchmarks.uneven_namespace import CALL_SECONDS, PARAMETERS, UnevenNamespace, make, spread
 from controller.bundles.brokers import BundleActions, BundleReader
-from controller.bundles.domain.ring.bundle import NamespaceBundle
+from controller.bundles.domain.ring import NamespaceBundle
 from controller.bundles.services import balancer as bundle_balancer
 from controller.bundles.store import cycles as bundle_cycles
 from controller.bundles.store import namespaces as bundle_namespaces

@@ -13,14 +13,11 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean, pstdev
 
 from controller.bundles.domain.balancing.balance import BalanceInputs, balance, place
-from controller.bundles.domain.balancing.moves import Move
+from controller.bundles.domain.balancing.moves import BalanceState, Move
 from controller.bundles.domain.balancing.placement.occupancy import Occupancy
 from controller.bundles.domain.balancing.settings import BalanceSettings
-from controller.bundles.domain.balancing.state import BalanceState
 from controller.bundles.domain.cluster import Broker, BrokerReport, Bundle, Cluster
-from controller.bundles.domain.load.averages import BundleLoad
-from controller.bundles.domain.load.broker_usage import BrokerResources, ResourceUsage
-from controller.bundles.domain.load.stats import BundleStats
+from controller.bundles.domain.load import BrokerResources, BundleLoad, BundleStats, ResourceUsage
 
 CYCLE_MS = 60_000
 BYTES_PER_MESSAGE = 1_000.0

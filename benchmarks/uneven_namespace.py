@@ -17,8 +17,7 @@ import requests
 from requests.adapters import HTTPAdapter
 from urllib3 import Retry
 
-from controller.bundles.domain.ring.boundaries import NamespaceBundles
-from controller.bundles.domain.ring.hashes import topic_hash
+from controller.bundles.domain.ring import NamespaceBundles, topic_hash
 
 CALL_SECONDS = 60.0
 PARAMETERS: Final[Mapping[str, float | str]] = {

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 from controller.bootstrap import Application, file_name_part, process_name, pulsar_access
 from controller.bundles.brokers import BundleActions, BundleReader
 from controller.bundles.domain.balancing.settings import BalanceSettings, validate
-from controller.bundles.domain.ring.boundaries import NamespaceBundles
-from controller.bundles.domain.ring.bundle import NamespaceBundle
+from controller.bundles.domain.ring import NamespaceBundle, NamespaceBundles
 from controller.bundles.domain.splitting.algorithms.base import CutRefusal, SplitPlan
 from controller.bundles.domain.splitting.algorithms.registry import SPLIT_ALGORITHMS
 from controller.bundles.services.manual_actions import ManualSplit, check_manual_unload, plan_manual_split

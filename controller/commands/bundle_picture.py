@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from controller.bundles.domain.ring.bundle import NamespaceBundle
+from controller.bundles.domain.ring import NamespaceBundle
 from controller.bundles.store.proposals import ProposalKind, ProposalRow
 from controller.commands.output_files import writing
 from controller.domain.errors import Unsupported

@@ -2,7 +2,7 @@
 
 The broker finds a topic's bundle by the hash of the topic's complete name:
 `persistent://tenant/namespace/topic-partition-3`. The short name of the same topic has another hash, so only complete
-names are hashed (`controller/bundles/domain/ring/hashes.py`). The name that a segment's log has on a cluster, and
+names are hashed (`controller/bundles/domain/ring.py`). The name that a segment's log has on a cluster, and
 names in paths, are in `dataplane/pulsar/names.py`; names that people give to topics of Cleave are in `names.py`.
 Pulsar's own namespaces are recognized by their names.
 """

@@ -13,16 +13,17 @@ import struct
 from dataclasses import dataclass, replace
 from typing import Any
 
+from controller.bundles.domain.balancing.moves import BalanceState
 from controller.bundles.domain.balancing.settings import MIB, BalanceSettings
-from controller.bundles.domain.balancing.state import BalanceState
 from controller.bundles.domain.cluster import Broker, BrokerReport, Bundle, Cluster
-from controller.bundles.domain.load.averages import BundleLoad, TimeAverage
-from controller.bundles.domain.load.broker_usage import (
+from controller.bundles.domain.load import (
     RESOURCES,
     BrokerResources,
+    BundleLoad,
+    BundleStats,
     ResourceUsage,
+    TimeAverage,
 )
-from controller.bundles.domain.load.stats import BundleStats
 
 _SPARE = "t/spare/0x00000000_0xffffffff"  # nobody's, so that there is always a bundle to place
 NOW_MS = 1_800_000_000_000

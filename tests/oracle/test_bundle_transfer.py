@@ -14,14 +14,13 @@ from typing import Any
 import pytest
 
 from controller.bundles.domain.balancing.balance import observed
-from controller.bundles.domain.balancing.moves import MoveRefusalReason
+from controller.bundles.domain.balancing.moves import BalanceState, MoveRefusalReason
 from controller.bundles.domain.balancing.placement.occupancy import Occupancy
 from controller.bundles.domain.balancing.placement.rules import least_reported_usage
 from controller.bundles.domain.balancing.shedding.shedder import Shedding
 from controller.bundles.domain.balancing.shedding.transfer import transfer
-from controller.bundles.domain.balancing.state import BalanceState
 from controller.bundles.domain.cluster import Cluster
-from controller.bundles.domain.load.stats import bundle_order
+from controller.bundles.domain.load import bundle_order
 from controller.devstack.pulsar.jars import PULSAR_4
 from controller.domain.pulsar_names import belongs_to_a_broker
 from tests.oracle.transfer_clusters import TTL_SECONDS, TransferCase, TransferCycle, transfer_case

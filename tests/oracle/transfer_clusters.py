@@ -11,9 +11,9 @@ import random
 from dataclasses import dataclass, replace
 from typing import Any
 
+from controller.bundles.domain.balancing.moves import BalanceState
 from controller.bundles.domain.balancing.settings import BalanceSettings
 from controller.bundles.domain.balancing.shedding.transfer import reported_bundles
-from controller.bundles.domain.balancing.state import BalanceState
 from controller.bundles.domain.cluster import Broker, Cluster
 from tests.oracle.balance_clusters import NOW_MS, as_pulsar_reads, case
 

@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from controller.bundles.domain.load.broker_usage import BrokerResources, ResourceUsage, max_usage
-from controller.bundles.domain.ring.boundaries import NamespaceBundles
-from controller.bundles.domain.ring.hashes import topic_hash
+from controller.bundles.domain.load import BrokerResources, ResourceUsage, max_usage
+from controller.bundles.domain.ring import NamespaceBundles, topic_hash
 from spark_jobs.bundle_figures import COUNTS, RATES, ReportWindow
 from spark_jobs.bundle_load_changes import SIGNALS
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from controller.bundles.broker_reports import REPORT_SCHEMAS
-from controller.bundles.domain.ring.hashes import LAST_HASH, topic_hash
+from controller.bundles.domain.ring import LAST_HASH, topic_hash
 from controller.bundles.store.loads import BASELINE_SCHEMAS, CHANGE_SCHEMAS
 from spark_jobs.bundle_figures import RATES, ReportWindow, build, build_namespaces
 from spark_jobs.bundle_load_changes import SIGNALS

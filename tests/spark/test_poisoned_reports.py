@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from sqlalchemy import make_url
 
 from controller.bundles.broker_reports import REPORT_SCHEMAS, ReportArea
-from controller.bundles.domain.ring.hashes import LAST_HASH
+from controller.bundles.domain.ring import LAST_HASH
 from controller.bundles.services.aggregation import aggregate
 from controller.store.postgres.engine import Store
 from spark_jobs.bundle_figures import RATES, SIGNALS, ReportWindow

@@ -19,9 +19,7 @@ from urllib.parse import parse_qs, urlsplit
 import requests
 
 from controller.bundles.brokers import BundleActions, BundleReader
-from controller.bundles.domain.ring.boundaries import NamespaceBundles
-from controller.bundles.domain.ring.bundle import NamespaceBundle
-from controller.bundles.domain.ring.hashes import edge_text, topic_hash
+from controller.bundles.domain.ring import NamespaceBundle, NamespaceBundles, edge_text, topic_hash
 from controller.dataplane.pulsar_load.brokers import BrokerList
 from controller.domain.errors import CleaveError
 

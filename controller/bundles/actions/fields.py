@@ -9,7 +9,7 @@ from pydantic import Field
 
 from controller.actions.fields import from_text
 from controller.actions.responses import Answer, Row
-from controller.bundles.domain.ring.bundle import NamespaceBundle
+from controller.bundles.domain.ring import NamespaceBundle
 from controller.bundles.domain.splitting.policy import SplitPolicy
 from controller.bundles.domain.splitting.thresholds import BUNDLE_CHOICES
 from controller.domain.names import demand_namespace

@@ -14,7 +14,7 @@ from controller.actions.context import Context
 from controller.actions.fields import AS_ARGUMENT
 from controller.actions.responses import Answer, Document, Row
 from controller.bundles.actions.fields import BundleNamespace, SplitPolicyDocument
-from controller.bundles.domain.ring.hashes import edge_text, topic_hash
+from controller.bundles.domain.ring import edge_text, topic_hash
 from controller.bundles.store import cycles, namespaces
 from controller.bundles.store import views as bundle_views
 from controller.domain.errors import DataPlaneUnavailable, StoreUnavailable

@@ -20,9 +20,7 @@ import tenacity
 
 from controller.bundles.brokers.calls import Reply, error_of, send
 from controller.bundles.brokers.reader import BundleReader
-from controller.bundles.domain.ring.boundaries import NamespaceBundles
-from controller.bundles.domain.ring.bundle import NamespaceBundle
-from controller.bundles.domain.ring.hashes import edge_text
+from controller.bundles.domain.ring import NamespaceBundle, NamespaceBundles, edge_text
 from controller.domain.errors import (
     BundleNotFound,
     CleaveError,

@@ -16,11 +16,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from controller.bundles.domain.load.broker_usage import RESOURCES, BrokerResources, ResourceUsage
-from controller.bundles.domain.load.stats import BundleStats
+from controller.bundles.domain.load import RESOURCES, BrokerResources, BundleStats, ResourceUsage
 from controller.bundles.domain.placement_rules import IsolationPolicy
-from controller.bundles.domain.ring.bundle import NamespaceBundle, parse_range
-from controller.bundles.domain.ring.hashes import parse_edge
+from controller.bundles.domain.ring import NamespaceBundle, parse_edge, parse_range
 from controller.domain.errors import DataPlaneUnavailable, InvalidInput
 
 Document = TypeVar("Document")

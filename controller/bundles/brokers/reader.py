@@ -18,8 +18,7 @@ from controller.bundles.brokers import documents
 from controller.bundles.brokers.calls import Reply, error_of, send
 from controller.bundles.brokers.documents import SystemReport, TopicReport
 from controller.bundles.domain.placement_rules import IsolationPolicy, PlacementRules
-from controller.bundles.domain.ring.boundaries import NamespaceBundles
-from controller.bundles.domain.ring.bundle import NamespaceBundle
+from controller.bundles.domain.ring import NamespaceBundle, NamespaceBundles
 from controller.dataplane.pulsar_load.brokers import Broker, BrokerList
 from controller.dataplane.pulsar_load.http import blocks, origin
 from controller.domain.errors import CleaveError, DataPlaneUnavailable, InvalidInput, NotFound, Retryable

@@ -12,9 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Self
 
-from controller.bundles.domain.load.averages import BundleLoad
-from controller.bundles.domain.load.broker_usage import BrokerResources
-from controller.bundles.domain.load.stats import BundleStats
+from controller.bundles.domain.load import BrokerResources, BundleLoad, BundleStats
 from controller.domain.errors import InvalidInput
 
 

@@ -18,11 +18,10 @@ from controller.bundles.domain.balancing.balance import (
     already_counted,
     balance,
 )
-from controller.bundles.domain.balancing.moves import Move, exchanges
-from controller.bundles.domain.balancing.state import BalanceState
+from controller.bundles.domain.balancing.moves import BalanceState, Move, exchanges
 from controller.bundles.domain.cluster import Cluster
-from controller.bundles.domain.load.averages import BundleLoad
-from controller.bundles.domain.ring.bundle import NamespaceBundle
+from controller.bundles.domain.load import BundleLoad
+from controller.bundles.domain.ring import NamespaceBundle
 from controller.bundles.domain.splitting.algorithms.base import (
     BundleTopic,
     CutRefusal,

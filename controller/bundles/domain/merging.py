@@ -22,10 +22,8 @@ from itertools import chain, pairwise
 
 from controller.bundles.domain.cluster import Bundle, Cluster
 from controller.bundles.domain.cycle import CycleInputs
-from controller.bundles.domain.load.stats import BundleStats
-from controller.bundles.domain.ring.boundaries import DEFAULT_BUNDLES, NamespaceBundles
-from controller.bundles.domain.ring.bundle import NamespaceBundle
-from controller.bundles.domain.ring.hashes import edge_text
+from controller.bundles.domain.load import BundleStats
+from controller.bundles.domain.ring import DEFAULT_BUNDLES, NamespaceBundle, NamespaceBundles, edge_text
 from controller.bundles.domain.splitting.thresholds import BundleReport, Reading, SplitThresholds, report_of
 from controller.domain.errors import InvalidInput
 

@@ -19,9 +19,8 @@ from controller import metrics, telemetry
 from controller.bundles.broker_reports import REPORT_SCHEMAS, ReportArea
 from controller.bundles.brokers.documents import SystemReport, TopicReport
 from controller.bundles.brokers.reader import BundleReader
-from controller.bundles.domain.load.broker_usage import RESOURCES
-from controller.bundles.domain.ring.boundaries import NamespaceBundles
-from controller.bundles.domain.ring.bundle import NamespaceBundle
+from controller.bundles.domain.load import RESOURCES
+from controller.bundles.domain.ring import NamespaceBundle, NamespaceBundles
 from controller.clock import Clock
 from controller.dataplane.pulsar_load.brokers import Broker
 from controller.domain.errors import CleaveError, DataPlaneUnavailable, InvalidInput

@@ -12,11 +12,8 @@ from typing import Final
 from controller.bundles.brokers.reader import BundleReader, demand_allowed
 from controller.bundles.domain.cluster import Bundle
 from controller.bundles.domain.cycle_text import state_from_json
-from controller.bundles.domain.load.averages import BundleLoad
-from controller.bundles.domain.load.stats import BundleStats
-from controller.bundles.domain.ring.boundaries import NamespaceBundles
-from controller.bundles.domain.ring.bundle import NamespaceBundle
-from controller.bundles.domain.ring.hashes import parse_edge, topic_hash
+from controller.bundles.domain.load import BundleLoad, BundleStats
+from controller.bundles.domain.ring import NamespaceBundle, NamespaceBundles, parse_edge, topic_hash
 from controller.bundles.domain.splitting.algorithms.base import (
     BundleTopic,
     CutRefusal,

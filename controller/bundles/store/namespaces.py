@@ -1,7 +1,7 @@
 """Namespaces whose bundles are known: their boundaries, balancing modes, and overrides of the split policy.
 
 A namespace that a report names for the first time is in dry run: proposals are only shown until a person enables the namespace.
-Every change compares the row version. `domain.ring.boundaries` defines boundaries.
+Every change compares the row version. `domain.ring` defines boundaries.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from typing import Any
 
 from sqlalchemy import Connection, text
 
-from controller.bundles.domain.ring.boundaries import NamespaceBundles
-from controller.bundles.domain.ring.bundle import NamespaceBundle
+from controller.bundles.domain.ring import NamespaceBundle, NamespaceBundles
 from controller.bundles.domain.splitting.policy import SplitPolicy, read_stored
 from controller.bundles.store import proposals as bundle_proposals
 from controller.domain.errors import LostRace, NotFound

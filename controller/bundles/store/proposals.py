@@ -18,7 +18,7 @@ from typing import Any
 
 from sqlalchemy import Connection, text
 
-from controller.bundles.domain.ring.bundle import NamespaceBundle
+from controller.bundles.domain.ring import NamespaceBundle
 from controller.domain.approval_states import ApprovalState, Subject
 from controller.domain.errors import LostRace, NotFound
 from controller.store import approvals

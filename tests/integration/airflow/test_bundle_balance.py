@@ -15,8 +15,7 @@ import pytest
 
 from benchmarks.steady_traffic import SteadyTraffic
 from benchmarks.uneven_namespace import PARAMETERS, UnevenNamespace, make, spread
-from controller.bundles.domain.ring.bundle import NamespaceBundle
-from controller.bundles.domain.ring.hashes import edge_text, topic_hash
+from controller.bundles.domain.ring import NamespaceBundle, edge_text, topic_hash
 from controller.bundles.services import balancer as bundle_balancer
 from controller.bundles.store import cycles as bundle_cycles
 from controller.bundles.store import namespaces as bundle_namespaces

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from controller.bundles.domain.ring.hashes import topic_hash
+from controller.bundles.domain.ring import topic_hash
 from tests.support.bundle_operator import HIGH, LOW, NAMESPACE, TOPICS, BundleOperator, bundle_operator
 from tests.support.bundle_reports import HALF
 

@@ -18,7 +18,7 @@ from sqlalchemy import text
 
 from benchmarks.steady_traffic import SteadyTraffic
 from benchmarks.uneven_namespace import PARAMETERS, UnevenNamespace, make
-from controller.bundles.domain.ring.bundle import NamespaceBundle
+from controller.bundles.domain.ring import NamespaceBundle
 from controller.bundles.store import proposals as bundle_proposals
 from controller.bundles.store.proposals import ProposalRow, ProposalState
 from tests.support.approvals import pending

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from types import MappingProxyType
 from typing import Any, Final, Self
 
-from controller.bundles.domain.load.broker_usage import RESOURCES
+from controller.bundles.domain.load import RESOURCES
 from controller.domain.errors import InvalidPolicy
 from controller.domain.policy import MAX_SECONDS, Violation
 from controller.domain.policy_parameters import ParameterValue, read_parameters, write_parameter

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from controller.bundles.domain.cluster import Bundle
-from controller.bundles.domain.load.stats import BundleStats
-from controller.bundles.domain.ring.bundle import NamespaceBundle
+from controller.bundles.domain.load import BundleStats
+from controller.bundles.domain.ring import NamespaceBundle
 from controller.domain.errors import BundleNotFound, InvalidInput
 
 MIN_TOPICS_TO_SPLIT = 2

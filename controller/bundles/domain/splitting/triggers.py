@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
 
-from controller.bundles.domain.ring.bundle import NamespaceBundle
+from controller.bundles.domain.ring import NamespaceBundle
 from controller.bundles.domain.splitting.algorithms.base import CutRefusal, SplitPlan
 from controller.bundles.domain.splitting.thresholds import (
     MIN_TOPICS_TO_SPLIT,

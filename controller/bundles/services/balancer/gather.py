@@ -14,19 +14,16 @@ from typing import Any
 from sqlalchemy import Connection
 
 from controller.bundles.broker_reports import ReportArea
-from controller.bundles.domain.balancing.balance import BalanceInputs
-from controller.bundles.domain.balancing.moves import Move, MoveReason
-from controller.bundles.domain.balancing.pending import PendingMove
+from controller.bundles.domain.balancing.balance import BalanceInputs, PendingMove
+from controller.bundles.domain.balancing.moves import BalanceState, Move, MoveReason
 from controller.bundles.domain.balancing.settings import BalanceSettings
-from controller.bundles.domain.balancing.state import BalanceState
 from controller.bundles.domain.cluster import Broker, BrokerReport, Bundle, Cluster
 from controller.bundles.domain.cycle import CycleInputs, CycleState
 from controller.bundles.domain.cycle_text import state_from_json
-from controller.bundles.domain.load.broker_usage import RESOURCES, BrokerResources, ResourceUsage
-from controller.bundles.domain.load.stats import BundleStats
+from controller.bundles.domain.load import RESOURCES, BrokerResources, BundleStats, ResourceUsage
 from controller.bundles.domain.merging import MergeVerdict, look_for_merges
 from controller.bundles.domain.placement_rules import SILENT_TICKS, PlacementRules, ruled, with_active_brokers
-from controller.bundles.domain.ring.bundle import NamespaceBundle
+from controller.bundles.domain.ring import NamespaceBundle
 from controller.bundles.domain.splitting.algorithms.base import BundleTopic
 from controller.bundles.domain.splitting.policy import SplitPolicy, read_stored
 from controller.bundles.store import cycles as bundle_cycles

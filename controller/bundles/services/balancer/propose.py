@@ -20,7 +20,7 @@ from controller.bundles.domain.balancing.settings import BalanceSettings, valida
 from controller.bundles.domain.cycle import CODE_VERSION, CycleOutcome, CycleState, run_cycle
 from controller.bundles.domain.cycle_text import cycle_to_json, outcome_to_json, state_to_json
 from controller.bundles.domain.merging import look_for_merges
-from controller.bundles.domain.ring.bundle import NamespaceBundle
+from controller.bundles.domain.ring import NamespaceBundle
 from controller.bundles.domain.splitting.triggers import ChosenSplit
 from controller.bundles.services.balancer.gather import Snapshot, gather
 from controller.bundles.store import cycles as bundle_cycles

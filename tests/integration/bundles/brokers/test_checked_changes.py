@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from controller.bundles.brokers import ActOutcome
-from controller.bundles.domain.ring.bundle import NamespaceBundle
-from controller.bundles.domain.ring.hashes import topic_hash
+from controller.bundles.domain.ring import NamespaceBundle, topic_hash
 from controller.domain.errors import (
     BundleNotFound,
     Conflict,

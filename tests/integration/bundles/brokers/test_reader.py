@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from controller.bundles.brokers import documents
-from controller.bundles.domain.load.broker_usage import ResourceUsage
-from controller.bundles.domain.ring.bundle import NamespaceBundle
-from controller.bundles.domain.ring.hashes import topic_hash
+from controller.bundles.domain.load import ResourceUsage
+from controller.bundles.domain.ring import NamespaceBundle, topic_hash
 from controller.dataplane.pulsar_load import brokers
 from controller.dataplane.pulsar_load.http import origin
 from controller.domain.errors import BundleNotFound, CleaveError, DataPlaneUnavailable, NotFound, Terminal

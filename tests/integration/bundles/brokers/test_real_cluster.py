@@ -10,9 +10,7 @@ import pytest
 import requests
 
 from controller.bundles.brokers import ActOutcome, BundleActions, BundleReader, documents
-from controller.bundles.domain.ring.boundaries import NamespaceBundles
-from controller.bundles.domain.ring.bundle import NamespaceBundle
-from controller.bundles.domain.ring.hashes import topic_hash
+from controller.bundles.domain.ring import NamespaceBundle, NamespaceBundles, topic_hash
 from controller.dataplane.pulsar_load.brokers import BrokerList
 from controller.domain.errors import BundleNotFound, Conflict
 from tests.support.brokers import SharedBroker

@@ -19,8 +19,7 @@ from controller.bundles.broker_reports import REPORT_SCHEMAS, ReportArea
 from controller.bundles.brokers import BundleActions
 from controller.bundles.brokers.checked_changes import UnloadResult
 from controller.bundles.domain.balancing.settings import BalanceSettings
-from controller.bundles.domain.ring.bundle import NamespaceBundle
-from controller.bundles.domain.ring.hashes import topic_hash
+from controller.bundles.domain.ring import NamespaceBundle, topic_hash
 from controller.bundles.services import balancer as bundle_balancer
 from controller.bundles.services.balancer import ActReport, ApplySettings, ProposedCycle
 from controller.bundles.services.balancer.replay import difference_of

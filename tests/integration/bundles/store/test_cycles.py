@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from controller.bundles.domain.ring.bundle import NamespaceBundle
+from controller.bundles.domain.ring import NamespaceBundle
 from controller.bundles.store import cycles as bundle_cycles
 from controller.bundles.store import proposals as bundle_proposals
 from controller.bundles.store.cycles import NewCycle, StateRow, StoredCycle

@@ -6,7 +6,7 @@ from decimal import Decimal
 
 import pytest
 
-from controller.bundles.domain.ring.bundle import NamespaceBundle
+from controller.bundles.domain.ring import NamespaceBundle
 from controller.bundles.store import cycles as bundle_cycles
 from controller.bundles.store import namespaces as bundle_namespaces
 from controller.bundles.store import proposals as bundle_proposals

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from controller.bundles.domain.load.stats import BundleStats
-from controller.bundles.domain.ring.boundaries import NamespaceBundles
-from controller.bundles.domain.ring.bundle import NamespaceBundle
-from controller.bundles.domain.ring.hashes import LAST_HASH
+from controller.bundles.domain.load import BundleStats
+from controller.bundles.domain.ring import LAST_HASH, NamespaceBundle, NamespaceBundles
 from controller.bundles.domain.splitting.algorithms.base import BundleTopic
 
 NAMESPACE = "public/default"

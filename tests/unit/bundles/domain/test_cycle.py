@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.bundles.domain.balancing.balance import BalanceInputs
+from controller.bundles.domain.balancing.moves import BalanceState
 from controller.bundles.domain.balancing.settings import BalanceSettings
-from controller.bundles.domain.balancing.state import BalanceState
 from controller.bundles.domain.cluster import Broker, BrokerReport, Bundle, Cluster
 from controller.bundles.domain.cycle import CycleInputs, CycleState, run_cycle
 from controller.bundles.domain.cycle_text import (
@@ -22,10 +22,8 @@ from controller.bundles.domain.cycle_text import (
     state_from_json,
     state_to_json,
 )
-from controller.bundles.domain.load.broker_usage import BrokerResources, ResourceUsage
-from controller.bundles.domain.load.stats import BundleStats
-from controller.bundles.domain.ring.boundaries import NamespaceBundles
-from controller.bundles.domain.ring.bundle import NamespaceBundle
+from controller.bundles.domain.load import BrokerResources, BundleStats, ResourceUsage
+from controller.bundles.domain.ring import NamespaceBundle, NamespaceBundles
 from controller.bundles.domain.splitting.algorithms.base import BundleTopic
 from controller.bundles.domain.splitting.policy import SPLIT_PARAMETERS, SplitPolicy
 from controller.domain.errors import InvalidInput, InvalidPolicy

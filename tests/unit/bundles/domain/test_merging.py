@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.bundles.domain.balancing.balance import BalanceInputs
+from controller.bundles.domain.balancing.moves import BalanceState
 from controller.bundles.domain.balancing.settings import BalanceSettings
-from controller.bundles.domain.balancing.state import BalanceState
 from controller.bundles.domain.cluster import Broker, Bundle, Cluster
 from controller.bundles.domain.cycle import CycleInputs
-from controller.bundles.domain.load.stats import BundleStats
+from controller.bundles.domain.load import BundleStats
 from controller.bundles.domain.merging import (
     MergeInputs,
     MergeRefusalReason,
@@ -25,9 +25,7 @@ from controller.bundles.domain.merging import (
     look_for_merges,
     plan_merges,
 )
-from controller.bundles.domain.ring.boundaries import NamespaceBundles
-from controller.bundles.domain.ring.bundle import NamespaceBundle
-from controller.bundles.domain.ring.hashes import LAST_HASH
+from controller.bundles.domain.ring import LAST_HASH, NamespaceBundle, NamespaceBundles
 from controller.bundles.domain.splitting.policy import SplitPolicy
 from controller.bundles.domain.splitting.thresholds import BundleReport, SplitThresholds
 from controller.bundles.domain.splitting.triggers import (

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from controller.bundles.domain.balancing.settings import BalanceSettings
 from controller.bundles.domain.cluster import Bundle, Cluster
-from controller.bundles.domain.load.averages import UNKNOWN_LOAD
+from controller.bundles.domain.load import UNKNOWN_LOAD
 from controller.domain.pulsar_names import is_system_namespace
 
 

@@ -14,11 +14,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from controller.bundles.domain.balancing.moves import BalanceState
 from controller.bundles.domain.balancing.placement.occupancy import Occupancy
 from controller.bundles.domain.balancing.settings import BalanceSettings
-from controller.bundles.domain.balancing.state import BalanceState
-from controller.bundles.domain.load.averages import moving_average
-from controller.bundles.domain.load.broker_usage import weighted_max_usage
+from controller.bundles.domain.load import moving_average, weighted_max_usage
 from controller.domain.named import entry_named
 
 

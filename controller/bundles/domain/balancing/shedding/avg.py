@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from controller.bundles.domain.balancing.moves import (
+    BalanceState,
     BrokerReading,
     Move,
     MoveReason,
@@ -27,9 +28,8 @@ from controller.bundles.domain.balancing.shedding.shedder import (
     heaviest_first,
     too_few_brokers,
 )
-from controller.bundles.domain.balancing.state import BalanceState
 from controller.bundles.domain.cluster import BrokerReport, Cluster
-from controller.bundles.domain.load.broker_usage import weighted_max_usage
+from controller.bundles.domain.load import weighted_max_usage
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ from functools import cached_property
 from typing import Final
 
 from controller.bundles.domain.balancing.moves import (
+    BalanceState,
     BrokerReading,
     Move,
     MoveReason,
@@ -47,10 +48,15 @@ from controller.bundles.domain.balancing.shedding.shedder import (
     stale_reports,
     too_few_brokers,
 )
-from controller.bundles.domain.balancing.state import BalanceState
 from controller.bundles.domain.cluster import BrokerReport, Cluster
-from controller.bundles.domain.load.broker_usage import dominating_resource, weighted_max_usage
-from controller.bundles.domain.load.stats import BundleStats, figures_of, share_of, totals
+from controller.bundles.domain.load import (
+    BundleStats,
+    dominating_resource,
+    figures_of,
+    share_of,
+    totals,
+    weighted_max_usage,
+)
 
 _TRIED_DESTINATIONS: Final = 8  # where a policy forbids the emptiest, the next ones are tried
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from controller.bundles.domain.balancing.moves import (
+    BalanceState,
     BrokerReading,
     Move,
     MoveReason,
@@ -16,7 +17,6 @@ from controller.bundles.domain.balancing.moves import (
     MoveRefusalReason,
 )
 from controller.bundles.domain.balancing.settings import BalanceSettings
-from controller.bundles.domain.balancing.state import BalanceState
 from controller.bundles.domain.cluster import Bundle, Cluster
 from controller.domain.pulsar_names import belongs_to_a_broker
 

@@ -25,6 +25,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from controller.bundles.domain.balancing.moves import (
+    BalanceState,
+    BrokerAverages,
     BrokerReading,
     Move,
     MoveReason,
@@ -39,9 +41,8 @@ from controller.bundles.domain.balancing.shedding.shedder import (
     stale_reports,
     too_few_brokers,
 )
-from controller.bundles.domain.balancing.state import BalanceState, BrokerAverages
 from controller.bundles.domain.cluster import BrokerReport, Bundle, Cluster
-from controller.bundles.domain.load.stats import top_bundles
+from controller.bundles.domain.load import top_bundles
 from controller.domain.pulsar_names import is_system_namespace
 
 _SWAP_DONE_BELOW = 0.75  # a swap must leave the source below this share of what it had

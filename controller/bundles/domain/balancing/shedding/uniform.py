@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from controller.bundles.domain.balancing.moves import (
+    BalanceState,
     BrokerReading,
     Move,
     MoveReason,
@@ -28,7 +29,6 @@ from controller.bundles.domain.balancing.shedding.shedder import (
     heaviest_first,
     too_few_brokers,
 )
-from controller.bundles.domain.balancing.state import BalanceState
 from controller.bundles.domain.cluster import Cluster
 
 _NOTHING: Final = 1e-6

@@ -23,13 +23,17 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from controller.bundles.domain.balancing.moves import BrokerReading, Move, MoveRefusal, MoveRefusalReason
+from controller.bundles.domain.balancing.moves import (
+    BalanceState,
+    BrokerReading,
+    Move,
+    MoveRefusal,
+    MoveRefusalReason,
+)
 from controller.bundles.domain.balancing.settings import BalanceSettings
 from controller.bundles.domain.balancing.shedding.shedder import Shedding, shed_byte_rate, too_few_brokers
-from controller.bundles.domain.balancing.state import BalanceState
 from controller.bundles.domain.cluster import BrokerReport, Cluster
-from controller.bundles.domain.load.averages import moving_average
-from controller.bundles.domain.load.broker_usage import weighted_max_usage
+from controller.bundles.domain.load import moving_average, weighted_max_usage
 
 MARGIN: Final = 0.05
 """Share of its byte rate that a broker gives up in addition to its usage minus the threshold."""

@@ -2,7 +2,7 @@
 
 One record of options serves every algorithm. In Pulsar the class of the options follows from the *configured*
 algorithm, and selecting another one by name fails in a cast. `registry` runs the algorithm and checks what all
-algorithms have in common. `ring.boundaries` applies the answer. A refusal has a reason, values and a sentence; in Pulsar
+algorithms have in common. `ring` applies the answer. A refusal has a reason, values and a sentence; in Pulsar
 such a split succeeds silently and changes nothing.
 
 Topics of one hash can never be separated. Nor can those at 0xfffffffe and 0xffffffff, because no boundary can lie between
@@ -20,9 +20,8 @@ from enum import StrEnum
 from itertools import groupby, pairwise
 from typing import Self
 
-from controller.bundles.domain.load.stats import BundleStats
-from controller.bundles.domain.ring.bundle import NamespaceBundle
-from controller.bundles.domain.ring.hashes import LAST_HASH, topic_hash
+from controller.bundles.domain.load import BundleStats
+from controller.bundles.domain.ring import LAST_HASH, NamespaceBundle, topic_hash
 from controller.domain.errors import InvalidInput, InvariantViolated
 from controller.domain.pulsar_names import canonical_topic_name
 

@@ -19,8 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from controller.bundles.domain.ring.boundaries import equal_cuts
-from controller.bundles.domain.ring.hashes import LAST_HASH
+from controller.bundles.domain.ring import LAST_HASH, equal_cuts
 from controller.bundles.domain.splitting.algorithms.base import (
     BundleTopic,
     CutPoints,

@@ -6,12 +6,16 @@ from collections.abc import Mapping, Sequence
 
 from hypothesis import strategies as st
 
+from controller.bundles.domain.balancing.moves import BalanceState, BrokerAverages
 from controller.bundles.domain.balancing.settings import PLACEMENT_NAMES, SHEDDER_NAMES, BalanceSettings
-from controller.bundles.domain.balancing.state import BalanceState, BrokerAverages
 from controller.bundles.domain.cluster import Broker, BrokerReport, Bundle, Cluster, NamespacePolicy
-from controller.bundles.domain.load.averages import BundleLoad, TimeAverage
-from controller.bundles.domain.load.broker_usage import BrokerResources, ResourceUsage
-from controller.bundles.domain.load.stats import BundleStats
+from controller.bundles.domain.load import (
+    BrokerResources,
+    BundleLoad,
+    BundleStats,
+    ResourceUsage,
+    TimeAverage,
+)
 
 NOW_MS = 1_800_000_000_000
 MIB = 2.0**20

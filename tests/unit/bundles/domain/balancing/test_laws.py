@@ -11,18 +11,18 @@ from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 
 from controller.bundles.domain.balancing.balance import BalanceInputs, BalanceVerdict, balance, observed
-from controller.bundles.domain.balancing.document import (
-    read_inputs,
-    read_state,
-    write_inputs,
-    write_state,
-    write_verdict,
-)
+from controller.bundles.domain.balancing.moves import BalanceState
 from controller.bundles.domain.balancing.settings import SHEDDER_NAMES, BalanceSettings, violations
 from controller.bundles.domain.balancing.shedding.registry import SHEDDERS
-from controller.bundles.domain.balancing.state import BalanceState
-from controller.bundles.domain.canonical_json import canonical_text
 from controller.bundles.domain.cluster import Cluster
+from controller.bundles.domain.cycle_text import (
+    canonical_text,
+    read_balance_inputs,
+    read_balance_state,
+    write_balance_inputs,
+    write_balance_state,
+    write_balance_verdict,
+)
 from controller.domain.pulsar_names import belongs_to_a_broker
 from tests.support.drawn import cases
 from tests.unit.bundles.domain.balancing import clusters as make
@@ -119,23 +119,23 @@ def test_the_order_in_which_it_was_gathered_does_not_matter(inputs: BalanceInput
     again = BalanceInputs(cluster=other, settings=inputs.settings, state=inputs.state, now_ms=NOW_MS)
 
     assert balance(again) == balance(inputs)
-    assert canonical_text(write_inputs(again)) == canonical_text(write_inputs(inputs))
+    assert canonical_text(write_balance_inputs(again)) == canonical_text(write_balance_inputs(inputs))
 
 
 @FEWER
 @given(asked())
 def test_a_stored_cycle_asked_again_gives_the_same_bytes(inputs: BalanceInputs) -> None:
-    text = canonical_text(write_inputs(inputs))
-    answer = canonical_text(write_verdict(balance(inputs)))
-    replayed = read_inputs(json.loads(text))
+    text = canonical_text(write_balance_inputs(inputs))
+    answer = canonical_text(write_balance_verdict(balance(inputs)))
+    replayed = read_balance_inputs(json.loads(text))
 
-    assert canonical_text(write_inputs(replayed)) == text
-    assert canonical_text(write_verdict(balance(replayed))) == answer
+    assert canonical_text(write_balance_inputs(replayed)) == text
+    assert canonical_text(write_balance_verdict(balance(replayed))) == answer
 
 
 @given(make.states())
 def test_a_state_comes_back_from_its_text(state: BalanceState) -> None:
-    assert read_state(json.loads(canonical_text(write_state(state)))) == state
+    assert read_balance_state(json.loads(canonical_text(write_balance_state(state)))) == state
 
 
 @given(make.settings())

@@ -7,11 +7,10 @@ from dataclasses import replace
 import pytest
 
 from controller.bundles.domain.balancing.balance import BalanceInputs, balance
-from controller.bundles.domain.balancing.moves import MoveRefusalReason
+from controller.bundles.domain.balancing.moves import BalanceState, MoveRefusalReason
 from controller.bundles.domain.balancing.settings import BalanceSettings
-from controller.bundles.domain.balancing.state import BalanceState
 from controller.bundles.domain.cluster import Broker, Cluster
-from controller.bundles.domain.load.broker_usage import BrokerResources, ResourceUsage
+from controller.bundles.domain.load import BrokerResources, ResourceUsage
 from tests.unit.bundles.domain.balancing import clusters as make
 from tests.unit.bundles.domain.balancing.clusters import NOW_MS
 

@@ -13,9 +13,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from controller.bundles.domain.load.stats import BundleStats
-from controller.bundles.domain.ring.boundaries import NamespaceBundles
-from controller.bundles.domain.ring.bundle import NamespaceBundle
+from controller.bundles.domain.load import BundleStats
+from controller.bundles.domain.ring import NamespaceBundle, NamespaceBundles
 from controller.bundles.domain.splitting.thresholds import BundleReport, SplitThresholds
 from controller.bundles.domain.splitting.triggers import TriggerRules, TriggerSettings
 

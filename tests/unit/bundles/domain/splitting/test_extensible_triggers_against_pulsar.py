@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from controller.bundles.domain.ring.bundle import NamespaceBundle
+from controller.bundles.domain.ring import NamespaceBundle
 from controller.bundles.domain.splitting.algorithms.base import (
     CutRefusal,
     CutRefusalReason,

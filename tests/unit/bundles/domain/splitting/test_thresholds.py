@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from controller.bundles.domain.load.stats import BundleStats
+from controller.bundles.domain.load import BundleStats
 from controller.bundles.domain.splitting.thresholds import BundleReport, SplitThresholds, chosen_bundle
 from controller.bundles.domain.splitting.triggers import TriggerSettings, decide_splits
 from controller.domain.errors import BundleNotFound, CleaveError, InvalidInput

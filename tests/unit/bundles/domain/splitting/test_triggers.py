@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.bundles.domain.load.stats import BundleStats
-from controller.bundles.domain.ring.bundle import NamespaceBundle
-from controller.bundles.domain.ring.hashes import LAST_HASH
+from controller.bundles.domain.load import BundleStats
+from controller.bundles.domain.ring import LAST_HASH, NamespaceBundle
 from controller.bundles.domain.splitting.algorithms.base import (
     CutRefusal,
     CutRefusalReason,

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from controller.bundles.domain.load.stats import BundleStats
-from controller.bundles.domain.ring.bundle import NamespaceBundle
+from controller.bundles.domain.load import BundleStats
+from controller.bundles.domain.ring import NamespaceBundle
 from controller.bundles.domain.splitting.thresholds import BundleReport, SplitThresholds
 from controller.bundles.domain.splitting.triggers import (
     TRIGGER_RULES,

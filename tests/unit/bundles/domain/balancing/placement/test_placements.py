@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from controller.bundles.domain.balancing.moves import BalanceState, BrokerAverages
 from controller.bundles.domain.balancing.placement.occupancy import Occupancy
 from controller.bundles.domain.balancing.placement.rules import LAST_TURN, Choice, placement
 from controller.bundles.domain.balancing.settings import PLACEMENT_NAMES, BalanceSettings
-from controller.bundles.domain.balancing.state import BalanceState, BrokerAverages
 from tests.unit.bundles.domain.balancing import clusters as make
 from tests.unit.bundles.domain.balancing.clusters import bundle_id
 

@@ -8,13 +8,12 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.bundles.domain.balancing.moves import Move, MoveReason, MoveRefusalReason
+from controller.bundles.domain.balancing.moves import BalanceState, Move, MoveReason, MoveRefusalReason
 from controller.bundles.domain.balancing.settings import BalanceSettings
 from controller.bundles.domain.balancing.shedding.even import EvenLevels, even
 from controller.bundles.domain.balancing.shedding.shedder import Shedding
-from controller.bundles.domain.balancing.state import BalanceState
 from controller.bundles.domain.cluster import Broker, Bundle, Cluster, NamespacePolicy
-from controller.bundles.domain.load.broker_usage import ResourceUsage
+from controller.bundles.domain.load import ResourceUsage
 from tests.support.drawn import cases
 from tests.unit.bundles.domain.balancing import clusters as make
 from tests.unit.bundles.domain.balancing.clusters import NOW_MS, bundle_id

@@ -6,14 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from controller.bundles.domain.balancing.moves import MoveRefusalReason
+from controller.bundles.domain.balancing.moves import BalanceState, MoveRefusalReason
 from controller.bundles.domain.balancing.settings import BalanceSettings
 from controller.bundles.domain.balancing.shedding.avg import avg
 from controller.bundles.domain.balancing.shedding.registry import SHEDDERS
 from controller.bundles.domain.balancing.shedding.shedder import Shedding
 from controller.bundles.domain.balancing.shedding.uniform import uniform
 from controller.bundles.domain.balancing.shedding.usage_line import overload, threshold
-from controller.bundles.domain.balancing.state import BalanceState
 from controller.bundles.domain.cluster import Cluster
 from tests.unit.bundles.domain.balancing import clusters as make
 from tests.unit.bundles.domain.balancing.clusters import MIB, NOW_MS, bundle_id

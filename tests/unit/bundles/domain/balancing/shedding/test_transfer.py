@@ -6,11 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from controller.bundles.domain.balancing.moves import BrokerReading, MoveReason, MoveRefusalReason
+from controller.bundles.domain.balancing.moves import (
+    BalanceState,
+    BrokerReading,
+    MoveReason,
+    MoveRefusalReason,
+)
 from controller.bundles.domain.balancing.settings import BalanceSettings
 from controller.bundles.domain.balancing.shedding.shedder import Shedding
 from controller.bundles.domain.balancing.shedding.transfer import Exchange, transfer
-from controller.bundles.domain.balancing.state import BalanceState
 from controller.bundles.domain.cluster import Broker, Cluster, NamespacePolicy
 from tests.unit.bundles.domain.balancing import clusters as make
 from tests.unit.bundles.domain.balancing.clusters import NOW_MS, bundle_id

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from controller.bundles.domain.load.stats import BundleStats
-from controller.bundles.domain.ring.bundle import NamespaceBundle
+from controller.bundles.domain.load import BundleStats
+from controller.bundles.domain.ring import NamespaceBundle
 from controller.bundles.domain.splitting.algorithms.base import (
     MIB,
     BundleTopic,

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from controller.bundles.domain.load.stats import BundleStats
-from controller.bundles.domain.ring.bundle import NamespaceBundle
+from controller.bundles.domain.load import BundleStats
+from controller.bundles.domain.ring import NamespaceBundle
 from controller.bundles.domain.splitting.algorithms.base import (
     MIB,
     BundleTopic,

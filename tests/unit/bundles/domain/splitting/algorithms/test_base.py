@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from controller.bundles.domain.load.stats import BundleStats
-from controller.bundles.domain.ring.hashes import LAST_HASH, topic_hash
+from controller.bundles.domain.load import BundleStats
+from controller.bundles.domain.ring import LAST_HASH, topic_hash
 from controller.bundles.domain.splitting.algorithms.base import (
     _SENTENCES,
     BundleTopic,

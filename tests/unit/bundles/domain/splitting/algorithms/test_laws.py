@@ -8,9 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.bundles.domain.ring.boundaries import NamespaceBundles
-from controller.bundles.domain.ring.bundle import NamespaceBundle
-from controller.bundles.domain.ring.hashes import LAST_HASH
+from controller.bundles.domain.ring import LAST_HASH, NamespaceBundle, NamespaceBundles
 from controller.bundles.domain.splitting.algorithms.base import (
     MIB,
     CutRefusalReason,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.bundles.domain.ring.hashes import LAST_HASH
+from controller.bundles.domain.ring import LAST_HASH
 from controller.bundles.domain.splitting.algorithms.base import (
     MIB,
     BundleTopic,
