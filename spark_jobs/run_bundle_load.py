@@ -1,7 +1,7 @@
 """Bundle load as a job: reads landed reports and the stored figures, and returns the changes.
 
 The task that runs every minute calls `compute` on its session; `main` is the entry point for `spark-submit`.
-`bundle_figures` computes the figures of every bundle, `bundle_load_changes` the changes to write. Files are exchanged
+`bundle_figures` computes the figures of every bundle and the changes to write. Files are exchanged
 below one scratch URL with explicit schemas, so that no Spark job is needed to infer them.
 """
 
@@ -22,16 +22,14 @@ from spark_jobs.bundle_figures import (
     SOUND_TOPIC,
     ReportWindow,
     build,
-    build_namespaces,
-    build_reports,
-    build_unsound_boundaries,
-)
-from spark_jobs.bundle_load_changes import (
     build_brokers,
     build_clusters,
     build_hot_topics,
     build_judged,
     build_namespace_sums,
+    build_namespaces,
+    build_reports,
+    build_unsound_boundaries,
 )
 from spark_jobs.session import frame_of, with_session
 

@@ -12,8 +12,7 @@ from typing import Any
 
 from controller.bundles.domain.load import BrokerResources, ResourceUsage, max_usage
 from controller.bundles.domain.ring import NamespaceBundles, topic_hash
-from spark_jobs.bundle_figures import COUNTS, RATES, ReportWindow
-from spark_jobs.bundle_load_changes import SIGNALS
+from spark_jobs.bundle_figures import COUNTS, RATES, SIGNALS, ReportWindow
 
 Row = dict[str, Any]
 FIGURES = (*RATES, *COUNTS, "cache_size_bytes")

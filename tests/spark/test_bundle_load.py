@@ -17,8 +17,7 @@ from pyspark.sql import SparkSession
 from controller.bundles.broker_reports import REPORT_SCHEMAS
 from controller.bundles.domain.ring import LAST_HASH, topic_hash
 from controller.bundles.store.loads import BASELINE_SCHEMAS, CHANGE_SCHEMAS
-from spark_jobs.bundle_figures import RATES, ReportWindow, build, build_namespaces
-from spark_jobs.bundle_load_changes import SIGNALS
+from spark_jobs.bundle_figures import RATES, SIGNALS, ReportWindow, build, build_namespaces
 from spark_jobs.run_bundle_load import BASELINE, REPORTS, compute
 from tests.spark.bundle_oracle import LIMITS, Answer, Row, RunInputs
 from tests.support.drawn import cases
