@@ -17,8 +17,7 @@ import numpy as np
 from controller.backtest.arrays import Floats, Mask, Wholes, any_along, is_nan
 from controller.backtest.averages import FollowedAverages, SteadyAverages, all_rates
 from controller.backtest.load_series import LoadSeries
-from controller.backtest.measured_load import Grain
-from controller.backtest.observation import Observation
+from controller.backtest.observation import Grain, Observation
 from controller.backtest.records import RecordArrays
 from controller.backtest.rule import Rule
 from controller.backtest.spread import Spread

@@ -20,7 +20,7 @@ import numpy as np
 
 from controller.backtest.arrays import Floats, Wholes
 from controller.backtest.load_series import LoadSeries
-from controller.backtest.measured_load import Grain
+from controller.backtest.observation import Grain
 from controller.backtest.observation_modes import observe
 from controller.backtest.rule import Rule
 from controller.backtest.spread import Spread
