@@ -8,7 +8,7 @@ value
     A(t) + (load(b) - A(b)) · (1 - weight) ^ (observed reports after b up to t)
 
 where A is the average that began at 0 with the series. If the load moves over the ring, the averages are computed
-report by report.
+report by report (`observation_modes.FollowedAverageObservation`).
 """
 
 from __future__ import annotations
@@ -23,49 +23,6 @@ from controller.domain.load_record import METRICS, LoadStats
 DIGITS = 9
 """Number of digits of an average, in capacities, that are compared: further digits depend on the order of the additions.
 """
-
-
-class FollowedAverages:
-    """The averages of any topic, computed report by report: `values[average, metric, segment]`, NaN for a segment
-    without an observation. `minutes`: lengths of the averages. `report_ms`: milliseconds between two reports.
-    `metrics`: indexes of the metrics, in the order of the observed rates. There are no segments before the first `move`.
-    """
-
-    def __init__(self, minutes: Sequence[float], report_ms: int, metrics: Sequence[int]) -> None:
-        self.metrics = metrics
-        spans = np.asarray(minutes, dtype=np.float64) * 60_000
-        self.weights = (1.0 - np.exp(-report_ms / spans))[:, None, None]
-        self.values = np.empty((len(minutes), len(metrics), 0))
-
-    def observe(self, rates: Sequence[Floats]) -> None:
-        """Add the observations `rates[metric][observation, segment]`, in the order of time, for the segments of the
-        last `move`. An average that is missing or 0 begins with the observed rate. No rate may be NaN, which would erase
-        the average.
-        """
-        for rate in np.stack(rates, axis=1):
-            is_first = is_nan(self.values) | (self.values == 0)
-            self.values = np.where(is_first, rate, self.values + self.weights * (rate - self.values))
-
-    def move(self, new: Sequence[int], old: Sequence[int], count: int) -> None:
-        """Continue with `count` segments, of which those at the indexes `new` were at the indexes `old`; the
-        averages of the others begin with their next observation.
-        """
-        values = np.full((*self.values.shape[:2], count), np.nan)
-        values[:, :, new] = self.values[:, :, old]
-        self.values = values
-
-    def shown(self, ids: Sequence[int]) -> dict[int, tuple[LoadStats, ...]]:
-        """Return, by segment id, the value of each average as rates per second, in the order of their minutes; metrics
-        outside `metrics` are 0. `ids` are the ids of all segments in the order of their indexes; a segment without an
-        observation is left out.
-        """
-        observed = (~is_nan(self.values[0, 0])).tolist()
-        table = self.values.transpose(2, 0, 1).tolist()
-        return {
-            segment_id: tuple(LoadStats(*all_rates(self.metrics, rates)) for rates in rows)
-            for segment_id, rows, is_observed in zip(ids, table, observed, strict=True)
-            if is_observed
-        }
 
 
 class SteadyAverages:

@@ -15,7 +15,7 @@ from itertools import zip_longest
 import numpy as np
 
 from controller.backtest.arrays import Floats, Mask, Wholes, any_along, is_nan
-from controller.backtest.averages import FollowedAverages, SteadyAverages, all_rates
+from controller.backtest.averages import SteadyAverages, all_rates
 from controller.backtest.load_series import LoadSeries
 from controller.backtest.observation import Grain, Observation
 from controller.backtest.records import RecordArrays
@@ -244,24 +244,42 @@ class SideObservation(CrossingObservation):
 
 class FollowedAverageObservation(Observation):
     """Observation for a rule of moving averages, of a series whose load moves over the ring: the averages are computed
-    report by report.
+    report by report. `values[average, metric, segment]` is NaN for a segment without an observation.
     """
 
     def __init__(self, series: LoadSeries, rule: Rule, grain: Grain, spread: Spread) -> None:
         super().__init__(series, rule, grain, spread)
-        self.averages = FollowedAverages(rule.average_minutes, self.reports.milliseconds, self.metrics)
+        spans = np.asarray(rule.average_minutes, dtype=np.float64) * 60_000
+        self.weights = (1.0 - np.exp(-self.reports.milliseconds / spans))[:, None, None]
+        self.values = np.empty((len(rule.average_minutes), len(self.metrics), 0))
 
     def _observe(self, reports: Wholes) -> None:
-        self.averages.observe(self._rates(reports))
+        """Add these reports, each of which was observed. An average that is missing or 0 begins with the observed rate. No rate may be
+        NaN, which would erase the average.
+        """
+        for rate in np.stack(self._rates(reports), axis=1):
+            is_first = is_nan(self.values) | (self.values == 0)
+            self.values = np.where(is_first, rate, self.values + self.weights * (rate - self.values))
 
     def _move(self, layout: SegmentLayout, new: Sequence[int], old: Sequence[int]) -> None:
-        self.averages.move(new, old, len(layout.active))
+        """Continue with the segments of the layout, of which those at the indexes `new` were at `old`; the averages of the
+        others begin with their next observation.
+        """
+        values = np.full((*self.values.shape[:2], len(layout.active)), np.nan)
+        values[:, :, new] = self.values[:, :, old]
+        self.values = values
 
     def recent_loads(self) -> Mapping[int, tuple[LoadStats, ...]]:
-        """Return, by segment id, the averages in the order of `rule.average_minutes`. A segment without an observation is
-        left out.
+        """Return, by segment id, the averages in the order of `rule.average_minutes`, as rates per second; metrics that are never above
+        0 are 0. A segment without an observation is left out.
         """
-        return self.averages.shown(self.ids)
+        observed = (~is_nan(self.values[0, 0])).tolist()
+        table = self.values.transpose(2, 0, 1).tolist()
+        return {
+            segment_id: tuple(LoadStats(*all_rates(self.metrics, rates)) for rates in rows)
+            for segment_id, rows, is_observed in zip(self.ids, table, observed, strict=True)
+            if is_observed
+        }
 
 
 class SteadyAverageObservation(Observation):

@@ -30,8 +30,7 @@ from controller.domain.evaluation_input import Capabilities, EvaluationInput, Hi
 from controller.domain.hash_range import RING_SIZE, HashRange
 from controller.domain.layout import SegmentLayout
 from controller.domain.load_record import LoadStats
-from controller.domain.reshape import Reshape, ReshapeKind
-from controller.domain.reshape_of_action import plan
+from controller.domain.reshape import Reshape, ReshapeKind, plan_action
 
 EVERYTHING = Capabilities(max_children=RING_SIZE, recut=True, shared_buckets=True)
 """A data plane that can perform every action of a rule."""
@@ -314,7 +313,9 @@ class _Run:
             ids = self.observation.ids
             progress.verdicts.append(Verdict(self.step_after(tick) - 1, ids, evaluation))
         for act in evaluation.decisions:
-            reshape = plan(act, self._reserving(), max_buckets=self.rule.policy.entry_bucket_max_per_segment)
+            reshape = plan_action(
+                act, self._reserving(), max_buckets=self.rule.policy.entry_bucket_max_per_segment
+            )
             self._begin(tick, reshape, act.reason, situation.clients)
         if evaluation.decisions:
             has_changed = True
