@@ -23,7 +23,7 @@ from controller.domain.key_sketch import bin_count
 from controller.domain.layout import SegmentLayout
 from controller.domain.load_record import LoadRecord, LoadStats
 from controller.domain.policy import AutoScalePolicy
-from controller.domain.reshape_of_action import plan
+from controller.domain.reshape import plan_action
 from controller.domain.segment import Segment
 
 POLICY = AutoScalePolicy(profile="adaptive")
@@ -70,7 +70,7 @@ def by_adaptive(slots: Slots, *, sketched: bool) -> dict[str, float]:
             acts += 1
             hot = [i for i in sealed_by(act) if sum(within(layout.segments[i], slots).values()) > 1]
             in_vain += bool(hot) and all(fits(layout.segments[i], slots) for i in hot)
-            layout = layout.apply(plan(act, layout, max_buckets=64), minute * MINUTE_MS)
+            layout = layout.apply(plan_action(act, layout, max_buckets=64), minute * MINUTE_MS)
             _count_strikes(layout, slots, sealed_by(act), strikes)
         if fitted_at is None and all(fits(s, slots) for s in layout.active):
             fitted_at, segments = minute, len(layout.active)

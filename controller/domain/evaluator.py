@@ -24,16 +24,36 @@ performs the actions.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
+from types import MappingProxyType
+from typing import NamedTuple
 
 from controller.domain.approval_rule import ApprovalGate, requires_approvals
-from controller.domain.decision import Evaluation, Lane, Refusal, RefusalReason
+from controller.domain.decision import Decision, Evaluation, Lane, Refusal, RefusalReason
 from controller.domain.evaluation_input import EvaluationInput
 from controller.domain.policy import AutoScalePolicy, Violation, violations
 from controller.domain.policy_parameters import misfit
+from controller.domain.profiles import adaptive, pip483
 from controller.domain.profiles.evaluation_context import EvaluationContext
-from controller.domain.profiles.registry import PROFILES_BY_NAME
+
+
+class Profile(NamedTuple):
+    """A rule set. `answer` takes the context of an evaluation under a valid policy, and the lanes to evaluate. It returns
+    actions on disjoint segments, and adds its refusals to the context.
+    """
+
+    answer: Callable[[EvaluationContext, Collection[Lane]], tuple[Decision, ...]]
+    code_version: str
+
+
+PROFILES_BY_NAME: Mapping[str, Profile] = MappingProxyType(
+    {
+        "adaptive": Profile(adaptive.answer, adaptive.CODE_VERSION),
+        "pip483": Profile(pip483.answer, pip483.CODE_VERSION),
+    }
+)
+"""Every profile that `policy.PROFILES` names."""
 
 _UNKNOWN = "none-1"  # the version if the policy names an unknown profile
 

@@ -25,7 +25,7 @@ from controller.domain.policy_parameters import ParameterValue, misfit, read_par
 from controller.domain.subscription_consumers import SubscriptionConsumers
 
 PROFILES = ("adaptive", "pip483")
-"""Names of the rule sets that an evaluator has, as in `profiles.registry`."""
+"""Names of the rule sets that an evaluator has, as in `evaluator.PROFILES_BY_NAME`."""
 
 APPROVAL_DEFAULTS = ("approve", "reject")
 """Answers that may apply if no person answers."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from controller.domain import entry_buckets
+from controller.domain.decision import Decision, Merge, Rebucket, Recut, Split
 from controller.domain.entry_buckets import DEFAULT_MAX_BUCKETS
 from controller.domain.errors import InvalidLayoutChange, InvalidRange
 from controller.domain.formatting import shown
@@ -234,6 +235,22 @@ def plan_recut(
         total = sum(parent.bucket_count for parent in parents)
         buckets = min(entry_buckets.inherited_on_split(total, len(ranges)), max_buckets)
     return Reshape(ReshapeKind.RECUT, tuple(parent_ids), _children(layout, ranges, buckets))
+
+
+def plan_action(action: Decision, layout: SegmentGraph, *, max_buckets: int) -> Reshape:
+    """Return the reshape that performs the action on this layout, for the autoscaler and for backtests alike. `max_buckets`: maximum number
+    of entry buckets of a child of a merge, of a rebucket, or of a recut that does not state `buckets`. Raises SegmentNotFound for an
+    unknown segment, and InvalidLayoutChange if the layout does not permit the action.
+    """
+    match action:
+        case Split(segment_id, at):
+            return plan_split(layout, segment_id, at or None, buckets=action.buckets)
+        case Merge(left_id, right_id):
+            return plan_merge(layout, left_id, right_id, max_buckets)
+        case Rebucket(segment_id, bucket_count):
+            return plan_rebucket(layout, segment_id, bucket_count, max_buckets)
+        case Recut(segment_ids, at):
+            return plan_recut(layout, segment_ids, at, max_buckets, buckets=action.buckets)
 
 
 def _children(layout: SegmentGraph, ranges: Sequence[HashRange], bucket_count: int) -> tuple[ChildPlan, ...]:

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 from controller import telemetry
 from controller.clock import to_ms
 from controller.domain.errors import InvalidInput, InvalidPolicy, NotFound, Unsupported
+from controller.domain.evaluator import PROFILES_BY_NAME
 from controller.domain.formatting import shown
 from controller.domain.policy import UnreadablePolicy
-from controller.domain.profiles.registry import PROFILES_BY_NAME
 from controller.landing.file_names import day_directories
 from controller.spark_requirements import can_run_spark
 from controller.store import backtests

@@ -45,8 +45,16 @@ from controller.domain.key_sketch import as_bins
 from controller.domain.load_record import METRICS, LoadStats
 from controller.domain.profiles import consumer_plan, idle_buckets, unsplittable
 from controller.domain.profiles.evaluation_context import EvaluationContext
-from controller.domain.profiles.ring_plan import Member, RingPlan, plan_ring
-from controller.domain.profiles.run_prices import MAX_RUN, OVERLOAD_WEIGHT, Candidate, Prices, Run
+from controller.domain.profiles.ring_plan import (
+    MAX_RUN,
+    OVERLOAD_WEIGHT,
+    Candidate,
+    Member,
+    Prices,
+    RingPlan,
+    Run,
+    plan_ring,
+)
 from controller.domain.profiles.unsplittable import STOP_TICKS
 from controller.domain.split_points.fewest_parts import fewest_cuts
 

@@ -17,7 +17,7 @@ from controller.domain.errors import CleaveError, LostRace, SegmentBusy, TopicNo
 from controller.domain.evaluation_input import Capabilities
 from controller.domain.evaluator import decide
 from controller.domain.operation import Operation
-from controller.domain.reshape_of_action import plan
+from controller.domain.reshape import plan_action
 from controller.services.autoscaler import shadows as shadow
 from controller.services.autoscaler.batch_topic import BatchTopic, Treatment
 from controller.services.autoscaler.shadows import Shadow
@@ -299,7 +299,7 @@ class Batch:
             )
         input_version = topic.pending.input_version  # The version is checked here, and again by `write`.
         view.demand_current(epoch=situation.layout.epoch, input_version=input_version)
-        planned = plan(
+        planned = plan_action(
             topic.actions[ordinal], view.layout, max_buckets=situation.policy.entry_bucket_max_per_segment
         )
         naming_of = naming(self._planes[topic.locked.data_plane])

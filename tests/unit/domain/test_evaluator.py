@@ -1,4 +1,4 @@
-"""The evaluation as a whole: the worked example, the order of the lanes, switched off and invalid."""
+"""The evaluation as a whole: the worked example, the order of the lanes, switched off and invalid, and the profiles there are."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import pytest
 
 from controller.domain.decision import Evaluation, Lane, Merge, Rebucket, Refusal, RefusalReason, Split
 from controller.domain.evaluation_input import Capabilities, EvaluationInput, History
-from controller.domain.evaluator import decide
+from controller.domain.evaluator import PROFILES_BY_NAME, decide
 from controller.domain.layout import SegmentLayout
 from controller.domain.load_record import LoadStats
-from controller.domain.policy import AutoScalePolicy, PolicyOverride, UnreadablePolicy, resolve
+from controller.domain.policy import PROFILES, AutoScalePolicy, PolicyOverride, UnreadablePolicy, resolve
 from tests.unit.domain.situations import NOW, SHARED, ago, topic
 
 STRICT = AutoScalePolicy(strict_pulsar=True)
@@ -161,3 +161,7 @@ def test_a_topic_may_scale_inside_a_namespace_that_does_not() -> None:
 
 def test_a_topic_without_segments_is_left_in_peace() -> None:
     assert decide(topic(layout=SegmentLayout.from_segments(3, 4, ()), consumers=0)) == Evaluation()
+
+
+def test_each_name_that_a_policy_may_have_is_answered_for() -> None:
+    assert set(PROFILES_BY_NAME) == set(PROFILES)

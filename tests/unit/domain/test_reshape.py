@@ -1,4 +1,4 @@
-"""Plans: what each kind of reshape builds, and what it refuses with which sentence."""
+"""Plans: what each kind of reshape builds, what it refuses with which sentence, and which reshape an action asks for."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from controller.domain.decision import Decision, Merge, Rebucket, Recut, Split
 from controller.domain.entry_buckets import equal_splits
 from controller.domain.errors import CleaveError, InvalidLayoutChange, SegmentNotFound
 from controller.domain.hash_range import HashRange
@@ -17,6 +18,7 @@ from controller.domain.reshape import (
     ChildPlan,
     Reshape,
     ReshapeKind,
+    plan_action,
     plan_equal_split,
     plan_heal,
     plan_merge,
@@ -248,3 +250,25 @@ def test_buckets_never_multiply_in_a_split(parts: int, trail: LayoutSequence) ->
 
     total = sum(len(child.bucket_splits) + 1 for child in children)
     assert total <= max(parent.bucket_count, parts)
+
+
+LAYOUT = SegmentLayout.initial(2, now=0)
+
+
+@pytest.mark.parametrize(
+    ("act", "kind", "parents", "ranges"),
+    [
+        (Split(0), ReshapeKind.SPLIT, (0,), ["0000-3fff", "4000-7fff"]),
+        (Split(1, (0x9000, 0xA000)), ReshapeKind.SPLIT, (1,), ["8000-8fff", "9000-9fff", "a000-ffff"]),
+        (Merge(0, 1), ReshapeKind.MERGE, (0, 1), ["0000-ffff"]),
+        (Rebucket(0, 8), ReshapeKind.REBUCKET, (0,), ["0000-7fff"]),
+        (Recut((0, 1), (0x1000,)), ReshapeKind.RECUT, (0, 1), ["0000-0fff", "1000-ffff"]),
+    ],
+)
+def test_each_act_asks_for_its_reshape(
+    act: Decision, kind: ReshapeKind, parents: tuple[int, ...], ranges: list[str]
+) -> None:
+    planned = plan_action(act, LAYOUT, max_buckets=16)
+
+    assert (planned.kind, planned.parent_ids) == (kind, parents)
+    assert [str(child.hash_range) for child in planned.children] == ranges

@@ -34,8 +34,7 @@ from controller.domain.load_record import LoadRecord, LoadStats
 from controller.domain.policy import AutoScalePolicy, violations
 from controller.domain.profiles.adaptive import SETTLE_TICKS
 from controller.domain.profiles.unsplittable import MOST_STRIKES, STOP_TICKS
-from controller.domain.reshape import ReshapeKind
-from controller.domain.reshape_of_action import plan
+from controller.domain.reshape import ReshapeKind, plan_action
 from controller.domain.segment import Segment
 from tests.unit.domain.situations import NOW, SMALL, record, situations, topic
 
@@ -479,7 +478,7 @@ def test_every_act_is_one_the_layout_accepts_and_all_of_them_together(situation:
     layout = situation.layout
     for act in decide(situation).decisions:
         layout = layout.apply(
-            plan(act, layout, max_buckets=situation.policy.entry_bucket_max_per_segment), NOW
+            plan_action(act, layout, max_buckets=situation.policy.entry_bucket_max_per_segment), NOW
         )
         layout.check_invariants()
 
@@ -590,7 +589,7 @@ def test_neighbours_of_unlike_density_are_cut_together_where_both_are_known() ->
 def test_what_is_hot_in_itself_is_told_apart_and_then_left_alone() -> None:
     [act] = decide(sketched(ring(3.0), (0.1, 0.1, 2.7, 0.1))).decisions
     whole = SegmentLayout.initial(1, now=0)
-    isolated = whole.apply(plan(Split(0, (0x8000, 0x8040)), whole, max_buckets=64), 0)
+    isolated = whole.apply(plan_action(Split(0, (0x8000, 0x8040)), whole, max_buckets=64), 0)
     evaluation = decide(_of_slots(isolated, {0x8001: 2.69, 0x8002: 0.01}, {}, 100 * MINUTE))
 
     assert act == Split(0, (0x8000, 0xC000), "msgRateIn")
@@ -606,7 +605,7 @@ def test_hot_hashes_in_one_bin_are_told_apart_once_their_bin_is_cut_out() -> Non
     layout, memory = SegmentLayout.initial(1, now=0), dict[int, tuple[LoadStats, ...]]()
     for tick in (1, 2):
         for act in decide(_of_slots(layout, {0x8001: 0.9, 0x8002: 0.9}, memory, tick * MINUTE)).decisions:
-            layout = layout.apply(plan(act, layout, max_buckets=64), tick * MINUTE)
+            layout = layout.apply(plan_action(act, layout, max_buckets=64), tick * MINUTE)
 
     assert layout.segment_for(0x8001) is not layout.segment_for(0x8002)
 
@@ -654,7 +653,7 @@ def test_hot_keys_are_isolated_by_few_acts_and_then_nothing_is_done_in_vain(seed
     for tick in range(1, 91):
         situation = _of_slots(layout, slots, memory, tick * MINUTE)
         for act in decide(situation).decisions:
-            layout = layout.apply(plan(act, layout, max_buckets=64), tick * MINUTE)
+            layout = layout.apply(plan_action(act, layout, max_buckets=64), tick * MINUTE)
             acts += 1
             late += tick > 60
     hot = [s for s in layout.active if sum(v for h, v in slots.items() if s.hash_range.contains(h)) > 1.15]

@@ -34,8 +34,7 @@ from controller.domain.layout import SegmentLayout
 from controller.domain.load_record import LoadRecord, LoadStats
 from controller.domain.policy import AutoScalePolicy
 from controller.domain.profiles.consumer_plan import MOST_EQUAL_SHARES
-from controller.domain.reshape import ReshapeKind
-from controller.domain.reshape_of_action import plan
+from controller.domain.reshape import ReshapeKind, plan_action
 from tests.unit.domain.situations import NOW, ago, topic
 
 ADAPTIVE = AutoScalePolicy(
@@ -299,7 +298,7 @@ class SimulatedTopic:
 
     def _perform(self, act: Decision) -> None:
         before, now = self.situation, self.situation.now
-        planned = plan(act, before.layout, max_buckets=before.policy.entry_bucket_max_per_segment)
+        planned = plan_action(act, before.layout, max_buckets=before.policy.entry_bucket_max_per_segment)
         history = before.history
         if isinstance(act, Split):
             history = replace(history, last_split_at=now)

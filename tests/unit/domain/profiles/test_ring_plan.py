@@ -8,8 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.domain.profiles.ring_plan import Member, _priced_runs, plan_ring
-from controller.domain.profiles.run_prices import MAX_RUN, Candidate, Prices, Run
+from controller.domain.profiles.ring_plan import (
+    MAX_RUN,
+    Candidate,
+    Member,
+    Prices,
+    Run,
+    _priced_runs,
+    plan_ring,
+)
 
 FREE = Prices(reseal=0.0)
 
