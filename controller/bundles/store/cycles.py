@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -30,23 +30,6 @@ class StateRow:
     state: str
     cycle_id: int | None
     row_version: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewCycle:
-    """A cycle to record. `refusals` are shown by inspect.bundles_why_not; the outcome contains them too, except those of split policies
-    that cannot be read.
-    """
-
-    cluster: str
-    request_key: str
-    decided_at: datetime
-    decided_by: str
-    code_version: str
-    inputs: str
-    outcome: str
-    refusals: Sequence[Mapping[str, Any]] = ()
-    proposals: Sequence[NewProposal] = field(default=())
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +79,23 @@ def find_request(tx: Connection, request_key: str) -> int | None:
     return cycle_id
 
 
-def record(tx: Connection, cycle: NewCycle, *, next_state: str, seen_state_version: int) -> int:
-    """Write the cycle, its proposals and the next state. Return the id of the cycle. In the same transaction,
+def record(
+    tx: Connection,
+    cluster: str,
+    *,
+    request_key: str,
+    decided_at: datetime,
+    decided_by: str,
+    code_version: str,
+    inputs: str,
+    outcome: str,
+    refusals: Sequence[Mapping[str, Any]] = (),
+    proposals: Sequence[NewProposal] = (),
+    next_state: str,
+    seen_state_version: int,
+) -> int:
+    """Write a cycle of the cluster, its proposals and the next state. Return the id of the cycle. `refusals` are shown by
+    inspect.bundles_why_not; the outcome contains them too, except those of split policies that cannot be read. In the same transaction,
     unapproved proposals of other cycles are refused as in `proposals.supersede`, approved proposals that were not
     applied in time are refused, and an approval is requested for each proposal that waits for an approval.
 
@@ -106,21 +104,21 @@ def record(tx: Connection, cycle: NewCycle, *, next_state: str, seen_state_versi
     version; and InvalidInput as `proposals.add`. After an error the caller must roll back the transaction.
     """
     values = {
-        "cluster": cycle.cluster,
-        "request_key": cycle.request_key,
-        "decided_at": cycle.decided_at,
-        "decided_by": cycle.decided_by,
-        "code_version": cycle.code_version,
-        "inputs": cycle.inputs,
-        "outcome": cycle.outcome,
-        "refusals": json.dumps([dict(refusal) for refusal in cycle.refusals]),
+        "cluster": cluster,
+        "request_key": request_key,
+        "decided_at": decided_at,
+        "decided_by": decided_by,
+        "code_version": code_version,
+        "inputs": inputs,
+        "outcome": outcome,
+        "refusals": json.dumps([dict(refusal) for refusal in refusals]),
     }
     cycle_id: int = tx.execute(_RECORD, values).scalar_one()
-    _set_state(tx, cycle.cluster, next_state, cycle_id, seen_state_version)
-    bundle_proposals.add(tx, cycle_id, cycle.cluster, cycle.proposals, actor=cycle.decided_by)
-    bundle_proposals.supersede(tx, cycle.cluster, cycle_id)
-    bundle_proposals.expire_approved(tx, cycle.cluster)
-    bundle_proposals.ask(tx, cycle.cluster)
+    _set_state(tx, cluster, next_state, cycle_id, seen_state_version)
+    bundle_proposals.add(tx, cycle_id, cluster, proposals, actor=decided_by)
+    bundle_proposals.supersede(tx, cluster, cycle_id)
+    bundle_proposals.expire_approved(tx, cluster)
+    bundle_proposals.ask(tx, cluster)
     return cycle_id
 
 

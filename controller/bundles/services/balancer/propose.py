@@ -25,7 +25,6 @@ from controller.bundles.domain.splitting.triggers import ChosenSplit
 from controller.bundles.services.balancer.gather import Snapshot, gather
 from controller.bundles.store import cycles as bundle_cycles
 from controller.bundles.store import namespaces as bundle_namespaces
-from controller.bundles.store.cycles import NewCycle
 from controller.bundles.store.namespaces import BalancingMode
 from controller.bundles.store.proposals import NewProposal, ProposalKind
 from controller.clock import to_datetime
@@ -104,22 +103,22 @@ def _once(
             for namespace, reason in snapshot.unreadable.items()
         ),
     ]
-    proposals = [*map(_split_proposal, outcome.splits), *map(_move_proposal, outcome.balance.moves)]
-    cycle = NewCycle(
-        cluster=cluster,
-        request_key=request_key,
-        decided_at=to_datetime(snapshot.inputs.balance.now_ms),
-        decided_by=decided_by,
-        code_version=CODE_VERSION,
-        inputs=cycle_to_json(snapshot.inputs),
-        outcome=outcome_to_json(outcome),
-        refusals=refusals,
-        proposals=proposals,
-    )
     next_state = state_to_json(_next_state(snapshot, outcome))
+    inputs_text, outcome_text = cycle_to_json(snapshot.inputs), outcome_to_json(outcome)
     with store.transaction() as tx:
         cycle_id = bundle_cycles.record(
-            tx, cycle, next_state=next_state, seen_state_version=snapshot.state_version
+            tx,
+            cluster,
+            request_key=request_key,
+            decided_at=to_datetime(snapshot.inputs.balance.now_ms),
+            decided_by=decided_by,
+            code_version=CODE_VERSION,
+            inputs=inputs_text,
+            outcome=outcome_text,
+            refusals=refusals,
+            proposals=[*map(_split_proposal, outcome.splits), *map(_move_proposal, outcome.balance.moves)],
+            next_state=next_state,
+            seen_state_version=snapshot.state_version,
         )
     made = ProposedCycle(cycle_id, len(outcome.splits), len(outcome.balance.moves), len(refusals))
     log.info(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
 from controller.bundles.domain.ring import NamespaceBundle
 from controller.bundles.store import cycles as bundle_cycles
 from controller.bundles.store import proposals as bundle_proposals
-from controller.bundles.store.cycles import NewCycle, StateRow, StoredCycle
+from controller.bundles.store.cycles import StateRow, StoredCycle
 from controller.bundles.store.proposals import NewProposal, ProposalKind, ProposalState
 from controller.domain.errors import Conflict, InvalidInput, InvariantViolated, LostRace, NotFound
 from tests.support.bundle_reports import CLUSTER, HALF, LAST, NAMESPACE, NOW
@@ -19,22 +20,22 @@ INPUTS = '{"brokers":{"b":0.1},"now":1,"word":"ü\\u2028"}'
 REFUSAL = {"rule": "transfer", "reason": "hit-count", "value": 1.0, "needed": 3.0}
 
 
-def cycle(key: str = "run-1", proposals: tuple[NewProposal, ...] = (), **more: str) -> NewCycle:
-    texts = {"inputs": INPUTS, "outcome": '{"moves":[]}'} | more
-    return NewCycle(
-        cluster=CLUSTER,
-        request_key=key,
-        decided_at=NOW,
-        decided_by="balancer",
-        code_version="1",
-        refusals=[REFUSAL],
-        proposals=proposals,
-        **texts,
-    )
+def cycle(key: str = "run-1", proposals: tuple[NewProposal, ...] = (), **more: str) -> dict[str, Any]:
+    return {
+        "request_key": key,
+        "decided_at": NOW,
+        "decided_by": "balancer",
+        "code_version": "1",
+        "inputs": INPUTS,
+        "outcome": '{"moves":[]}',
+        "refusals": [REFUSAL],
+        "proposals": proposals,
+        **more,
+    }
 
 
-def record(driver: StoreDriver, new: NewCycle, seen: int = 0, state: str = '{"hits":1}') -> int:
-    return driver.do(bundle_cycles.record, new, next_state=state, seen_state_version=seen)
+def record(driver: StoreDriver, new: dict[str, Any], seen: int = 0, state: str = '{"hits":1}') -> int:
+    return driver.do(bundle_cycles.record, CLUSTER, **new, next_state=state, seen_state_version=seen)
 
 
 def test_a_cycle_is_read_as_it_was_written(driver: StoreDriver) -> None:

@@ -14,7 +14,6 @@ from controller.bundles.domain.ring import NamespaceBundle
 from controller.bundles.store import cycles as bundle_cycles
 from controller.bundles.store import namespaces as bundle_namespaces
 from controller.bundles.store import proposals as bundle_proposals
-from controller.bundles.store.cycles import NewCycle
 from controller.bundles.store.namespaces import BalancingMode
 from controller.bundles.store.proposals import NewProposal, ProposalKind, ProposalRow, ProposalState
 from controller.domain.approval_states import ApprovalState, Subject
@@ -53,8 +52,9 @@ class Cycles:
     def propose(self, *proposals: NewProposal, mode: BalancingMode | None = None) -> list[ProposalRow]:
         if mode is not None:
             self.mode(mode)
-        new = NewCycle(
-            cluster=CLUSTER,
+        cycle_id = self.driver.do(
+            bundle_cycles.record,
+            CLUSTER,
             request_key=f"run-{self._count}",
             decided_at=NOW,
             decided_by="balancer",
@@ -62,8 +62,9 @@ class Cycles:
             inputs="{}",
             outcome="{}",
             proposals=proposals,
+            next_state="{}",
+            seen_state_version=self._count,
         )
-        cycle_id = self.driver.do(bundle_cycles.record, new, next_state="{}", seen_state_version=self._count)
         self._count += 1
         return self.driver.do(bundle_proposals.list_proposals, CLUSTER, cycle_id=cycle_id)
 

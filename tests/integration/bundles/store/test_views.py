@@ -10,7 +10,6 @@ from controller.bundles.domain.ring import NamespaceBundle
 from controller.bundles.store import cycles as bundle_cycles
 from controller.bundles.store import namespaces as bundle_namespaces
 from controller.bundles.store import proposals as bundle_proposals
-from controller.bundles.store.cycles import NewCycle
 from controller.bundles.store.namespaces import BalancingMode
 from controller.bundles.store.proposals import NewProposal, ProposalKind
 from controller.domain.approval_states import Subject
@@ -40,8 +39,9 @@ def seen(driver: StoreDriver) -> StoreDriver:
     }
     driver.do(rows.merge, "run-1", changes)
     driver.do(rows.merge, "run-2", {"clusters": [rows.cluster_figures(5, byte_rate_stddev=99.0)]}, minutes=5)
-    cycle = NewCycle(
-        cluster=CLUSTER,
+    driver.do(
+        bundle_cycles.record,
+        CLUSTER,
         request_key="run-1",
         decided_at=NOW,
         decided_by="balancer",
@@ -50,8 +50,9 @@ def seen(driver: StoreDriver) -> StoreDriver:
         outcome="{}",
         refusals=[REFUSAL],
         proposals=[SPLIT],
+        next_state="{}",
+        seen_state_version=0,
     )
-    driver.do(bundle_cycles.record, cycle, next_state="{}", seen_state_version=0)
     return driver
 
 
