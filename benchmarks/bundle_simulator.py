@@ -14,7 +14,7 @@ from statistics import fmean, pstdev
 
 from controller.bundles.domain.balancing.balance import BalanceInputs, balance, place
 from controller.bundles.domain.balancing.moves import BalanceState, Move
-from controller.bundles.domain.balancing.placement.occupancy import Occupancy
+from controller.bundles.domain.balancing.placement import Occupancy
 from controller.bundles.domain.balancing.settings import BalanceSettings
 from controller.bundles.domain.cluster import Broker, BrokerReport, Bundle, Cluster
 from controller.bundles.domain.load import BrokerResources, BundleLoad, BundleStats, ResourceUsage

@@ -14,10 +14,9 @@ from typing import Any
 
 import pytest
 
+from controller.bundles.domain.balancing.balance import shedder
 from controller.bundles.domain.balancing.moves import BalanceState, Move
-from controller.bundles.domain.balancing.placement.occupancy import Occupancy
-from controller.bundles.domain.balancing.placement.rules import placement
-from controller.bundles.domain.balancing.shedding.registry import shedder
+from controller.bundles.domain.balancing.placement import Occupancy, placement
 from controller.bundles.domain.balancing.shedding.shedder import Shedding
 from controller.bundles.domain.cluster import Cluster
 from controller.devstack.pulsar.jars import PULSAR_4

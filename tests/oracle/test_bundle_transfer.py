@@ -15,8 +15,7 @@ import pytest
 
 from controller.bundles.domain.balancing.balance import observed
 from controller.bundles.domain.balancing.moves import BalanceState, MoveRefusalReason
-from controller.bundles.domain.balancing.placement.occupancy import Occupancy
-from controller.bundles.domain.balancing.placement.rules import least_reported_usage
+from controller.bundles.domain.balancing.placement import Occupancy, least_reported_usage
 from controller.bundles.domain.balancing.shedding.shedder import Shedding
 from controller.bundles.domain.balancing.shedding.transfer import transfer
 from controller.bundles.domain.cluster import Cluster

@@ -21,7 +21,7 @@ from controller.bundles.domain.splitting.algorithms.base import (
     SplitPlan,
     SplitRequest,
 )
-from controller.bundles.domain.splitting.algorithms.registry import DEFAULT_SPLIT_ALGORITHM, plan_split
+from controller.bundles.domain.splitting.policy import DEFAULT_SPLIT_ALGORITHM, plan_split
 from controller.bundles.domain.splitting.thresholds import BUNDLE_CHOICES, chosen_bundle, report_of
 from controller.bundles.store import cycles as bundle_cycles
 from controller.bundles.store import namespaces as bundle_namespaces

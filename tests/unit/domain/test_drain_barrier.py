@@ -73,12 +73,8 @@ def test_where_lag_matters_more_than_order_children_do_not_wait() -> None:
     assert _ids(assign(CHAIN, {0, 1, 2}, ["a"], parents_block=False)) == {"a": [3, 4, 2]}
 
 
-# 0 -> 1, 2 and 1 -> 3, 4.
-CHAIN = SegmentLayout.initial(1, now=0).split(0, 1).split(1, 2)
 JOINED = SegmentLayout.initial(2, now=0).merge(0, 1, 1, 16)
 """0 and 1 -> 2."""
-
-Case = tuple[SegmentLayout, frozenset[int]]
 
 
 def children_of(layout: SegmentLayout) -> frozenset[int]:
@@ -87,7 +83,7 @@ def children_of(layout: SegmentLayout) -> frozenset[int]:
 
 
 @given(layouts_with_drained(), st.data())
-def test_a_gate_is_opened_exactly_when_every_ancestor_is_drained(case: Case, data: st.DataObject) -> None:
+def test_a_gate_is_opened_exactly_when_every_ancestor_is_drained(case: Drained, data: st.DataObject) -> None:
     layout, drained = case
     shut = data.draw(st.sets(st.sampled_from(sorted(layout.segments))))
 
@@ -97,7 +93,7 @@ def test_a_gate_is_opened_exactly_when_every_ancestor_is_drained(case: Case, dat
 
 
 @given(layouts_with_drained())
-def test_what_is_to_be_drained_is_sealed_readable_and_holds_a_gate_back(case: Case) -> None:
+def test_what_is_to_be_drained_is_sealed_readable_and_holds_a_gate_back(case: Drained) -> None:
     layout, drained = case
     shut = children_of(layout)
 
@@ -125,7 +121,7 @@ def test_draining_and_opening_ends_with_every_gate_open_and_never_before_its_anc
 
 
 @given(layouts_with_drained())
-def test_a_segment_that_is_no_longer_there_holds_nothing_back(case: Case) -> None:
+def test_a_segment_that_is_no_longer_there_holds_nothing_back(case: Drained) -> None:
     layout, drained = case
     gone = max(layout.segments) + 1
 

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from itertools import chain
+from typing import Final
 
 from controller.bundles.domain.balancing.moves import (
     BalanceState,
@@ -25,11 +26,14 @@ from controller.bundles.domain.balancing.moves import (
     MoveRefusalReason,
     exchanges,
 )
-from controller.bundles.domain.balancing.placement.occupancy import Occupancy
-from controller.bundles.domain.balancing.placement.rules import Choice, placement
+from controller.bundles.domain.balancing.placement import Choice, Occupancy, placement
 from controller.bundles.domain.balancing.settings import BalanceSettings, validate
-from controller.bundles.domain.balancing.shedding.registry import BY_AVERAGES, WITHOUT_USAGE, shedder
-from controller.bundles.domain.balancing.shedding.shedder import Shedding
+from controller.bundles.domain.balancing.shedding.avg import avg
+from controller.bundles.domain.balancing.shedding.even import even
+from controller.bundles.domain.balancing.shedding.shedder import Shedder, Shedding
+from controller.bundles.domain.balancing.shedding.transfer import transfer
+from controller.bundles.domain.balancing.shedding.uniform import uniform
+from controller.bundles.domain.balancing.shedding.usage_line import overload, threshold
 from controller.bundles.domain.cluster import BrokerReport, Bundle, Cluster
 from controller.bundles.domain.load import (
     RESOURCES,
@@ -44,6 +48,27 @@ from controller.bundles.domain.load import (
     unknown_usage,
     weighted_max_usage,
 )
+from controller.domain.named import entry_named
+
+SHEDDERS: Mapping[str, Shedder] = {
+    "even": even,
+    "overload": overload,
+    "threshold": threshold,
+    "uniform": uniform,
+    "avg": avg,
+    "transfer": transfer,
+}
+
+BY_AVERAGES: Final = frozenset({"threshold", "transfer"})
+"""Shedders that use usage averaged over time, which a move changes slowly."""
+
+WITHOUT_USAGE: Final = frozenset({"uniform"})
+"""Shedders that do not use the resources that brokers report. With any other, a broker whose usage is unknown cannot take part."""
+
+
+def shedder(name: str) -> Shedder:
+    """Return the shedder of that name. Raises InvalidInput for an unknown name; the message lists the names."""
+    return entry_named("shedder", name, SHEDDERS)
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -1,1 +1,1 @@
-"""Shedders: select the bundles that leave their broker. All have the interface of `shedder`; `registry` finds one by name."""
+"""Shedders: select the bundles that leave their broker. All have the interface of `shedder`; `balance` finds one by name."""

@@ -33,7 +33,7 @@ from controller.bundles.domain.balancing.moves import (
     MoveRefusal,
     MoveRefusalReason,
 )
-from controller.bundles.domain.balancing.placement.occupancy import Occupancy
+from controller.bundles.domain.balancing.placement import Occupancy
 from controller.bundles.domain.balancing.settings import BalanceSettings
 from controller.bundles.domain.balancing.shedding.shedder import (
     Shedding,

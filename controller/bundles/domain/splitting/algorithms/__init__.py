@@ -1,1 +1,1 @@
-"""Split algorithms, which choose the cuts of a bundle. `registry` finds and runs one by name."""
+"""Split algorithms, which choose the cuts of a bundle. `splitting.policy` finds and runs one by name."""

@@ -1,7 +1,7 @@
 """Request and answer of a split algorithm: cut points with the load of each part, or a refusal; and the places of topics.
 
 One record of options serves every algorithm. In Pulsar the class of the options follows from the *configured*
-algorithm, and selecting another one by name fails in a cast. `registry` runs the algorithm and checks what all
+algorithm, and selecting another one by name fails in a cast. `splitting.policy` runs the algorithm and checks what all
 algorithms have in common. `ring` applies the answer. A refusal has a reason, values and a sentence; in Pulsar
 such a split succeeds silently and changes nothing.
 

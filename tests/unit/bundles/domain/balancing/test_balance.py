@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from controller.bundles.domain.balancing.balance import (
+    SHEDDERS,
     BalanceInputs,
     PendingMove,
     _limited,
@@ -17,9 +18,8 @@ from controller.bundles.domain.balancing.balance import (
     place,
 )
 from controller.bundles.domain.balancing.moves import BalanceState, Move, MoveReason, MoveRefusalReason
-from controller.bundles.domain.balancing.placement.occupancy import Occupancy
+from controller.bundles.domain.balancing.placement import Occupancy
 from controller.bundles.domain.balancing.settings import BalanceSettings
-from controller.bundles.domain.balancing.shedding.registry import SHEDDERS
 from controller.bundles.domain.cluster import Cluster, NamespacePolicy
 from controller.bundles.domain.cycle_text import canonical_text, read_balance_inputs, write_balance_inputs
 from controller.domain.errors import InvalidPolicy

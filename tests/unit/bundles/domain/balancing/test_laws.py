@@ -10,10 +10,15 @@ import pytest
 from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 
-from controller.bundles.domain.balancing.balance import BalanceInputs, BalanceVerdict, balance, observed
+from controller.bundles.domain.balancing.balance import (
+    SHEDDERS,
+    BalanceInputs,
+    BalanceVerdict,
+    balance,
+    observed,
+)
 from controller.bundles.domain.balancing.moves import BalanceState
 from controller.bundles.domain.balancing.settings import SHEDDER_NAMES, BalanceSettings, violations
-from controller.bundles.domain.balancing.shedding.registry import SHEDDERS
 from controller.bundles.domain.cluster import Cluster
 from controller.bundles.domain.cycle_text import (
     canonical_text,

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from controller.bundles.domain.balancing.placement.rules import PLACEMENTS, placement
+from controller.bundles.domain.balancing.balance import SHEDDERS, shedder
+from controller.bundles.domain.balancing.placement import PLACEMENTS, placement
 from controller.bundles.domain.balancing.settings import (
     BALANCE_PARAMETERS,
     PLACEMENT_NAMES,
@@ -16,7 +17,6 @@ from controller.bundles.domain.balancing.settings import (
     validate,
     violations,
 )
-from controller.bundles.domain.balancing.shedding.registry import SHEDDERS, shedder
 from controller.domain.errors import InvalidInput, InvalidPolicy
 
 

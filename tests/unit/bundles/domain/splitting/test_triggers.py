@@ -19,7 +19,7 @@ from controller.bundles.domain.splitting.algorithms.base import (
     SplitPlan,
     SplitRequest,
 )
-from controller.bundles.domain.splitting.algorithms.registry import plan_split
+from controller.bundles.domain.splitting.policy import plan_split
 from controller.bundles.domain.splitting.thresholds import BundleReport
 from controller.bundles.domain.splitting.triggers import (
     TRIGGER_RULES,

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from controller.bundles.domain.balancing.balance import SHEDDERS
 from controller.bundles.domain.balancing.moves import BalanceState, MoveRefusalReason
 from controller.bundles.domain.balancing.settings import BalanceSettings
 from controller.bundles.domain.balancing.shedding.avg import avg
-from controller.bundles.domain.balancing.shedding.registry import SHEDDERS
 from controller.bundles.domain.balancing.shedding.shedder import Shedding
 from controller.bundles.domain.balancing.shedding.uniform import uniform
 from controller.bundles.domain.balancing.shedding.usage_line import overload, threshold

@@ -18,7 +18,7 @@ from controller.bundles.domain.splitting.algorithms.base import (
     SplitPlan,
     SplitRequest,
 )
-from controller.bundles.domain.splitting.algorithms.registry import plan_split
+from controller.bundles.domain.splitting.policy import plan_split
 from controller.domain.errors import InvalidInput
 
 SAME = "the same answer"

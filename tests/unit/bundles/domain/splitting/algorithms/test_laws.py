@@ -17,7 +17,7 @@ from controller.bundles.domain.splitting.algorithms.base import (
     SplitPlan,
     SplitRequest,
 )
-from controller.bundles.domain.splitting.algorithms.registry import (
+from controller.bundles.domain.splitting.policy import (
     SPLIT_ALGORITHMS,
     plan_split,
     split_algorithm,

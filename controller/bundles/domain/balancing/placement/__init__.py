@@ -1,1 +1,0 @@
-"""Selection of the destination of a bundle: the permitted brokers (`occupancy`), and the choice among them (`rules`)."""
