@@ -330,7 +330,9 @@ def _serving(app: Application, leases: ShardLeases, served: ConsumerServer) -> t
     watch_listener = Listener(
         app.store.address, (*layout_feed.CHANNELS, topic_feed.CHANNEL), application_name="cleave-watches"
     )
-    layouts = layout_feed.LayoutFeed(app.store, watch_listener.interrupt, shard_count=settings.worker_shards)
+    layouts = layout_feed.LayoutFeed(
+        app.store, watch_listener.interrupt, shard_count=settings.worker_shards, clock=SystemClock()
+    )
     topics = topic_feed.TopicFeed(app.store, watch_listener.interrupt, clock=SystemClock())
     feed_loop = feeds.Feeds(watch_listener, (layouts, topics), clock=SystemClock())
     key_counts = KeyCountLanding(

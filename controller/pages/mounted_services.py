@@ -35,7 +35,9 @@ class ContextServices:
     @property
     def layouts(self) -> LayoutFeed:
         """Layouts for reading only; no client watches here."""
-        return LayoutFeed(self.api.store, lambda: None, shard_count=self.api.settings.worker_shards)
+        return LayoutFeed(
+            self.api.store, lambda: None, shard_count=self.api.settings.worker_shards, clock=SystemClock()
+        )
 
     @property
     def topics(self) -> TopicFeed:

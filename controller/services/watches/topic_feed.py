@@ -9,21 +9,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import text
 
-from controller import client_metrics, telemetry
 from controller.clock import Clock
-from controller.domain.errors import InvalidInput, Retryable
+from controller.domain.errors import InvalidInput
 from controller.postgres.notification import Notification
-from controller.services.watches.feeds import Watcher
+from controller.services.watches.feeds import Feed
 from controller.store.postgres.engine import Store
-
-log = telemetry.get_logger(__name__)
 
 CHANNEL = "cleave_topics"
 GATHER_SECONDS = 0.05
@@ -67,17 +62,15 @@ def snapshot_hash(names: Iterable[str]) -> str:
     return hashlib.sha256("\n".join(sorted(names)).encode()).hexdigest()[:16]
 
 
-class TopicFeed:
-    """Sends the topic names of each watched filter to its watchers, and reads single filters on request.
-    `watch` and `forget` are thread-safe.
-    """
+class TopicFeed(Feed[TopicFilter, Names]):
+    """Sends the topic names of each watched filter to its watchers, and reads single filters on request."""
+
+    subject_field = "topic_filter"
 
     def __init__(self, store: Store, wake: Callable[[], None], *, clock: Clock) -> None:
         """`wake` makes the feeds' thread start its next round at once."""
-        self._store, self._wake, self._clock = store, wake, clock
-        self._lock = threading.Lock()
-        self._watchers: dict[TopicFilter, set[Watcher[Names]]] = {}
-        self._due: dict[TopicFilter, float] = {}
+        super().__init__(wake, clock, gather_seconds=GATHER_SECONDS)
+        self._store = store
 
     def look(self, topic_filter: TopicFilter) -> Names:
         """Return the present names of the live topics that the filter selects, sorted; empty if there are none or the
@@ -90,88 +83,12 @@ class TopicFeed:
             }
             return tuple(tx.execute(_NAMES, parameters).scalars())
 
-    def watch(self, topic_filter: TopicFilter, watcher: Watcher[Names]) -> None:
-        """Add a watcher of the filter, and wake the feeds' thread, which reads the present names and sends them to
-        all watchers of this filter, the earlier watchers included.
-        """
-        with self._lock:
-            self._watchers.setdefault(topic_filter, set()).add(watcher)
-            self._due[topic_filter] = -math.inf
-        self._wake()
-
-    def forget(self, topic_filter: TopicFilter, watcher: Watcher[Names]) -> None:
-        """Remove the watcher without a notification to the watcher; no effect if it is not watching the filter. A
-        filter without watchers is no longer read.
-        """
-        with self._lock:
-            watching = self._watchers.get(topic_filter, set())
-            watching.discard(watcher)
-            if not watching:
-                self._watchers.pop(topic_filter, None)
-                self._due.pop(topic_filter, None)
-
-    @property
-    def due_in_seconds(self) -> float:
-        """Seconds until the feed has something to read: 0 or less at once, infinity for nothing."""
-        with self._lock:
-            return min(self._due.values(), default=math.inf) - self._clock.monotonic_seconds()
-
-    def notice(self, notifications: Sequence[Notification], *, is_sweep: bool) -> None:
-        """Note which watched filters must be read again: filters of the namespaces in the notifications,
-        `GATHER_SECONDS` from now; in a sweep, all filters at once. A filter that is due earlier keeps its time. Reads
-        and sends nothing.
-        """
-        named_namespaces = {
+    def _concerned(self, notifications: Sequence[Notification]) -> Callable[[TopicFilter], bool]:
+        """Return a function that returns True for a filter of a namespace in the notifications."""
+        namespaces = {
             notification.payload for notification in notifications if notification.channel == CHANNEL
         }
-        due_at = self._clock.monotonic_seconds() + (0.0 if is_sweep else GATHER_SECONDS)
-        with self._lock:
-            for topic_filter in self._watchers:
-                if is_sweep or topic_filter.namespace in named_namespaces:
-                    self._due[topic_filter] = min(due_at, self._due.get(topic_filter, math.inf))
-
-    def notify(self) -> None:
-        """Read the names of each filter that is due once, and send the names to all watchers of the filter, even if
-        the names are unchanged. A Retryable error of a reading, such as StoreUnavailable, is raised, and the next
-        call then reads all watched filters. Any other error of a filter is logged and counted, and the next sweep
-        reads that filter again; the other filters are not affected.
-        """
-        for topic_filter in self._take_due():
-            try:
-                names = self.look(topic_filter)
-            except Retryable:
-                with self._lock:
-                    self._due = dict.fromkeys(self._watchers, -math.inf)
-                raise
-            except Exception:
-                # The next sweep reads this namespace again; the watchers of others are notified.
-                client_metrics.LOOP_ERRORS.labels("watchers not notified").inc()
-                log.exception("watchers not notified", namespace=topic_filter.namespace)
-                continue
-            for watcher in self._watching(topic_filter):
-                watcher.push(names)
-
-    def end_all(self, reason: str) -> None:
-        """End all watches with the reason. The watchers are not removed."""
-        with self._lock:
-            watchers = [watcher for of_filter in self._watchers.values() for watcher in of_filter]
-        for watcher in watchers:
-            watcher.end(reason)
-
-    def _take_due(self) -> list[TopicFilter]:
-        """Return the filters that are due, possibly none. These filters are due again only after the next
-        notification, sweep or `watch`.
-        """
-        now = self._clock.monotonic_seconds()
-        with self._lock:
-            due_filters = [topic_filter for topic_filter, due_at in self._due.items() if due_at <= now]
-            for topic_filter in due_filters:
-                del self._due[topic_filter]
-        return due_filters
-
-    def _watching(self, topic_filter: TopicFilter) -> tuple[Watcher[Names], ...]:
-        with self._lock:
-            return tuple(self._watchers.get(topic_filter, ()))
+        return lambda topic_filter: topic_filter.namespace in namespaces
 
 
 class TopicChanges:

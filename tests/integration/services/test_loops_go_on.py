@@ -158,7 +158,7 @@ def _leader(bench: Bench, _: Path) -> FailingLoop:
 
 def _feeds(bench: Bench, _: Path) -> FailingLoop:
     listener = Listener(bench.url, ["cleave_layout"])
-    layouts = LayoutFeed(bench.store, listener.interrupt, shard_count=1)
+    layouts = LayoutFeed(bench.store, listener.interrupt, shard_count=1, clock=SystemClock())
     return FailingLoop(Feeds(listener, [layouts], clock=SystemClock()), LayoutFeed, "notice")
 
 
@@ -337,7 +337,7 @@ def test_a_layout_that_cannot_be_read_keeps_no_other_from_its_watchers(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     good, told = bench.topic_with(1), RecordingWatcher()
-    layouts = LayoutFeed(bench.store, lambda: None, shard_count=1)
+    layouts = LayoutFeed(bench.store, lambda: None, shard_count=1, clock=SystemClock())
     whole = layout_feed.published_layout
 
     def breaks(tx: Connection, topic: str | int) -> PublishedLayout:

@@ -47,7 +47,7 @@ class RecordingWatcher:
 @pytest.fixture
 def layouts(bench: Bench) -> LayoutFeed:
     """Of layouts; its thread is the test."""
-    return LayoutFeed(bench.store, lambda: None, shard_count=16)
+    return LayoutFeed(bench.store, lambda: None, shard_count=16, clock=SystemClock())
 
 
 def changed(feed: LayoutFeed, topic_id: int) -> None:
@@ -185,7 +185,7 @@ def test_topics_are_told_of_when_they_become_live_change_their_properties_and_go
 def test_a_filter_that_the_database_refuses_takes_no_turn_from_the_others(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(topic_feed, "log", Mock())
+    monkeypatch.setattr(feeds, "log", Mock())
     feed, told = TopicFeed(bench.store, lambda: None, clock=SystemClock()), RecordingWatcher()
     feed.watch(TopicFilter("acme/shop", (("a", "\0"),)), RecordingWatcher())
     feed.watch(TopicFilter("acme/shop"), told)
@@ -221,7 +221,7 @@ CUT = (
 def listening(bench: Bench) -> Iterator[LayoutFeed]:
     """A feed of layouts with the feeds' own thread and connection."""
     listener = Listener(bench.url, layout_feed.CHANNELS, application_name="cleave-watches")
-    feed = LayoutFeed(bench.store, listener.interrupt, shard_count=16)
+    feed = LayoutFeed(bench.store, listener.interrupt, shard_count=16, clock=SystemClock())
     telling = Feeds(listener, (feed,), clock=SystemClock())
     thread = threading.Thread(target=telling.run)
     thread.start()
@@ -262,7 +262,7 @@ def test_a_listening_connection_that_is_cut_costs_no_epoch_and_no_leader(
 
 def test_everybody_is_told_when_the_feeds_stop(bench: Bench) -> None:
     listener = Listener(bench.url, (topic_feed.CHANNEL,))
-    layouts = LayoutFeed(bench.store, listener.interrupt, shard_count=16)
+    layouts = LayoutFeed(bench.store, listener.interrupt, shard_count=16, clock=SystemClock())
     topics = TopicFeed(bench.store, listener.interrupt, clock=SystemClock())
     telling = Feeds(listener, (layouts, topics), clock=SystemClock())
     told, also = RecordingWatcher(), RecordingWatcher()
