@@ -18,7 +18,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from controller.clock import STEADY_CLOCK, SystemClock
-from controller.dataplane.base import DataPlane
+from controller.dataplane.base import Counters, DataPlane
 from controller.dataplane.load_settings import LoadSettings
 from controller.dataplane.log_client import LogClient
 from controller.dataplane.pulsar.cluster_access import PulsarAccess
@@ -42,17 +42,13 @@ if TYPE_CHECKING:
     from controller.services.collection.load_collector import LoadCollector
     from controller.services.computing.computers import Computation
     from controller.services.consumer_sessions.leader import SessionLeader
-    from controller.services.dead_letters import DeadLetterLogs
-    from controller.services.delivery_counts import DeliveryCounts
     from controller.services.key_count_landing import KeyCountLanding
     from controller.services.load_aggregation import LoadAggregation
-    from controller.services.load_intake import LoadIntake
+    from controller.services.load_intake import IntakeResult
     from controller.services.operation_runner import RunnerContext
     from controller.services.policy_backtest import Compute, PolicyBacktest
     from controller.services.policy_candidates.trials import Trials, Variant
     from controller.services.reconciler import Suspects
-    from controller.services.segment_lists import SegmentLists
-    from controller.services.subscription_lag import Unread
     from controller.services.watches.layout_feed import LayoutFeed
     from controller.services.watches.topic_feed import TopicFeed
     from controller.services.worker.sensors import Sensor
@@ -207,18 +203,15 @@ def application(
 class ConsumerServices:
     """The services behind a worker's HTTP API.
 
-    `api` answers the calls of people and has connections of its own, so that these calls do not delay the worker. The server closes it.
+    `app` has the store and the data planes of the worker, for the calls of consumers. `api` answers the calls of people and has connections of its own, so that these calls do not delay the worker. The server closes it.
     """
 
     leader: SessionLeader
     layouts: LayoutFeed
     topics: TopicFeed
-    unread: Unread
-    deliveries: DeliveryCounts
-    dead_letters: DeadLetterLogs
-    lists: SegmentLists
     key_counts: KeyCountLanding
     suspects: Suspects
+    app: Application
     api: Application
 
 
@@ -317,12 +310,8 @@ def _serving(app: Application, leases: ShardLeases, served: ConsumerServer) -> t
     InvalidInput for settings that are invalid or contradict each other.
     """
     from controller.postgres.listener import Listener
-    from controller.services import subscription_lag
-    from controller.services.dead_letters import DeadLetterLogs
-    from controller.services.delivery_counts import DeliveryCounts
     from controller.services.key_count_landing import KeyCountLanding
     from controller.services.reconciler import Suspects
-    from controller.services.segment_lists import SegmentLists
     from controller.services.watches import feeds, layout_feed, topic_feed
 
     settings = app.settings
@@ -345,12 +334,9 @@ def _serving(app: Application, leases: ShardLeases, served: ConsumerServer) -> t
         leader,
         layouts,
         topics,
-        unread=partial(subscription_lag.unread, app.store, app.planes),
-        deliveries=DeliveryCounts(app.store),
-        dead_letters=DeadLetterLogs(app.store, app.planes),
-        lists=SegmentLists(app.store),
         key_counts=key_counts,
         suspects=suspects,
+        app=app,
         api=Application(
             settings, Store(app.store.address, application_name="cleave-api", pool_size=API_TRANSACTIONS)
         ),
@@ -592,12 +578,14 @@ def build_collector(
     )
 
 
-def build_load_intake(app: Application) -> LoadIntake:
-    """Build the service that lands samples that brokers send."""
+def load_intake(app: Application) -> Callable[[str, Sequence[Counters], int | None], IntakeResult]:
+    """Return the function that lands samples that brokers send (`services.load_intake.take`). Its arguments are the source, the samples,
+    and the time of the request.
+    """
     from controller.landing.area import LandingArea
-    from controller.services.load_intake import LoadIntake
+    from controller.services.load_intake import take
 
-    return LoadIntake(app.store, LandingArea(app.settings.landing_url))
+    return partial(take, app.store, LandingArea(app.settings.landing_url))
 
 
 def build_consumer_watch(

@@ -16,7 +16,7 @@ from controller.actions.rights import Right
 from controller.bootstrap import Application
 from controller.client.dead_letter_redrive import PART_LIMIT, put_back
 from controller.postgres_source import PostgresSource
-from controller.services.dead_letters import DeadLetterLog, DeadLetterLogs
+from controller.services import dead_letters
 
 
 class RedriveDeadLetters(ActionRequest):
@@ -74,9 +74,9 @@ def redrive(context: Context, request: RedriveDeadLetters) -> RedriveResponse:
     `Producer.flush`. Raises InvalidInput for a letter that a producer refuses (`put_back`). After these errors, some
     messages may have been put back.
     """
-    logs = DeadLetterLogs(context.store, context.app.planes)
-    log = logs.find(request.topic, request.subscription)
-    count = logs.count(log)
+    planes = context.app.planes
+    log = dead_letters.find(context.store, planes, request.topic, request.subscription)
+    count = dead_letters.count(planes, log)
     messages = count if request.limit is None else min(count, request.limit)
     if messages and not context.dry_run:
         messages = _put_back(context.app, log, min(messages, PART_LIMIT))
@@ -89,7 +89,7 @@ def redrive(context: Context, request: RedriveDeadLetters) -> RedriveResponse:
     )
 
 
-def _put_back(app: Application, log: DeadLetterLog, count: int) -> int:
+def _put_back(app: Application, log: dead_letters.DeadLetterLog, count: int) -> int:
     """Put back up to `count` dead letters of the log, with connections that are closed afterwards. Return their number."""
     with (
         closing(PostgresSource(app.settings.database_url.get_secret_value())) as source,

@@ -21,7 +21,7 @@ from controller.clock import to_datetime
 from controller.dataplane.log_client import Position
 from controller.questions.page_keys import write_keys
 from controller.questions.question import PageAnswer, PageRequest, TopicQuestion
-from controller.services.dead_letters import DeadLetterLogs
+from controller.services import dead_letters
 
 CHUNK = 500
 """Number of messages per read."""
@@ -99,9 +99,9 @@ def list_dead_letters(context: Context, request: ListDeadLetters) -> DeadLetters
     the topic's data plane is not configured here or has no dead-letter logs, and the errors of the data plane.
     """
     [after] = request.keys([tuple])
-    logs = DeadLetterLogs(context.store, context.app.planes)
-    log = logs.find(request.topic, request.subscription)
-    count, limit = logs.count(log), request.size
+    planes = context.app.planes
+    log = dead_letters.find(context.store, planes, request.topic, request.subscription)
+    count, limit = dead_letters.count(planes, log), request.size
     letters: list[DeadLetter] = []
     if count:
         with (

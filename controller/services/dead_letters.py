@@ -32,60 +32,56 @@ class DeadLetterLog:
     backing_topic: str
 
 
-class DeadLetterLogs:
-    """Creates, finds and counts dead-letter logs. Thread-safe."""
+def make(store: Store, planes: Mapping[str, DataPlane], topic_id: int, subscription: str) -> DeadLetterLog:
+    """Create the subscription's dead-letter log and the log's subscription `redrive`, as far as they do not
+    exist, and return the address of the log. An existing log keeps its messages, and an existing `redrive` its
+    position.
 
-    def __init__(self, store: Store, planes: Mapping[str, DataPlane]) -> None:
-        self._store, self._planes = store, planes
+    Raises TopicNotFound; SubscriptionNotFound; Unsupported if the data plane is not configured in this process or
+    has no dead-letter logs; and the errors of the data plane. The call may be repeated after an error.
+    """
+    letters = _of(store, topic_id, subscription)
+    configured(planes, letters.data_plane, letters.topic).create_segment(letters.backing_topic, [REDRIVE])
+    return letters
 
-    def make(self, topic_id: int, subscription: str) -> DeadLetterLog:
-        """Create the subscription's dead-letter log and the log's subscription `redrive`, as far as they do not
-        exist, and return the address of the log. An existing log keeps its messages, and an existing `redrive` its
-        position.
 
-        Raises TopicNotFound; SubscriptionNotFound; Unsupported if the data plane is not configured in this process or
-        has no dead-letter logs; and the errors of the data plane. The call may be repeated after an error.
-        """
-        letters = self._of(topic_id, subscription)
-        self._plane(letters).create_segment(letters.backing_topic, [REDRIVE])
-        return letters
+def find(store: Store, planes: Mapping[str, DataPlane], topic: str, subscription: str) -> DeadLetterLog:
+    """Return the address of the subscription's dead-letter log, which exists but may be empty. `topic` is the
+    name of the topic.
 
-    def find(self, topic: str, subscription: str) -> DeadLetterLog:
-        """Return the address of the subscription's dead-letter log, which exists but may be empty. `topic` is the
-        name of the topic.
-
-        Raises TopicNotFound; SubscriptionNotFound; NotFound if the log does not exist, because no consumer has needed
-        it yet; Unsupported if the data plane is not configured in this process or has no dead-letter logs; and the
-        errors of the data plane.
-        """
-        with self._store.transaction() as tx:
-            topic_id = topics.find_topic(tx, topic).topic_id
-        letters = self._of(topic_id, subscription)
-        if self._plane(letters).segment_state(letters.backing_topic) is LogState.MISSING:
-            raise NotFound(
-                f"{topic}: {subscription} has no dead letters; {letters.backing_topic} was never created"
-            )
-        return letters
-
-    def count(self, log: DeadLetterLog) -> int:
-        """Return the number of messages in the log that were not put back into the topic yet, and so not
-        acknowledged on `redrive`; 0 if the log or `redrive` does not exist. Raises Unsupported if the data plane
-        is not configured here, and the errors of the data plane.
-        """
-        return self._plane(log).backlog(log.backing_topic, REDRIVE) or 0
-
-    def _of(self, topic_id: int, subscription: str) -> DeadLetterLog:
-        """Return the address of the subscription's dead-letter log, whether or not the log exists. The data plane is
-        not called. Raises TopicNotFound; SubscriptionNotFound; and Unsupported if the topic's data plane has no
-        dead-letter logs.
-        """
-        with self._store.transaction() as tx:
-            topic = topics.get_topic(tx, topic_id)
-            subscriptions.get_subscription(tx, topic_id, subscription)
-        return DeadLetterLog(
-            topic.name, topic.data_plane, dead_letter_topic(topic.data_plane, topic.name, subscription)
+    Raises TopicNotFound; SubscriptionNotFound; NotFound if the log does not exist, because no consumer has needed
+    it yet; Unsupported if the data plane is not configured in this process or has no dead-letter logs; and the
+    errors of the data plane.
+    """
+    with store.transaction() as tx:
+        topic_id = topics.find_topic(tx, topic).topic_id
+    letters = _of(store, topic_id, subscription)
+    if (
+        configured(planes, letters.data_plane, letters.topic).segment_state(letters.backing_topic)
+        is LogState.MISSING
+    ):
+        raise NotFound(
+            f"{topic}: {subscription} has no dead letters; {letters.backing_topic} was never created"
         )
+    return letters
 
-    def _plane(self, log: DeadLetterLog) -> DataPlane:
-        """Return the data plane of the log. Raises Unsupported if it is not configured here."""
-        return configured(self._planes, log.data_plane, log.topic)
+
+def count(planes: Mapping[str, DataPlane], log: DeadLetterLog) -> int:
+    """Return the number of messages in the log that were not put back into the topic yet, and so not
+    acknowledged on `redrive`; 0 if the log or `redrive` does not exist. Raises Unsupported if the data plane
+    is not configured here, and the errors of the data plane.
+    """
+    return configured(planes, log.data_plane, log.topic).backlog(log.backing_topic, REDRIVE) or 0
+
+
+def _of(store: Store, topic_id: int, subscription: str) -> DeadLetterLog:
+    """Return the address of the subscription's dead-letter log, whether or not the log exists. The data plane is
+    not called. Raises TopicNotFound; SubscriptionNotFound; and Unsupported if the topic's data plane has no
+    dead-letter logs.
+    """
+    with store.transaction() as tx:
+        topic = topics.get_topic(tx, topic_id)
+        subscriptions.get_subscription(tx, topic_id, subscription)
+    return DeadLetterLog(
+        topic.name, topic.data_plane, dead_letter_topic(topic.data_plane, topic.name, subscription)
+    )

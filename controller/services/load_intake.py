@@ -34,65 +34,61 @@ class IntakeResult:
     unknown: tuple[str, ...]
 
 
-class LoadIntake:
-    """Writes the counter samples that are sent to Cleave into the landing area. Thread-safe."""
+def take(
+    store: Store, area: LandingArea, source: str, counters: Sequence[Counters], sent_at_ms: int | None
+) -> IntakeResult:
+    """Write the samples of watched logs to the landing area as one file. Return the number of samples written,
+    and the names of the reported logs that are not watched, whose samples are left out. A log is watched if its
+    topic is live, and its segment is ACTIVE or was sealed less than `watched_logs.SEALED_FOR_SECONDS` ago. The
+    instants are corrected by the offset of the source's clock to the database's. `sent_at_ms` is the time of the
+    request by the clock that stamped the samples; None stands for the latest instant of the samples. The source
+    is recorded as a reader with its clock, even if no log is watched. Does nothing without samples.
 
-    def __init__(self, store: Store, area: LandingArea) -> None:
-        self._store, self._area = store, area
-
-    def take(self, source: str, counters: Sequence[Counters], sent_at_ms: int | None = None) -> IntakeResult:
-        """Write the samples of watched logs to the landing area as one file. Return the number of samples written,
-        and the names of the reported logs that are not watched, whose samples are left out. A log is watched if its
-        topic is live, and its segment is ACTIVE or was sealed less than `watched_logs.SEALED_FOR_SECONDS` ago. The
-        instants are corrected by the offset of the source's clock to the database's. `sent_at_ms` is the time of the
-        request by the clock that stamped the samples; None stands for the latest instant of the samples. The source
-        is recorded as a reader with its clock, even if no log is watched. Does nothing without samples.
-
-        Raises InvalidInput if an instant of a sample, or `sent_at_ms`, is more than `MAX_AHEAD_MS` after or
-        `MAX_AGE_MS` before the database's time; nothing is then written. Raises StoreUnavailable if the database or
-        the landing area is unavailable. If the landing area is unavailable, the record of the source stays. The name
-        `source` and the values of the counters are not checked here.
-        """
-        if not counters:
-            return IntakeResult(0, ())
-        names = sorted({sample.backing_topic for sample in counters})
-        with self._store.transaction() as tx:
-            now_ms = to_ms(database_now(tx))
-            for sample in counters:
-                _check(f"the sample of {sample.backing_topic}", sample.instant_ms, now_ms)
-            sent_ms = max(sample.instant_ms for sample in counters) if sent_at_ms is None else sent_at_ms
-            _check("the request", sent_ms, now_ms)
-            reader = counter_readers.record(
-                tx, source, Ahead(sent_ms - now_ms, 0), clock_ahead_ms=sent_ms - now_ms
+    Raises InvalidInput if an instant of a sample, or `sent_at_ms`, is more than `MAX_AHEAD_MS` after or
+    `MAX_AGE_MS` before the database's time; nothing is then written. Raises StoreUnavailable if the database or
+    the landing area is unavailable. If the landing area is unavailable, the record of the source stays. The name
+    `source` and the values of the counters are not checked here.
+    """
+    if not counters:
+        return IntakeResult(0, ())
+    names = sorted({sample.backing_topic for sample in counters})
+    with store.transaction() as tx:
+        now_ms = to_ms(database_now(tx))
+        for sample in counters:
+            _check(f"the sample of {sample.backing_topic}", sample.instant_ms, now_ms)
+        sent_ms = max(sample.instant_ms for sample in counters) if sent_at_ms is None else sent_at_ms
+        _check("the request", sent_ms, now_ms)
+        reader = counter_readers.record(
+            tx, source, Ahead(sent_ms - now_ms, 0), clock_ahead_ms=sent_ms - now_ms
+        )
+        watched_by_name = {
+            log.backing_topic: log
+            for log in watched_logs.watched_logs(
+                tx, sealed_for_seconds=watched_logs.SEALED_FOR_SECONDS, logs=names
             )
-            watched_by_name = {
-                log.backing_topic: log
-                for log in watched_logs.watched_logs(
-                    tx, sealed_for_seconds=watched_logs.SEALED_FOR_SECONDS, logs=names
-                )
-            }
-        landed_samples = [
-            Sample(
-                watched_by_name[sample.backing_topic].topic_id,
-                watched_by_name[sample.backing_topic].segment_id,
-                sample.backing_topic,
-                source,
-                reader.name,
-                sample.instant_ms - reader.ahead_ms,
-                sample.msg_in,
-                sample.byte_in,
-                sample.msg_out,
-                sample.byte_out,
-            )
-            for sample in counters
-            if sample.backing_topic in watched_by_name
-        ]
-        if landed_samples:
-            try:
-                self._area.append(now_ms, f"intake-{secrets.token_hex(6)}", sample_table(landed_samples))
-            except OSError as error:
-                raise StoreUnavailable(f"the landing area is unavailable: {error}", 10.0) from error
-        return IntakeResult(len(landed_samples), tuple(name for name in names if name not in watched_by_name))
+        }
+    landed_samples = [
+        Sample(
+            watched_by_name[sample.backing_topic].topic_id,
+            watched_by_name[sample.backing_topic].segment_id,
+            sample.backing_topic,
+            source,
+            reader.name,
+            sample.instant_ms - reader.ahead_ms,
+            sample.msg_in,
+            sample.byte_in,
+            sample.msg_out,
+            sample.byte_out,
+        )
+        for sample in counters
+        if sample.backing_topic in watched_by_name
+    ]
+    if landed_samples:
+        try:
+            area.append(now_ms, f"intake-{secrets.token_hex(6)}", sample_table(landed_samples))
+        except OSError as error:
+            raise StoreUnavailable(f"the landing area is unavailable: {error}", 10.0) from error
+    return IntakeResult(len(landed_samples), tuple(name for name in names if name not in watched_by_name))
 
 
 def _check(subject: str, instant_ms: int, now_ms: int) -> None:

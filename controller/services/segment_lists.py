@@ -26,59 +26,55 @@ from controller.store.topics.published_layout import PublishedLayout, published_
 from controller.store.topics.subscriptions import SubscriptionKind
 
 
-class SegmentLists:
-    """Reads segment lists and records drained segments. Thread-safe."""
+def whole(store: Store, topic: str) -> PublishedLayout:
+    """Return all segments that are not pruned, with their parents. The topic is live or being deleted. Raises
+    TopicNotFound, or TopicNotLive while the topic is being created.
+    """
+    with store.transaction() as tx:
+        return published_segments(tx, topic)
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
 
-    def whole(self, topic: str) -> PublishedLayout:
-        """Return all segments that are not pruned, with their parents. The topic is live or being deleted. Raises
-        TopicNotFound, or TopicNotLive while the topic is being created.
-        """
-        with self._store.transaction() as tx:
-            return published_segments(tx, topic)
+def of_queue(store: Store, topic: str, subscription: str) -> tuple[PublishedLayout, str]:
+    """Return the segments that the queue subscription has to read, at present or later, with their logs, and the
+    `as_of` of this list. Segments that the subscription has drained are left out. The `as_of` changes with each
+    seek of the subscription; pass it to `drained` with reports about these segments. Raises TopicNotFound,
+    TopicNotLive, SubscriptionNotFound, Conflict if the subscription is not a queue, and the errors of
+    `Store.transaction`.
+    """
+    with store.transaction() as tx:
+        row = topics.find_topic(tx, topic)
+        topics.demand_live(row.name, row.state)
+        key = SubscriptionKey(row.topic_id, subscription)
+        # Read before the segments: the segments may be newer than `as_of`, but not older.
+        as_of = _demand_queue(tx, key)
+        to_read = readable_segments.to_read(tx, row.topic_id, subscription)
+    undrained = _undrained(to_read)
+    published = PublishedLayout(row.topic_id, row.name, row.data_plane, undrained, to_read.backing_topics)
+    return published, as_of
 
-    def of_queue(self, topic: str, subscription: str) -> tuple[PublishedLayout, str]:
-        """Return the segments that the queue subscription has to read, at present or later, with their logs, and the
-        `as_of` of this list. Segments that the subscription has drained are left out. The `as_of` changes with each
-        seek of the subscription; pass it to `drained` with reports about these segments. Raises TopicNotFound,
-        TopicNotLive, SubscriptionNotFound, Conflict if the subscription is not a queue, and the errors of
-        `Store.transaction`.
-        """
-        with self._store.transaction() as tx:
-            row = topics.find_topic(tx, topic)
-            topics.demand_live(row.name, row.state)
-            key = SubscriptionKey(row.topic_id, subscription)
-            # Read before the segments: the segments may be newer than `as_of`, but not older.
-            as_of = _demand_queue(tx, key)
-            to_read = readable_segments.to_read(tx, row.topic_id, subscription)
-        undrained = _undrained(to_read)
-        published = PublishedLayout(row.topic_id, row.name, row.data_plane, undrained, to_read.backing_topics)
-        return published, as_of
 
-    def drained(self, topic: str, subscription: str, as_of: str, segment_ids: Collection[int]) -> None:
-        """Record that the queue subscription has drained these sealed segments: its consumers have settled all
-        messages. The leader of the topic is notified, and the rows of the topic and the subscription are locked until
-        the commit. `as_of` is the value that `of_queue` returned with the segments. Segments that are recorded as
-        drained or are pruned are ignored.
+def drained(store: Store, topic: str, subscription: str, as_of: str, segment_ids: Collection[int]) -> None:
+    """Record that the queue subscription has drained these sealed segments: its consumers have settled all
+    messages. The leader of the topic is notified, and the rows of the topic and the subscription are locked until
+    the commit. `as_of` is the value that `of_queue` returned with the segments. Segments that are recorded as
+    drained or are pruned are ignored.
 
-        Raises TopicNotFound; SubscriptionNotFound, also while the subscription is being deleted; LostRace if a seek
-        has changed `as_of`, so that the caller must read the segments again; Conflict if the subscription is not a
-        queue, or if a segment is active or unknown, in which case no segment is marked; and the errors of
-        `Store.transaction`.
-        """
-        with self._store.transaction() as tx:
-            topic_id = topics.find_topic(tx, topic, lock=True).topic_id
-            key = SubscriptionKey(topic_id, subscription)
-            _demand_queue(tx, key)
-            if subscriptions.as_of(*bucket_owners.lock(tx, key)) != as_of:
-                raise LostRace(
-                    f"subscription {subscription} of {topic} was moved in the meantime; read the segments again",
-                    0.0,
-                    what="subscription",
-                )
-            drains.mark_drained(tx, topic_id, subscription, segment_ids)
+    Raises TopicNotFound; SubscriptionNotFound, also while the subscription is being deleted; LostRace if a seek
+    has changed `as_of`, so that the caller must read the segments again; Conflict if the subscription is not a
+    queue, or if a segment is active or unknown, in which case no segment is marked; and the errors of
+    `Store.transaction`.
+    """
+    with store.transaction() as tx:
+        topic_id = topics.find_topic(tx, topic, lock=True).topic_id
+        key = SubscriptionKey(topic_id, subscription)
+        _demand_queue(tx, key)
+        if subscriptions.as_of(*bucket_owners.lock(tx, key)) != as_of:
+            raise LostRace(
+                f"subscription {subscription} of {topic} was moved in the meantime; read the segments again",
+                0.0,
+                what="subscription",
+            )
+        drains.mark_drained(tx, topic_id, subscription, segment_ids)
 
 
 def _undrained(to_read: readable_segments.ToRead) -> SegmentLayout:

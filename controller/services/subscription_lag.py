@@ -8,7 +8,7 @@ that cannot be counted is returned with the reason, and does not affect the othe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
@@ -47,12 +47,6 @@ class BucketLag:
     has no such log or subscription.
     """
     error: str | None = None
-
-
-Unread = Callable[[str, str, Collection[int]], dict[int, int]]
-"""Returns the numbers of unacknowledged messages of segments by id, as `unread` does. Takes topic, subscription and
-segment ids.
-"""
 
 
 def lag(store: Store, planes: Mapping[str, DataPlane], topic: str, subscription: str) -> list[BucketLag]:

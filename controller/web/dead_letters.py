@@ -10,6 +10,7 @@ from fastapi import Request as HttpRequest
 from pydantic import BaseModel, Field
 from starlette.concurrency import run_in_threadpool
 
+from controller.services.dead_letters import find, make
 from controller.web.paths import CONSUMER_PATH, TOPIC_PATH, Name
 from controller.web.refusals import LED, REFUSALS
 from controller.web.route_rights import CONSUME, DemandingRoute
@@ -34,7 +35,8 @@ class Logged(BaseModel):
 @router.get(TOPIC_PATH + "/subscriptions/{subscription}/dead-letter-log")
 async def dead_letter_log(request: HttpRequest, topic: Topic, subscription: Name) -> Logged:
     """Return the subscription's dead-letter log. 404 until a consumer has created it for a dead letter."""
-    log = await run_in_threadpool(served_by(request).dead_letters.find, topic, subscription)
+    app = served_by(request).app
+    log = await run_in_threadpool(find, app.store, app.planes, topic, subscription)
     return Logged(data_plane=log.data_plane, backing_topic=log.backing_topic)
 
 
@@ -44,6 +46,6 @@ async def dead_letters(asking: AtLeaderNow, _life: Life) -> Logged:
     as far as they do not exist. An existing log keeps its messages. The call may be repeated after an error. The
     incarnation is required but not checked.
     """
-    key = asking.key
-    log = await run_in_threadpool(asking.served.dead_letters.make, key.topic_id, key.name)
+    key, app = asking.key, asking.served.app
+    log = await run_in_threadpool(make, app.store, app.planes, key.topic_id, key.name)
     return Logged(data_plane=log.data_plane, backing_topic=log.backing_topic)

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 
 from controller.domain.delivery_events import DeliveryEvent
+from controller.services import delivery_counts
 from controller.store.topics.bucket_owners import SubscriptionKey
 from controller.store.topics.deliveries import Ownership
 from controller.web.paths import CONSUMER_PATH, ConsumerName, Name
@@ -130,7 +131,7 @@ async def opened(asker: Asker, body: Opened) -> Openings:
     messages are deleted. 409 if the incarnation does not own the bucket.
     """
     openings, stored = await run_in_threadpool(
-        asker.served.deliveries.opened, _ownership(asker, body), body.position
+        delivery_counts.opened, asker.served.app.store, _ownership(asker, body), body.position
     )
     messages = [
         Troubled(
@@ -147,14 +148,15 @@ async def opened(asker: Asker, body: Opened) -> Openings:
 @router.post(CONSUMER_PATH + "/closed", status_code=204)
 async def closed(asker: Asker, body: Owned) -> None:
     """Record that a consumer closed a bucket without an error."""
-    await run_in_threadpool(asker.served.deliveries.closed, _ownership(asker, body))
+    await run_in_threadpool(delivery_counts.closed, asker.served.app.store, _ownership(asker, body))
 
 
 @router.post(CONSUMER_PATH + "/deliveries", status_code=204)
 async def delivered(asker: Asker, body: Delivered) -> None:
     """Record an event of a delivery: begun, failed or ended."""
     await run_in_threadpool(
-        asker.served.deliveries.note,
+        delivery_counts.note,
+        asker.served.app.store,
         _ownership(asker, body),
         body.position,
         body.event,

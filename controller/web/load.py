@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Body
 from pydantic import BaseModel, ConfigDict, FailFast, Field
 
-from controller.bootstrap import build_load_intake
+from controller.bootstrap import load_intake
 from controller.dataplane.base import Counters
 from controller.web.http_caller import HttpCaller
 from controller.web.paths import PREFIX
@@ -81,5 +81,5 @@ def write_load(acting: HttpCaller, body: Annotated[Samples, Body()]) -> SamplesT
     too far from the database's time; nothing is then written.
     """
     counters = [Counters(source=acting.grant.subject, **sample.model_dump()) for sample in body.samples]
-    taken = build_load_intake(acting.app).take(acting.grant.subject, counters, body.sent_at_ms)
+    taken = load_intake(acting.app)(acting.grant.subject, counters, body.sent_at_ms)
     return SamplesTaken(landed=taken.landed, unknown=list(taken.unknown))

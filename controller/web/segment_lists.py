@@ -13,6 +13,7 @@ from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, FailFast, Field
 from starlette.concurrency import run_in_threadpool
 
+from controller.services import segment_lists
 from controller.store.topics.published_layout import PublishedLayout
 from controller.web.paths import PRINTABLE, TOPIC_PATH, Name
 from controller.web.refusals import REFUSALS, json_answer
@@ -59,7 +60,8 @@ class DrainedQueue(BaseModel):
 @router.get(TOPIC_PATH + "/segments", dependencies=[LOOK_UP], response_model=SegmentsShown)
 async def segments(request: HttpRequest, topic: Topic) -> Response:
     """All segments that are not pruned, ACTIVE and SEALED, for consumers that store positions themselves."""
-    return json_answer(segments_document(await run_in_threadpool(served_by(request).lists.whole, topic)))
+    listed = await run_in_threadpool(segment_lists.whole, served_by(request).app.store, topic)
+    return json_answer(segments_document(listed))
 
 
 @router.get(
@@ -67,7 +69,8 @@ async def segments(request: HttpRequest, topic: Topic) -> Response:
 )
 async def queue(request: HttpRequest, topic: Topic, subscription: Name) -> Response:
     """The segments in which a queue has, or can get, unread messages."""
-    listed, as_of = await run_in_threadpool(served_by(request).lists.of_queue, topic, subscription)
+    store = served_by(request).app.store
+    listed, as_of = await run_in_threadpool(segment_lists.of_queue, store, topic, subscription)
     return json_answer({**segments_document(listed), "as_of": as_of})
 
 
@@ -76,8 +79,8 @@ async def queue(request: HttpRequest, topic: Topic, subscription: Name) -> Respo
 )
 async def queue_drained(request: HttpRequest, topic: Topic, subscription: Name, body: DrainedQueue) -> None:
     """Record sealed segments that the consumers of a queue have settled to their end."""
-    lists = served_by(request).lists
-    await run_in_threadpool(lists.drained, topic, subscription, body.as_of, body.segment_ids)
+    store = served_by(request).app.store
+    await run_in_threadpool(segment_lists.drained, store, topic, subscription, body.as_of, body.segment_ids)
 
 
 def segments_document(listed: PublishedLayout) -> dict[str, object]:

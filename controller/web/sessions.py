@@ -23,6 +23,7 @@ from starlette.concurrency import run_in_threadpool
 from controller.bootstrap import ConsumerServices
 from controller.domain.errors import LostRace, NotFound, StoreUnavailable
 from controller.domain.formatting import printable
+from controller.services import subscription_lag
 from controller.services.consumer_sessions.requests import (
     Attach,
     Deregister,
@@ -275,7 +276,10 @@ def _why(served: ConsumerServices, topic: str, subscription: str) -> list[dict[s
     """
     rows = served.layouts.why(topic, subscription)
     waited_for = {segment_id for row in rows for segment_id in row["waits_for"]}
-    unread = served.unread(topic, subscription, waited_for) if waited_for else {}
+    app = served.app
+    unread = (
+        subscription_lag.unread(app.store, app.planes, topic, subscription, waited_for) if waited_for else {}
+    )
     return [{**row, "backlog": _in_all(unread, row["waits_for"])} for row in rows]
 
 

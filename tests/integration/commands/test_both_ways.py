@@ -19,8 +19,7 @@ from controller.commands.remote_commands import BOTH_WAYS
 from controller.dataplane.log_client import OutgoingMessage
 from controller.domain.evaluator import ALL_LANES
 from controller.questions import question
-from controller.services import autoscaler
-from controller.services.dead_letters import DeadLetterLogs
+from controller.services import autoscaler, dead_letters
 from controller.settings import Settings
 from tests.integration.commands import (
     test_adoptions_both_ways,
@@ -208,7 +207,7 @@ def fleet(cleave: CommandLine, database: str) -> None:
             cleave.column(f"SELECT topic_id FROM cleave.topic WHERE name = 'topic://{name}'")[0]
             for name in (TOPIC, WAITING)
         )
-        log = DeadLetterLogs(app.store, app.planes).make(topic_id, "billing")
+        log = dead_letters.make(app.store, app.planes, topic_id, "billing")
         with closing(app.log_client(log.data_plane)) as logs:
             logs.append(log.backing_topic, [letter(number) for number in range(3)], producer="p", sequence=1)
         for rates in ({1: HOT, 2: WARM, 3: 1 / 3}, {1: WARM, 2: COLD, 3: COLD}):
@@ -440,7 +439,7 @@ def test_as_many_dead_letters_are_put_back_as_the_limit_says(
 def park(database: str, letters: Sequence[OutgoingMessage]) -> None:
     """Append dead letters of the subscription `billing`."""
     with application(Settings(database_url=database)) as app:
-        log = DeadLetterLogs(app.store, app.planes).find(f"topic://{TOPIC}", "billing")
+        log = dead_letters.find(app.store, app.planes, f"topic://{TOPIC}", "billing")
         with closing(app.log_client(log.data_plane)) as logs:
             logs.append(log.backing_topic, letters, producer="other", sequence=1)
 

@@ -12,6 +12,7 @@ from controller.domain.errors import TopicNotFound
 from controller.services.computing.computers import Computers
 from controller.services.consumer_sessions.requests import Request
 from controller.services.consumer_sessions.timing import ConsumerTiming
+from controller.web import dead_letters
 from controller.web.app import create_app
 from controller.web.request_slots import Slots
 from tests.support.app_client import AppClient
@@ -36,7 +37,9 @@ def test_a_worker_without_the_lease_never_sends_a_consumer_back_to_itself(leader
     assert "no worker leads topic://acme/shop/orders at the moment" in answer.json()["reason"]
 
 
-def test_only_requests_that_begin_something_read_the_topic_from_the_database() -> None:
+def test_only_requests_that_begin_something_read_the_topic_from_the_database(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A topic of the same name may have been created a moment ago; the leader still has the sessions of its predecessor."""
     requests, logs = list[Request](), list[int]()
 
@@ -44,7 +47,7 @@ def test_only_requests_that_begin_something_read_the_topic_from_the_database() -
         requests.append(request)
         request.done.set_result(None)
 
-    def make_log(topic_id: int, _subscription: str) -> SimpleNamespace:
+    def make_log(_store: object, _planes: object, topic_id: int, _subscription: str) -> SimpleNamespace:
         logs.append(topic_id)
         return SimpleNamespace(data_plane="embedded", backing_topic="dead-letters")
 
@@ -56,8 +59,9 @@ def test_only_requests_that_begin_something_read_the_topic_from_the_database() -
             timing=ConsumerTiming(10.0),
         ),
         layouts=SimpleNamespace(find=lambda _topic: (2, OWN)),
-        dead_letters=SimpleNamespace(make=make_log),
+        app=SimpleNamespace(store=None, planes=None),
     )
+    monkeypatch.setattr(dead_letters, "make", make_log)
     client = AppClient(create_app(cast(Any, served), SECRET, Slots(10), computers=Computers(), address=OWN))
     consumer = PATH.removesuffix("/assignment")
     options = {"json": {"incarnation": "f00d"}, "headers": bearer(token_for())}
