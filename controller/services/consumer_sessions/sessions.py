@@ -2,7 +2,13 @@
 may reconnect.
 
 In memory only, and used by the leader's thread only. The rows say which consumers have a session; this module
-keeps which are connected. After a change of the leader, every consumer counts as just disconnected.
+keeps which are connected. Times are monotonic seconds.
+
+A disconnected consumer keeps its session and its buckets until the end of the grace period (`Session.expires_at`).
+Then the leader ends the session, and the settlement that removes the consumer's row assigns its buckets to others. The
+period of a connected consumer does not run: its end is infinite. A session that another leader or process began has the
+whole period from the moment at which this leader adds it (`SubscriptionSessions.restore`), because this leader does not
+know since when the consumer has been disconnected.
 """
 
 from __future__ import annotations
@@ -13,11 +19,6 @@ from dataclasses import dataclass, field
 
 from controller.domain.assignment import SegmentBucket
 from controller.domain.errors import LostRace
-from controller.services.consumer_sessions.grace_period import (
-    end_of_grace,
-    end_of_grace_after_silence,
-    has_ended,
-)
 from controller.services.consumer_sessions.requests import (
     NO_SESSION,
     GrantedBucket,
@@ -106,7 +107,7 @@ class SubscriptionSessions:
         whole grace period. `subject` is the subject of the token that began the session; None for a session without a
         token. A session that the consumer has already is replaced, and its stream is not ended.
         """
-        expires_at = end_of_grace(self.timing, now)
+        expires_at = self.timing.end_of_grace(now)
         self.sessions[consumer] = Session(incarnation, expires_at, now, now, subject=subject)
 
     def begin(self, consumer: str, incarnation: str, now: float, subject: str | None = None) -> bool:
@@ -122,7 +123,7 @@ class SubscriptionSessions:
         if previous is not None and previous.incarnation == incarnation:
             previous.heard_at, previous.expires_at = (
                 now,
-                max(previous.expires_at, end_of_grace(self.timing, now)),
+                max(previous.expires_at, self.timing.end_of_grace(now)),
             )
             previous.subject = previous.subject or subject
             return False
@@ -159,7 +160,7 @@ class SubscriptionSessions:
         """
         session = self.sessions.get(consumer)
         if session is not None and session.stream is stream:
-            session.stream, session.expires_at = None, end_of_grace(self.timing, now)
+            session.stream, session.expires_at = None, self.timing.end_of_grace(now)
             session.away_since = now
 
     def end_after_grace(self, consumer: str, incarnation: str, now: float) -> None:
@@ -169,7 +170,7 @@ class SubscriptionSessions:
         """
         session = self.sessions.get(consumer)
         if session is not None and session.incarnation == incarnation:
-            session.expires_at = min(session.expires_at, end_of_grace(self.timing, now))
+            session.expires_at = min(session.expires_at, self.timing.end_of_grace(now))
 
     def end(self, consumer: str, incarnation: str, reason: str) -> None:
         """Remove the session of this incarnation from memory. If the consumer is connected, its stream is ended with
@@ -221,7 +222,7 @@ class SubscriptionSessions:
                 self.detach(consumer, stream, now)
                 # The time does not count from `heard_at`, because a leader that was late itself has kept the
                 # consumers' messages waiting.
-                session.expires_at = end_of_grace_after_silence(self.timing, now)
+                session.expires_at = self.timing.end_of_grace(now) - self.timing.silent_seconds
                 session.away_since = session.heard_at
                 stream.end("silent")
 
@@ -230,7 +231,7 @@ class SubscriptionSessions:
         return [
             (name, session.incarnation)
             for name, session in self.sessions.items()
-            if has_ended(session.expires_at, now)
+            if session.expires_at <= now
         ]
 
     def push(self, term: int) -> None:

@@ -24,6 +24,10 @@ class ConsumerTiming:
     gap_seconds: float = 20.0
     deferral_seconds: float = 1.0
 
+    def end_of_grace(self, now: float) -> float:
+        """Return the end of the grace period of a consumer that is disconnected at `now`."""
+        return now + self.grace_seconds
+
     @property
     def silent_seconds(self) -> float:
         """Seconds of silence after which the leader disconnects a consumer, and after which a consumer that
