@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
@@ -30,16 +29,6 @@ from controller.store.topics.gates import Gate, GateRecord
 log = telemetry.get_logger(__name__)
 
 PARALLEL_CALLS = 8
-
-
-@dataclass(frozen=True, slots=True)
-class _Waiting:
-    """Segments of a subscription that wait for their ancestors, with their logs, by id; and the ids of all segments
-    that the subscription has not drained.
-    """
-
-    logs: Mapping[int, str]
-    unread: Collection[int]
 
 
 def reconcile_gates(
@@ -97,7 +86,8 @@ def _states(store: Store, plane: GatedDataPlane, key: SubscriptionKey) -> dict[G
     `Store.transaction`.
     """
     with store.transaction() as tx:
-        unread = _waiting(tx, key).unread
+        to_read = readable_segments.to_read(tx, key.topic_id, key.name)
+        unread = to_read.layout.segments.keys() - to_read.drained
         recorded_gates = [
             gate
             for gate in gates.gates_of(tx, key)
@@ -129,12 +119,12 @@ def _differences(
     if seeks.under_way(tx, key) is not None:
         return
     waiting, recorded = _waiting(tx, key), {gate.segment_id: gate for gate in gates.gates_of(tx, key)}
-    unclosed_ids = [i for i in waiting.logs if i not in recorded or recorded[i].state is GateRecord.OPEN]
+    unclosed_ids = [i for i in waiting if i not in recorded or recorded[i].state is GateRecord.OPEN]
     shut_ids = [
         gate.segment_id
         for gate, state in states.items()
         if recorded.get(gate.segment_id) == gate
-        and gate.segment_id not in waiting.logs
+        and gate.segment_id not in waiting
         and state is not None
         and state.is_shut
     ]
@@ -142,7 +132,7 @@ def _differences(
         gates.close(tx, key, unclosed_ids)
         gates.reopen(tx, key, shut_ids)
     for segment_id in unclosed_ids:
-        yield Finding(FindingKind.GATE_OPEN, topic, waiting.logs[segment_id], segment_id, key.name)
+        yield Finding(FindingKind.GATE_OPEN, topic, waiting[segment_id], segment_id, key.name)
     for segment_id in shut_ids:
         yield Finding(FindingKind.GATE_SHUT, topic, recorded[segment_id].backing_topic, segment_id, key.name)
     for gate in recorded.values():
@@ -150,15 +140,14 @@ def _differences(
             yield Finding(FindingKind.GATE_BREACHED, topic, gate.backing_topic, gate.segment_id, key.name)
 
 
-def _waiting(tx: Connection, key: SubscriptionKey) -> _Waiting:
-    """Return the subscription's segments that wait for their ancestors, with their logs, and all unread
-    segments. Raises SubscriptionNotFound.
+def _waiting(tx: Connection, key: SubscriptionKey) -> dict[int, str]:
+    """Return the logs of the subscription's segments that wait for their ancestors, by segment id. Raises
+    SubscriptionNotFound.
     """
     to_read = readable_segments.to_read(tx, key.topic_id, key.name)
     readable_ids = drain_barrier.clear(to_read.layout, to_read.drained)
-    logs = {
+    return {
         segment_id: to_read.backing_topics[segment_id]
         for segment_id in to_read.layout.segments
         if segment_id not in readable_ids
     }
-    return _Waiting(logs, to_read.layout.segments.keys() - to_read.drained)
