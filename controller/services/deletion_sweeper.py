@@ -107,7 +107,8 @@ def _sweep(
     StoreUnavailable.
     """
     try:
-        reports = _reports(plane, due_entries)
+        set_wise = _demand_set_wise(plane, due_entries[0].data_plane)
+        reports = set_wise.describe_logs([entry.backing_topic for entry in due_entries])
     except StoreUnavailable:
         raise
     except Exception as error:
@@ -120,11 +121,9 @@ def _sweep(
         for entry in due_entries:
             _fail(store, entry, str(error), report)
         return
-    deletable = _deletable(store, plane, due_entries, reports, report)
-    if plane is None:
-        return
+    deletable = _deletable(store, set_wise, due_entries, reports, report)
     with ThreadPoolExecutor(PARALLEL_DELETES, thread_name_prefix="sweep") as calls:
-        failures = list(calls.map(partial(_delete, plane), deletable))
+        failures = list(calls.map(partial(_delete, set_wise), deletable))
     for entry, failure in zip(deletable, failures, strict=True):
         existed = reports[entry.backing_topic].state is not LogState.MISSING
         _record(store, entry, failure, apart_seconds, existed, report)
@@ -132,15 +131,14 @@ def _sweep(
 
 def _deletable(
     store: Store,
-    plane: DataPlane | None,
+    plane: SetWiseDataPlane,
     due_entries: Sequence[DeletionEntry],
     reports: Mapping[str, LogReport],
     report: SweepReport,
 ) -> list[DeletionEntry]:
     """Return the entries whose logs may be deleted; a missing log may be deleted. Every other entry is either closed,
     because its log must be kept (`_keep`), or fails and is tried again later (`_fail`), in the database and in
-    `report`. `reports` is keyed by backing topic; an entry without a report fails. If the data plane is not
-    configured here (`plane` is None), all entries fail.
+    `report`. `reports` is keyed by backing topic; an entry without a report fails.
 
     If an entry discards unread messages, its log may be deleted in any state, provided that this journal created or
     adopted the log. Otherwise the log must be unused or completely read. An existing log of an aborted operation is
@@ -160,7 +158,9 @@ def _deletable(
     deletable: list[DeletionEntry] = []
     for entry in due_entries:
         try:
-            reason = _judge(plane, entry, reports, owners[entry.backing_topic])
+            reason = _reason_to_keep(
+                plane, entry, reports.get(entry.backing_topic), owners[entry.backing_topic]
+            )
             if reason is not None:
                 _keep(store, entry, reports[entry.backing_topic], reason, report)
                 continue
@@ -196,23 +196,6 @@ def _with_used_siblings(store: Store, never_active: Sequence[DeletionEntry]) -> 
     return [entry for entry in never_active if entry.operation_id in used_operations]
 
 
-def _judge(
-    plane: DataPlane | None, deletion_entry: DeletionEntry, reports: Mapping[str, LogReport], owner: Ownership
-) -> str | None:
-    """Return the reason to keep the log; None if the log may be deleted. `reports` is keyed by backing topic; `owner`
-    is the journal's record of the log's name. Unless the entry discards unread messages or this journal did not create
-    the log, an open log that was never used is first terminated, and acknowledgements that the broker lost are
-    repeated. Raises DataPlaneUnavailable if the log did not answer or is not terminated yet, or `plane` is None, and
-    the other errors of the data plane.
-    """
-    report = reports.get(deletion_entry.backing_topic)
-    if report is None or not isinstance(plane, SetWiseDataPlane):
-        raise DataPlaneUnavailable(
-            f"{deletion_entry.backing_topic} did not answer; the deletion will be tried again"
-        )
-    return _reason_to_keep(plane, deletion_entry, report, owner)
-
-
 def _delete(plane: DataPlane, deletion_entry: DeletionEntry) -> str | None:
     """Delete the log, also if it was missing, and read its state again. Return None if the log is gone afterwards.
     Otherwise return the error as text: the deletion or the reading failed, or the log exists again. An unexpected
@@ -232,32 +215,34 @@ def _delete(plane: DataPlane, deletion_entry: DeletionEntry) -> str | None:
     return None
 
 
-def _reports(plane: DataPlane | None, due_entries: Sequence[DeletionEntry]) -> Mapping[str, LogReport]:
-    """Return the reports on the logs of the entries, by backing topic, read in one call. A log that did not answer is
-    absent. `due_entries` must not be empty. Raises CleaveError if the data plane is not configured here (`plane` is
-    None) or creates no logs for Cleave, and the errors of the data plane.
+def _demand_set_wise(plane: DataPlane | None, name: str) -> SetWiseDataPlane:
+    """Return the data plane of this name. Raises CleaveError if the data plane is not configured here (`plane` is None)
+    or creates no logs for Cleave.
     """
     if plane is None:
-        raise CleaveError(
-            f"data plane {due_entries[0].data_plane!r} is not configured here; sweep where it is configured"
-        )
+        raise CleaveError(f"data plane {name!r} is not configured here; sweep where it is configured")
     if not isinstance(plane, SetWiseDataPlane):
-        raise CleaveError(f"data plane {plane.name!r} creates no logs for Cleave; its broker deletes them")
-    return plane.describe_logs([entry.backing_topic for entry in due_entries])
+        raise CleaveError(f"data plane {name!r} creates no logs for Cleave; its broker deletes them")
+    return plane
 
 
 def _reason_to_keep(
-    plane: SetWiseDataPlane, deletion_entry: DeletionEntry, report: LogReport, owner: Ownership
+    plane: SetWiseDataPlane, deletion_entry: DeletionEntry, report: LogReport | None, owner: Ownership
 ) -> str | None:
     """Return the reason why the log must not be deleted; None if it may be deleted. A missing log may be deleted; a log
     that this journal neither created nor adopted is kept. If the entry discards unread messages, any other log may be deleted, in
-    whatever state; otherwise `reason_to_keep` decides.
+    whatever state; otherwise `reason_to_keep` decides. `report` is None if the log did not answer; `owner` is the
+    journal's record of the log's name.
 
     Before that decision, an open log that was never used is terminated and described again, so that a message that
     arrived in between keeps it. In a terminated log, acknowledgements that a broker lost in a crash are repeated.
     Raises DataPlaneUnavailable if the log is not terminated yet, does not answer, or was missing and exists now; and
     the other errors of the data plane.
     """
+    if report is None:
+        raise DataPlaneUnavailable(
+            f"{deletion_entry.backing_topic} did not answer; the deletion will be tried again"
+        )
     if report.state is LogState.MISSING:
         # The state is read a second time, because a log may be moving to another broker.
         if plane.segment_state(deletion_entry.backing_topic) is not LogState.MISSING:
