@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from controller.services.worker.shard_leases import ShardLeases
     from controller.services.worker.work_loop import WorkLoop
     from controller.services.worker.worker import BackgroundService, Worker
+    from controller.store.backtests import BacktestAnswer
 
 OTHER_CONNECTIONS = 13
 """Connections for concurrent work besides operations: evaluation, search for due work, mirroring, key samples, drains, verification of topics,
@@ -668,7 +669,6 @@ def build_trials(app: Application, computation: Computation | None = None) -> Tr
     """
     from controller.domain.policy import AutoScalePolicy
     from controller.services.policy_backtest import Loads
-    from controller.services.policy_candidates.trials import Trial
 
     backtest = build_backtest(app, computation)
     reseal_seconds = AutoScalePolicy().reseal_price_segment_seconds
@@ -681,7 +681,7 @@ def build_trials(app: Application, computation: Computation | None = None) -> Tr
         *,
         asked_by: str,
         request_key: str,
-    ) -> Trial:
+    ) -> BacktestAnswer:
         try:
             from controller.backtest.score import Prices
             from spark_jobs.policy_backtest import Candidate, Question
@@ -694,7 +694,6 @@ def build_trials(app: Application, computation: Computation | None = None) -> Tr
             Prices(reseal_seconds=reseal_seconds),
         )
         loads = Loads(since, until, tuple(topics))
-        answer = backtest.run(question, loads, asked_by=asked_by, request_key=request_key)
-        return Trial(answer.run_id, answer.results, answer.left_out, answer.was_done)
+        return backtest.run(question, loads, asked_by=asked_by, request_key=request_key)
 
     return run

@@ -38,8 +38,8 @@ from controller.questions.backtests import (
     RunBacktest,
     ShowBacktest,
 )
-from controller.services.policy_backtest import HERE, SPARK, BacktestAnswer, Loads, Trace
-from controller.store.backtests import BacktestResult
+from controller.services.policy_backtest import HERE, SPARK, Loads, Trace
+from controller.store.backtests import BacktestAnswer, BacktestResult
 
 LOADS_SHOWN = 20
 """Maximum number of loads that the terminal shows one by one; of more loads it shows the sums."""

@@ -33,8 +33,8 @@ from controller.questions.question import (
     read_view,
 )
 from controller.services import policy_admin
-from controller.services.policy_backtest import HERE, BacktestAnswer, Loads
-from controller.store.backtests import BacktestResult
+from controller.services.policy_backtest import HERE, Loads
+from controller.store.backtests import BacktestAnswer, BacktestResult
 from controller.store.postgres.snapshots import snapshot
 
 ANSWER_SECONDS = 240.0

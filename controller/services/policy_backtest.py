@@ -12,7 +12,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,7 @@ from controller.domain.policy import UnreadablePolicy
 from controller.landing.file_names import day_directories
 from controller.spark_requirements import can_run_spark
 from controller.store import backtests
-from controller.store.backtests import BacktestRequest, BacktestResult
+from controller.store.backtests import BacktestAnswer, BacktestRequest, BacktestResult
 from controller.store.postgres.engine import Store
 
 if TYPE_CHECKING:
@@ -81,22 +81,6 @@ class Loads:
         for name, count in Counter(trace.name for trace in self.traces).items():
             if count > 1:
                 raise InvalidInput(f"{count} traces are named {name}; rename the files of all but one")
-
-
-@dataclass(frozen=True, slots=True)
-class BacktestAnswer:
-    """A backtest run with its results. `pictures`, the data of charts, is keyed by load and policy. `left_out` maps
-    the name of each load that was not simulated to the reason; a load of which Spark simulated only a part has
-    results as well. `was_done` is True if an earlier call with the same key computed the results; `pictures` and
-    `left_out` are then empty.
-    """
-
-    run_id: int
-    engine: str
-    results: tuple[BacktestResult, ...]
-    left_out: Mapping[str, str] = field(default_factory=dict)
-    pictures: Mapping[tuple[str, str], Mapping[str, Any]] = field(default_factory=dict)
-    was_done: bool = False
 
 
 Compute = Callable[[str, int, int, Sequence[str], str, Callable[[int], None]], "pa.Table"]

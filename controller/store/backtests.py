@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -102,6 +102,28 @@ class BacktestResult:
     cost: float
     least_cost: float
     figures: Document
+
+
+@dataclass(frozen=True, slots=True)
+class BacktestAnswer:
+    """A backtest run with its results. `pictures`, the data of charts, is keyed by load and policy. `left_out` maps
+    the name of each load that was not simulated to the reason; a load of which Spark simulated only a part has
+    results as well. `was_done` is True if an earlier call with the same key, perhaps with other policies, computed the
+    results; `pictures` and `left_out` are then empty.
+    """
+
+    run_id: int
+    engine: str
+    results: tuple[BacktestResult, ...]
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    pictures: Mapping[tuple[str, str], Document] = field(default_factory=dict)
+    was_done: bool = False
+
+    def of(self, load: str) -> dict[str, BacktestResult]:
+        """Return the results of one load by policy; empty for a load that was left out. Of several draws of the load, the
+        last counts.
+        """
+        return {result.policy: result for result in self.results if result.load == load}
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from controller.services.policy_candidates.promotion import (
     promote,
     weigh,
 )
-from controller.services.policy_candidates.trials import CANDIDATE, IN_FORCE, Trial, Trials, Variant
+from controller.services.policy_candidates.trials import CANDIDATE, IN_FORCE, Trials, Variant
 from controller.services.policy_candidates.tuning import TunedTopic, TuningRequest, tune
 
 __all__ = [
@@ -24,7 +24,6 @@ __all__ = [
     "IN_FORCE",
     "Promotion",
     "Proposal",
-    "Trial",
     "Trials",
     "TunedTopic",
     "TuningRequest",

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
 
-from controller.store.backtests import BacktestResult
+from controller.store.backtests import BacktestAnswer, BacktestResult
 
 IN_FORCE, CANDIDATE = "in-force", "candidate"
 """Names of the two policies in every backtest that is evidence. The database requires these names before a
@@ -28,23 +28,6 @@ class Variant:
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Trial:
-    """A finished backtest run. `left_out` maps each topic without results, or with results of a part of its load only,
-    to the reason; `Trials` leaves it empty if the results were stored earlier. `was_done` is True then: an earlier call
-    with the same key, perhaps with other variants, ran the backtest.
-    """
-
-    run_id: int
-    results: tuple[BacktestResult, ...]
-    left_out: Mapping[str, str] = field(default_factory=dict)
-    was_done: bool = False
-
-    def of(self, topic: str) -> dict[str, BacktestResult]:
-        """Return a topic's results by the names of the variants; empty for a topic that was left out."""
-        return {result.policy: result for result in self.results if result.load == topic}
-
-
 class Trials(Protocol):
     """Runs backtests. A repeated call with the same key returns the stored results. Raises NotFound if no
     load was recorded.
@@ -59,7 +42,7 @@ class Trials(Protocol):
         *,
         asked_by: str,
         request_key: str,
-    ) -> Trial:
+    ) -> BacktestAnswer:
         """Run the variants on the load of the topics from `since` until `until`, and store the run under
         `request_key`.
         """

@@ -20,14 +20,13 @@ from controller.services.policy_candidates.candidacy import propose
 from controller.services.policy_candidates.trials import (
     CANDIDATE,
     IN_FORCE,
-    Trial,
     Trials,
     Variant,
     measured_days,
     regret,
 )
 from controller.store import backtests
-from controller.store.backtests import BacktestResult, Subject
+from controller.store.backtests import BacktestAnswer, BacktestResult, Subject
 from controller.store.decisions import candidates
 from controller.store.decisions.candidates import CandidateState
 from controller.store.postgres.clock import database_now
@@ -243,7 +242,7 @@ class _Search:
         combined = {
             variant.name: trial
             for variant, names in _grouped(combinations)
-            if isinstance(trial := self._run_search((variant,), names, variant.name), Trial)
+            if isinstance(trial := self._run_search((variant,), names, variant.name), BacktestAnswer)
         }
         for subject in subjects:
             variant = combinations[subject.name]
@@ -252,7 +251,7 @@ class _Search:
                 subject, (live, single_parameters, *((combined_trial,) if combined_trial else ())), variant
             )
 
-    def confirm(self, variant: Variant, topics: Sequence[str]) -> Trial | str:
+    def confirm(self, variant: Variant, topics: Sequence[str]) -> BacktestAnswer | str:
         """Simulate the policy in force (as `IN_FORCE`) and the variant (as `CANDIDATE`) on the part of the past that
         was not searched, and return the trial for these topics. If `trials` raises NotFound, for example because no
         load was recorded, return the message of this error instead. Raises the other errors of `trials`.
@@ -260,7 +259,9 @@ class _Search:
         variants = (Variant(IN_FORCE), replace(variant, name=CANDIDATE))
         return self._run_trial(variants, topics, self.middle, self.until, f"confirm {variant.name}")
 
-    def _run_search(self, variants: Sequence[Variant], topics: Sequence[str], purpose: str) -> Trial | str:
+    def _run_search(
+        self, variants: Sequence[Variant], topics: Sequence[str], purpose: str
+    ) -> BacktestAnswer | str:
         """Simulate the variants for these topics on the part of the past that is searched, and return the trial.
         `purpose` becomes a part of the request key. If `trials` raises NotFound, for example because no load was
         recorded, return the message of this error instead. Raises the other errors of `trials`.
@@ -274,7 +275,7 @@ class _Search:
         since: datetime,
         until: datetime,
         purpose: str,
-    ) -> Trial | str:
+    ) -> BacktestAnswer | str:
         """Simulate the variants for these topics on the load between the two instants, and return the trial. The key
         of the backtest is the request key followed by `purpose`, so a repeated request returns the stored results, in
         which topics with another policy in force are left out. If `trials` raises NotFound, for example because no
@@ -295,7 +296,7 @@ class _Search:
         except NotFound as error:
             return error.message
 
-    def _without_changed(self, trial: Trial) -> Trial:
+    def _without_changed(self, trial: BacktestAnswer) -> BacktestAnswer:
         """Return the stored trial without the results of topics whose policy in force is not the policy that the
         trial compared. These topics are left out, with this reason. Raises NotFound if the run was deleted meanwhile,
         and the errors of `Store.transaction`.
@@ -315,7 +316,7 @@ class _Search:
 
     @staticmethod
     def _best(
-        subject: Subject, trials: Sequence[Trial], variant: Variant | None
+        subject: Subject, trials: Sequence[BacktestAnswer], variant: Variant | None
     ) -> TunedTopic | _SearchResult:
         """Return the variant that costs least for the topic; of equal costs, the variant whose name sorts first. If
         this variant costs at least as much as the policy in force, or sets nothing that differs from it, return a
@@ -349,7 +350,7 @@ class _Search:
         return search_result
 
 
-def _reason_too_short(live: Trial, topic: str) -> str | None:
+def _reason_too_short(live: BacktestAnswer, topic: str) -> str | None:
     """Return the reason why the topic cannot be searched: `live`, the trial of the policy in force, has no result for
     the topic, or has a result for fewer than `DAYS_SEARCHED` days. None if the past is sufficient.
     """
@@ -425,7 +426,7 @@ def _name(parameters: Mapping[str, Any]) -> str:
 
 
 def _evaluate_confirmation(
-    store: Store, request: TuningRequest, search_result: _SearchResult, trial: Trial | str
+    store: Store, request: TuningRequest, search_result: _SearchResult, trial: BacktestAnswer | str
 ) -> TunedTopic:
     """Propose the best variant of the search into shadow if `trial` confirms it: the trial has at least
     `DAYS_CONFIRMED` recorded days, and the variant costs less than the policy in force by more than the share

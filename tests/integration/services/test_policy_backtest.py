@@ -13,12 +13,12 @@ from controller.domain.policy import PolicyOverride
 from controller.landing.history import RateHistory
 from controller.services import backtest_computation
 from controller.services.policy_backtest import (
-    BacktestAnswer,
     Loads,
     PolicyBacktest,
     Trace,
     code_versions,
 )
+from controller.store.backtests import BacktestAnswer
 from controller.store.topics import policies
 from spark_jobs.policy_backtest import IN_FORCE, Candidate, Question
 from tests.support.bench import TOPIC, Bench

@@ -15,8 +15,9 @@ from controller.bootstrap import Application, build_trials
 from controller.domain.errors import NotFound, StoreUnavailable
 from controller.domain.policy import PolicyOverride
 from controller.services import policy_candidates
-from controller.services.policy_candidates import Trial, Trials, TunedTopic, TuningRequest, tuning
+from controller.services.policy_candidates import Trials, TunedTopic, TuningRequest, tuning
 from controller.settings import load_settings
+from controller.store.backtests import BacktestAnswer
 from controller.store.topics import policies
 from tests.support.bench import TOPIC, Bench
 from tests.support.recorded import keep_series
@@ -128,7 +129,7 @@ def test_a_repeated_request_does_not_use_backtests_of_a_policy_that_is_no_longer
 ) -> None:
     """The first request ended before the proof; what it found better than the earlier policy is not proposed for the present one."""
 
-    def ends_before_the_proof(*load: Any, request_key: str, **options: Any) -> Trial:
+    def ends_before_the_proof(*load: Any, request_key: str, **options: Any) -> BacktestAnswer:
         if "/confirm" in request_key:
             raise StoreUnavailable("away")
         return trials(*load, request_key=request_key, **options)
@@ -184,9 +185,11 @@ def test_what_was_better_only_where_it_was_searched_is_not_proposed(
 def test_a_topic_that_only_the_policy_in_force_can_simulate_gets_the_reason(
     bench: Bench, url: Path, trials: Trials
 ) -> None:
-    def fails_alone(variants: Any, topics: Any, *period: Any, request_key: str, **options: Any) -> Trial:
+    def fails_alone(
+        variants: Any, topics: Any, *period: Any, request_key: str, **options: Any
+    ) -> BacktestAnswer:
         if request_key.endswith("search alone"):
-            return Trial(1_000, (), {TOPIC: "InvalidInput: the cost under adaptive is inf"})
+            return BacktestAnswer(1_000, "here", (), {TOPIC: "InvalidInput: the cost under adaptive is inf"})
         return trials(variants, topics, *period, request_key=request_key, **options)
 
     topic(bench)
@@ -212,7 +215,7 @@ def test_a_topic_of_which_only_some_variants_were_simulated_gets_the_reason(
 ) -> None:
     """Spark simulates a load in parts, of which one can fail; a stored run has no errors."""
 
-    def fails_in_part(variants: Any, *load: Any, request_key: str, **options: Any) -> Trial:
+    def fails_in_part(variants: Any, *load: Any, request_key: str, **options: Any) -> BacktestAnswer:
         trial = trials(variants[:1], *load, request_key=request_key, **options)
         return replace(trial, left_out=errors) if request_key.endswith("search alone") else trial
 
