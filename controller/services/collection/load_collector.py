@@ -59,16 +59,6 @@ class Tick:
     """Path of the file with the samples; None if there were no samples, or if a clock was set since the last tick."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    """Answer of one data plane. `is_whole` is False if the data plane failed or ran out of time before the last log,
-    or is not configured here.
-    """
-
-    counters: list[tuple[WatchedLog, Counters]]
-    is_whole: bool
-
-
 class LoadCollector(Stoppable):
     """Samples the counters of all watched logs at each tick, and lands the samples as one file. Several
     collectors may watch different topics (`prefix`) and land samples in the same area.
@@ -191,9 +181,10 @@ class LoadCollector(Stoppable):
         samples: list[tuple[WatchedLog, Counters]] = []
         sample = partial(self._sample, self._clock.monotonic_seconds() + self._interval_ms / 1000)
         with ThreadPoolExecutor(max(len(by_plane), 1)) as pool:
-            for name, answer in zip(by_plane, pool.map(sample, by_plane, by_plane.values()), strict=True):
-                samples.extend(answer.counters)
-                if not answer.is_whole:
+            answers = pool.map(sample, by_plane, by_plane.values())
+            for name, (counters, is_whole) in zip(by_plane, answers, strict=True):
+                samples.extend(counters)
+                if not is_whole:
                     failed_planes.append(name)
         reader = self._compare_clocks([name for name in by_plane if name in self._planes])
         path = None
@@ -234,9 +225,11 @@ class LoadCollector(Stoppable):
         )
         return None
 
-    def _sample(self, deadline: float, name: str, logs: Mapping[str, WatchedLog]) -> _Answer:
+    def _sample(
+        self, deadline: float, name: str, logs: Mapping[str, WatchedLog]
+    ) -> tuple[list[tuple[WatchedLog, Counters]], bool]:
         """Sample the counters of `logs`, which belong to the data plane `name`, in calls of limited size. `logs` is
-        keyed by backing topic and not empty. A log without an answer, or with invalid counters, has no sample; this
+        keyed by backing topic and not empty. Return the counters, and True if the answer is whole. A log without an answer, or with invalid counters, has no sample; this
         does not mean that the log has no load. Raises nothing: an error of the data plane, and a data plane that is
         not configured here, are logged. The answer is then marked as not whole, and keeps the samples read before.
 
@@ -248,7 +241,7 @@ class LoadCollector(Stoppable):
             log.warning(
                 "data plane not configured here: its topics are not sampled", data_plane=name, logs=len(logs)
             )
-            return _Answer([], is_whole=False)
+            return [], False
         plane = self._planes[name]
         call_limit = plane.sample_limit if isinstance(plane, SamplesByPage) else CALL_SEGMENTS
         counters: list[tuple[WatchedLog, Counters]] = []
@@ -261,19 +254,19 @@ class LoadCollector(Stoppable):
                     log.warning(
                         "data plane is slower than the interval", data_plane=name, left=len(log_order) - start
                     )
-                    return _Answer(counters, is_whole=False)
+                    return counters, False
                 answer = plane.sample(log_order[start : start + call_limit])
                 counters += [
                     (logs[topic], counters) for topic, counters in answer.items() if _is_valid(counters)
                 ]
         except CleaveError as error:
             log.warning("data plane did not answer", data_plane=name, sampled=len(counters), error=str(error))
-            return _Answer(counters, is_whole=False)
+            return counters, False
         except Exception:  # The error concerns this data plane only; the other data planes are sampled.
             client_metrics.LOOP_ERRORS.labels("data plane did not answer").inc()
             log.exception("data plane did not answer", data_plane=name, sampled=len(counters))
-            return _Answer(counters, is_whole=False)
-        return _Answer(counters, is_whole=True)
+            return counters, False
+        return counters, True
 
     def _note_producers(self, samples: Sequence[tuple[WatchedLog, Counters]]) -> None:
         """Store the producer counts of the samples that differ from the counts of the previous tick, in one
