@@ -20,7 +20,7 @@ SCHEDULED_DAGS = ("cleave_load_aggregation", "cleave_split_pass", "cleave_merge_
 
 def health(cleave: Application) -> str:
     """Check that every component of Airflow that reports a state is healthy, without a login. Raises Note if
-    Airflow's address is not set, Terminal for components that are not healthy, AirflowAway if Airflow does not
+    Airflow's address is not set, Terminal for components that are not healthy, Retryable if Airflow does not
     answer or answers with an error.
     """
     states = _read(
@@ -39,7 +39,7 @@ def health(cleave: Application) -> str:
 
 def dags(cleave: Application) -> str:
     """Check that the scheduled DAGs are loaded and not paused. Raises Terminal if a DAG is missing, Note if a
-    DAG is paused or if the address or the login of Airflow is not set, AirflowAway if Airflow does not answer
+    DAG is paused or if the address or the login of Airflow is not set, Retryable if Airflow does not answer
     or refuses the login.
     """
     paused_by_dag = _read(
@@ -62,7 +62,7 @@ def dags(cleave: Application) -> str:
 def connection(cleave: Application) -> str:
     """Check that Airflow stores the connection `cleave`. Raises Note if Airflow does not, because the
     connection may be in another secrets backend, or if the address or the login of Airflow is not set;
-    AirflowAway if Airflow does not answer or refuses the login.
+    Retryable if Airflow does not answer or refuses the login.
     """
     stored_ids = _read(
         cleave,
@@ -82,7 +82,7 @@ def _read(
     cleave: Application, path: str, read: Callable[[Any], Content], *, needs_login: bool = True
 ) -> Content:
     """Return the result of `read` on the document at the path of Airflow's API. Raises Note if the settings
-    for the request are missing, AirflowAway if Airflow does not answer, refuses the login or answers with an
+    for the request are missing, Retryable if Airflow does not answer, refuses the login or answers with an
     error, or if `read` raises ValueError, LookupError or TypeError.
     """
     from controller.services.asset_events import AirflowRest

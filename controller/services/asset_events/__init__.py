@@ -7,7 +7,7 @@ Both are best effort: nothing waits for them, and events that cannot be posted a
 Airflow's triggerer.
 """
 
-from controller.services.asset_events.airflow import AirflowAway, AirflowLogin, AirflowRest
+from controller.services.asset_events.airflow import AirflowLogin, AirflowRest
 from controller.services.asset_events.follower import LayoutFollower
 from controller.services.asset_events.layout_asset import LAYOUT_ASSET
 from controller.services.asset_events.poster import CHANNELS, AssetEventPoster, document
@@ -15,7 +15,6 @@ from controller.services.asset_events.poster import CHANNELS, AssetEventPoster, 
 __all__ = [
     "CHANNELS",
     "LAYOUT_ASSET",
-    "AirflowAway",
     "AirflowLogin",
     "AirflowRest",
     "AssetEventPoster",

@@ -28,10 +28,6 @@ UNKNOWN_SECONDS = 60.0
 _CONNECT_SECONDS, _ANSWER_SECONDS = 2.0, 5.0
 
 
-class AirflowAway(Retryable):
-    """Airflow does not answer, or refuses the login."""
-
-
 @dataclass(frozen=True, slots=True)
 class AirflowLogin:
     """A bearer token, or a user and password to get a token with. Neither is needed for documents that
@@ -73,7 +69,7 @@ class AirflowRest:
         asset, so that no DAG waits for the event. An asset that a lookup did not find is looked up again after
         `UNKNOWN_SECONDS`. If Airflow has removed an asset that was found before, the next call looks the asset up.
 
-        Raises AirflowAway, also for an error status and a rejected login. If the response was lost, the event may
+        Raises Retryable, also for an error status and a rejected login. If the response was lost, the event may
         have been posted.
         """
         if len(partition_key) > LONGEST_KEY or self._find_asset() is None:
@@ -93,7 +89,7 @@ class AirflowRest:
         """Append a sentence, as a paragraph of its own, to the note of the run `run_id` of the DAG `dag_id`. Nothing
         is written if the note already contains the sentence. The text that the note has is kept. The resulting note
         is cut after `LONGEST_NOTE` characters, so a long note may lose the sentence, or a part of the sentence.
-        Raises AirflowAway, also if Airflow does not know the run or rejects the login.
+        Raises Retryable, also if Airflow does not know the run or rejects the login.
         """
         path = f"/dags/{quote(dag_id, safe='')}/dagRuns/{quote(run_id, safe='')}"
         previous_note = self._content(self._send("GET", path), lambda run: str(run["note"] or ""))
@@ -103,7 +99,7 @@ class AirflowRest:
 
     def read(self, path: str, read: Callable[[Any], Content]) -> Content:
         """Get the document at `path`, which begins with a slash and is relative to `/api/v2`, and return the result
-        of `read` for the parsed JSON. Raises AirflowAway if there is no response, if the status is an error or a
+        of `read` for the parsed JSON. Raises Retryable if there is no response, if the status is an error or a
         redirect, if the document is not JSON, and if `read` raises ValueError, LookupError or TypeError. Other errors
         of `read` are raised unchanged.
         """
@@ -116,7 +112,7 @@ class AirflowRest:
     def _find_asset(self) -> int | None:
         """Return the id of the asset `LAYOUT_ASSET`; None if Airflow does not know the asset. A known id is cached,
         without a request, until `post` finds that Airflow has removed the asset. An unknown asset is looked up again
-        after `UNKNOWN_SECONDS`; until then the result is None without a request. Raises AirflowAway.
+        after `UNKNOWN_SECONDS`; until then the result is None without a request. Raises Retryable.
         """
         if self._asset_id is None and time.monotonic() >= self._next_lookup_at:
             response = self._send("GET", "/assets", params={"name_pattern": LAYOUT_ASSET, "limit": 100})
@@ -133,7 +129,7 @@ class AirflowRest:
 
         If the login names a user, a token is first requested when there is none. If Airflow rejects the token (401)
         and the login names a user, the request is repeated once with another token; the second response is returned,
-        even if it is a rejection. Raises AirflowAway if a request gets no response, or if the user gets no token.
+        even if it is a rejection. Raises Retryable if a request gets no response, or if the user gets no token.
         """
         response = self._once(method, f"/api/v2{path}", **content)
         if response.status_code == HTTPStatus.UNAUTHORIZED and self._login.username is not None:
@@ -145,7 +141,7 @@ class AirflowRest:
         """Send the request for `path`, such as `/api/v2/assets`, once, and return the response, whatever its status.
         The request carries the token, if there is one. If there is none and the login names a user, a token is
         requested first and kept for later requests. `content` holds further arguments of `requests.Session.request`.
-        Raises AirflowAway without a response, or if no token was issued.
+        Raises Retryable without a response, or if no token was issued.
         """
         if self._token is None and self._login.username is not None:
             self._token = self._new_token()
@@ -153,7 +149,7 @@ class AirflowRest:
         return self._request(method, path, headers=headers, **content)
 
     def _new_token(self) -> str:
-        """Return a token that Airflow issues for the user and password. Raises AirflowAway."""
+        """Return a token that Airflow issues for the user and password. Raises Retryable."""
         body = {"username": self._login.username, "password": self._login.password}
         response = self._request("POST", "/auth/token", json=body)
         return self._content(response, lambda document: str(document["access_token"]))
@@ -161,7 +157,7 @@ class AirflowRest:
     def _request(self, method: str, path: str, **content: Any) -> requests.Response:
         """Send the request to `path` (relative to the address of Airflow) without adding a token, and return the
         response, whatever its status. Redirects are not followed. `content` holds further arguments of
-        `requests.Session.request`. Raises AirflowAway if no response arrives within the time-outs.
+        `requests.Session.request`. Raises Retryable if no response arrives within the time-outs.
         """
         try:
             return self._http.request(
@@ -172,12 +168,12 @@ class AirflowRest:
                 **content,
             )
         except requests.RequestException as error:
-            raise AirflowAway(
+            raise Retryable(
                 f"Airflow at {self._url}{through(self._proxy)} does not answer ({type(error).__name__})", 5.0
             ) from error
 
     def _content(self, response: requests.Response, read: Callable[[Any], Content]) -> Content:
-        """Return the result of `read` for the response's document. Raises AirflowAway if the status is an error or a
+        """Return the result of `read` for the response's document. Raises Retryable if the status is an error or a
         redirect, or if the document is not Airflow's (not JSON, or `read` raises ValueError, LookupError or TypeError),
         for example because a proxy has answered.
         """
@@ -185,17 +181,17 @@ class AirflowRest:
         try:
             return read(response.json())
         except (ValueError, LookupError, TypeError) as error:
-            raise AirflowAway(
+            raise Retryable(
                 f"{self._url} did not answer like Airflow to {response.request.method} "
                 f"{response.request.path_url.partition('?')[0]}; check CLEAVE_AIRFLOW_URL, and the proxies in between",
                 30.0,
             ) from error
 
     def _demand(self, response: requests.Response) -> requests.Response:
-        """Return the response. Raises AirflowAway if its status is an error or a redirect."""
+        """Return the response. Raises Retryable if its status is an error or a redirect."""
         if response.ok and not response.is_redirect:
             return response
-        raise AirflowAway(
+        raise Retryable(
             f"Airflow at {self._url}{through(self._proxy)} answered {response.status_code} to {response.request.method} "
             f"{response.request.path_url.partition('?')[0]}; check CLEAVE_AIRFLOW_URL, CLEAVE_AIRFLOW_TOKEN or "
             "CLEAVE_AIRFLOW_USERNAME and CLEAVE_AIRFLOW_PASSWORD, and the rights of that user",

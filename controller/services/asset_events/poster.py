@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from controller import metrics, telemetry
 from controller.domain.errors import CleaveError
 from controller.postgres.listener import Listener
 from controller.postgres.notification import Notification
 from controller.repeating import Repeating
+from controller.services.asset_events.airflow import AirflowRest
 from controller.store.postgres.engine import Store
 from controller.store.shards import Shards
 from controller.store.topics import layout_changes as layout_events
@@ -34,31 +35,23 @@ IDLE_SECONDS = 30.0
 log = telemetry.get_logger(__name__)
 
 
-class Assets(Protocol):
-    """Destination of asset events, such as `AirflowRest`. `post` posts one event; it returns False, and posts nothing,
-    if the destination does not know the asset or cannot store the key.
-    """
-
-    def post(self, partition_key: str, extra: dict[str, Any]) -> bool: ...
-
-
 class AssetEventPoster:
     """Posts an asset event for each layout change of one worker's topics. `run` blocks until `stop`."""
 
     def __init__(
-        self, store: Store, listener: Listener, assets: Assets, *, shards: Callable[[], Shards]
+        self, store: Store, listener: Listener, airflow: AirflowRest, *, shards: Callable[[], Shards]
     ) -> None:
         """`listener` listens on `CHANNELS` and is used by this poster alone. `shards` returns the shards that the
         worker holds; only changes of their topics are posted.
         """
-        self._store, self._listener, self._assets, self._shards = store, listener, assets, shards
+        self._store, self._listener, self._airflow, self._shards = store, listener, airflow, shards
         self._pending: dict[tuple[int, int], None] = {}  # The keys are in the order of arrival.
         self._stopping = threading.Event()
 
     def run(self) -> None:
         """Post events until `stop`, and then close the listener. Raises nothing. An error is logged, except an
         expected error with the same text as the previous one. After an expected error (a CleaveError, such as
-        AirflowAway), the pending changes stay and are posted in a later round. After any other error, all pending
+        a Retryable of Airflow), the pending changes stay and are posted in a later round. After any other error, all pending
         changes are dropped. The poster cannot be run again.
         """
         try:
@@ -115,10 +108,10 @@ class AssetEventPoster:
     def _post_batch(self) -> None:
         """Read up to `BATCH` of the oldest pending changes from the database, and post their events in the order of
         the times of the changes. Changes that are not in the database are dropped. An event that Airflow cannot take
-        (`Assets.post` returns False) is dropped and counted as unknown; every other event is counted as posted. Does
+        (`AirflowRest.post` returns False) is dropped and counted as unknown; every other event is counted as posted. Does
         nothing without pending changes. Returns early when `stop` is called.
 
-        Raises the errors of `Store.transaction` and of `Assets.post`. The event at which an error occurred, and the
+        Raises the errors of `Store.transaction` and of `AirflowRest.post`. The event at which an error occurred, and the
         events after it, stay pending. So an event whose response was lost is posted again.
         """
         batch = list(self._pending)[:BATCH]
@@ -132,7 +125,7 @@ class AssetEventPoster:
         for event in events:
             if self._stopping.is_set():
                 return
-            is_known = self._assets.post(event.topic, document(event))
+            is_known = self._airflow.post(event.topic, document(event))
             del self._pending[event.topic_id, event.epoch]
             metrics.ASSET_EVENTS.labels(outcome="posted" if is_known else "unknown").inc()
 

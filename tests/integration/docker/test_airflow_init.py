@@ -18,8 +18,8 @@ import yaml
 from controller.devstack.airflow import AirflowStandalone
 from controller.devstack.ports import free_port, release_port
 from controller.devstack.postgres import PostgresServer
+from controller.domain.errors import Retryable
 from controller.services.asset_events import AirflowLogin, AirflowRest
-from controller.services.asset_events.airflow import AirflowAway
 from controller.settings import PROJECT_ROOT
 from tests.support.command_line import CommandLine
 from tests.support.waiting import wait_until
@@ -85,7 +85,7 @@ def test_the_worker_posts_events_as_its_own_user(airflow: AirflowStandalone) -> 
 
     def posted() -> bool:
         # Each time a new one: who found no such asset waits for a while. An Airflow that has just started answers late.
-        with closing(AirflowRest(login)) as assets, suppress(AirflowAway):
+        with closing(AirflowRest(login)) as assets, suppress(Retryable):
             return assets.post("topic://acme/shop/orders", {"kind": "split"})
         return False
 

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from controller.domain.errors import Retryable
 from controller.postgres.listener import Listener
 from controller.postgres.notification import Notification
 from controller.services import asset_events, segment_admin
-from controller.services.asset_events import AirflowAway, AssetEventPoster
+from controller.services.asset_events import AssetEventPoster
 from controller.services.asset_events import poster as poster_module
 from controller.store.shards import Shards
 from tests.support.bench import TOPIC, Bench
@@ -112,7 +113,7 @@ def test_an_airflow_that_is_away_holds_up_nothing_and_gets_what_waited(
     bench: Bench, airflow: RecordingAirflow, start: Start
 ) -> None:
     bench.topic_with(1)
-    airflow.error = AirflowAway("away", 0.05)
+    airflow.error = Retryable("away", 0.05)
     start()
 
     bench.reshape(segment_admin.splitting(0))

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from controller.services.asset_events import AirflowAway, AirflowLogin, AirflowRest
+from controller.domain.errors import Retryable
+from controller.services.asset_events import AirflowLogin, AirflowRest
 from controller.services.asset_events import airflow as airflow_module
 from tests.support.forward_proxy import forward_proxy
 
@@ -117,7 +118,7 @@ def test_no_proxy_and_no_password_of_the_environment_counts(
         assert len(proxy.asked) == 2
         proxy.refuses = 407
         named = proxy.url.replace("//", f"//user:{PASSWORD}@")
-        with pytest.raises(AirflowAway, match=f"through proxy {proxy.url} answered 407") as refused:
+        with pytest.raises(Retryable, match=f"through proxy {proxy.url} answered 407") as refused:
             AirflowRest(AirflowLogin(url, token="given", proxy=named)).post("t", {})
     assert PASSWORD not in repr(refused.getrepr(style="long"))
     assert len(airflow.events) == 2
@@ -182,7 +183,7 @@ def test_a_key_longer_than_airflow_keeps_is_not_posted(airflow: Airflow, url: st
 def test_a_refusal_names_the_call_and_no_secret(login: dict[str, str], message: str, url: str) -> None:
     given = AirflowLogin(url, **login)
 
-    with pytest.raises(AirflowAway, match=message) as refused:
+    with pytest.raises(Retryable, match=message) as refused:
         AirflowRest(given).post("t", {})
 
     assert "secret" not in str(refused.value) + repr(given)
@@ -191,12 +192,12 @@ def test_a_refusal_names_the_call_and_no_secret(login: dict[str, str], message: 
 def test_the_token_follows_no_redirect(airflow: Airflow, url: str) -> None:
     airflow.redirects = True
 
-    with pytest.raises(AirflowAway, match="answered 302"):
+    with pytest.raises(Retryable, match="answered 302"):
         AirflowRest(AirflowLogin(url, token="given")).post("t", {})
 
 
 def test_nobody_at_the_address_is_told_in_one_line() -> None:
-    with pytest.raises(AirflowAway, match=r"http://127\.0\.0\.1:9 does not answer \(ConnectionError\)"):
+    with pytest.raises(Retryable, match=r"http://127\.0\.0\.1:9 does not answer \(ConnectionError\)"):
         AirflowRest(AirflowLogin("http://127.0.0.1:9/", token="given")).post("t", {})
 
 
@@ -209,7 +210,7 @@ def test_an_answer_that_is_not_airflows_is_airflow_away(
     airflow.page = page
     rest = AirflowRest(AirflowLogin(url, **login))
 
-    with pytest.raises(AirflowAway, match="did not answer like Airflow"):
+    with pytest.raises(Retryable, match="did not answer like Airflow"):
         rest.post("t", {})
-    with pytest.raises(AirflowAway, match="did not answer like Airflow"):
+    with pytest.raises(Retryable, match="did not answer like Airflow"):
         rest.note("dag", "run", "done")
