@@ -448,7 +448,7 @@ def _background_services(
     from controller.services.approval_answers import ApprovalClock
     from controller.services.drain_watch import DrainWatch
     from controller.services.gate_keeper import GateKeeper
-    from controller.services.key_sampler import KeySampler, KeySampling
+    from controller.services.key_sampler import KeySampler
     from controller.services.lock_limiter import LockLimiter
     from controller.services.log_trimmer import LogTrimmer
     from controller.services.mirror import MirrorLoop
@@ -461,14 +461,17 @@ def _background_services(
     events = build_asset_events(app, lambda: leases.held)
     trimmer = LogTrimmer(app.planes, retention_seconds=settings.embedded_retention_seconds)
     limiter = LockLimiter(app.planes)
-    sampling = KeySampling(
+    keeper = GateKeeper(app.store, app.planes, lambda: leases.held, SystemClock())
+    sampler = KeySampler(
+        app.store,
+        app.planes,
+        lambda: leases.held,
+        SystemClock(),
         messages=settings.key_sample_messages,
         from_load=settings.key_sample_from_load,
         every_seconds=settings.key_sample_every_seconds,
         fresh_seconds=settings.key_sketch_seconds,
     )
-    keeper = GateKeeper(app.store, app.planes, lambda: leases.held, SystemClock())
-    sampler = KeySampler(app.store, app.planes, lambda: leases.held, sampling, SystemClock())
     return (
         ApprovalClock(app.store, interval_seconds=settings.worker_sweep_seconds),
         DrainWatch(

@@ -46,20 +46,6 @@ others.
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeySampling:
-    """Settings: which segments are sampled, how often, and with how many messages."""
-
-    messages: int
-    """Maximum number of a segment's newest messages per sample; 0 turns sampling off."""
-    from_load: float
-    """Load of a segment, as a share (0..1) of its capacity, from which the segment is sampled."""
-    every_seconds: float
-    """Seconds between two samples of a segment."""
-    fresh_seconds: float
-    """Seconds for which decisions use a key histogram."""
-
-
 @dataclass(frozen=True, slots=True)
 class SampleRound:
     """Result of one round in numbers of logs: with a key histogram (`sketched`); with a sample that lacks
@@ -82,16 +68,25 @@ class KeySampler(Stoppable):
         store: Store,
         planes: Mapping[str, DataPlane],
         shards: Callable[[], Shards],
-        sampling: KeySampling,
         clock: Clock,
+        *,
+        messages: int,
+        from_load: float,
+        every_seconds: float,
+        fresh_seconds: float,
     ) -> None:
         """`planes` are the data planes by name. Data planes that cannot sample keys, and data planes that split
         segments at the midpoint only, are ignored. `shards` returns the shards that the worker holds; only segments
         of their topics are sampled. `clock` gives the monotonic time.
+
+        `messages` is the maximum number of a segment's newest messages per sample; 0 turns sampling off. A segment is
+        sampled from the load `from_load`, a share (0..1) of its capacity, and again after `every_seconds`. Decisions
+        use a key histogram for `fresh_seconds`.
         """
         super().__init__()
         self._store, self._shards = store, shards
-        self._sampling, self._clock = sampling, clock
+        self._clock, self._messages, self._from_load = clock, messages, from_load
+        self._every_seconds, self._fresh_seconds = every_seconds, fresh_seconds
         self._planes = {
             name: plane
             for name, plane in planes.items()
@@ -104,7 +99,7 @@ class KeySampler(Stoppable):
     @property
     def is_needed(self) -> bool:
         """True if a data plane here can be sampled, and can split at the points that a sample suggests."""
-        return self._sampling.messages > 0 and bool(self._planes)
+        return self._messages > 0 and bool(self._planes)
 
     def run(self) -> None:
         """Run rounds until `stop`, the first after `INTERVAL_SECONDS`. The pause after a round is `INTERVAL_SECONDS`,
@@ -150,8 +145,8 @@ class KeySampler(Stoppable):
                 tx,
                 self._planes,
                 shards,
-                from_load=self._sampling.from_load,
-                older_than_seconds=self._sampling.every_seconds,
+                from_load=self._from_load,
+                older_than_seconds=self._every_seconds,
                 limit=LOGS_A_ROUND + len(self._not_before),
             )
         due_logs = [log for log in candidates if (log.topic_id, log.segment_id) not in self._not_before]
@@ -175,19 +170,19 @@ class KeySampler(Stoppable):
             if (bins := sketch_of(log.hash_range, sample))
         ]
         with self._store.transaction() as tx:
-            sketches.write(tx, new_sketches, fresh_seconds=self._sampling.fresh_seconds)
+            sketches.write(tx, new_sketches, fresh_seconds=self._fresh_seconds)
         outcome = SampleRound(len(new_sketches), len(sampled) - len(new_sketches), len(logs) - len(sampled))
         for name in ("sketched", "keyless", "failed"):
             metrics.KEY_SAMPLES.labels(name).inc(getattr(outcome, name))
         return outcome
 
     def _sample_log(self, log_to_sample: LogToSample, give_up_at: float) -> KeySample | None:
-        """Return a sample of the keys of the log's latest messages, at most `KeySampling.messages`. Return None
+        """Return a sample of the keys of the log's latest messages, at most the maximum of the settings. Return None
         without a call if `give_up_at` (monotonic seconds) has come, the sampler stops, or the data plane turned out
         to be unable to sample keys. Return None also if the log is missing or terminated, or if the data plane raises
         an error, which is logged.
 
-        After each call, whatever its result, the segment is not sampled again for `KeySampling.every_seconds`; for
+        After each call, whatever its result, the segment is not sampled again for `every_seconds`; for
         `FEW_AGAIN_SECONDS` instead if the sample has fewer than `LEAST_MESSAGES` messages. After Unsupported, the
         data plane is not called again.
         """
@@ -195,11 +190,9 @@ class KeySampler(Stoppable):
         plane = self._planes.get(log_to_sample.data_plane)
         if plane is None or now >= give_up_at or self._stopping.is_set():
             return None
-        self._not_before[log_to_sample.topic_id, log_to_sample.segment_id] = (
-            now + self._sampling.every_seconds
-        )
+        self._not_before[log_to_sample.topic_id, log_to_sample.segment_id] = now + self._every_seconds
         try:
-            sample = plane.sample_keys(log_to_sample.backing_topic, most=self._sampling.messages)
+            sample = plane.sample_keys(log_to_sample.backing_topic, most=self._messages)
         except (SegmentTerminated, SegmentNotFound):
             return None  # The segment is being reshaped.
         except Unsupported as error:

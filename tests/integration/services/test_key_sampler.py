@@ -28,7 +28,6 @@ from controller.services.key_sampler import (
     FEW_AGAIN_SECONDS,
     LEAST_MESSAGES,
     KeySampler,
-    KeySampling,
     SampleRound,
 )
 from controller.store.decisions.evaluation_inputs import load_evaluation_inputs
@@ -80,9 +79,7 @@ def sampler(
 ) -> KeySampler:
     settings = {"messages": 3_000, "from_load": 0.7, "every_seconds": 60.0, "fresh_seconds": 600.0}
     planes = {bench.plane.name: plane or bench.plane}
-    return KeySampler(
-        bench.store, planes, lambda: ALL, KeySampling(**(settings | changes)), clock or SystemClock()
-    )
+    return KeySampler(bench.store, planes, lambda: ALL, clock or SystemClock(), **(settings | changes))
 
 
 def send(bench: Bench, keys: Iterable[str | None]) -> Counter[int]:

@@ -47,7 +47,7 @@ from controller.services.consumer_sessions.settlement import Settlement
 from controller.services.consumer_sessions.timing import ConsumerTiming
 from controller.services.drain_watch import DrainWatch
 from controller.services.key_count_landing import KeyCountLanding
-from controller.services.key_sampler import KeySampler, KeySampling
+from controller.services.key_sampler import KeySampler
 from controller.services.log_trimmer import LogTrimmer
 from controller.services.mirror import MirrorLoop
 from controller.services.reconciler import Suspects, Verifier, verifier
@@ -176,9 +176,9 @@ def _leases(bench: Bench, _: Path) -> FailingLoop:
 
 
 def _sampler(bench: Bench, _: Path) -> FailingLoop:
-    sampling = KeySampling(messages=10, from_load=0.5, every_seconds=60.0, fresh_seconds=60.0)
+    settings = {"messages": 10, "from_load": 0.5, "every_seconds": 60.0, "fresh_seconds": 60.0}
     return FailingLoop(
-        KeySampler(bench.store, bench.planes, lambda: ALL, sampling, SystemClock()), KeySampler, "_logs_due"
+        KeySampler(bench.store, bench.planes, lambda: ALL, SystemClock(), **settings), KeySampler, "_logs_due"
     )
 
 
