@@ -67,7 +67,7 @@ class CleaveHook(HookWithForm):
         """Return the settings of a connection of type `spark`, `spark_connect` or `generic`, to be added to `extras`.
         Raises InvalidInput for another connection, and AirflowFailException if the connection does not exist.
         """
-        from controller.tasks import SparkConnection
+        from controller import tasks
 
         connection = cls.find_connection(conn_id, "a Spark connection")
         address = (
@@ -77,7 +77,7 @@ class CleaveHook(HookWithForm):
             connection.login,
             connection.password,
         )
-        return SparkConnection(connection.conn_id, *address, connection.extra_dejson).settings()
+        return tasks.spark_settings(connection.conn_id, *address, connection.extra_dejson)
 
     def check(self) -> str:
         """Return a description of the database. Raises CleaveError unless the database answers, has this

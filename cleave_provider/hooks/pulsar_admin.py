@@ -28,7 +28,7 @@ class PulsarAdminHook(HookWithForm):
         """Return the values of the connection by the names of Cleave's settings. Raises InvalidInput for a
         connection that cannot be used, and AirflowFailException if the connection does not exist.
         """
-        from controller.tasks import PulsarConnection
+        from controller import tasks
 
         connection = self.find_connection(self.pulsar_admin_conn_id, "a connection of type pulsar_admin")
         extras = filled_in(connection.extra_dejson)
@@ -39,7 +39,7 @@ class PulsarAdminHook(HookWithForm):
             connection.port,
             connection.password,
         )
-        return PulsarConnection(*address, extras).settings()
+        return tasks.pulsar_settings(*address, extras)
 
     def ask(self, method: str, path: str, body: object = None) -> Any:
         """Call the admin API below `/admin/v2/`, for example `ask("GET", "persistent/acme/shop")`. Return the

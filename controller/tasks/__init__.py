@@ -32,14 +32,12 @@ from controller.tasks.maintenance import (
 from controller.tasks.passes import merge_pass, split_pass
 from controller.tasks.pending_work import split_pass_has_work
 from controller.tasks.policy_tuning import tune_policies
-from controller.tasks.pulsar_connection import PulsarConnection
+from controller.tasks.pulsar_connection import pulsar_settings
 from controller.tasks.row_retention import keep_partitions
-from controller.tasks.spark_connection import SparkConnection
+from controller.tasks.spark_connection import spark_settings
 
 __all__ = [
     "LayoutChanges",
-    "PulsarConnection",
-    "SparkConnection",
     "aggregate_bundles",
     "aggregate_load",
     "answer_question",
@@ -61,7 +59,9 @@ __all__ = [
     "perform",
     "policy_backtest",
     "propose_bundles",
+    "pulsar_settings",
     "reconcile_share",
+    "spark_settings",
     "split_pass",
     "split_pass_has_work",
     "sweep_deletion_entries",

@@ -36,7 +36,7 @@ def check_database(*, dsn: str, extras: Extras) -> str:
 
 def check_pulsar(*, extras: Extras) -> str:
     """Return the broker's version and address as text. `extras` are settings by name
-    (`PulsarConnection.settings`). Raises InvalidInput without a host or for an invalid setting, and another
+    (`pulsar_settings`). Raises InvalidInput without a host or for an invalid setting, and another
     CleaveError if no broker answers.
     """
     access, call_timeout_seconds = _pulsar(extras)

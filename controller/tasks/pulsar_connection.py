@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from controller.domain.errors import InvalidInput
 
@@ -23,47 +23,40 @@ _EXTRAS = (
 """Extras that are settings; the names of the settings begin with `pulsar_`."""
 
 
-@dataclass(frozen=True)
-class PulsarConnection:
-    """The fields of a connection of type `pulsar_admin`. `scheme` is `http` or `https`. The method `settings`
-    reads them.
+def pulsar_settings(
+    conn_id: str,
+    scheme: str | None = None,
+    host: str | None = None,
+    port: int | None = None,
+    token: str | None = None,
+    extras: Mapping[str, object] = MappingProxyType({}),
+) -> dict[str, object]:
+    """Return `pulsar_admin_url` and the other settings for the fields of a connection of type `pulsar_admin`. `scheme` is
+    `http` or `https`. Raises InvalidInput for an unknown extra or without a host.
     """
-
-    conn_id: str
-    scheme: str | None = None
-    host: str | None = None
-    port: int | None = None
-    token: str | None = field(default=None, repr=False)
-    extras: Mapping[str, object] = field(default_factory=dict)
-
-    def settings(self) -> dict[str, object]:
-        """Return `pulsar_admin_url` and the other settings. Raises InvalidInput for an unknown extra or
-        without a host.
-        """
-        unknown = sorted(set(self.extras) - set(_EXTRAS))
-        if unknown:
-            raise InvalidInput(
-                f"connection {self.conn_id!r} has unknown extras: {', '.join(unknown)}; "
-                f"use {', '.join(_EXTRAS)}"
-            )
-        settings: dict[str, object] = {"pulsar_admin_url": self._admin_url()}
-        if self.token:
-            settings["pulsar_token"] = self.token
-        return settings | {f"pulsar_{name}": value for name, value in self.extras.items()}
-
-    def _admin_url(self) -> str:
-        """Return the URL. A host with a scheme is unchanged. Otherwise each of several brokers (`one,two`)
-        without a port gets `port`, and a token selects https unless the connection names a scheme. Raises
-        InvalidInput without a host.
-        """
-        if not self.host:
-            raise InvalidInput(f"connection {self.conn_id!r} has no host; enter the broker's host")
-        if "://" in self.host:
-            return self.host
-        hosts = [host.strip() for host in self.host.split(",")]
-        port = f":{self.port}" if self.port else ""
-        has_token = bool(self.token or self.extras.get("token_file"))
-        scheme = self.scheme or ("https" if has_token else "http")  # https keeps the token secret
-        return f"{scheme}://" + ",".join(
-            host if ":" in host.rpartition("]")[2] else host + port for host in hosts
+    unknown = sorted(set(extras) - set(_EXTRAS))
+    if unknown:
+        raise InvalidInput(
+            f"connection {conn_id!r} has unknown extras: {', '.join(unknown)}; use {', '.join(_EXTRAS)}"
         )
+    if not host:
+        raise InvalidInput(f"connection {conn_id!r} has no host; enter the broker's host")
+    has_token = bool(token or extras.get("token_file"))
+    scheme = scheme or ("https" if has_token else "http")  # https keeps the token secret
+    settings: dict[str, object] = {"pulsar_admin_url": _admin_url(scheme, host, port)}
+    if token:
+        settings["pulsar_token"] = token
+    return settings | {f"pulsar_{name}": value for name, value in extras.items()}
+
+
+def _admin_url(scheme: str, host: str, port: int | None) -> str:
+    """Return the URL. A host with a scheme is unchanged. Otherwise each of several brokers (`one,two`) without a port gets
+    `port`.
+    """
+    if "://" in host:
+        return host
+    port_text = f":{port}" if port else ""
+    return f"{scheme}://" + ",".join(
+        broker if ":" in broker.rpartition("]")[2] else broker + port_text
+        for broker in map(str.strip, host.split(","))
+    )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from types import MappingProxyType
 from urllib.parse import quote
 
 from controller.domain.errors import InvalidInput
@@ -28,81 +28,69 @@ _AS_SPARK_SETTING = {"queue": "spark.yarn.queue", "namespace": "spark.kubernetes
 _KERBEROS = ("principal", "keytab")
 
 
-@dataclass(frozen=True)
-class SparkConnection:
-    """The fields of a connection of type `spark`, `spark_connect` or `generic`. In a URI the scheme is the type. A connection of type
-    `generic` must have a complete master as its host; with a port, the host needs a scheme.
+def spark_settings(
+    conn_id: str,
+    conn_type: str,
+    host: str | None = None,
+    port: int | None = None,
+    login: str | None = None,
+    password: str | None = None,
+    extras: Mapping[str, object] = MappingProxyType({}),
+) -> dict[str, object]:
+    """Return `spark_master` and `spark_conf` for the fields of a connection of type `spark`, `spark_connect` or `generic`.
+    In a URI the scheme is the type. A connection of type `generic` must have a complete master as its host; with a port,
+    the host needs a scheme. Raises InvalidInput, without secrets in the message, for a master of another form and for
+    extras that cannot be used.
     """
+    host = host or ""
+    label = f"connection {conn_id!r} of type {conn_type}"
+    is_connect = conn_type == CONNECT_TYPE or (conn_type == GENERIC_TYPE and host.startswith("sc://"))
+    if is_connect:
+        # A connection to a Spark Connect server may have a token.
+        parameters = {"user_id": login, "token": password, "use_ssl": extras.get("use_ssl")}
+        master = _connect_url(host, port, parameters)
+    else:
+        master = _master(conn_type, host, port)
+    if not _MASTERS.fullmatch(master):
+        raise InvalidInput(f"{label} gives the master {master.partition(';')[0]!r}; use {_FORMS}")
+    return {"spark_master": master, "spark_conf": _conf(label, extras)}
 
-    conn_id: str
-    conn_type: str
-    host: str | None = None
-    port: int | None = None
-    login: str | None = None
-    password: str | None = field(default=None, repr=False)
-    extras: Mapping[str, object] = field(default_factory=dict, repr=False)
 
-    def settings(self) -> dict[str, object]:
-        """Return `spark_master` and `spark_conf`. Raises InvalidInput, without secrets in the message, for a
-        master of another form and for extras that cannot be used.
-        """
-        master = self._connect_url() if self._is_connect else self._master()
-        if not _MASTERS.fullmatch(master):
-            raise InvalidInput(f"{self._label} gives the master {master.partition(';')[0]!r}; use {_FORMS}")
-        return {"spark_master": master, "spark_conf": self._conf()}
+def _master(conn_type: str, host: str, port: int | None) -> str:
+    """Return the master: the host if it is a complete master, as forms have it; otherwise the host with
+    the connection's type as its scheme. The port, if there is one, follows.
+    """
+    is_whole = conn_type in ("spark", GENERIC_TYPE) and host and ("://" in host or not port)
+    master = host if is_whole else f"{conn_type}://{host}"
+    return f"{master}:{port}" if port else master
 
-    @property
-    def _label(self) -> str:
-        """Id and type of the connection, for messages."""
-        return f"connection {self.conn_id!r} of type {self.conn_type}"
 
-    @property
-    def _is_connect(self) -> bool:
-        """True if the connection is to a Spark Connect server, and may have a token."""
-        is_connect_host = (self.host or "").startswith("sc://")
-        return self.conn_type == CONNECT_TYPE or (self.conn_type == GENERIC_TYPE and is_connect_host)
+def _connect_url(host: str, port: int | None, parameters: Mapping[str, object]) -> str:
+    """Return the URL of a Connect server with the parameters that have a value."""
+    url = host if "://" in host else f"sc://{host}"
+    url = (f"{url}:{port}" if port else url).rstrip("/")
+    suffix = "".join(
+        f";{name}={quote(str(value))}" for name, value in parameters.items() if value not in (None, "")
+    )
+    return f"{url}/{suffix}" if suffix else url
 
-    def _master(self) -> str:
-        """Return the master: the host if it is a complete master, as forms have it; otherwise the host with
-        the connection's type as its scheme. The port, if there is one, follows.
-        """
-        host = self.host or ""
-        is_whole = self.conn_type in ("spark", GENERIC_TYPE) and host and ("://" in host or not self.port)
-        master = host if is_whole else f"{self.conn_type}://{host}"
-        return f"{master}:{self.port}" if self.port else master
 
-    def _connect_url(self) -> str:
-        """Return the URL of a Connect server, with login, token and `use_ssl` as its parameters."""
-        host = self.host or ""
-        url = host if "://" in host else f"sc://{host}"
-        url = (f"{url}:{self.port}" if self.port else url).rstrip("/")
-        use_ssl = self.extras.get("use_ssl")
-        parameters = {
-            "user_id": self.login or "",
-            "token": self.password or "",
-            "use_ssl": "" if use_ssl is None else str(use_ssl),
-        }
-        suffix = "".join(f";{name}={quote(value)}" for name, value in parameters.items() if value)
-        return f"{url}/{suffix}" if suffix else url
-
-    def _conf(self) -> dict[str, str]:
-        """Return Spark's settings by name: the extras named `spark.…`, and the provider's extras `queue` and
-        `namespace`, unless a `spark.…` extra has the same setting. Raises InvalidInput for deploy mode
-        `cluster` and for Kerberos.
-        """
-        if self.extras.get("deploy-mode") == "cluster":
-            raise InvalidInput(
-                f"{self._label} has deploy-mode cluster, but the aggregation's driver is the task; use client"
-            )
-        if any(self.extras.get(name) for name in _KERBEROS):
-            raise InvalidInput(
-                f"{self._label} has a Kerberos {' or '.join(_KERBEROS)}, which Cleave does not read; "
-                "give the task's process a ticket cache (KRB5CCNAME)"
-            )
-        conf = {name: str(value) for name, value in self.extras.items() if name.startswith("spark.")}
-        provider_conf = {
-            _AS_SPARK_SETTING[name]: str(self.extras[name])
-            for name in _AS_SPARK_SETTING
-            if self.extras.get(name)
-        }
-        return {**provider_conf, **conf}
+def _conf(label: str, extras: Mapping[str, object]) -> dict[str, str]:
+    """Return Spark's settings by name: the extras named `spark.…`, and the provider's extras `queue` and
+    `namespace`, unless a `spark.…` extra has the same setting. `label` names the connection in messages. Raises
+    InvalidInput for deploy mode `cluster` and for Kerberos.
+    """
+    if extras.get("deploy-mode") == "cluster":
+        raise InvalidInput(
+            f"{label} has deploy-mode cluster, but the aggregation's driver is the task; use client"
+        )
+    if any(extras.get(name) for name in _KERBEROS):
+        raise InvalidInput(
+            f"{label} has a Kerberos {' or '.join(_KERBEROS)}, which Cleave does not read; "
+            "give the task's process a ticket cache (KRB5CCNAME)"
+        )
+    conf = {name: str(value) for name, value in extras.items() if name.startswith("spark.")}
+    provider_conf = {
+        setting: str(extras[name]) for name, setting in _AS_SPARK_SETTING.items() if extras.get(name)
+    }
+    return {**provider_conf, **conf}

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from controller.domain.errors import InvalidInput
-from controller.tasks import PulsarConnection
+from controller.tasks import pulsar_settings
 
 
 @pytest.mark.parametrize(
@@ -22,13 +22,13 @@ from controller.tasks import PulsarConnection
     ids=["host", "port and scheme", "several", "IPv6", "a whole address"],
 )
 def test_the_address_is_made_of_the_fields(fields: dict[str, Any], url: str) -> None:
-    assert PulsarConnection("our_brokers", **fields).settings() == {"pulsar_admin_url": url}
+    assert pulsar_settings("our_brokers", **fields) == {"pulsar_admin_url": url}
 
 
 def test_extras_and_the_token_become_settings() -> None:
     extras = {"ca_file": "/etc/ca.pem", "verify_hostname": False}
 
-    assert PulsarConnection("c", host="one", token="t", extras=extras).settings() == {
+    assert pulsar_settings("c", host="one", token="t", extras=extras) == {
         "pulsar_admin_url": "https://one",
         "pulsar_token": "t",
         "pulsar_ca_file": "/etc/ca.pem",
@@ -48,7 +48,7 @@ def test_extras_and_the_token_become_settings() -> None:
 def test_a_token_is_shown_to_nobody_on_the_way_unless_somebody_says_so(
     fields: dict[str, Any], scheme: str
 ) -> None:
-    found = PulsarConnection("c", host="one", **fields).settings()
+    found = pulsar_settings("c", host="one", **fields)
     assert found["pulsar_admin_url"] == f"{scheme}://one"
 
 
@@ -61,7 +61,7 @@ def test_a_token_is_shown_to_nobody_on_the_way_unless_somebody_says_so(
 )
 def test_what_cannot_serve_is_said_without_a_secret(fields: dict[str, Any], line: str) -> None:
     with pytest.raises(InvalidInput) as caught:
-        PulsarConnection("our_brokers", **fields).settings()
+        pulsar_settings("our_brokers", **fields)
 
     assert line in str(caught.value)
     assert "secret" not in str(caught.value)

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
 from controller.domain.errors import InvalidInput
 from controller.tasks.application_of_connection import settings_at
-from controller.tasks.spark_connection import SparkConnection
+from controller.tasks.spark_connection import spark_settings
 
 DSN = "postgresql://airflow:p%40ss@db/cleave"
 
 
 def connection(
     conn_type: str, host: str | None = None, port: int | None = None, **more: Any
-) -> SparkConnection:
-    """As Airflow hands it over."""
-    return SparkConnection("cleave_spark", conn_type, host, port, **more)
+) -> Callable[[], dict[str, object]]:
+    """As Airflow hands it over; a call gives its settings."""
+    return partial(spark_settings, "cleave_spark", conn_type, host, port, **more)
 
 
 @pytest.mark.parametrize(
@@ -47,8 +49,8 @@ def connection(
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_host_port_and_scheme_make_the_master(found: SparkConnection, master: str) -> None:
-    assert settings_at(DSN, found.settings()).spark_master == master
+def test_host_port_and_scheme_make_the_master(found: Callable[[], dict[str, object]], master: str) -> None:
+    assert settings_at(DSN, found()).spark_master == master
 
 
 def test_it_outranks_the_environment_and_the_extra_of_the_database_connection(
@@ -57,7 +59,7 @@ def test_it_outranks_the_environment_and_the_extra_of_the_database_connection(
     monkeypatch.setenv("SPARK_MASTER", "local[1]")
     extras = {"spark_master": "local[2]", "sslmode": "require"}
 
-    settings = settings_at(DSN, {**extras, **connection("spark", "local[3]").settings()})
+    settings = settings_at(DSN, {**extras, **connection("spark", "local[3]")()})
 
     assert settings.spark_master == "local[3]"
 
@@ -65,7 +67,7 @@ def test_it_outranks_the_environment_and_the_extra_of_the_database_connection(
 def test_extras_of_spark_are_its_settings_and_the_providers_own_mean_what_they_mean_there() -> None:
     extras = {"spark.cores.max": 2, "queue": "fast", "namespace": "cleave", "spark-binary": "spark-submit"}
 
-    settings = settings_at(DSN, connection("spark", "yarn", extras=extras).settings())
+    settings = settings_at(DSN, connection("spark", "yarn", extras=extras)())
 
     assert settings.spark_conf == {
         "spark.cores.max": "2",
@@ -89,10 +91,12 @@ def test_extras_of_spark_are_its_settings_and_the_providers_own_mean_what_they_m
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_cannot_serve_is_named_in_one_line_without_secrets(found: SparkConnection, message: str) -> None:
+def test_what_cannot_serve_is_named_in_one_line_without_secrets(
+    found: Callable[[], dict[str, object]], message: str
+) -> None:
     with pytest.raises(InvalidInput, match=message) as refused:
-        found.settings()
+        found()
 
     assert "connection 'cleave_spark'" in str(refused.value)
     assert "\n" not in str(refused.value)
-    assert "secret" not in str(refused.value) + repr(found)
+    assert "secret" not in str(refused.value)
