@@ -35,24 +35,24 @@ class Form(BaseModel):
     dry_run: bool = Field(False, description="Log what would happen, and change nothing.")
 
 
-class OperationForm(Form):
-    """Fields of a form whose action becomes an operation."""
-
-    timeout_seconds: float = Field(
+_TIMEOUT_SECONDS = (
+    float,
+    Field(
         60.0,
         gt=0,
         le=3600,
         description="Seconds that one attempt waits for the operation. The operation continues in any case; a retry waits for the same operation.",
-    )
-
-
-class ConfirmedForm(OperationForm):
-    """Fields of a form whose action cannot be undone."""
-
-    confirm: str = Field(
+    ),
+)
+"""Type and field of a form whose action becomes an operation."""
+_CONFIRM = (
+    str,
+    Field(
         "",
         description="The topic's name again, because the action cannot be undone. Not needed for a dry run.",
-    )
+    ),
+)
+"""Type and field of a form whose action cannot be undone."""
 
 
 @functools.cache
@@ -60,10 +60,12 @@ def form_of(action: AnyAction) -> type[Form]:
     """Return the form of an action: the fields of its request, and the options of the action. The class is
     created once for each action.
     """
-    base = Form
+    options: dict[str, Any] = {}
     if action.is_waited_for:
-        base = OperationForm if action.confirms is None else ConfirmedForm
-    return create_model(f"{action.request.__name__}Form", __base__=(base, action.request))
+        options["timeout_seconds"] = _TIMEOUT_SECONDS
+        if action.confirms is not None:
+            options["confirm"] = _CONFIRM
+    return create_model(f"{action.request.__name__}Form", __base__=(Form, action.request), **options)
 
 
 def perform(
@@ -115,12 +117,12 @@ def _demand_confirmed(form: Form) -> None:
     """Raise InvalidInput unless the field `confirm` names the topic. Does nothing for a dry run, or for a
     form without this field.
     """
-    if form.dry_run or not isinstance(form, ConfirmedForm):
+    confirmed, topic = getattr(form, "confirm", None), getattr(form, "topic", "")
+    if form.dry_run or confirmed is None:
         return
-    topic = getattr(form, "topic", "")
-    if topic_name(form.confirm.strip()) != topic:
+    if topic_name(confirmed.strip()) != topic:
         raise InvalidInput(
-            f"confirm={shown(form.confirm)} is not the topic {topic}; enter its name again to delete it for good"
+            f"confirm={shown(confirmed)} is not the topic {topic}; enter its name again to delete it for good"
         )
 
 
@@ -132,11 +134,8 @@ def form_fields(name: str) -> dict[str, dict[str, Any]]:
     action = find_action(name)
     schema = form_of(action).model_json_schema()
     requested = (field.alias or name for name, field in action.request.model_fields.items())
-    field_order = [*requested, *Form.model_fields, *OperationForm.model_fields]
-    names = sorted(
-        schema["properties"],
-        key=lambda name: field_order.index(name) if name in field_order else len(field_order),
-    )
+    field_order = [*requested, *Form.model_fields, "timeout_seconds", "confirm"]
+    names = sorted(schema["properties"], key=field_order.index)
     definitions = schema.get("$defs", {})
     return {name: _without_alternatives(schema["properties"][name], definitions) for name in names}
 
