@@ -39,11 +39,11 @@ class LayoutChanges:
             raise InvalidInput(f"since={since!r} is not an instant; give a value of `resume_at`") from error
         with ExitStack() as resources:
             app = resources.enter_context(cleave_at(dsn, extras))
-            listener = Listener(
+            self._listener = Listener(
                 app.store.address, asset_events.CHANNELS, application_name="cleave-layout-changes"
             )
-            self._follower = LayoutFollower(app.store, listener, since=since_instant)
-            resources.callback(self._follower.close)
+            resources.callback(self._listener.close)
+            self._follower = LayoutFollower(app.store, self._listener, since=since_instant)
             self._open = resources.pop_all()
 
     def close(self) -> None:
@@ -73,4 +73,4 @@ class LayoutChanges:
 
     def interrupt(self) -> None:
         """Make the current or the next `wait` return at once."""
-        self._follower.interrupt()
+        self._listener.interrupt()

@@ -27,11 +27,12 @@ PAGE = 500
 
 class LayoutFollower:
     """Follows the layout changes of all topics; `wait` returns the changes that were not returned before. Not
-    thread-safe, except `interrupt`.
+    thread-safe.
     """
 
     def __init__(self, store: Store, listener: Listener, *, since: datetime | None = None) -> None:
-        """`listener` listens on `asset_events.CHANNELS` and is used by this follower alone. `since` is the
+        """`listener` listens on `asset_events.CHANNELS` and is used by this follower alone; `interrupt` of the listener
+        makes `wait` return, and the caller closes the listener. `since` is the
         `resume_at` of an earlier follower: `wait` returns the changes since that instant. With None, the first `wait`
         sets the instant from which changes are returned.
         """
@@ -69,47 +70,27 @@ class LayoutFollower:
         Raises StoreUnavailable and the other errors of `Store.transaction`. After an error, the next call reads the
         changes that were not returned.
         """
-        if self.resume_at is None:
-            self._begin()
+        resume_at = self.resume_at
+        if resume_at is None:
+            with self._store.transaction() as tx:
+                self._begins_at = self._newest = database_now(tx)
             return []
+        begin: Place = resume_at, 0, 0  # All changes that may not have been returned can be read from here.
         notifications = self._listener.wait(0.0 if self._missed else timeout_seconds)
         if any(notification.is_resync for notification in notifications):
-            self._missed = self._resume_position()
+            self._missed = begin
         named_changes = _named(notifications)
         if not (named_changes or self._missed):
             return []
         position = self._missed
         # The position is set first, in case the next statement loses the database.
-        self._missed = self._missed or self._resume_position()
+        self._missed = self._missed or begin
         with self._store.transaction() as tx:
             page = layout_changes.since(tx, position, PAGE) if position else []
             changes = page + layout_changes.events(tx, named_changes)
         last = page[-1] if len(page) == PAGE else None
         self._missed = (last.committed_at, last.topic_id, last.epoch) if last else None
         return self._unreturned(changes)
-
-    def interrupt(self) -> None:
-        """Make the current or the next `wait` return."""
-        self._listener.interrupt()
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._listener.close()
-
-    def _begin(self) -> datetime:
-        """Set the instant from which changes are returned, and thereby `resume_at`, to the present time of the
-        database, and return this time. Raises the errors of `Store.transaction`.
-        """
-        with self._store.transaction() as tx:
-            self._begins_at = self._newest = now = database_now(tx)
-        return now
-
-    def _resume_position(self) -> Place:
-        """Return the position from which all changes that may not have been returned can be read: `resume_at`, before
-        every change of that instant. If `resume_at` is None, first set it to the present time of the database
-        (`_begin`). Raises the errors of `Store.transaction`.
-        """
-        return self.resume_at or self._begin(), 0, 0
 
     def _unreturned(self, changes: list[LayoutEvent]) -> list[LayoutEvent]:
         """Return those of `changes` that this follower has not returned before, oldest first, each once. Remember
@@ -126,8 +107,8 @@ class LayoutFollower:
         if new_changes:
             instants = [change.committed_at for change in new_changes.values()]
             # A change may be stamped before the beginning and committed after it.
-            self._begins_at = min(instants) if self._begins_at is None else min(self._begins_at, *instants)
-            self._newest = max(instants) if self._newest is None else max(self._newest, *instants)
+            self._begins_at = min(self._begins_at or instants[0], *instants)
+            self._newest = max(self._newest or instants[0], *instants)
             self._returned = {
                 key: committed_at
                 for key, committed_at in self._returned.items()

@@ -137,16 +137,13 @@ def test_the_poster_ignores_them_and_still_posts(bench: Bench) -> None:
 
 
 def test_a_follower_ignores_them_and_still_tells(bench: Bench) -> None:
-    listener = Listener(bench.url, asset_events.CHANNELS)
-    following = LayoutFollower(bench.store, listener)
-    try:
+    with Listener(bench.url, asset_events.CHANNELS) as listener:
+        following = LayoutFollower(bench.store, listener)
         assert (following.wait(0.0), following.wait(0.0)) == ([], [])
         send_all(bench.store, asset_events.CHANNELS)
         assert following.wait(0.2) == []
         bench.reshape(segment_admin.splitting(0))
         assert [one.epoch for one in following.wait(30.0)] == [1]
-    finally:
-        following.close()
 
 
 def test_a_listener_gives_nothing_illegible_to_anybody_and_does_not_wake_for_it(bench: Bench) -> None:

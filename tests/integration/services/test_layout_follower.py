@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from datetime import datetime, timedelta
 
 import pytest
@@ -25,16 +26,13 @@ Follow = Callable[..., LayoutFollower]
 @pytest.fixture
 def follow(bench: Bench) -> Iterator[Follow]:
     """A follower that listens."""
-    started: list[LayoutFollower] = []
+    with ExitStack() as listeners:
 
-    def start(since: datetime | None = None) -> LayoutFollower:
-        listener = Listener(bench.url, asset_events.CHANNELS, application_name=LISTENER)
-        started.append(LayoutFollower(bench.store, listener, since=since))
-        return started[-1]
+        def start(since: datetime | None = None) -> LayoutFollower:
+            listener = Listener(bench.url, asset_events.CHANNELS, application_name=LISTENER)
+            return LayoutFollower(bench.store, listeners.enter_context(listener), since=since)
 
-    yield start
-    for one in started:
-        one.close()
+        yield start
 
 
 def reported_changes(follower: LayoutFollower, count: int) -> list[tuple[str, int]]:
@@ -82,7 +80,7 @@ def test_what_happened_since_it_was_there_last_is_told(bench: Bench, follow: Fol
     first.wait(0.0)
     bench.reshape(segment_admin.splitting(0))
     assert reported_changes(first, 1) == [("split", 1)]
-    first.close()
+    first._listener.close()
 
     bench.reshape(segment_admin.splitting(1))
 
