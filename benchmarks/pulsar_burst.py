@@ -27,7 +27,7 @@ from benchmarks.pulsar_systems import (
     scalable_plane,
     v5_process,
 )
-from controller.bootstrap import build_aggregation
+from controller.bootstrap import run_aggregation
 from controller.devstack.postgres import EmbeddedPostgres
 from controller.devstack.pulsar.jars import PULSAR_4, PULSAR_5
 from controller.devstack.pulsar.standalone import PulsarStandalone
@@ -99,13 +99,11 @@ def _aggregating(system: CleaveSystem) -> Iterator[None]:
     """Compute rates from samples every AGGREGATION_SECONDS in a thread, with SQL, as the Airflow DAG does, until the end of the block."""
     stopping = threading.Event()
 
-    aggregation = build_aggregation(system.app.settings)
-
     def run() -> None:
         for number in itertools.count(1):
             if stopping.wait(AGGREGATION_SECONDS):
                 return
-            aggregation.run(f"burst-{number}")
+            run_aggregation(system.app.settings, f"burst-{number}")
 
     with ThreadPoolExecutor(1, thread_name_prefix="aggregation") as threads:
         running = threads.submit(run)

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from controller.services.computing.computers import Computation
     from controller.services.consumer_sessions.leader import SessionLeader
     from controller.services.key_count_landing import KeyCountLanding
-    from controller.services.load_aggregation import LoadAggregation
+    from controller.services.load_aggregation import AggregationResult
     from controller.services.load_intake import IntakeResult
     from controller.services.operation_runner import RunnerContext
     from controller.services.policy_backtest import Compute, PolicyBacktest
@@ -612,21 +612,29 @@ def build_consumer_watch(
     )
 
 
-def build_aggregation(settings: Settings) -> LoadAggregation:
-    """Build the load aggregation of the landing area in the settings."""
+def run_aggregation(settings: Settings, run_id: str, window_end_ms: int | None = None) -> AggregationResult:
+    """Aggregate one window of the landing area in the settings: compute the rates, store the load records that change, publish the rates to
+    the history, and return the result. The window has the length in the settings and ends at `window_end_ms` (milliseconds since the Unix
+    epoch; None or 0: now). `run_id` identifies the run: if a run of this id, this window or a later window was merged before, nothing is
+    stored, and `applied` of the result is False.
+
+    Raises InvalidInput if the length of the window or the address of the database is not valid; StoreUnavailable; Retryable if the storage
+    cannot read a file and no other file is usable; OSError if the storage does not answer; and the errors of the engine.
+    """
+    from controller.domain.load_window import LoadWindow
     from controller.landing.area import LandingArea
     from controller.landing.history import RateHistory
-    from controller.services.load_aggregation import KeyCountIntake, LoadAggregation
+    from controller.services.load_aggregation import aggregate_as_loader, counts_since_last_run
 
-    return LoadAggregation(
+    return aggregate_as_loader(
         settings.loader_dsn,
         LandingArea(settings.landing_url),
         RateHistory(settings.history_location),
-        key_counts=KeyCountIntake(key_count_area(settings), settings.key_sketch_seconds),
+        LoadWindow.ending_at(window_end_ms or SystemClock().now_ms(), settings.rate_window_seconds),
+        run_id=run_id,
+        key_counts=partial(counts_since_last_run, key_count_area(settings), settings.key_sketch_seconds),
         spark_master=settings.spark_master,
         spark_conf=settings.spark_conf,
-        window_seconds=settings.rate_window_seconds,
-        clock=SystemClock(),
     )
 
 

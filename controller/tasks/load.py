@@ -7,7 +7,7 @@ from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
 
-from controller.bootstrap import build_aggregation, key_count_area
+from controller.bootstrap import key_count_area, run_aggregation
 from controller.clock import to_ms
 from controller.domain.load_window import LoadWindow
 from controller.landing.area import LandingArea
@@ -24,7 +24,7 @@ def aggregate_load(*, dsn: str, extras: Extras, run_id: str, dry_run: bool = Fal
     run returns the end of the window and the files that it would read, and changes nothing.
 
     A repeated call with the same `run_id` changes nothing after the run was merged. Characters of the id that
-    a file's name cannot have become `-`. Raises the errors of `LoadAggregation.run`.
+    a file's name cannot have become `-`. Raises the errors of `run_aggregation`.
     """
     with cleave_at(dsn, extras) as app:
         with app.store.transaction() as tx:
@@ -34,7 +34,7 @@ def aggregate_load(*, dsn: str, extras: Extras, run_id: str, dry_run: bool = Fal
             window = LoadWindow.ending_at(end_ms, app.settings.rate_window_seconds)
             files = upcoming(LandingArea(app.settings.landing_url), window)
             return {"window_end": now.isoformat(), "files": [file.path for file in files]}
-        result = build_aggregation(app.settings).run(re.sub(r"[^A-Za-z0-9._-]", "-", run_id), end_ms)
+        result = run_aggregation(app.settings, re.sub(r"[^A-Za-z0-9._-]", "-", run_id), end_ms)
     return {**asdict(result), "quarantined": list(result.quarantined)}
 
 

@@ -145,7 +145,7 @@ def land_counts(run: Run, row: dict[str, Any], *, worker: str = "w") -> None:
         "bins": [1] * 1_024,
     }
     table = pa.Table.from_pylist([{**usual, **row}], KEY_COUNT_SCHEMA)
-    run.key_counts.area.append(END_MS - 10_000, worker, table)
+    run.counts_area.append(END_MS - 10_000, worker, table)
 
 
 def sketched(run: Run) -> dict[int, float]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,9 @@ from controller.landing.schemas import KEY_COUNT_SCHEMA, SAMPLE_SCHEMA
 from controller.services.load_aggregation import (
     AggregationResult,
     Engine,
-    KeyCountIntake,
     SqlEngine,
     aggregate,
+    counts_since_last_run,
 )
 from controller.store.postgres.engine import Store
 from controller.store.topics import policies
@@ -58,15 +59,13 @@ class Run:
     topic_id: int
     area: LandingArea = field(init=False)
     history: RateHistory = field(init=False)
-    key_counts: KeyCountIntake = field(init=False)
+    counts_area: LandingArea = field(init=False)
     files: int = 0
 
     def __post_init__(self) -> None:
         self.area = LandingArea(str(self.directory / "landing"))
         self.history = RateHistory(str(self.directory / "history"))
-        self.key_counts = KeyCountIntake(
-            LandingArea(str(self.directory / "key-counts"), KEY_COUNT_SCHEMA), fresh_seconds=600.0
-        )
+        self.counts_area = LandingArea(str(self.directory / "key-counts"), KEY_COUNT_SCHEMA)
 
     def land(
         self, *samples: tuple[float, int], segment_id: int = 0, source: str = BROKER, reader: str = "c"
@@ -108,7 +107,7 @@ class Run:
             engine or SqlEngine(self.store),
             LoadWindow(END_MS + minutes * MINUTE_MS),
             run_id=run_id or secrets.token_hex(6),
-            key_counts=self.key_counts,
+            key_counts=partial(counts_since_last_run, self.counts_area, 600.0),
         )
 
     def record(self, segment_id: int = 0) -> dict[str, Any] | None:

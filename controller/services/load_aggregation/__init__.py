@@ -1,16 +1,15 @@
 """Load aggregation: computes load records from landed counter samples, one run per window.
 
-`aggregation` begins a run: it opens the loader's login, sets the window, and has `engine_choice` select the
-engine. `run` performs the steps of the run (baseline, files, merge, history). `key_counts_of_run` selects the
+`aggregation` begins a run: it opens the loader's login and selects the engine. `run` performs the steps of the run (baseline, files, merge, history). `key_counts_of_run` selects the
 key counts of the run. An `engine` computes rates from landed files: `spark_engine`, or `sql_engine`, which
 computes the same rates in PostgreSQL. If an engine fails, `broken_samples` leaves out the broken files and has it
 compute once more. `record_changes` applies the rule of load records (`domain.load_record_rule`) to the rates.
 `left_over_history` publishes the rates of interrupted runs.
 """
 
-from controller.services.load_aggregation.aggregation import LoadAggregation
+from controller.services.load_aggregation.aggregation import aggregate_as_loader
 from controller.services.load_aggregation.engine import Engine, Landed
-from controller.services.load_aggregation.key_counts_of_run import KeyCountIntake
+from controller.services.load_aggregation.key_counts_of_run import counts_since_last_run
 from controller.services.load_aggregation.left_over_history import publish_left_over
 from controller.services.load_aggregation.run import AggregationResult, aggregate, upcoming
 from controller.services.load_aggregation.spark_engine import SparkEngine
@@ -19,12 +18,12 @@ from controller.services.load_aggregation.sql_engine import SqlEngine
 __all__ = [
     "AggregationResult",
     "Engine",
-    "KeyCountIntake",
     "Landed",
-    "LoadAggregation",
     "SparkEngine",
     "SqlEngine",
     "aggregate",
+    "aggregate_as_loader",
+    "counts_since_last_run",
     "publish_left_over",
     "upcoming",
 ]

@@ -131,32 +131,27 @@ def _excluded_counts(counted_rows: pa.Table) -> list[SetAside]:
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class KeyCountIntake:
-    """The area where key counts land, and for how many seconds decisions use the key histograms made of them."""
+def counts_since_last_run(
+    area: LandingArea, fresh_seconds: float, baseline: Baseline, window: LoadWindow
+) -> Counted | None:
+    """Return the key counts in `area` that belong to this run: the files whose counts landed between the end of the last
+    merged run's window (before the first run: the begin of `window`) and the end of `window`, but at most
+    `MAX_COUNT_AGE_MS` before that end. Return None if no such file is usable, or if no topic uses key counts
+    (`baseline.memories` is empty). Decisions use the key histograms made of the counts for `fresh_seconds`.
 
-    area: LandingArea
-    fresh_seconds: float
-
-    def since_last_run(self, baseline: Baseline, window: LoadWindow) -> Counted | None:
-        """Return the key counts that belong to this run: the files whose counts landed between the end of the last
-        merged run's window (before the first run: the begin of `window`) and the end of `window`, but at most
-        `MAX_COUNT_AGE_MS` before that end. Return None if no such file is usable, or if no topic uses key counts
-        (`baseline.memories` is empty).
-
-        Files that are not key counts are quarantined. Files that the storage cannot read are left out. Both are
-        logged. Raises OSError if the storage does not answer.
-        """
-        if not baseline.memories.num_rows:
-            return None
-        last_end_ms = window.start_ms if baseline.watermark is None else to_ms(baseline.watermark)
-        since_ms = max(last_end_ms, window.end_ms - MAX_COUNT_AGE_MS)
-        files, foreign = self.area.files(since_ms, window.end_ms)
-        examined = self.area.examine(files)
-        set_aside_files(self.area, examined, foreign)
-        if not examined.files:
-            return None
-        return Counted(self.area, examined.files, since_ms, window.end_ms, self.fresh_seconds)
+    Files that are not key counts are quarantined. Files that the storage cannot read are left out. Both are
+    logged. Raises OSError if the storage does not answer.
+    """
+    if not baseline.memories.num_rows:
+        return None
+    last_end_ms = window.start_ms if baseline.watermark is None else to_ms(baseline.watermark)
+    since_ms = max(last_end_ms, window.end_ms - MAX_COUNT_AGE_MS)
+    files, foreign = area.files(since_ms, window.end_ms)
+    examined = area.examine(files)
+    set_aside_files(area, examined, foreign)
+    if not examined.files:
+        return None
+    return Counted(area, examined.files, since_ms, window.end_ms, fresh_seconds)
 
 
 def set_aside_files(

@@ -9,6 +9,7 @@ thresholds, to append to the loader's inbox, and to call one function.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from secrets import token_hex
 
@@ -26,19 +27,18 @@ from controller.landing.schemas import RATE_SCHEMA
 from controller.landing.scratch import Scratch
 from controller.services.load_aggregation.broken_samples import compute_without_broken_files
 from controller.services.load_aggregation.engine import Engine, Landed
-from controller.services.load_aggregation.key_counts_of_run import (
-    KeyCountIntake,
-    set_aside_files,
-)
+from controller.services.load_aggregation.key_counts_of_run import Counted, set_aside_files
 from controller.services.load_aggregation.left_over_history import publish_left_over
 from controller.services.load_aggregation.record_changes import record_changes
 from controller.store import set_aside
 from controller.store.load import records as loads
-from controller.store.load.records import HEARD_SCHEMA, SOURCE_SCHEMA, LoadRun, RunSketches
+from controller.store.load.records import HEARD_SCHEMA, SOURCE_SCHEMA, Baseline, LoadRun, RunSketches
 from controller.store.postgres.arrow_copy import MergeResult
 from controller.store.postgres.engine import Store
 from controller.store.set_aside import SetAside
 
+KeyCounts = Callable[[Baseline, LoadWindow], Counted | None]
+"""Returns the key counts of a run, given the baseline of the run and its window. None: the run has no key counts."""
 TICK_SLACK_MS = 60_000
 """Maximum milliseconds by which a source's clock, or a file's tick, may differ from the instants in the file.
 """
@@ -79,12 +79,12 @@ def aggregate(
     window: LoadWindow,
     *,
     run_id: str,
-    key_counts: KeyCountIntake | None = None,
+    key_counts: KeyCounts = lambda _baseline, _window: None,
 ) -> AggregationResult:
     """Aggregate one window: read the stored records, have the engine compute the rates, merge the changed records in
     one transaction, and publish the rates to the history. Before that, publish the rates of runs that were
-    interrupted after their merge. Return the result. `store` logs in as the loader. `key_counts` supplies the key
-    counts since the last run, which update the key histograms; None: they are not updated.
+    interrupted after their merge. Return the result. `store` logs in as the loader. `key_counts` returns the
+    key counts since the last run, which update the key histograms; None: they are not updated.
 
     Nothing is computed if this window or a later window was merged before, or if the window has no readable files.
     Nothing is merged if another run merges such a window during the computation, or if a run of this `run_id` was
@@ -104,7 +104,7 @@ def aggregate(
         return AggregationResult(
             run_id, engine.name, window.end_ms, len(examined.files), 0, 0, 0, 0, False, left_out
         )
-    key_counts_of_run = None if key_counts is None else key_counts.since_last_run(baseline, window)
+    key_counts_of_run = key_counts(baseline, window)
     scratch = history.scratch(f"{run_id}-{token_hex(4)}")  # two attempts of a run must not share a directory
     try:
         examined, broken = compute_without_broken_files(

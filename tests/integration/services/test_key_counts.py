@@ -36,7 +36,7 @@ def database_at(seconds: float) -> Iterator[None]:
 
 def landing_of(run: Run, worker: str = "w1") -> KeyCountLanding:
     """A landing of one worker."""
-    return KeyCountLanding(run.bench.store, lambda: run.key_counts.area, worker=worker)
+    return KeyCountLanding(run.bench.store, lambda: run.counts_area, worker=worker)
 
 
 @pytest.fixture

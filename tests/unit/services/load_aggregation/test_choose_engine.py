@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from controller.services.load_aggregation.engine_choice import choose_engine
+from controller.services.load_aggregation.aggregation import choose_engine
 from controller.store.postgres.engine import Store
 
 
