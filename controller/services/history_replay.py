@@ -13,7 +13,7 @@ import json
 import math
 import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from controller.domain.decision import Lane
@@ -124,67 +124,6 @@ class _Record:
     silent_since: int | None = None
 
 
-@dataclass
-class _Loads:
-    """The load records that the aggregation would have stored so far."""
-
-    window_ms: int
-    records: dict[int, _Record] = field(default_factory=dict)
-    sources: dict[str, int] = field(default_factory=dict)
-
-    def as_decision_input(self, record: _Record) -> LoadRecord:
-        """Return the record in the form in which a decision reads it. If the segment is silent, the record counts as
-        observed when the silence began; otherwise, at the last sample of its source; if no sample of the source is
-        known, at its last change.
-        """
-        last_heard_at = self.sources.get(record.source, record.modified_at)
-        observed_at = last_heard_at if record.silent_since is None else record.silent_since
-        return LoadRecord(record.stats, record.modified_at, record.cold_since, observed_at)
-
-    def observe(self, window: Window, policy: AutoScalePolicy) -> None:
-        """Apply one run of the aggregation on `window` to the records. Segments with rates get the record that the
-        rule `next_record` gives under the thresholds of `policy`. A segment without rates whose source has samples
-        becomes silent, if it is not silent already. The last samples of the sources are stored. Raises InvalidInput
-        for rates that are negative or not finite.
-        """
-        records_before = {
-            segment_id: self.as_decision_input(record) for segment_id, record in self.records.items()
-        }
-        for segment_id, rates in window.rates.items():
-            self._observe(segment_id, rates, records_before.get(segment_id), policy)
-        for segment_id, record in self.records.items():
-            speaks = record.source in window.heard and segment_id not in window.rates
-            if speaks and record.silent_since is None:
-                record.silent_since = min(
-                    records_before[segment_id].observed_at, window.end_ms - self.window_ms
-                )
-        for source, observed_at in window.heard.items():
-            self.sources[source] = max(self.sources.get(source, observed_at), observed_at)
-
-    def _observe(
-        self, segment_id: int, rates: SegmentRates, before: LoadRecord | None, policy: AutoScalePolicy
-    ) -> None:
-        """Replace the segment's record by the result of `next_record` for the rates of one window. The new record has
-        the source of the rates and is not silent. `before` is the segment's record before the window, as a decision
-        reads it (`as_decision_input`); None if the segment had none.
-
-        If the rates were observed before `before.observed_at`, nothing changes, and a silent segment stays silent.
-        Otherwise InvalidInput is raised for rates that are negative or not finite.
-        """
-        if before is not None and rates.observed_at < before.observed_at:
-            return
-        update = next_record(
-            before,
-            rates.stats,
-            rates.observed_at,
-            policy.thresholds,
-            policy.load_change_threshold,
-            strict_pulsar=policy.strict_pulsar,
-        )
-        record = update.record
-        self.records[segment_id] = _Record(record.stats, record.modified_at, record.cold_since, rates.source)
-
-
 def retrace(
     decisions: Sequence[Decided],
     windows: Iterable[Window],
@@ -223,10 +162,14 @@ def retrace(
 
 
 class _ReplayState:
-    """The state of the replay between two decisions."""
+    """The state of the replay between two decisions: the load records that the aggregation would have stored so far, the
+    last samples of the sources, and the load memory.
+    """
 
     def __init__(self, segments: Mapping[int, SegmentLife], window_ms: int) -> None:
-        self.loads = _Loads(window_ms)
+        self._window_ms = window_ms
+        self.records: dict[int, _Record] = {}
+        self.sources: dict[str, int] = {}
         self.segments, self.origins = segments, origins_of(segments, segments)
         self.memory = LoadMemory()
 
@@ -235,7 +178,7 @@ class _ReplayState:
         `policy` is the policy of the next decision after the window. Segments that are not in `segments` are left out
         of the load memory.
         """
-        self.loads.observe(window, policy)
+        self._observe(window, policy)
         if policy.profile == "adaptive":
             measured = {
                 segment_id: rates.stats
@@ -257,12 +200,10 @@ class _ReplayState:
         """
         for segment_id, record in situation.loads.items():
             source = f"the source of segment {segment_id}"
-            record_of_history = self.loads.records.get(segment_id)
+            record_of_history = self.records.get(segment_id)
             source = source if record_of_history is None else record_of_history.source
-            self.loads.records[segment_id] = _Record(
-                record.stats, record.modified_at, record.cold_since, source
-            )
-            self.loads.sources.setdefault(source, record.observed_at)
+            self.records[segment_id] = _Record(record.stats, record.modified_at, record.cold_since, source)
+            self.sources.setdefault(source, record.observed_at)
 
     def replay_decision(self, decided: Decided, situation: EvaluationInput) -> Retraced:
         """Decide again with `situation`, the inputs of the decision, but with the loads and load memories that the
@@ -272,8 +213,8 @@ class _ReplayState:
         """
         active = {segment.segment_id for segment in situation.layout.active}
         loads = {
-            segment_id: self.loads.as_decision_input(record)
-            for segment_id, record in self.loads.records.items()
+            segment_id: self._as_decision_input(record)
+            for segment_id, record in self.records.items()
             if segment_id in active
         }
         recent = situation.recent_loads
@@ -282,6 +223,58 @@ class _ReplayState:
         replay_inputs = replace(situation, loads=loads, recent_loads=recent)
         replay = replay_input(replay_inputs, decided.lanes, decided.stored)
         return Retraced(decided, replay, tuple(_differences(situation, replay_inputs)))
+
+    def _as_decision_input(self, record: _Record) -> LoadRecord:
+        """Return the record in the form in which a decision reads it. If the segment is silent, the record counts as
+        observed when the silence began; otherwise, at the last sample of its source; if no sample of the source is
+        known, at its last change.
+        """
+        last_heard_at = self.sources.get(record.source, record.modified_at)
+        observed_at = last_heard_at if record.silent_since is None else record.silent_since
+        return LoadRecord(record.stats, record.modified_at, record.cold_since, observed_at)
+
+    def _observe(self, window: Window, policy: AutoScalePolicy) -> None:
+        """Apply one run of the aggregation on `window` to the records. Segments with rates get the record that the
+        rule `next_record` gives under the thresholds of `policy`. A segment without rates whose source has samples
+        becomes silent, if it is not silent already. The last samples of the sources are stored. Raises InvalidInput
+        for rates that are negative or not finite.
+        """
+        records_before = {
+            segment_id: self._as_decision_input(record) for segment_id, record in self.records.items()
+        }
+        for segment_id, rates in window.rates.items():
+            self._observe_segment(segment_id, rates, records_before.get(segment_id), policy)
+        for segment_id, record in self.records.items():
+            speaks = record.source in window.heard and segment_id not in window.rates
+            if speaks and record.silent_since is None:
+                record.silent_since = min(
+                    records_before[segment_id].observed_at, window.end_ms - self._window_ms
+                )
+        for source, observed_at in window.heard.items():
+            self.sources[source] = max(self.sources.get(source, observed_at), observed_at)
+
+    def _observe_segment(
+        self, segment_id: int, rates: SegmentRates, before: LoadRecord | None, policy: AutoScalePolicy
+    ) -> None:
+        """Replace the segment's record by the result of `next_record` for the rates of one window. The new record has
+        the source of the rates and is not silent. `before` is the segment's record before the window, as a decision
+        reads it (`_as_decision_input`); None if the segment had none.
+
+        If the rates were observed before `before.observed_at`, nothing changes, and a silent segment stays silent.
+        Otherwise InvalidInput is raised for rates that are negative or not finite.
+        """
+        if before is not None and rates.observed_at < before.observed_at:
+            return
+        update = next_record(
+            before,
+            rates.stats,
+            rates.observed_at,
+            policy.thresholds,
+            policy.load_change_threshold,
+            strict_pulsar=policy.strict_pulsar,
+        )
+        record = update.record
+        self.records[segment_id] = _Record(record.stats, record.modified_at, record.cold_since, rates.source)
 
 
 def _differences(stored: EvaluationInput, replay_inputs: EvaluationInput) -> Iterator[str]:
