@@ -125,9 +125,13 @@ def repeat_every(
 class Stoppable:
     """A background service whose method `run` repeats rounds until the service is stopped."""
 
-    def __init__(self) -> None:
-        self._stopping = threading.Event()
+    def __init__(self, interrupt: Callable[[], None] = lambda: None) -> None:
+        """`interrupt` ends the wait of a round, if a round waits for anything but the pause between rounds. It must be safe in a signal
+        handler.
+        """
+        self._stopping, self._interrupt = threading.Event(), interrupt
 
     def stop(self) -> None:
         """Make `run` return after the present round. Safe in a signal handler."""
         self._stopping.set()
+        self._interrupt()

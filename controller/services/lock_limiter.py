@@ -47,25 +47,19 @@ class LockLimiter(Stoppable):
         rounds.run(first_pause_seconds=self._interval_seconds)
 
     def _round(self) -> float:
-        """Run a check. Return the seconds until the next check: `AFTER_FAILURE_SECONDS` if a data plane
-        raised an error.
-        """
-        return self._interval_seconds if self._end_transactions() else AFTER_FAILURE_SECONDS
-
-    def _end_transactions(self) -> bool:
         """Have every data plane with lockable logs end the application transactions that hold a lock for too long.
-        Return True if no data plane raised an error. An error is logged, and the other data planes are called
-        nevertheless.
+        Return the seconds until the next check: `AFTER_FAILURE_SECONDS` if a data plane raised an error. An error is
+        logged, and the other data planes are called nevertheless.
         """
-        is_done = True
+        pause_seconds = self._interval_seconds
         for name, plane in self._planes.items():
             try:
                 plane.end_long_transactions()
             except CleaveError as error:
-                is_done = False
+                pause_seconds = AFTER_FAILURE_SECONDS
                 log.warning("long transactions not ended", data_plane=name, error=str(error))
             except Exception:
                 # An unexpected error would end the thread unnoticed, and logs would stay locked.
-                is_done = False
+                pause_seconds = AFTER_FAILURE_SECONDS
                 log.exception("ending long transactions failed", data_plane=name)
-        return is_done
+        return pause_seconds

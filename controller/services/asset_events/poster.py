@@ -9,7 +9,6 @@ queue, and writes nothing to the database. While Airflow is unavailable, the pos
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +16,7 @@ from controller import metrics, telemetry
 from controller.domain.errors import CleaveError
 from controller.postgres.listener import Listener
 from controller.postgres.notification import Notification
-from controller.repeating import Repeating
+from controller.repeating import Repeating, Stoppable
 from controller.services.asset_events.airflow import AirflowRest
 from controller.store.postgres.engine import Store
 from controller.store.shards import Shards
@@ -35,7 +34,7 @@ IDLE_SECONDS = 30.0
 log = telemetry.get_logger(__name__)
 
 
-class AssetEventPoster:
+class AssetEventPoster(Stoppable):
     """Posts an asset event for each layout change of one worker's topics. `run` blocks until `stop`."""
 
     def __init__(
@@ -44,9 +43,9 @@ class AssetEventPoster:
         """`listener` listens on `CHANNELS` and is used by this poster alone. `shards` returns the shards that the
         worker holds; only changes of their topics are posted.
         """
+        super().__init__(listener.interrupt)
         self._store, self._listener, self._airflow, self._shards = store, listener, airflow, shards
         self._pending: dict[tuple[int, int], None] = {}  # The keys are in the order of arrival.
-        self._stopping = threading.Event()
 
     def run(self) -> None:
         """Post events until `stop`, and then close the listener. Raises nothing. An error is logged, except an
@@ -84,11 +83,6 @@ class AssetEventPoster:
         """
         if not isinstance(error, CleaveError):
             self._pending.clear()
-
-    def stop(self) -> None:
-        """Make `run` return after the call in progress. May be called from a signal handler."""
-        self._stopping.set()
-        self._listener.interrupt()
 
     def _enqueue(self, notifications: list[Notification]) -> None:
         """Queue the layout changes that the notifications name, if the worker holds the shard of their topic. Other

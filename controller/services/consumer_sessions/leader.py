@@ -10,7 +10,6 @@ segments drained, and the resulting changes of owners. Consumers receive only co
 from __future__ import annotations
 
 import math
-import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import InvalidStateError
@@ -32,7 +31,7 @@ from controller.domain.errors import (
     StoreUnavailable,
 )
 from controller.postgres.listener import Listener
-from controller.repeating import Repeating
+from controller.repeating import Repeating, Stoppable
 from controller.services.consumer_sessions.requests import (
     Attach,
     Deregister,
@@ -71,7 +70,7 @@ class Leases(Protocol):
     def demand_held(self, tx: Connection, shards: Shards, terms: Mapping[int, int] | None = None) -> None: ...
 
 
-class SessionLeader:
+class SessionLeader(Stoppable):
     """A background service of the worker that leads subscriptions: applies the requests of consumers, assigns
     buckets, and pushes assignments. `submit`, `stop`, `leads` and `led_topic_id` are thread-safe.
     """
@@ -91,6 +90,7 @@ class SessionLeader:
         shards of the installation. `clock` gives the monotonic time. The leader ignores notifications that its own
         last settlement sent, because it knows their changes.
         """
+        super().__init__(listener.interrupt)
         self._store, self._listener, self._leases = store, listener, leases
         self._shard_count, self.timing, self._clock = shard_count, timing, clock
         self._mailbox: deque[Request] = deque()
@@ -100,7 +100,6 @@ class SessionLeader:
         self._sweep_at = -math.inf
         self._own_process: int | None = None
         """The PostgreSQL server process that ran the last settlement."""
-        self._stopping = threading.Event()
         self._has_ended = False
         """True once `run` takes no more requests from the mailbox."""
 
@@ -132,15 +131,8 @@ class SessionLeader:
         if self._has_ended:
             self._refuse_remaining()
 
-    def stop(self) -> None:
-        """Make `run` return after the current round. Does not wait for the end of `run`. `run` does nothing but close
-        everything if `stop` was called before.
-        """
-        self._stopping.set()
-        self._listener.interrupt()
-
     def run(self) -> None:
-        """Run rounds until `stop`. If a round fails, log the error, pause for at most `LONGEST_WAIT_SECONDS`, end the
+        """Run rounds until `stop`; none if `stop` was called before. If a round fails, log the error, pause for at most `LONGEST_WAIT_SECONDS`, end the
         streams of shards that were lost and of silent consumers, and run the next round.
 
         At the end, end every stream with the reason `moved`, refuse the requests in the mailbox with

@@ -17,7 +17,7 @@ from controller.dataplane.base import DataPlane, LogState, SetWiseDataPlane
 from controller.dataplane.layout_keeper import LayoutKeeper
 from controller.domain.errors import CleaveError
 from controller.domain.segment import SegmentState
-from controller.repeating import Repeating, Stoppable
+from controller.repeating import Stoppable, repeat_every
 from controller.services.reconciler.reconcile import reconcile
 from controller.store.postgres.engine import Store
 from controller.store.topics import backing_logs, topics
@@ -71,11 +71,7 @@ class Suspects(Stoppable):
 
     def run(self) -> None:
         """Check reported segments until `stop`."""
-        Repeating(self._paced_check, self._stopping, log, "suspects not checked").run()
-
-    def _paced_check(self) -> float:
-        self.check_next()
-        return CHECK_SECONDS
+        repeat_every(CHECK_SECONDS, self.check_next, self._stopping, log, "suspects not checked")
 
     def check_next(self) -> bool:
         """Take the topic that has waited longest of the topics not checked in the last `TOPIC_SECONDS`, and check its

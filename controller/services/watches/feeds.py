@@ -20,7 +20,7 @@ from controller.clock import Clock
 from controller.domain.errors import NotFound, Retryable, TopicNotLive
 from controller.postgres.listener import Listener
 from controller.postgres.notification import Notification
-from controller.repeating import Repeating
+from controller.repeating import Repeating, Stoppable
 
 log = telemetry.get_logger(__name__)
 
@@ -185,20 +185,15 @@ class Feed(ABC, Generic[Subject, Pushed]):
             watcher.end(reason)
 
 
-class Feeds:
+class Feeds(Stoppable):
     """A background service of the worker that waits for notifications, and makes each feed read what changed
     and notify its watchers.
     """
 
     def __init__(self, listener: Listener, feeds: Sequence[Feed[Any, Any]], *, clock: Clock) -> None:
+        super().__init__(listener.interrupt)
         self._listener, self._feeds, self._clock = listener, tuple(feeds), clock
         self._sweep_at = -math.inf
-        self._stopping = threading.Event()
-
-    def stop(self) -> None:
-        """Make `run` return after the current round."""
-        self._stopping.set()
-        self._listener.interrupt()
 
     def run(self) -> None:
         """Run rounds until `stop`; then end every watch with the reason `moved`, and close the listener. An error of

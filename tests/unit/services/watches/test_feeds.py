@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
+from unittest.mock import Mock
 
 import pytest
 
 from controller.domain.errors import StoreUnavailable
-from controller.postgres.listener import Listener
 from controller.postgres.notification import Notification
 from controller.services.watches.feeds import Feeds
 from tests.support.manual_clock import ManualClock
-
-
-class Silent:
-    """In place of `Listener`: nothing is notified."""
-
-    def wait(self, _seconds: float) -> list[Notification]:
-        """As `Listener.wait`."""
-        return []
 
 
 class CountingFeed:
@@ -47,7 +38,8 @@ class CountingFeed:
 @pytest.mark.parametrize("error", [StoreUnavailable("injected", 0.0), RuntimeError("injected")], ids=type)
 def test_a_feed_that_fails_in_every_round_takes_no_turn_from_the_others(error: Exception) -> None:
     first, failing, last = CountingFeed(), CountingFeed(error), CountingFeed()
-    feeds = Feeds(cast(Listener, Silent()), [first, failing, last], clock=ManualClock())
+    silent = Mock(**{"wait.return_value": []})  # In place of `Listener`: nothing is notified.
+    feeds = Feeds(silent, [first, failing, last], clock=ManualClock())
 
     with pytest.raises(type(error), match="injected"):
         feeds._round()
