@@ -18,9 +18,14 @@ import requests
 
 from controller.domain.errors import Retryable
 from controller.domain.http_proxies import Proxy, through
-from controller.services.asset_events.layout_asset import LAYOUT_ASSET, LONGEST_KEY
 
 Content = TypeVar("Content")
+LAYOUT_ASSET = "cleave_layout"
+"""Name of the asset, whose URI is `cleave://layout`. The asset is partitioned: the key is the topic's name.
+`cleave_provider.assets.cleave` declares the same asset for DAGs.
+"""
+LONGEST_KEY = 250
+"""Maximum number of characters of a partition key in Airflow. Changes of a topic with a longer name are not posted."""
 LONGEST_NOTE = 1_000
 """Maximum number of characters of a note in Airflow."""
 UNKNOWN_SECONDS = 60.0
