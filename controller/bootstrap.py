@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from controller.services.consumer_sessions.leader import SessionLeader
     from controller.services.key_count_landing import KeyCountLanding
     from controller.services.load_aggregation import AggregationResult
-    from controller.services.load_intake import IntakeResult
     from controller.services.operation_runner import RunnerContext
     from controller.services.policy_backtest import Compute, PolicyBacktest
     from controller.services.policy_candidates.trials import Trials, Variant
@@ -582,7 +581,7 @@ def build_collector(
     )
 
 
-def load_intake(app: Application) -> Callable[[str, Sequence[Counters], int | None], IntakeResult]:
+def load_intake(app: Application) -> Callable[[str, Sequence[Counters], int | None], tuple[int, list[str]]]:
     """Return the function that lands samples that brokers send (`services.load_intake.take`). Its arguments are the source, the samples,
     and the time of the request.
     """

@@ -186,17 +186,17 @@ def propose(context: Context, request: ProposeCandidate) -> ProposedCandidate:
     for parameter, value in request.parameters.items():
         if value is None:
             raise InvalidInput(f"{parameter}=null: give the value that the candidate sets")
-    proposal = policy_candidates.propose(
+    candidate, was_there = policy_candidates.propose(
         context.store,
         request.topic,
         PolicyOverride.from_document(request.parameters),
         actor=context.caller.actor,
         reason=context.reason_of(request.reason),
     )
-    fields = _fields(context, request.topic, proposal.candidate)
-    if context.dry_run and not proposal.was_proposed_before:
+    fields = _fields(context, request.topic, candidate)
+    if context.dry_run and not was_there:
         fields["candidate_id"] = None
-    return ProposedCandidate(**fields, was_there=proposal.was_proposed_before)
+    return ProposedCandidate(**fields, was_there=was_there)
 
 
 def withdraw(context: Context, request: WithdrawCandidate) -> CandidateResponse:

@@ -8,9 +8,9 @@ moved. A log that does not answer does not delay other logs.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 
 from controller import metrics, telemetry
 from controller.clock import Clock
@@ -44,18 +44,6 @@ FEW_AGAIN_SECONDS = 10.0
 """Seconds until a segment with too few messages is sampled again. Many new, quiet segments must not delay the
 others.
 """
-
-
-@dataclass(frozen=True, slots=True)
-class SampleRound:
-    """Result of one round in numbers of logs: with a key histogram (`sketched`); with a sample that lacks
-    messages or keys (`keyless`); without a sample, because the log did not answer or is being reshaped, its
-    data plane cannot sample keys, or the round was over (`failed`).
-    """
-
-    sketched: int = 0
-    keyless: int = 0
-    failed: int = 0
 
 
 class KeySampler(Stoppable):
@@ -123,9 +111,12 @@ class KeySampler(Stoppable):
         self._sample(logs)
         return max(INTERVAL_SECONDS, listing_seconds / LISTING_SHARE)
 
-    def round(self) -> SampleRound:
+    def round(self) -> Counter[str]:
         """Sample up to `LOGS_A_ROUND` segments of the held shards that are due, and store their key histograms.
-        Return the numbers of logs by outcome, which are also counted as metrics; all are 0 if no segment is due.
+        Return the numbers of logs by outcome, which are also counted as metrics; all are 0 if no segment is due. The
+        outcomes: with a key histogram (`sketched`); with a sample that lacks messages or keys (`keyless`); without a
+        sample, because the log did not answer or is being reshaped, its data plane cannot sample keys, or the round was
+        over (`failed`).
         Errors of data planes are logged. Raises StoreUnavailable.
         """
         return self._sample(self._logs_due(self._shards()))
@@ -152,14 +143,14 @@ class KeySampler(Stoppable):
         due_logs = [log for log in candidates if (log.topic_id, log.segment_id) not in self._not_before]
         return due_logs[:LOGS_A_ROUND]
 
-    def _sample(self, logs: Sequence[LogToSample]) -> SampleRound:
+    def _sample(self, logs: Sequence[LogToSample]) -> Counter[str]:
         """Sample the logs, up to `PARALLEL_SAMPLES` at a time, and add the samples to the key histograms of their
         segments in one transaction, which also deletes outdated key histograms of any segment. No sample begins later
         than `ROUND_SECONDS` after the call. Return the numbers of logs by outcome, which are also counted as metrics.
         Does nothing without logs. Raises StoreUnavailable.
         """
         if not logs:
-            return SampleRound()
+            return Counter()
         give_up_at = self._clock.monotonic_seconds() + ROUND_SECONDS
         with ThreadPoolExecutor(PARALLEL_SAMPLES, thread_name_prefix="key-sample") as pool:
             samples = list(pool.map(lambda log: self._sample_log(log, give_up_at), logs))
@@ -171,9 +162,13 @@ class KeySampler(Stoppable):
         ]
         with self._store.transaction() as tx:
             sketches.write(tx, new_sketches, fresh_seconds=self._fresh_seconds)
-        outcome = SampleRound(len(new_sketches), len(sampled) - len(new_sketches), len(logs) - len(sampled))
-        for name in ("sketched", "keyless", "failed"):
-            metrics.KEY_SAMPLES.labels(name).inc(getattr(outcome, name))
+        outcome = Counter(
+            sketched=len(new_sketches),
+            keyless=len(sampled) - len(new_sketches),
+            failed=len(logs) - len(sampled),
+        )
+        for name, count in outcome.items():
+            metrics.KEY_SAMPLES.labels(name).inc(count)
         return outcome
 
     def _sample_log(self, log_to_sample: LogToSample, give_up_at: float) -> KeySample | None:

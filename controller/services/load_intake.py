@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from controller.clock import to_ms
 from controller.dataplane.base import Counters
@@ -26,19 +25,11 @@ MAX_AHEAD_MS, MAX_AGE_MS = 60_000, 3_600_000
 """Maximum milliseconds by which a sample may be ahead of the database's clock, or behind it."""
 
 
-@dataclass(frozen=True, slots=True)
-class IntakeResult:
-    """Number of samples written, and the reported logs that are not watched, sorted."""
-
-    landed: int
-    unknown: tuple[str, ...]
-
-
 def take(
     store: Store, area: LandingArea, source: str, counters: Sequence[Counters], sent_at_ms: int | None
-) -> IntakeResult:
+) -> tuple[int, list[str]]:
     """Write the samples of watched logs to the landing area as one file. Return the number of samples written,
-    and the names of the reported logs that are not watched, whose samples are left out. A log is watched if its
+    and the sorted names of the reported logs that are not watched, whose samples are left out. A log is watched if its
     topic is live, and its segment is ACTIVE or was sealed less than `watched_logs.SEALED_FOR_SECONDS` ago. The
     instants are corrected by the offset of the source's clock to the database's. `sent_at_ms` is the time of the
     request by the clock that stamped the samples; None stands for the latest instant of the samples. The source
@@ -50,7 +41,7 @@ def take(
     `source` and the values of the counters are not checked here.
     """
     if not counters:
-        return IntakeResult(0, ())
+        return 0, []
     names = sorted({sample.backing_topic for sample in counters})
     with store.transaction() as tx:
         now_ms = to_ms(database_now(tx))
@@ -88,7 +79,7 @@ def take(
             area.append(now_ms, f"intake-{secrets.token_hex(6)}", sample_table(landed_samples))
         except OSError as error:
             raise StoreUnavailable(f"the landing area is unavailable: {error}", 10.0) from error
-    return IntakeResult(len(landed_samples), tuple(name for name in names if name not in watched_by_name))
+    return len(landed_samples), [name for name in names if name not in watched_by_name]
 
 
 def _check(subject: str, instant_ms: int, now_ms: int) -> None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from controller import telemetry
 from controller.dataplane.base import DataPlane
@@ -34,17 +33,6 @@ FAILING_SECONDS = 1.0
 """Seconds in which a round begins to check the topics whose last check failed. Each may take the longest time of a call."""
 
 
-@dataclass(frozen=True, slots=True)
-class MirrorCheck:
-    """Result of checking one topic: the changes since the last check, and the reason why Cleave must not act
-    on the topic; None if Cleave may act.
-    """
-
-    topic_id: int
-    steps: tuple[LayoutStep, ...] = ()
-    paused_reason: str | None = None
-
-
 def follow_due(
     store: Store,
     planes: Mapping[str, DataPlane],
@@ -53,10 +41,10 @@ def follow_due(
     limit: int = 100,
     shards: Shards | None = None,
     failed: dict[int, float],
-) -> list[MirrorCheck]:
+) -> None:
     """Check up to `limit` live mirrored topics of the shards (None: all topics) that were not checked for
-    `interval_seconds`, in the order of their last checks, the oldest check first (`follow`). Return the results of
-    the checks that did not fail. The list is empty if no data plane in `planes` keeps layouts.
+    `interval_seconds`, in the order of their last checks, the oldest check first (`follow`). Does nothing if no
+    data plane in `planes` keeps layouts.
 
     If the check of a topic fails, the error is logged, and the topic stays due. Its id is added to `failed`, with the
     time of the failure, and removed when a check succeeds. Topics in `failed` are checked last, those that failed
@@ -65,32 +53,27 @@ def follow_due(
     """
     plane_names = [name for name, plane in planes.items() if isinstance(plane, LayoutKeeper)]
     if not plane_names:
-        return []
+        return
     with store.single_statement() as tx:
         due_ids = mirrors.due_mirrors(
             tx, plane_names, older_than_seconds=interval_seconds, limit=limit, shards=shards, last=failed
         )
     failing_ids = sorted(failed.keys() & {*due_ids}, key=failed.__getitem__)
-    checks = [
-        _checked(store, planes, topic_id, failed) for topic_id in due_ids if topic_id not in failing_ids
-    ]
+    for topic_id in [topic_id for topic_id in due_ids if topic_id not in failing_ids]:
+        _check(store, planes, topic_id, failed)
     give_up_at = time.monotonic() + FAILING_SECONDS
-    checks += [
-        _checked(store, planes, topic_id, failed) for topic_id in failing_ids if time.monotonic() < give_up_at
-    ]
-    return [check for check in checks if check is not None]
+    for topic_id in failing_ids:
+        if time.monotonic() < give_up_at:
+            _check(store, planes, topic_id, failed)
 
 
-def _checked(
-    store: Store, planes: Mapping[str, DataPlane], topic_id: int, failed: dict[int, float]
-) -> MirrorCheck | None:
-    """Check one topic (`follow`), and return the result. If the check fails, log the error, add the topic to `failed`
-    with the time (`time.monotonic`), and return None; otherwise remove the topic from `failed`. Raises
-    StoreUnavailable.
+def _check(store: Store, planes: Mapping[str, DataPlane], topic_id: int, failed: dict[int, float]) -> None:
+    """Check one topic (`follow`). If the check fails, log the error, and add the topic to `failed` with the time
+    (`time.monotonic`); otherwise remove the topic from `failed`. Raises StoreUnavailable.
     """
     failed[topic_id] = time.monotonic()
     try:
-        check = follow(store, planes, topic_id)
+        follow(store, planes, topic_id)
     except StoreUnavailable:
         raise
     except CleaveError as error:
@@ -99,11 +82,11 @@ def _checked(
         log.exception("topic not mirrored", topic_id=topic_id)
     else:
         del failed[topic_id]
-        return check
-    return None
 
 
-def follow(store: Store, planes: Mapping[str, DataPlane], topic_id: int) -> MirrorCheck:
+def follow(
+    store: Store, planes: Mapping[str, DataPlane], topic_id: int
+) -> tuple[tuple[LayoutStep, ...], str | None]:
     """Check one mirrored topic on its broker, and update its rows. Return the layout changes that were added to its
     history, and the reason why Cleave is paused on the topic; None if it is not paused. A pause follows if the
     broker's own auto-scaler is on, if the broker lacks the topic, or if the topic was created again there. A change
@@ -137,7 +120,7 @@ def follow(store: Store, planes: Mapping[str, DataPlane], topic_id: int) -> Mirr
         mirror = mirrors.get_mirror(tx, topic_id)
         if mirror is None or topic.state is not topics.TopicState.LIVE:
             # The topic is being attached or detached, and that operation reads the layout itself.
-            return MirrorCheck(topic_id)
+            return (), None
         steps: tuple[LayoutStep, ...] = ()
         if (
             layout is not None and layout.epoch > topic.epoch
@@ -148,7 +131,7 @@ def follow(store: Store, planes: Mapping[str, DataPlane], topic_id: int) -> Mirr
             mirror_repairs.note_check(tx, topic_id, check.epoch, check.missing)
     if paused_reason != mirror.paused_reason:
         log.warning("pause of a mirrored topic changed", topic=topic.name, paused=paused_reason)
-    return MirrorCheck(topic_id, steps, paused_reason)
+    return steps, paused_reason
 
 
 def _read_broker(

@@ -81,5 +81,5 @@ def write_load(acting: HttpCaller, body: Annotated[Samples, Body()]) -> SamplesT
     too far from the database's time; nothing is then written.
     """
     counters = [Counters(source=acting.grant.subject, **sample.model_dump()) for sample in body.samples]
-    taken = load_intake(acting.app)(acting.grant.subject, counters, body.sent_at_ms)
-    return SamplesTaken(landed=taken.landed, unknown=list(taken.unknown))
+    landed, unknown = load_intake(acting.app)(acting.grant.subject, counters, body.sent_at_ms)
+    return SamplesTaken(landed=landed, unknown=unknown)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from controller import metrics, telemetry
 from controller.clock import Clock
@@ -36,17 +35,6 @@ LIST_SHARE = 0.05
 """Largest share of the time that listing the topics may take: the list is reloaded each round, unless loading
 it took more than this share of the time since.
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Round:
-    """Result of one round. `topics` is the number of topics that the round tried to read, `silent` the number of
-    these with a segment that did not answer, and `changed` the ids of the topics whose consumers changed.
-    """
-
-    topics: int
-    silent: int
-    changed: tuple[int, ...]
 
 
 class ConsumerWatch(Stoppable):
@@ -110,12 +98,13 @@ class ConsumerWatch(Stoppable):
         began_at = self._clock.monotonic_seconds()
         outcome = "failed"
         try:
-            outcome = "partial" if self.round().silent else "whole"
+            _, silent, _ = self.round()
+            outcome = "partial" if silent else "whole"
         finally:
             metrics.CONSUMER_ROUNDS.labels(outcome).inc()
         return max(0.0, began_at + self._interval_seconds - self._clock.monotonic_seconds())
 
-    def round(self) -> Round:
+    def round(self) -> tuple[int, int, list[int]]:
         """Read the consumers of the listed topics, and store the changes, in batches of `CALL_TOPICS` topics with a
         transaction for each batch. The round ends when each topic was read, the interval is over, or `stop` was
         called. Unless `stop` was called, the round reads at least one batch. The next round begins after the last
@@ -144,7 +133,7 @@ class ConsumerWatch(Stoppable):
                 break
         if changed:
             log.info("consumers changed", topics=changed)
-        return Round(len(topics) - remaining, silent, tuple(changed))
+        return len(topics) - remaining, silent, changed
 
     def _stored(self, observations: Sequence[Observation]) -> list[int]:
         """Store the observations, and return the ids of the topics whose stored consumers changed. If the database

@@ -5,7 +5,7 @@ A topic's past is evaluated by a backtest, which is another service. So the crea
 backtest in (`Trials`).
 """
 
-from controller.services.policy_candidates.candidacy import Proposal, propose, withdraw
+from controller.services.policy_candidates.candidacy import propose, withdraw
 from controller.services.policy_candidates.promotion import (
     DAYS,
     DAYS_NEEDED,
@@ -23,7 +23,6 @@ __all__ = [
     "DAYS_NEEDED",
     "IN_FORCE",
     "Promotion",
-    "Proposal",
     "Trials",
     "TunedTopic",
     "TuningRequest",

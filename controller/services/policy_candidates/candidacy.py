@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from sqlalchemy import Connection
 
 from controller.domain.errors import Conflict, InvalidInput, NotFound
@@ -14,22 +12,12 @@ from controller.store.postgres.engine import Store
 from controller.store.topics import policies, topics
 
 
-@dataclass(frozen=True, slots=True)
-class Proposal:
-    """A candidate in shadow. `was_proposed_before` is True if the candidate was in shadow already, with the same
-    parameters.
-    """
-
-    candidate: CandidateRow
-    was_proposed_before: bool = False
-
-
 def propose(
     store: Store, topic: str, override: PolicyOverride, *, actor: str, reason: str, run_id: int | None = None
-) -> Proposal:
-    """Propose a candidate for the topic into shadow, and return it. `override` has the parameters that the candidate
+) -> tuple[CandidateRow, bool]:
+    """Propose a candidate for the topic into shadow, and return the candidate and False. `override` has the parameters that the candidate
     sets on top of the policy in force, which does not change. If a candidate with the same parameters is in shadow,
-    this candidate is returned unchanged, with `was_proposed_before` True; `actor`, `reason` and `run_id` are then
+    this candidate is returned unchanged, with True; `actor`, `reason` and `run_id` are then
     ignored.
 
     `run_id` is the backtest that is stored as the candidate's evidence; None stores no evidence. Raises
@@ -46,7 +34,7 @@ def propose(
         candidate = candidates.newest(tx, row.topic_id)
         if candidate is not None and candidate.state is CandidateState.SHADOW:
             if PolicyOverride.from_document(candidate.override) == override:
-                return Proposal(candidate, was_proposed_before=True)
+                return candidate, True
             raise Conflict(
                 f"topic {topic} has candidate {candidate.candidate_id} ({candidate.parameters}) in shadow; promote or withdraw it first"
             )
@@ -54,7 +42,7 @@ def propose(
         proposed = candidates.propose(
             tx, row.topic_id, override, proposed_by=actor, reason=reason, run_id=run_id
         )
-    return Proposal(proposed)
+    return proposed, False
 
 
 def withdraw(store: Store, topic: str, *, actor: str, reason: str) -> CandidateRow:

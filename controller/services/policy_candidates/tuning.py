@@ -481,12 +481,12 @@ def _propose(
         "that were not searched"
     )
     try:
-        proposal = propose(
+        candidate, _ = propose(
             store, search_result.subject.name, override, actor=request.actor, reason=reason, run_id=run_id
         )
     except (Conflict, InvalidPolicy, TopicNotFound, TopicNotLive) as error:
         return replace(answer, why=f"not proposed: {error.message}")
-    return replace(answer, why=reason, candidate_id=proposal.candidate.candidate_id)
+    return replace(answer, why=reason, candidate_id=candidate.candidate_id)
 
 
 def _too_little(result: BacktestResult, needed: float, purpose: str) -> str:

@@ -97,8 +97,8 @@ def test_what_others_do_is_mirrored_as_theirs_and_a_merge_of_ours_follows(
     keeper.ask_reshape(attached, ReshapeKind.SPLIT, [2], 1)
     with store.transaction() as tx:
         topic_id = topics.find_topic(tx, attached).topic_id
-    look = mirror.follow(store, {PLANE: keeper}, topic_id)
-    assert [step.kind for step in look.steps] == [ReshapeKind.SPLIT, ReshapeKind.SPLIT]
+    steps, _ = mirror.follow(store, {PLANE: keeper}, topic_id)
+    assert [step.kind for step in steps] == [ReshapeKind.SPLIT, ReshapeKind.SPLIT]
 
     merge = segment_admin.submit(
         store, {PLANE: keeper}, attached, segment_admin.merging(4, 5), request("join")
@@ -111,7 +111,7 @@ def test_what_others_do_is_mirrored_as_theirs_and_a_merge_of_ours_follows(
         (3, "merge", "manual", None),
     ]
     assert mirrored(store, attached).segments == keeper.read_layout(attached).segments
-    assert mirror.follow(store, {PLANE: keeper}, topic_id).steps == ()
+    assert mirror.follow(store, {PLANE: keeper}, topic_id)[0] == ()
 
 
 def test_a_segment_that_somebody_else_reshaped_first_is_given_up_with_a_sentence(
@@ -188,12 +188,12 @@ def test_when_somebody_turns_the_brokers_controller_on_again_cleave_pauses_and_s
     with store.transaction() as tx:
         topic_id = topics.find_topic(tx, attached).topic_id
     keeper.set_auto_scaler(attached, {"enabled": True})
-    paused = mirror.follow(store, {PLANE: keeper}, topic_id).paused_reason
+    _, paused = mirror.follow(store, {PLANE: keeper}, topic_id)
     assert paused is not None
     assert "auto-scaler is on" in paused
 
     keeper.set_auto_scaler(attached, {"enabled": False})
-    assert mirror.follow(store, {PLANE: keeper}, topic_id).paused_reason is None
+    assert mirror.follow(store, {PLANE: keeper}, topic_id)[1] is None
 
 
 def test_detaching_restores_what_the_brokers_controller_was_set_to(

@@ -28,7 +28,6 @@ from controller.services.key_sampler import (
     FEW_AGAIN_SECONDS,
     LEAST_MESSAGES,
     KeySampler,
-    SampleRound,
 )
 from controller.store.decisions.evaluation_inputs import load_evaluation_inputs
 from controller.store.load import sketches
@@ -162,12 +161,12 @@ def test_only_what_is_near_its_capacity_is_sampled_and_not_again_for_a_while(ben
     report(bench, {0: 0.69 * CAPACITY, 1: 0.7 * CAPACITY, 2: 3 * CAPACITY, 3: WARM})
     looker = sampler(bench)
 
-    assert looker.round() == SampleRound(sketched=2)
+    assert looker.round() == Counter(sketched=2)
 
     assert set(sketched(bench)) == {1, 2}
-    assert looker.round() == SampleRound()
-    assert sampler(bench).round() == SampleRound()  # another process knows of it
-    assert sampler(bench, every_seconds=0.0).round() == SampleRound(sketched=2)
+    assert looker.round() == Counter()
+    assert sampler(bench).round() == Counter()  # another process knows of it
+    assert sampler(bench, every_seconds=0.0).round() == Counter(sketched=2)
 
 
 @pytest.mark.parametrize("metric", ["msg_rate_in", "byte_rate_in", "msg_rate_out", "byte_rate_out"])
@@ -180,7 +179,7 @@ def test_each_metric_counts_as_load(bench: Bench, metric: str) -> None:
         f" (SELECT 0.75 * split_{metric} AS split FROM cleave.threshold_in_force) k"
     )
 
-    assert sampler(bench).round() == SampleRound(sketched=1)
+    assert sampler(bench).round() == Counter(sketched=1)
 
 
 def test_what_a_reshape_has_just_made_is_sampled_before_its_load_is_known(bench: Bench) -> None:
@@ -188,18 +187,18 @@ def test_what_a_reshape_has_just_made_is_sampled_before_its_load_is_known(bench:
     bench.reshape(lambda layout, _: plan_split(layout, 0))
     clock = LaterClock()
     looker = sampler(bench, clock=clock)
-    assert looker.round() == SampleRound(keyless=2)  # too little there yet
+    assert looker.round() == Counter(keyless=2)  # too little there yet
 
     sent = send(bench, spread(1_000))
-    assert looker.round() == SampleRound()
+    assert looker.round() == Counter()
     clock.later_seconds = FEW_AGAIN_SECONDS
 
-    assert looker.round() == SampleRound(sketched=2)
+    assert looker.round() == Counter(sketched=2)
     assert sketched(bench) == {1: sent[1], 2: sent[2]}
     bench.execute(
         "UPDATE cleave.segment SET created_at = created_at - interval '5 minutes' WHERE state = 'ACTIVE'"
     )
-    assert sampler(bench, every_seconds=0.0).round() == SampleRound()
+    assert sampler(bench, every_seconds=0.0).round() == Counter()
 
 
 def test_what_is_hot_comes_first_then_what_is_new(bench: Bench) -> None:
@@ -220,14 +219,14 @@ def test_topics_of_other_profiles_and_other_workers_are_left_alone(bench: Bench)
         policies.set_topic(tx, bench.topic_id, PolicyOverride(profile="pip483"))
     send(bench, spread(200))
     report(bench, {0: HOT})
-    assert sampler(bench).round() == SampleRound()
+    assert sampler(bench).round() == Counter()
 
     with bench.store.transaction() as tx:
         policies.set_topic(tx, bench.topic_id, PolicyOverride(profile="adaptive"))
         other = Shards.of(2, [(bench.topic_id + 1) % 2])
         assert sketches.due(tx, bench.planes, other, from_load=0.7, older_than_seconds=60, limit=9) == []
 
-    assert sampler(bench).round() == SampleRound(sketched=1)
+    assert sampler(bench).round() == Counter(sketched=1)
 
 
 def test_one_log_that_does_not_answer_holds_up_no_other(bench: Bench) -> None:
@@ -237,9 +236,9 @@ def test_one_log_that_does_not_answer_holds_up_no_other(bench: Bench) -> None:
     faulty = FaultyDataPlane(bench.runner_plane, PlannedFault(Fault.LOST_ANSWER, "sample_keys", 1))
     looker = sampler(bench, plane=faulty.as_data_plane())
 
-    assert looker.round() == SampleRound(sketched=1, failed=1)
+    assert looker.round() == Counter(sketched=1, failed=1)
 
-    assert looker.round() == SampleRound()  # not again at once
+    assert looker.round() == Counter()  # not again at once
 
 
 def test_an_answer_that_nobody_foresaw_holds_up_no_other_either(
@@ -255,7 +254,7 @@ def test_an_answer_that_nobody_foresaw_holds_up_no_other_either(
 
     monkeypatch.setattr(bench.plane, "sample_keys", look)
 
-    assert sampler(bench).round() == SampleRound(sketched=1, failed=1)
+    assert sampler(bench).round() == Counter(sketched=1, failed=1)
     assert set(sketched(bench)) == {1}
 
 
@@ -279,7 +278,7 @@ def test_without_any_key_there_is_no_sketch(bench: Bench) -> None:
     send(bench, [None] * LEAST_MESSAGES)
     report(bench, {0: HOT})
 
-    assert sampler(bench).round() == SampleRound(keyless=1)
+    assert sampler(bench).round() == Counter(keyless=1)
     assert sketched(bench) == {}
 
 

@@ -24,7 +24,6 @@ from controller.domain.operation import Operation, OperationState
 from controller.domain.operation_steps import Step, moves_of
 from controller.domain.reshape import Reshape, plan_merge, plan_split
 from controller.services import mirror
-from controller.services.mirror import MirrorCheck
 from controller.store.journal import (
     claims,
     deletion_entries,
@@ -446,11 +445,11 @@ def test_topics_whose_broker_does_not_answer_keep_no_other_from_being_followed(
     silent, other = (attach(driver, name=f"topic://public/default/{name}") for name in ("silent", "other"))
     followed: list[int] = []
 
-    def follow(_store: object, _planes: object, topic_id: int) -> MirrorCheck:
+    def follow(_store: object, _planes: object, topic_id: int) -> tuple[tuple[()], None]:
         followed.append(topic_id)
         if topic_id == silent:
             raise DataPlaneUnavailable("no answer")
-        return MirrorCheck(topic_id)
+        return (), None
 
     monkeypatch.setattr(mirror, "follow", follow)
     planes, failed = {"pulsar_scalable": Mock(spec=LayoutKeeper)}, dict[int, float]()
