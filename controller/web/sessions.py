@@ -31,10 +31,8 @@ from controller.services.consumer_sessions.requests import (
     Drained,
     Heartbeat,
     PushedAssignment,
-    ReadSegment,
     Register,
     Release,
-    ReleasedBucket,
     ReportReasons,
     Request,
 )
@@ -363,16 +361,14 @@ async def pulse(asking: AtLeader, life: Life) -> None:
 @router.post(CONSUMER_PATH + "/released", status_code=204, dependencies=[CONSUME])
 async def released(asking: AtLeader, body: Released) -> None:
     """Record buckets that the consumer has released at the leader's request."""
-    buckets = tuple(
-        ReleasedBucket(bucket.segment_id, bucket.bucket_start, bucket.generation) for bucket in body.buckets
-    )
+    buckets = tuple((bucket.segment_id, bucket.bucket_start, bucket.generation) for bucket in body.buckets)
     await asking.ask(Release, incarnation=body.incarnation, buckets=buckets)
 
 
 @router.post(CONSUMER_PATH + "/drained", status_code=204, dependencies=[CONSUME])
 async def drained(asking: AtLeader, body: DrainedSegments) -> None:
     """Record sealed segments that are read and acknowledged to their end."""
-    segments = tuple(ReadSegment(segment.segment_id, segment.generation) for segment in body.segments)
+    segments = tuple((segment.segment_id, segment.generation) for segment in body.segments)
     await asking.ask(Drained, incarnation=body.incarnation, segments=segments)
 
 

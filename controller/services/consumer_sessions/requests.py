@@ -100,37 +100,20 @@ class Heartbeat(Request):
     """Report that the consumer is alive and receives messages of the leader."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReleasedBucket:
-    """A bucket that its owner has released, and the generation at which the owner got it."""
-
-    segment_id: int
-    bucket_start: int
-    generation: int
-
-
 @dataclass(slots=True, kw_only=True)
 class Release(Request):
     """Report that the messages of these buckets are settled, and their readers closed."""
 
-    buckets: tuple[ReleasedBucket, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ReadSegment:
-    """A sealed segment that its owner has read to its end. The owner has owned a bucket of the segment since
-    `generation`.
-    """
-
-    segment_id: int
-    generation: int
+    buckets: tuple[tuple[int, int, int], ...]
+    """Segment id and first hash of each bucket, and the generation at which the owner got the bucket."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Drained(Request):
     """Report that these sealed segments are read and acknowledged to their end."""
 
-    segments: tuple[ReadSegment, ...]
+    segments: tuple[tuple[int, int], ...]
+    """Id of each segment, and the generation since which the consumer has owned a bucket of the segment."""
 
 
 @dataclass(slots=True, kw_only=True)

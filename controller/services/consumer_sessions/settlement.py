@@ -325,14 +325,14 @@ def _mark_drained(
                     for owner in sorted(owners, key=lambda owner: -owner.generation)
                     if owner.consumer == request.consumer
                 }
-                for read_segment in request.segments:
-                    if owned_since.get(read_segment.segment_id, math.inf) > read_segment.generation:
+                for segment_id, generation in request.segments:
+                    if owned_since.get(segment_id, math.inf) > generation:
                         raise Conflict(
-                            f"consumer {request.consumer} does not own segment {read_segment.segment_id} since generation "
-                            f"{read_segment.generation}; read the segments that it owns in its assignment"
+                            f"consumer {request.consumer} does not own segment {segment_id} since generation "
+                            f"{generation}; read the segments that it owns in its assignment"
                         )
                 drains.mark_drained(
-                    tx, key.topic_id, key.name, [read_segment.segment_id for read_segment in request.segments]
+                    tx, key.topic_id, key.name, [segment_id for segment_id, _ in request.segments]
                 )
 
 
@@ -439,10 +439,7 @@ def _released(
         if isinstance(request, Release):
             with batch.each(index):
                 _demand_session(rows_before, request)
-                released |= {
-                    (request.consumer, bucket.segment_id, bucket.bucket_start, bucket.generation)
-                    for bucket in request.buckets
-                }
+                released |= {(request.consumer, *bucket) for bucket in request.buckets}
     return frozenset(
         owner.bucket
         for owner in owners

@@ -7,10 +7,8 @@ import pytest
 from controller.domain.errors import AccessForbidden, Conflict
 from controller.services.consumer_sessions.requests import (
     Drained,
-    ReadSegment,
     Register,
     Release,
-    ReleasedBucket,
     ReportReasons,
     Request,
 )
@@ -54,8 +52,8 @@ def test_a_request_of_another_subject_is_refused_although_no_leader_remembers_th
     owner, *others = settled(bench, key, registration).owners
     segment_id, start, generation = owner.bucket.segment_id, owner.bucket.bucket.start, owner.generation
     details = {
-        Release: {"buckets": (ReleasedBucket(segment_id, start, generation),)},
-        Drained: {"segments": (ReadSegment(segment_id, generation),)},
+        Release: {"buckets": ((segment_id, start, generation),)},
+        Drained: {"segments": ((segment_id, generation),)},
         ReportReasons: {"buckets": (BucketReport(segment_id, start, generation, "paused", 1.0),)},
     }[act]
     request = act(key=key, consumer="c", incarnation="1", subject="other", **details)
