@@ -176,8 +176,8 @@ def _change(context: Context, level: str, parameters: Mapping[str, Any], *, repl
 def _consequences(preview: policy_admin.Consequences) -> Consequences:
     """Return the consequences of a preview as a document."""
     changed_topics = [
-        ChangedTopic(topic=other.topic, now=list(map(str, other.now)), then=list(map(str, other.then)))
-        for other in preview.changed_topics
+        ChangedTopic(topic=topic, now=list(map(str, now)), then=list(map(str, then)))
+        for topic, (now, then) in preview.changed_topics.items()
     ]
     return Consequences(changed_topics=changed_topics, evaluated=preview.evaluated, topics=preview.topics)
 

@@ -6,7 +6,7 @@ A level is `cluster`, a namespace (`tenant/namespace`), or a topic's full name.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -55,22 +55,14 @@ class Changed:
 
 
 @dataclass(frozen=True, slots=True)
-class ChangedDecisions:
-    """A topic whose decisions differ: `now` under the policy in force, `then` under the changed policy."""
-
-    topic: str
-    now: tuple[Decision, ...]
-    then: tuple[Decision, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Consequences:
-    """Result of a preview: the change of the level, the topics whose decisions would differ, the number of evaluated topics, and the
-    number of live topics of the level.
+    """Result of a preview: the change of the level, the number of evaluated topics, and the number of live topics of the level.
+    `changed_topics` has the topics whose decisions would differ, with their decisions under the policy in force and under the changed
+    policy.
     """
 
     changed: Changed
-    changed_topics: tuple[ChangedDecisions, ...]
+    changed_topics: Mapping[str, tuple[Sequence[Decision], Sequence[Decision]]]
     evaluated: int
     topics: int
 
@@ -208,14 +200,14 @@ def preview(
         inputs_then = evaluation_inputs.load_evaluation_inputs(
             tx, names, capabilities, instead=policies_in_force
         )
-    changed_topics = []
+    changed_topics = {}
     for topic_id in sorted(inputs_now.keys() & inputs_then.keys()):
         present_decisions = decide(inputs_now[topic_id]).decisions
         changed_decisions = decide(replace(inputs_then[topic_id], now=inputs_now[topic_id].now)).decisions
         if present_decisions != changed_decisions:
-            changed_topics.append(ChangedDecisions(names[topic_id], present_decisions, changed_decisions))
+            changed_topics[names[topic_id]] = present_decisions, changed_decisions
     return Consequences(
-        Changed(document_before, document_after), tuple(changed_topics), len(inputs_now), topic_count
+        Changed(document_before, document_after), changed_topics, len(inputs_now), topic_count
     )
 
 
