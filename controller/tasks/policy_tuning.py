@@ -10,7 +10,6 @@ from controller.actions.fields import fill_in
 from controller.bootstrap import build_trials
 from controller.command_output import emit, rows_table
 from controller.services import policy_candidates
-from controller.services.policy_candidates import TuningRequest
 from controller.tasks.application_of_connection import Extras, cleave_at
 from controller.tasks.forms import TuningForm
 
@@ -32,8 +31,9 @@ def tune_policies(
     """
     form = fill_in(TuningForm, params)
     with cleave_at(dsn, extras) as app:
-        request = TuningRequest(form.topics, form.days, actor, request_key)
-        tuned = policy_candidates.tune(app.store, build_trials(app), request)
+        tuned = policy_candidates.tune(
+            app.store, build_trials(app), form.topics, days=form.days, actor=actor, request_key=request_key
+        )
     tuned = sorted(tuned, key=lambda topic: (topic.candidate_id is None, topic.topic))
     rows = [{**asdict(topic), "run_ids": list(topic.run_ids)} for topic in tuned[:SHOWN_AT_MOST]]
     proposed = sum(1 for topic in tuned if topic.candidate_id is not None)

@@ -15,7 +15,7 @@ from controller.services.policy_candidates.promotion import (
     weigh,
 )
 from controller.services.policy_candidates.trials import CANDIDATE, IN_FORCE, Trials, Variant
-from controller.services.policy_candidates.tuning import TunedTopic, TuningRequest, tune
+from controller.services.policy_candidates.tuning import TunedTopic, tune
 
 __all__ = [
     "CANDIDATE",
@@ -25,7 +25,6 @@ __all__ = [
     "Promotion",
     "Trials",
     "TunedTopic",
-    "TuningRequest",
     "Variant",
     "Weighed",
     "promote",

@@ -64,18 +64,6 @@ ALONE = (
 
 
 @dataclass(frozen=True, slots=True)
-class TuningRequest:
-    """The topics to tune, or all live topics (None), on the last `days`. A repeated request with the same key
-    uses the backtests that were already run, for topics whose policy in force has not changed since.
-    """
-
-    topics: tuple[str, ...] | None
-    days: float
-    actor: str
-    request_key: str
-
-
-@dataclass(frozen=True, slots=True)
 class TunedTopic:
     """Result for one topic. `looked_at` is the number of variants that were searched. `parameters` are the
     parameters of the best variant that differ from the policy in force. `searched` and `confirmed` are regrets by
@@ -123,10 +111,19 @@ class _SearchResult:
         )
 
 
-def tune(store: Store, trials: Trials, request: TuningRequest) -> list[TunedTopic]:
-    """Search for a better policy for each requested topic, or for each live topic if none is requested, and propose
+def tune(
+    store: Store,
+    trials: Trials,
+    topics: Collection[str] | None,
+    *,
+    days: float,
+    actor: str,
+    request_key: str,
+) -> list[TunedTopic]:
+    """Search for a better policy for each of `topics`, or for each live topic (None), on the last `days`, and propose
     the best variant of a topic into shadow if a second part of the past confirms it. Return one result per topic,
-    ordered by name. A result without a candidate says why. All backtests are stored.
+    ordered by name. A result without a candidate says why. All backtests are stored. A repeated call with the same
+    `request_key` uses the backtests that were already run, for topics whose policy in force has not changed since.
 
     A topic is not searched if its policy cannot be read, is not valid or not enabled, or follows Pulsar's own rules,
     or if the topic has a candidate in shadow. A confirmed variant is not proposed if it was refused or withdrawn
@@ -136,9 +133,9 @@ def tune(store: Store, trials: Trials, request: TuningRequest) -> list[TunedTopi
     """
     with store.transaction() as tx:
         until = database_now(tx)
-        since = until - timedelta(days=request.days)
-        live_topics = backtests.subjects(tx, since, until, names=request.topics)
-        missing = sorted({*(request.topics or ())} - {subject.name for subject in live_topics})
+        since = until - timedelta(days=days)
+        live_topics = backtests.subjects(tx, since, until, names=topics)
+        missing = sorted({*(topics or ())} - {subject.name for subject in live_topics})
         shadow_ids = {
             candidate.topic_id
             for candidate in candidates.in_shadow(tx, [subject.topic_id for subject in live_topics])
@@ -156,7 +153,7 @@ def tune(store: Store, trials: Trials, request: TuningRequest) -> list[TunedTopi
     if subjects:
         middle = since + SEARCH_SHARE * (until - since)
         policies = {subject.name: subject.policy for subject in subjects}
-        search = _Search(store, trials, request, policies, since, middle, until)
+        search = _Search(store, trials, actor, request_key, policies, since, middle, until)
         search_results: list[_SearchResult] = []
         for result in search.best_of(subjects):
             if isinstance(result, TunedTopic):
@@ -194,7 +191,8 @@ class _Search:
 
     store: Store
     trials: Trials
-    request: TuningRequest
+    actor: str
+    request_key: str
     policies: Mapping[str, AutoScalePolicy]
     since: datetime
     middle: datetime
@@ -282,15 +280,14 @@ class _Search:
         load was recorded, return the message of this error instead. Raises the other errors of `trials`, and the
         errors of `Store.transaction`.
         """
-        request = self.request
         try:
             trial = self.trials(
                 variants,
                 topics,
                 since,
                 until,
-                asked_by=request.actor,
-                request_key=f"{request.request_key}/{purpose}",
+                asked_by=self.actor,
+                request_key=f"{self.request_key}/{purpose}",
             )
             return self._without_changed(trial) if trial.was_done else trial
         except NotFound as error:
@@ -417,7 +414,7 @@ def _confirm_and_propose(
     ):
         trial = search.confirm(variant, topics)
         for topic in topics:
-            yield _evaluate_confirmation(store, search.request, by_topic[topic], trial)
+            yield _evaluate_confirmation(store, search.actor, by_topic[topic], trial)
 
 
 def _name(parameters: Mapping[str, Any]) -> str:
@@ -426,7 +423,7 @@ def _name(parameters: Mapping[str, Any]) -> str:
 
 
 def _evaluate_confirmation(
-    store: Store, request: TuningRequest, search_result: _SearchResult, trial: BacktestAnswer | str
+    store: Store, actor: str, search_result: _SearchResult, trial: BacktestAnswer | str
 ) -> TunedTopic:
     """Propose the best variant of the search into shadow if `trial` confirms it: the trial has at least
     `DAYS_CONFIRMED` recorded days, and the variant costs less than the policy in force by more than the share
@@ -453,11 +450,11 @@ def _evaluate_confirmation(
             why=f"not confirmed: regret {regret(proposed):.3f} against {regret(live):.3f} on days that were not searched; "
             f"the candidate must cost {MARGIN:.0%} less",
         )
-    return _propose(store, request, search_result, trial.run_id, answer)
+    return _propose(store, actor, search_result, trial.run_id, answer)
 
 
 def _propose(
-    store: Store, request: TuningRequest, search_result: _SearchResult, run_id: int, answer: TunedTopic
+    store: Store, actor: str, search_result: _SearchResult, run_id: int, answer: TunedTopic
 ) -> TunedTopic:
     """Propose the confirmed variant into shadow, and return `answer` with the candidate's id. If a candidate with the
     same parameters was refused or withdrawn within `TURNED_DOWN`, or `propose` raises Conflict, InvalidPolicy,
@@ -482,7 +479,7 @@ def _propose(
     )
     try:
         candidate, _ = propose(
-            store, search_result.subject.name, override, actor=request.actor, reason=reason, run_id=run_id
+            store, search_result.subject.name, override, actor=actor, reason=reason, run_id=run_id
         )
     except (Conflict, InvalidPolicy, TopicNotFound, TopicNotLive) as error:
         return replace(answer, why=f"not proposed: {error.message}")

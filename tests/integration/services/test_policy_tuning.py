@@ -15,7 +15,7 @@ from controller.bootstrap import Application, build_trials
 from controller.domain.errors import NotFound, StoreUnavailable
 from controller.domain.policy import PolicyOverride
 from controller.services import policy_candidates
-from controller.services.policy_candidates import Trials, TunedTopic, TuningRequest, tuning
+from controller.services.policy_candidates import Trials, TunedTopic, tuning
 from controller.settings import load_settings
 from controller.store.backtests import BacktestAnswer
 from controller.store.topics import policies
@@ -78,8 +78,9 @@ def record(bench: Bench, url: Path, rate: Callable[[int], float]) -> None:
 
 
 def tune(bench: Bench, trials: Trials, key: str = "night-1") -> TunedTopic:
-    request = TuningRequest((TOPIC,), DAYS, "airflow", key)
-    [answer] = policy_candidates.tune(bench.store, trials, request)
+    [answer] = policy_candidates.tune(
+        bench.store, trials, (TOPIC,), days=DAYS, actor="airflow", request_key=key
+    )
     return answer
 
 
