@@ -5,17 +5,23 @@ A run covers one window and may be repeated: because of its id and the watermark
 that overlaps a newer one, changes nothing. Files that Cleave did not write are quarantined: moved out of the
 area. Files that cannot be read are left out. The result names both. All steps use the loader's rights: to read load and
 thresholds, to append to the loader's inbox, and to call one function.
+
+A run that was interrupted between its merge and its publication is finished by a later run. The database records which
+runs were merged. A note in each scratch directory names the run of its rates. The directory of a run that was not merged
+stays: the run is in progress, or the directory is deleted when it is old. A live run may publish at the same time; both
+then move the same files to the same names.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from secrets import token_hex
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from controller import telemetry
 from controller.clock import to_datetime, to_ms
 from controller.domain.counter_rates import MAX_SOURCE_LENGTH
 from controller.domain.errors import Retryable
@@ -25,10 +31,8 @@ from controller.landing.file_names import LandedFile
 from controller.landing.history import RateHistory, with_rates
 from controller.landing.schemas import RATE_SCHEMA
 from controller.landing.scratch import Scratch
-from controller.services.load_aggregation.broken_samples import compute_without_broken_files
 from controller.services.load_aggregation.engine import Engine, Landed
 from controller.services.load_aggregation.key_counts_of_run import Counted, set_aside_files
-from controller.services.load_aggregation.left_over_history import publish_left_over
 from controller.services.load_aggregation.record_changes import record_changes
 from controller.store import set_aside
 from controller.store.load import records as loads
@@ -36,6 +40,8 @@ from controller.store.load.records import HEARD_SCHEMA, SOURCE_SCHEMA, Baseline,
 from controller.store.postgres.arrow_copy import MergeResult
 from controller.store.postgres.engine import Store
 from controller.store.set_aside import SetAside
+
+log = telemetry.get_logger(__name__)
 
 KeyCounts = Callable[[Baseline, LoadWindow], Counted | None]
 """Returns the key counts of a run, given the baseline of the run and its window. None: the run has no key counts."""
@@ -107,7 +113,7 @@ def aggregate(
     key_counts_of_run = key_counts(baseline, window)
     scratch = history.scratch(f"{run_id}-{token_hex(4)}")  # two attempts of a run must not share a directory
     try:
-        examined, broken = compute_without_broken_files(
+        examined, broken = _compute_without_broken_files(
             engine, Landed(area, examined.files, key_counts_of_run), examined, scratch, window
         )
         left_out += broken
@@ -132,6 +138,33 @@ def aggregate(
         run_id, engine.name, window.end_ms, len(examined.files), examined.rows, segments,
         merged.written, merged.outrun, merged.applied, left_out,
     )  # fmt: skip
+
+
+def _compute_without_broken_files(
+    engine: Engine, landed: Landed, examined: Examination, scratch: Scratch, window: LoadWindow
+) -> tuple[Examination, tuple[str, ...]]:
+    """Have the engine compute the rates of the landed files. Return the examination of the sample files that the
+    engine used, which is `examined` if no file was broken, and the paths of the broken files.
+
+    A file may have a valid footer and broken pages. So after an error other than Retryable, the sample files and the
+    key counts are read to their end. Broken files are quarantined or left out, and the engine computes once more
+    without them. If no file is broken, or if no sample file is left, the error of the engine is raised. Raises the
+    errors of the engine, and OSError if the storage does not answer.
+    """
+    try:
+        engine.compute(landed, scratch, window)
+    except Retryable:
+        raise
+    except Exception:
+        complete = landed.area.examine(landed.files, deeply=True)
+        broken = set_aside_files(landed.area, complete)
+        if landed.counted is not None:
+            broken += landed.counted.leave_out_broken()
+        if not broken or not complete.files:
+            raise
+        engine.compute(replace(landed, files=complete.files), scratch, window)
+        return complete, broken
+    return examined, ()
 
 
 def _merge_and_publish(
@@ -233,3 +266,28 @@ def _files_to_read(area: LandingArea, window: LoadWindow) -> tuple[list[LandedFi
     oldest first, and the files whose names are not valid.
     """
     return area.files(window.read_from_ms - TICK_SLACK_MS, window.end_ms + TICK_SLACK_MS)
+
+
+def publish_left_over(store: Store, history: RateHistory) -> tuple[str, ...]:
+    """Publish to the history the rates of runs that were merged but not published, because the run was interrupted.
+    Delete their scratch directories, and log each. Return the ids of these runs; empty if there are none. If other
+    rates of the same window are stored already, the rates of the run are deleted without being published, and its id
+    is returned nevertheless. Scratch directories of runs that were not merged, or were merged with another window end
+    than the directory names, stay. `store` may log in as the loader.
+
+    Raises StoreUnavailable, and OSError if the storage does not answer. After an error, the next call publishes the
+    rates that remain.
+    """
+    unpublished = history.left_over()
+    if not unpublished:
+        return ()
+    with store.transaction() as tx:
+        merged_runs = loads.merged(tx, [run.run_id for _, run in unpublished])
+    published_ids = []
+    for scratch, run in unpublished:
+        if (run.run_id, to_datetime(run.window_end_ms)) in merged_runs:
+            history.publish(scratch, run.window_end_ms)
+            scratch.discard()
+            log.info("history of a dead run published", run=run.run_id, window_end_ms=run.window_end_ms)
+            published_ids.append(run.run_id)
+    return tuple(published_ids)
