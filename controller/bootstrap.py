@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from controller.postgres.listener import Listener
     from controller.services.asset_events import AirflowLogin, AirflowRest, AssetEventPoster
     from controller.services.collection.consumer_watch import ConsumerWatch
-    from controller.services.collection.leased_collection import LeasedCollection
+    from controller.services.collection.lease import LeasedCollection
     from controller.services.collection.load_collector import LoadCollector
     from controller.services.computing.computers import Computation
     from controller.services.consumer_sessions.leader import SessionLeader
@@ -541,8 +541,7 @@ def build_collection(
     and data planes, only the process that holds a lease collects. `holder` and `incarnation` name the process in the lease; `holder` None:
     a unique name of this process. A worker passes its own incarnation; another process passes None.
     """
-    from controller.services.collection.lease import CollectionLease
-    from controller.services.collection.leased_collection import LeasedCollection
+    from controller.services.collection.lease import CollectionLease, LeasedCollection
 
     settings = app.settings
     ttl_seconds = max(settings.worker_lease_seconds, 3 * settings.collect_interval_seconds)

@@ -1,4 +1,5 @@
-"""The right to collect, as a lease: of several processes with the same topics and data planes, one reads the brokers.
+"""The right to collect, as a lease, and the collection while a process holds it: of several processes with the same
+topics and data planes, one reads the brokers.
 
 The process that holds the lease renews it before each tick. The other processes wait, and one of them takes the lease once it has expired or was
 resigned. Rates are right even if two processes collect for a moment, because samples name their reader.
@@ -12,6 +13,8 @@ from contextlib import suppress
 from controller import telemetry
 from controller.clock import Clock
 from controller.domain.errors import StoreUnavailable
+from controller.services.collection.consumer_watch import ConsumerWatch
+from controller.services.collection.load_collector import LoadCollector
 from controller.store import leases
 from controller.store.leases import Lease
 from controller.store.postgres.engine import Store
@@ -76,3 +79,31 @@ class CollectionLease:
         if lease is not None:
             with suppress(StoreUnavailable), self._store.transaction() as tx:
                 leases.resign(tx, lease)
+
+
+class LeasedCollection:
+    """A load collector and a consumer watch under one lease. `run` blocks until `stop`, which any thread may call."""
+
+    def __init__(self, collector: LoadCollector, watch: ConsumerWatch, lease: CollectionLease) -> None:
+        self._collector, self._watch, self._lease = collector, watch, lease
+
+    def run(self) -> None:
+        """Run the load collector in this thread, and the consumer watch in another thread if a data plane can
+        list consumers, until `stop`. Resign the lease at the end.
+        """
+        with telemetry.bound(collector=self._collector.name):
+            watch_thread = (
+                telemetry.start_thread("consumers", self._watch.run) if self._watch.can_observe else None
+            )
+            try:
+                self._collector.run()
+            finally:
+                self._watch.stop()
+                if watch_thread is not None:
+                    watch_thread.join()
+                self._lease.resign()
+
+    def stop(self) -> None:
+        """Make `run` return after the current tick. Safe in a signal handler."""
+        self._watch.stop()
+        self._collector.stop()

@@ -16,8 +16,7 @@ from controller.bootstrap import Application, build_collection
 from controller.dataplane.embedded.plane import EmbeddedDataPlane
 from controller.domain.observed_consumers import ObservedConsumer
 from controller.services.collection.consumer_watch import ConsumerWatch
-from controller.services.collection.lease import CollectionLease
-from controller.services.collection.leased_collection import LeasedCollection
+from controller.services.collection.lease import CollectionLease, LeasedCollection
 from controller.services.collection.load_collector import LoadCollector
 from controller.settings import Settings
 from controller.store import leases
