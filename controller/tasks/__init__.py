@@ -10,7 +10,7 @@ Airflow.
 from controller.tasks.actions import form_fields, perform
 from controller.tasks.application_of_connection import database_url, url_with_options
 from controller.tasks.approval_questions import answer_question, approval_questions
-from controller.tasks.backtest import policy_backtest
+from controller.tasks.backtest import policy_backtest, tune_policies
 from controller.tasks.bundles import (
     aggregate_bundles,
     apply_bundles,
@@ -29,9 +29,7 @@ from controller.tasks.maintenance import (
     reconcile_share,
     sweep_deletion_entries,
 )
-from controller.tasks.passes import merge_pass, split_pass
-from controller.tasks.pending_work import split_pass_has_work
-from controller.tasks.policy_tuning import tune_policies
+from controller.tasks.passes import merge_pass, split_pass, split_pass_has_work
 from controller.tasks.pulsar_connection import pulsar_settings
 from controller.tasks.row_retention import keep_partitions
 from controller.tasks.spark_connection import spark_settings

@@ -1,24 +1,30 @@
-"""Backtests of policies on recorded load, as a task: the request comes from a form, and the results are
-stored like those of any backtest.
+"""Backtests of policies on recorded load, and the nightly search for policies that would have cost less, as tasks. A
+request comes from a form, and the results are stored like those of any backtest.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
 from controller.actions import backtest_rows
 from controller.actions.fields import fill_in
 from controller.backtest.summary import summary_by_policy
-from controller.bootstrap import build_backtest
+from controller.bootstrap import build_backtest, build_trials
 from controller.command_output import emit, rows_table
 from controller.domain.errors import InvalidInput
 from controller.questions import backtest_requests
+from controller.services import policy_candidates
 from controller.services.policy_backtest import Loads
 from controller.tasks import dag_runs
 from controller.tasks.application_of_connection import Extras, cleave_at
-from controller.tasks.forms import BacktestForm
+from controller.tasks.forms import BacktestForm, TuningForm
+
+SHOWN_AT_MOST = 100
+"""Maximum number of topics in the logged table and in the result."""
+_COLUMNS = ("topic", "candidate_id", "parameters", "looked_at", "why")
 
 
 def policy_backtest(
@@ -60,3 +66,28 @@ def loads_of(form: BacktestForm, now: datetime) -> Loads:
     if form.topics and form.namespace:
         raise InvalidInput("topics and namespace cannot be combined; give one of the two")
     return Loads(*backtest_requests.past(form.since, form.until, now), form.topics, form.namespace or None)
+
+
+def tune_policies(
+    *, dsn: str, extras: Extras, request_key: str, actor: str, params: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Tune the topics that a `TuningForm` selects, propose better policies into shadow, and log the result.
+    Each topic has a row with the number of variants that were tried, and the reason why a candidate was or
+    was not proposed.
+
+    Return the counts and the first `SHOWN_AT_MOST` rows; topics with a proposed candidate come first. Raises
+    InvalidInput for an invalid form, NotFound for a topic that is not live, Unsupported without the extra
+    `backtest`.
+    """
+    form = fill_in(TuningForm, params)
+    with cleave_at(dsn, extras) as app:
+        tuned = policy_candidates.tune(
+            app.store, build_trials(app), form.topics, days=form.days, actor=actor, request_key=request_key
+        )
+    tuned = sorted(tuned, key=lambda topic: (topic.candidate_id is None, topic.topic))
+    rows = [{**asdict(topic), "run_ids": list(topic.run_ids)} for topic in tuned[:SHOWN_AT_MOST]]
+    proposed = sum(1 for topic in tuned if topic.candidate_id is not None)
+    emit(
+        False, None, rows_table(rows, _COLUMNS, title=f"{len(tuned)} topics, {proposed} candidates proposed")
+    )
+    return {"topics": len(tuned), "proposed": proposed, "tuned": rows}
