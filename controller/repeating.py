@@ -7,7 +7,8 @@ traceback, pauses, and continues. The caller names the errors that end the proce
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from controller import client_metrics
@@ -120,6 +121,29 @@ def repeat_every(
 
     rounds = Repeating(once, stopping, log, failed, retry_seconds=(seconds, seconds), expected=expected)
     rounds.run(first_pause_seconds=seconds)
+
+
+@contextmanager
+def contained(
+    log: structlog.typing.FilteringBoundLogger,
+    failed: str,
+    *,
+    raised: tuple[type[Exception], ...] = (),
+    **fields: object,
+) -> Iterator[None]:
+    """Keep an error of the block from the other parts of a round, such as other data planes or topics. The error is logged as the event
+    `failed` with these fields: a CleaveError in one line, any other error, which is also counted in the metrics, with its traceback. An
+    error of a type in `raised` is raised instead.
+    """
+    try:
+        yield
+    except raised:
+        raise
+    except CleaveError as error:
+        log.warning(failed, **fields, error=str(error))
+    except Exception:
+        client_metrics.LOOP_ERRORS.labels(failed).inc()
+        log.exception(failed, **fields)
 
 
 class Stoppable:

@@ -16,9 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 from controller import telemetry
 from controller.clock import Clock
 from controller.dataplane.base import DataPlane, LogState
-from controller.domain.errors import CleaveError
 from controller.domain.whole_numbers import MOST
-from controller.repeating import Stoppable, repeat_every
+from controller.repeating import Stoppable, contained, repeat_every
 from controller.store.postgres.engine import Store
 from controller.store.shards import Shards
 from controller.store.topics import drain_backlogs
@@ -131,7 +130,13 @@ class DrainWatch(Stoppable):
         if began_at >= give_up_at or self._stopping.is_set():
             return None
         self._last_until[drain] = began_at + LAST_SECONDS  # unless it is counted
-        try:
+        with contained(
+            log,
+            "unread messages of a segment not counted",
+            topic_id=drain.topic_id,
+            subscription=drain.subscription,
+            segment_id=drain.segment_id,
+        ):
             plane = self._planes[drain.data_plane]
             backlog = plane.backlog(drain.backing_topic, drain.subscription)
             if backlog == 0 and plane.segment_state(drain.backing_topic) is LogState.OPEN:
@@ -142,23 +147,7 @@ class DrainWatch(Stoppable):
                     segment_id=drain.segment_id,
                     backing_topic=drain.backing_topic,
                 )
-            if backlog is None:
-                return None
-            self._last_until.pop(drain)
-            return min(max(backlog, 0), MOST)
-        except CleaveError as error:
-            log.warning(
-                "unread messages of a segment not counted",
-                topic_id=drain.topic_id,
-                subscription=drain.subscription,
-                segment_id=drain.segment_id,
-                error=str(error),
-            )
-            return None
-        except Exception:  # An unexpected error must not lose the counts of all other segments.
-            log.exception(
-                "unread messages of a segment not counted",
-                topic_id=drain.topic_id,
-                segment_id=drain.segment_id,
-            )
-            return None
+            if backlog is not None:
+                self._last_until.pop(drain)
+                return min(max(backlog, 0), MOST)
+        return None

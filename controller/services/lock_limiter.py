@@ -10,8 +10,7 @@ from collections.abc import Mapping
 
 from controller import telemetry
 from controller.dataplane.base import DataPlane, LockableDataPlane
-from controller.domain.errors import CleaveError
-from controller.repeating import Repeating, Stoppable
+from controller.repeating import Repeating, Stoppable, contained
 
 log = telemetry.get_logger(__name__)
 
@@ -51,15 +50,9 @@ class LockLimiter(Stoppable):
         Return the seconds until the next check: `AFTER_FAILURE_SECONDS` if a data plane raised an error. An error is
         logged, and the other data planes are called nevertheless.
         """
-        pause_seconds = self._interval_seconds
+        answered = 0
         for name, plane in self._planes.items():
-            try:
+            with contained(log, "long transactions not ended", data_plane=name):
                 plane.end_long_transactions()
-            except CleaveError as error:
-                pause_seconds = AFTER_FAILURE_SECONDS
-                log.warning("long transactions not ended", data_plane=name, error=str(error))
-            except Exception:
-                # An unexpected error would end the thread unnoticed, and logs would stay locked.
-                pause_seconds = AFTER_FAILURE_SECONDS
-                log.exception("ending long transactions failed", data_plane=name)
-        return pause_seconds
+                answered += 1
+        return self._interval_seconds if answered == len(self._planes) else AFTER_FAILURE_SECONDS

@@ -12,8 +12,7 @@ from collections.abc import Callable, Mapping
 
 from controller import telemetry
 from controller.dataplane.base import DataPlane, TrimmingDataPlane
-from controller.domain.errors import CleaveError
-from controller.repeating import Stoppable, repeat_every
+from controller.repeating import Stoppable, contained, repeat_every
 
 log = telemetry.get_logger(__name__)
 
@@ -45,16 +44,12 @@ def trim(
     for name, plane in planes.items():
         if not isinstance(plane, TrimmingDataPlane):
             continue
-        try:
+        with contained(log, "logs not trimmed", data_plane=name):
             while not should_stop():
                 report = plane.trim(retention_seconds)
                 deleted_messages += report.messages
                 if report.is_complete or time.monotonic() > give_up_at:
                     break
-        except CleaveError as error:
-            log.warning("logs not trimmed", data_plane=name, error=str(error))
-        except Exception:  # An unexpected error must not let the logs of other data planes grow.
-            log.exception("logs not trimmed", data_plane=name)
     return deleted_messages
 
 

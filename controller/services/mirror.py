@@ -16,10 +16,10 @@ from collections.abc import Callable, Mapping
 from controller import telemetry
 from controller.dataplane.base import DataPlane
 from controller.dataplane.layout_keeper import LayoutKeeper
-from controller.domain.errors import CleaveError, StoreUnavailable, TopicNotFound, Unsupported
+from controller.domain.errors import StoreUnavailable, TopicNotFound, Unsupported
 from controller.domain.layout import SegmentLayout
 from controller.domain.mirrored_changes import LayoutStep
-from controller.repeating import Stoppable, repeat_every
+from controller.repeating import Stoppable, contained, repeat_every
 from controller.store.journal import mirror_repairs
 from controller.store.mirrors import mirrors
 from controller.store.mirrors.mirrored_layouts import follow_layout
@@ -72,15 +72,8 @@ def _check(store: Store, planes: Mapping[str, DataPlane], topic_id: int, failed:
     (`time.monotonic`); otherwise remove the topic from `failed`. Raises StoreUnavailable.
     """
     failed[topic_id] = time.monotonic()
-    try:
+    with contained(log, "topic not mirrored", raised=(StoreUnavailable,), topic_id=topic_id):
         follow(store, planes, topic_id)
-    except StoreUnavailable:
-        raise
-    except CleaveError as error:
-        log.warning("topic not mirrored", topic_id=topic_id, error=str(error))
-    except Exception:  # An unexpected error must not keep the topics after this one from being checked.
-        log.exception("topic not mirrored", topic_id=topic_id)
-    else:
         del failed[topic_id]
 
 

@@ -17,9 +17,9 @@ from controller import metrics, telemetry
 from controller.clock import Clock
 from controller.dataplane.base import DataPlane
 from controller.dataplane.optional_abilities import ObservesConsumers
-from controller.domain.errors import CleaveError, InvalidInput
+from controller.domain.errors import InvalidInput
 from controller.domain.observed_consumers import ObservedConsumer, subscription_uses
-from controller.repeating import Repeating, Stoppable
+from controller.repeating import Repeating, Stoppable, contained
 from controller.store.postgres.engine import Store
 from controller.store.topics import observed_consumers
 from controller.store.topics import watched_logs as watch_list
@@ -185,14 +185,10 @@ class ConsumerWatch(Stoppable):
             logs = [log for plane_name, _, names in topics if plane_name == name for log in names]
             if not logs:
                 continue
-            try:
+            with contained(log, "consumers of a data plane not listed", data_plane=name):
                 consumers_by_log |= {
                     (name, log): consumers for log, consumers in plane.consumers(logs).items()
                 }
-            except CleaveError as error:
-                log.warning("consumers of a data plane not listed", data_plane=name, error=str(error))
-            except Exception:  # An unexpected error must not lose the answers of other data planes.
-                log.exception("consumers of a data plane not listed", data_plane=name)
         observations = []
         for name, topic_id, names in topics:
             answered_logs = {
