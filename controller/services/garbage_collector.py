@@ -72,7 +72,6 @@ def collect(
     limit: int = 500,
     after: int = 0,
     shards: Shards | None = None,
-    actor: str = "garbage-collector",
     dry_run: bool = False,
 ) -> CollectionReport:
     """Run one round: for each topic with sealed segments that may be pruned, intend an operation that prunes them.
@@ -84,7 +83,7 @@ def collect(
     topics and unverified topics, whose logs are still to be compared with the journal, are left out. A topic whose
     broker keeps the layout counts, but nothing is done or reported. `shards` restricts the topics; None: all.
     `retention_minutes` counts from the seal, and applies to topics without a property of that name; a negative value
-    keeps segments for ever. `actor` is stored as the actor of the operations.
+    keeps segments for ever.
 
     Before an operation is intended, its segments are marked as drained for every recorded subscription. If a second
     reading of the logs shows that a segment must be kept, the marks that were added to the segment are removed. A dry
@@ -106,7 +105,7 @@ def collect(
     set_aside_topics: list[SetAside] = []
     for topic in expired:
         try:
-            _collect_topic(store, planes, topic, actor, dry_run, report)
+            _collect_topic(store, planes, topic, dry_run, report)
         except StoreUnavailable:
             raise
         except CleaveError as error:
@@ -127,7 +126,6 @@ def _collect_topic(
     store: Store,
     planes: Mapping[str, DataPlane],
     topic: ExpiredTopic,
-    actor: str,
     dry_run: bool,
     report: CollectionReport,
 ) -> None:
@@ -160,7 +158,11 @@ def _collect_topic(
     # SegmentBusy.
     key = f"prune/{topic.topic_id}/{chosen[0]}/{secrets.token_hex(8)}"
     request = Request(
-        key, Origin.AUTO, actor, "retention passed and drained", deadline_seconds=DEADLINE_SECONDS
+        key,
+        Origin.AUTO,
+        "garbage-collector",
+        "retention passed and drained",
+        deadline_seconds=DEADLINE_SECONDS,
     )
     with store.transaction() as tx:
         intent = topic_intents.intend_prune(tx, topic.topic_id, chosen, request)
