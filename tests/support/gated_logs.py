@@ -198,6 +198,12 @@ class GatedBench(Bench):
         self.publish(0)
         self.reshape(splitting(0))
 
+    def open_split(self) -> None:
+        """Split the topic as `stock_split` does, read the parent to its end, and have the gates of the children opened."""
+        self.stock_split()
+        self.read(0)
+        self.keep()
+
     def subscribe(self, name: str, **options: Any) -> None:
         """Create a subscription for standard consumers, and finish the operation."""
         wanted = {"consumers": SubscriptionConsumers.STOCK, **options}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 
@@ -37,6 +39,14 @@ def age(bench: Bench, segment_id: int, minutes: float) -> None:
     )
 
 
+def split_topic(bench: Bench, *, messages: int = 3, **options: Any) -> None:
+    """Create the topic and split its segment, which has so many unread messages."""
+    bench.topic_with(**options)
+    if messages:
+        bench.publish(0, messages)
+    bench.reshape(splitting(0))
+
+
 def collect_now(bench: Bench, retention_minutes: float = 0.0, *, dry_run: bool = False) -> CollectionReport:
     """One round."""
     return collect(bench.store, bench.planes, retention_minutes=retention_minutes, dry_run=dry_run)
@@ -48,9 +58,7 @@ def reasons(report: CollectionReport) -> dict[int | None, str]:
 
 
 def test_a_drained_segment_past_its_retention_is_pruned_and_its_log_deleted(bench: Bench) -> None:
-    bench.topic_with()
-    bench.publish(0)
-    bench.reshape(splitting(0))
+    split_topic(bench)
     log = bench.log_of(0)
     drain(bench, 0)
 
@@ -66,9 +74,7 @@ def test_a_drained_segment_past_its_retention_is_pruned_and_its_log_deleted(benc
 
 
 def test_unread_messages_keep_a_segment_however_old_it_is(bench: Bench) -> None:
-    bench.topic_with(subscriptions=("billing", "audit"))
-    bench.publish(0, count=2)
-    bench.reshape(splitting(0))
+    split_topic(bench, messages=2, subscriptions=("billing", "audit"))
     bench.plane.skip_all(bench.log_of(0), "audit")
     age(bench, 0, minutes=10_000)
 
@@ -92,8 +98,7 @@ def test_a_cursor_that_an_application_made_itself_counts_like_a_recorded_one(ben
 def test_retention_is_counted_in_minutes_from_the_sealing(
     bench: Bench, age_minutes: float, is_collected: bool
 ) -> None:
-    bench.topic_with()
-    bench.reshape(splitting(0))
+    split_topic(bench, messages=0)
     age(bench, 0, age_minutes)
 
     assert bool(collect_now(bench, retention_minutes=1.0).segments) is is_collected
@@ -116,8 +121,7 @@ def test_a_topics_own_retention_goes_before_the_setting_and_negative_keeps_for_e
     bench: Bench, setting: float, topic_property: str | None, is_collected: bool
 ) -> None:
     properties = {} if topic_property is None else {"retention_minutes": topic_property}
-    bench.topic_with(properties=properties)
-    bench.reshape(splitting(0))
+    split_topic(bench, messages=0, properties=properties)
     age(bench, 0, minutes=1.0)
 
     assert bool(collect_now(bench, retention_minutes=setting).segments) is is_collected
@@ -125,8 +129,7 @@ def test_a_topics_own_retention_goes_before_the_setting_and_negative_keeps_for_e
 
 def test_a_retention_that_nobody_can_read_keeps_for_ever(bench: Bench) -> None:
     """Requests are checked; a row changed by hand is not."""
-    bench.topic_with()
-    bench.reshape(splitting(0))
+    split_topic(bench, messages=0)
     bench.execute(
         "UPDATE cleave.topic SET properties = jsonb_build_object('retention_minutes', 'soon'), row_version = row_version + 1"
     )
@@ -135,9 +138,7 @@ def test_a_retention_that_nobody_can_read_keeps_for_ever(bench: Bench) -> None:
 
 
 def test_a_segment_waits_for_its_ancestors_so_that_the_order_of_reading_stays(bench: Bench) -> None:
-    bench.topic_with()
-    bench.publish(0)
-    bench.reshape(splitting(0))
+    split_topic(bench)
     bench.reshape(merging(1, 2))
 
     report = collect_now(bench)
@@ -151,9 +152,7 @@ def test_a_segment_waits_for_its_ancestors_so_that_the_order_of_reading_stays(be
 
 
 def test_a_log_deleted_by_hand_has_nothing_left_to_read(bench: Bench) -> None:
-    bench.topic_with()
-    bench.publish(0)
-    bench.reshape(splitting(0))
+    split_topic(bench)
     bench.plane.delete_segment(bench.log_of(0))
 
     assert collect_now(bench).segments == {TOPIC: (0,)}
@@ -161,9 +160,7 @@ def test_a_log_deleted_by_hand_has_nothing_left_to_read(bench: Bench) -> None:
 
 def test_nothing_is_collected_where_no_log_at_all_is_there(bench: Bench) -> None:
     """An address that names another cluster looks like this, and its unread messages are elsewhere."""
-    bench.topic_with()
-    bench.publish(0, count=2)
-    bench.reshape(splitting(0))
+    split_topic(bench, messages=2)
     for segment_id in bench.layout.segments:
         bench.plane.delete_segment(bench.log_of(segment_id))
 
@@ -178,9 +175,7 @@ def test_nothing_is_collected_where_no_log_at_all_is_there(bench: Bench) -> None
 
 def test_a_log_that_is_out_of_sight_for_a_moment_keeps_its_segment(bench: Bench) -> None:
     """A broker says so of a log that is on its way to another one."""
-    bench.topic_with()
-    bench.publish(0)
-    bench.reshape(splitting(0))
+    split_topic(bench)
     log, plane = bench.log_of(0), FaultyDataPlane(bench.runner_plane)
     bench.plane.delete_segment(log)
 
@@ -195,8 +190,7 @@ def test_a_log_that_is_out_of_sight_for_a_moment_keeps_its_segment(bench: Bench)
 
 
 def test_a_log_that_does_not_answer_keeps_its_segment(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    bench.topic_with()
-    bench.reshape(splitting(0))
+    split_topic(bench, messages=0)
     silent, describing = bench.log_of(0), EmbeddedDataPlane.describe_logs
 
     def describe_logs(plane: EmbeddedDataPlane, logs: Sequence[str]) -> dict[str, LogReport]:
@@ -208,9 +202,7 @@ def test_a_log_that_does_not_answer_keeps_its_segment(bench: Bench, monkeypatch:
 
 
 def test_a_missing_cursor_keeps_the_segment_since_nobody_knows_what_was_read(bench: Bench) -> None:
-    bench.topic_with()
-    bench.publish(0)
-    bench.reshape(splitting(0))
+    split_topic(bench)
     bench.plane.delete_subscription(bench.log_of(0), "billing")
 
     assert "cursor of subscription billing is missing" in reasons(collect_now(bench))[0]
@@ -220,9 +212,7 @@ def test_a_missing_cursor_keeps_the_segment_since_nobody_knows_what_was_read(ben
 def test_a_subscription_made_after_the_sealing_keeps_the_segment_if_it_reads_it(
     bench: Bench, from_latest: bool
 ) -> None:
-    bench.topic_with(subscriptions=())
-    bench.publish(0)
-    bench.reshape(splitting(0))
+    split_topic(bench, subscriptions=())
     created = subscription_admin.create_subscription(
         bench.store, TOPIC, "late", bench.request(), from_latest=from_latest
     )
@@ -232,8 +222,7 @@ def test_a_subscription_made_after_the_sealing_keeps_the_segment_if_it_reads_it(
 
 
 def test_a_checkpoint_subscription_keeps_everything(bench: Bench) -> None:
-    bench.topic_with(subscriptions=())
-    bench.reshape(splitting(0))
+    split_topic(bench, messages=0, subscriptions=())
     bench.finish(
         subscription_admin.create_subscription(
             bench.store, TOPIC, "replay", bench.request(), kind=SubscriptionKind.CHECKPOINT
@@ -243,31 +232,35 @@ def test_a_checkpoint_subscription_keeps_everything(bench: Bench) -> None:
     assert "checkpoint" in reasons(collect_now(bench))[None]
 
 
+def collect_with_looks(bench: Bench, before_look: Callable[[int], object]) -> CollectionReport:
+    """One round. `before_look` is called before each description of the logs, with its number; the first look is number 1."""
+    plane, looks = FaultyDataPlane(bench.runner_plane), itertools.count(1)
+
+    def before_call(call: str, _number: int) -> None:
+        if call == "describe_logs":
+            before_look(next(looks))
+
+    plane.before_call = before_call
+    return collect(bench.store, {"embedded": plane.as_data_plane()}, retention_minutes=0)
+
+
 def collect_around_seek(bench: Bench, *segment_ids: int, fails: bool = False) -> CollectionReport:
     """One round. After its first look, which finds nothing unread, a seek moves the cursors of `billing` in these segments back. `fails`:
     the second look gets no answer.
     """
-    plane, looks = FaultyDataPlane(bench.runner_plane), []
 
-    def seek_back(call: str, _number: int) -> None:
-        if call == "describe_logs":
-            looks.append(call)
-            if len(looks) == 2:
-                for segment_id in segment_ids:
-                    bench.plane.seek(bench.log_of(segment_id), "billing", 0)
-                if fails:
-                    raise DataPlaneUnavailable("no broker answers")
+    def seek_back(look: int) -> None:
+        if look == 2:
+            for segment_id in segment_ids:
+                bench.plane.seek(bench.log_of(segment_id), "billing", 0)
+            if fails:
+                raise DataPlaneUnavailable("no broker answers")
 
-    plane.before_call = seek_back
-    report = collect(bench.store, {"embedded": plane.as_data_plane()}, retention_minutes=0)
-    assert len(looks) == 2
-    return report
+    return collect_with_looks(bench, seek_back)
 
 
 def test_a_seek_between_the_look_and_the_mark_is_seen_and_the_mark_taken_back(bench: Bench) -> None:
-    bench.topic_with()
-    bench.publish(0)
-    bench.reshape(splitting(0))
+    split_topic(bench)
     drain(bench, 0)
     report = collect_around_seek(bench, 0)
 
@@ -323,8 +316,7 @@ def test_a_segment_waits_until_everybody_can_go_on_in_its_children(bench: Bench)
 
 def test_a_log_put_back_by_the_reconciler_lets_its_parent_go(bench: Bench) -> None:
     """Restore: until the child's log and its cursors are there again, the parent stays."""
-    bench.topic_with()
-    bench.reshape(splitting(0))
+    split_topic(bench, messages=0)
     bench.plane.delete_segment(bench.log_of(1))
     assert "no position in its child 1" in reasons(collect_now(bench))[0]
 
@@ -334,9 +326,7 @@ def test_a_log_put_back_by_the_reconciler_lets_its_parent_go(bench: Bench) -> No
 
 
 def test_acknowledgements_that_a_broker_forgot_are_written_off(bench: Bench) -> None:
-    bench.topic_with()
-    bench.publish(0)
-    bench.reshape(splitting(0))
+    split_topic(bench)
     with bench.store.transaction() as tx:
         drains.mark_drained(tx, bench.topic_id, "billing", [0])
 
@@ -346,23 +336,17 @@ def test_acknowledgements_that_a_broker_forgot_are_written_off(bench: Bench) -> 
 
 
 def test_what_readers_have_marked_is_never_taken_back(bench: Bench) -> None:
-    bench.topic_with(subscriptions=("billing", "audit"))
-    bench.publish(0)
-    bench.reshape(splitting(0))
+    split_topic(bench, subscriptions=("billing", "audit"))
     drain(bench, 0)
     with bench.store.transaction() as tx:
         drains.mark_drained(tx, bench.topic_id, "billing", [0])
-    plane, looks = FaultyDataPlane(bench.runner_plane), []
 
-    def seek_back(call: str, _number: int) -> None:
-        if call == "describe_logs":
-            looks.append(call)
-            if len(looks) == 2:  # the first look has found nothing unread
-                for name in ("billing", "audit"):
-                    bench.plane.seek(bench.log_of(0), name, 0)
+    def seek_back(look: int) -> None:
+        if look == 2:  # the first look has found nothing unread
+            for name in ("billing", "audit"):
+                bench.plane.seek(bench.log_of(0), name, 0)
 
-    plane.before_call = seek_back
-    report = collect(bench.store, {"embedded": plane.as_data_plane()}, retention_minutes=0)
+    report = collect_with_looks(bench, seek_back)
 
     assert report.operation_ids == []
     with bench.store.transaction() as tx:
@@ -371,25 +355,20 @@ def test_what_readers_have_marked_is_never_taken_back(bench: Bench) -> None:
 
 
 def test_a_seek_takes_back_what_was_marked_before_the_collector_looked(bench: Bench) -> None:
-    bench.topic_with()
-    bench.publish(0)
-    bench.reshape(splitting(0))
+    split_topic(bench)
     drain(bench, 0)
     with bench.store.transaction() as tx:
         drains.mark_drained(tx, bench.topic_id, "billing", [0])
-    plane, seeks = FaultyDataPlane(bench.runner_plane), []
 
-    def seek_back(call: str, _number: int) -> None:
-        if call == "describe_logs" and not seeks:
-            seeks.append(call)
+    def seek_back(look: int) -> None:
+        if look == 1:
             bench.finish(
                 subscription_admin.seek_subscription(
                     bench.store, TOPIC, "billing", EARLIEST, bench.request(), release_seconds=1.0
                 )
             )
 
-    plane.before_call = seek_back
-    report = collect(bench.store, {"embedded": plane.as_data_plane()}, retention_minutes=0)
+    report = collect_with_looks(bench, seek_back)
 
     assert report.operation_ids == []
     assert "not drained by billing" in reasons(report)[None]
@@ -398,8 +377,7 @@ def test_a_seek_takes_back_what_was_marked_before_the_collector_looked(bench: Be
 
 def test_what_was_taken_back_from_a_prune_is_collected_once_it_is_read_again(bench: Bench) -> None:
     """Another collector saw the seek and took the mark back; the prune that was intended had nothing left to do."""
-    bench.topic_with()
-    bench.reshape(splitting(0))
+    split_topic(bench, messages=0)
     [first] = collect_now(bench).operation_ids
     with bench.store.transaction() as tx:
         drains.undrain(tx, bench.topic_id, "billing", [0])
@@ -412,16 +390,14 @@ def test_what_was_taken_back_from_a_prune_is_collected_once_it_is_read_again(ben
 
 
 def test_a_dry_run_names_what_it_would_collect_and_writes_nothing(bench: Bench) -> None:
-    bench.topic_with()
-    bench.reshape(splitting(0))
+    split_topic(bench, messages=0)
 
     assert collect_now(bench, dry_run=True).segments == {TOPIC: (0,)}
     assert bench.live_operations() == []
 
 
 def test_asking_twice_collects_once(bench: Bench) -> None:
-    bench.topic_with()
-    bench.reshape(splitting(0))
+    split_topic(bench, messages=0)
 
     first, second = collect_now(bench), collect_now(bench)
 
@@ -429,8 +405,7 @@ def test_asking_twice_collects_once(bench: Bench) -> None:
 
 
 def test_a_data_plane_that_does_not_answer_keeps_its_segments(bench: Bench) -> None:
-    bench.topic_with()
-    bench.reshape(splitting(0))
+    split_topic(bench, messages=0)
     plane = FaultyDataPlane(bench.runner_plane, PlannedFault(Fault.REFUSED))
 
     report = collect(bench.store, {"embedded": plane.as_data_plane()}, retention_minutes=0)
@@ -440,8 +415,7 @@ def test_a_data_plane_that_does_not_answer_keeps_its_segments(bench: Bench) -> N
 
 
 def test_a_data_plane_that_is_not_configured_here_keeps_its_segments_with_the_reason(bench: Bench) -> None:
-    bench.topic_with()
-    bench.reshape(splitting(0))
+    split_topic(bench, messages=0)
 
     report = collect(bench.store, {}, retention_minutes=0)
 
@@ -450,8 +424,7 @@ def test_a_data_plane_that_is_not_configured_here_keeps_its_segments_with_the_re
 
 
 def test_pruning_is_done_even_when_its_deadline_has_passed(bench: Bench) -> None:
-    bench.topic_with()
-    bench.reshape(splitting(0))
+    split_topic(bench, messages=0)
     [operation_id] = collect_now(bench).operation_ids
     bench.execute(
         "UPDATE cleave.operation SET deadline = clock_timestamp() - interval '1 hour', row_version = row_version + 1"

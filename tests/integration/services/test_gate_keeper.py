@@ -222,9 +222,7 @@ def test_an_opening_under_way_holds_a_seek_up_and_a_seek_holds_openings_back(ben
 
 
 def test_a_seek_back_closes_the_gates_before_a_cursor_moves(bench: GatedBench) -> None:
-    bench.stock_split()
-    bench.read(0)
-    bench.keep()
+    bench.open_split()
     bench.publish(1)
     bench.read(1)
     bench.gated.acts.clear()
@@ -246,9 +244,7 @@ def test_a_seek_back_closes_the_gates_before_a_cursor_moves(bench: GatedBench) -
 def test_a_seek_to_an_instant_leaves_a_child_at_its_barrier_while_an_ancestor_is_unread(
     bench: GatedBench,
 ) -> None:
-    bench.stock_split()
-    bench.read(0)
-    bench.keep()
+    bench.open_split()
     before = int(bench.scalar("SELECT extract(epoch FROM clock_timestamp()) * 1000 - 60000"))
     after = int(bench.scalar("SELECT extract(epoch FROM clock_timestamp()) * 1000 + 60000"))
 
@@ -383,9 +379,7 @@ def test_a_breached_gate_is_reported_until_it_is_whole_again(bench: GatedBench) 
 
 @pytest.mark.parametrize("state", [GateState.CLOSED, GateState.SPENT, GateState.BREACHED], ids=str)
 def test_the_reconciler_has_a_gate_that_should_be_open_opened(bench: GatedBench, state: GateState) -> None:
-    bench.stock_split()
-    bench.read(0)
-    bench.keep()
+    bench.open_split()
     bench.gated.set_gate(bench.log_of(2), "billing", state)
 
     assert kinds_of(bench, dry_run=True) == {FindingKind.GATE_SHUT}
@@ -398,9 +392,7 @@ def test_the_reconciler_has_a_gate_that_should_be_open_opened(bench: GatedBench,
 
 def test_the_reconciler_has_a_gate_that_should_be_closed_closed(bench: GatedBench) -> None:
     """A restored database may lack the record that the gate was open, or that the parent was read."""
-    bench.stock_split()
-    bench.read(0)
-    bench.keep()
+    bench.open_split()
     with bench.store.transaction() as tx:
         drains.undrain(tx, bench.topic_id, "billing", [0])
     bench.execute("DELETE FROM cleave.gate WHERE segment_id = 2")
@@ -415,9 +407,7 @@ def test_the_reconciler_has_a_gate_that_should_be_closed_closed(bench: GatedBenc
 def test_the_reconciler_skips_a_subscription_that_is_deleted_meanwhile(
     bench: GatedBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bench.stock_split()
-    bench.read(0)
-    bench.keep()
+    bench.open_split()
     bench.gated.set_gate(bench.log_of(2), "billing", GateState.CLOSED)
     monkeypatch.setattr(gates, "stock_subscriptions", lambda _tx, _topic_id: ["deleted", "billing"])
 

@@ -193,9 +193,7 @@ def test_the_gates_of_the_healthy_are_compared(database: str, monkeypatch: pytes
 def _gated_topic(bench: GatedBench, name: str) -> int:
     """Return the id of a new topic whose gates were opened because their parent is drained."""
     bench.topic_name = name
-    bench.stock_split()
-    bench.read(0)
-    bench.keep()
+    bench.open_split()
     return bench.topic_id
 
 

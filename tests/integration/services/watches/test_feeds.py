@@ -17,7 +17,7 @@ from controller.postgres.notification import Notification
 from controller.services.segment_admin import splitting
 from controller.services.topic_admin import create_topic, delete_topic
 from controller.services.watches import feeds, layout_feed, topic_feed
-from controller.services.watches.feeds import Feeds
+from controller.services.watches.feeds import Feed, Feeds
 from controller.services.watches.layout_feed import LayoutFeed
 from controller.services.watches.topic_feed import Names, TopicFeed, TopicFilter
 from tests.support.bench import TOPIC, Bench
@@ -42,6 +42,19 @@ class RecordingWatcher:
     def epochs(self) -> list[int]:
         """Of the layouts."""
         return [one.published.layout.epoch for one in self.pushed]
+
+
+@contextmanager
+def telling(listener: Listener, *fed: Feed[Any, Any]) -> Iterator[None]:
+    """The feeds' own thread and connection."""
+    loop = Feeds(listener, fed, clock=SystemClock())
+    thread = threading.Thread(target=loop.run)
+    thread.start()
+    try:
+        yield
+    finally:
+        loop.stop()
+        thread.join()
 
 
 @pytest.fixture
@@ -147,14 +160,8 @@ def topics(bench: Bench) -> Iterator[TopicFeed]:
     """Of topics, with the feeds' own thread and connection."""
     listener = Listener(bench.url, (topic_feed.CHANNEL,), application_name="cleave-watches")
     feed = TopicFeed(bench.store, listener.interrupt, clock=SystemClock())
-    telling = Feeds(listener, (feed,), clock=SystemClock())
-    thread = threading.Thread(target=telling.run)
-    thread.start()
-    try:
+    with telling(listener, feed):
         yield feed
-    finally:
-        telling.stop()
-        thread.join()
 
 
 def last(told: RecordingWatcher) -> Names | None:
@@ -222,14 +229,8 @@ def listening(bench: Bench) -> Iterator[LayoutFeed]:
     """A feed of layouts with the feeds' own thread and connection."""
     listener = Listener(bench.url, layout_feed.CHANNELS, application_name="cleave-watches")
     feed = LayoutFeed(bench.store, listener.interrupt, shard_count=16, clock=SystemClock())
-    telling = Feeds(listener, (feed,), clock=SystemClock())
-    thread = threading.Thread(target=telling.run)
-    thread.start()
-    try:
+    with telling(listener, feed):
         yield feed
-    finally:
-        telling.stop()
-        thread.join()
 
 
 @contextmanager
@@ -264,17 +265,12 @@ def test_everybody_is_told_when_the_feeds_stop(bench: Bench) -> None:
     listener = Listener(bench.url, (topic_feed.CHANNEL,))
     layouts = LayoutFeed(bench.store, listener.interrupt, shard_count=16, clock=SystemClock())
     topics = TopicFeed(bench.store, listener.interrupt, clock=SystemClock())
-    telling = Feeds(listener, (layouts, topics), clock=SystemClock())
     told, also = RecordingWatcher(), RecordingWatcher()
     topic_id = bench.topic_with(segments=1)
     layouts.watch(topic_id, told)
     topics.watch(TopicFilter("acme/shop"), also)
-    thread = threading.Thread(target=telling.run)
-    thread.start()
-    wait_until(lambda: told.pushed and also.pushed)
-
-    telling.stop()
-    thread.join()
+    with telling(listener, layouts, topics):
+        wait_until(lambda: told.pushed and also.pushed)
 
     assert told.ended == also.ended == ["moved"]
 
