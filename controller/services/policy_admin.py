@@ -132,24 +132,14 @@ def _stored(tx: Connection, level: str) -> tuple[Document, int]:
     is 0. Raises TopicNotFound.
     """
     kind = kind_of(level)
-    if kind is PolicyLevel.CLUSTER:
-        document, row_version = policies.stored_version(tx)
-        whole = _as_written(lambda: AutoScalePolicy.from_document(document).to_document(), document)
-        return whole, row_version
-    if kind is PolicyLevel.TOPIC:
-        topic_id = topics.find_topic(tx, level).topic_id
-        document, row_version = policies.stored_version(tx, topic_id=topic_id)
-    else:
-        document, row_version = policies.stored_version(tx, namespace=level)
-    return _as_written(lambda: PolicyOverride.from_document(document).to_document(), document), row_version
-
-
-def _as_written(read: Callable[[], Document], stored_document: Document) -> Document:
-    """Return the result of `read`, or the stored document if it is not a valid policy."""
+    topic_id = topics.find_topic(tx, level).topic_id if kind is PolicyLevel.TOPIC else None
+    namespace = level if kind is PolicyLevel.NAMESPACE else None
+    document, row_version = policies.stored_version(tx, topic_id=topic_id, namespace=namespace)
+    policy = AutoScalePolicy if kind is PolicyLevel.CLUSTER else PolicyOverride
     try:
-        return read()
-    except InvalidPolicy:
-        return stored_document
+        return policy.from_document(document).to_document(), row_version
+    except InvalidPolicy:  # The document is returned as stored, so that it can be inspected and corrected.
+        return document, row_version
 
 
 def _write(tx: Connection, level: str, document: Document, actor: str, row_version: int) -> None:
