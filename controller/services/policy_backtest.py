@@ -129,34 +129,18 @@ class PolicyBacktest:
         Unsupported without NumPy or PyArrow, the errors of the engine, and the errors of `Store.transaction`.
         """
         _demand_numpy()
-        started, request = self._begin(question, loads, asked_by, request_key)
-        if started.is_done:
-            return self._stored(started.run_id)
+        request = BacktestRequest(request_key, asked_by, code_versions(), _inputs(question, loads, ()))
+        with self.store.transaction() as tx:
+            started = backtests.begin(tx, request)
+            if started.is_done:
+                results, computed_by = backtests.results_of(tx, started.run_id)
+                return BacktestAnswer(started.run_id, computed_by, tuple(results), was_done=True)
         try:
-            answer = self._compute(started.run_id, request, question, loads, engine, progress, most_days)
+            return self._compute(started.run_id, request, question, loads, engine, progress, most_days)
         except BaseException as error:
             with self.store.transaction() as tx:
                 backtests.fail(tx, started.run_id, str(error) or type(error).__name__)
             raise
-        return answer
-
-    def _begin(
-        self, question: Question, loads: Loads, asked_by: str, request_key: str
-    ) -> tuple[backtests.StartedRun, BacktestRequest]:
-        """Store the request as a run in state running, unless its key has a run, and commit. Return the run with this
-        key, and the request of this call without recordings. A run with this key that failed or did not finish is set
-        to running again; a run that is done does not change, and `is_done` of the returned run is True. Raises the
-        errors of `Store.transaction`.
-        """
-        request = BacktestRequest(request_key, asked_by, code_versions(), _inputs(question, loads, ()))
-        with self.store.transaction() as tx:
-            return backtests.begin(tx, request), request
-
-    def _stored(self, run_id: int) -> BacktestAnswer:
-        """Return the results of a finished run from the database."""
-        with self.store.transaction() as tx:
-            results, engine = backtests.results_of(tx, run_id)
-        return BacktestAnswer(run_id, engine, tuple(results), was_done=True)
 
     def _compute(
         self,
@@ -185,7 +169,7 @@ class PolicyBacktest:
                 f"the backtest simulates {days:,.0f} days ({len(recordings)} loads, {len(question.cases)} times each), but at most {most_days:,.0f} "
                 "are allowed while a caller waits; choose fewer topics, policies or days, or trigger the DAG policy_backtest"
             )
-        engine = engine or self._engine_for(question, recordings)
+        engine = engine or (SPARK if days >= SPARK_FROM_DAYS and can_run_spark(self.spark_master) else HERE)
         log.info("backtest", run=run_id, loads=len(recordings), cases=len(question.cases), engine=engine)
         if engine == SPARK:
             table = self._compute_on_spark(question, recordings, loads, rates)
@@ -284,13 +268,6 @@ class PolicyBacktest:
             if subject.name not in unreadable
         ]
         return recordings, unreadable
-
-    def _engine_for(self, question: Question, recordings: Sequence[Recording]) -> str:
-        """Return SPARK if the simulations cover at least `SPARK_FROM_DAYS` and Spark can run here, otherwise
-        HERE.
-        """
-        is_much = _days_of(question, recordings) >= SPARK_FROM_DAYS
-        return SPARK if is_much and can_run_spark(self.spark_master) else HERE
 
     def _compute_here(
         self,
