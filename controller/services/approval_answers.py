@@ -49,8 +49,7 @@ subject first. An answer about an operation has no module: the next evaluation r
 
 def find(store: Store, approval_id: int) -> ApprovalRow:
     """Return the approval. Raises NotFound."""
-    with store.transaction() as tx:
-        return approvals.get_approval(tx, approval_id)
+    return store.in_transaction(approvals.get_approval, approval_id)
 
 
 def ask(store: Store, run: str) -> list[ApprovalRow]:
@@ -59,14 +58,12 @@ def ask(store: Store, run: str) -> list[ApprovalRow]:
     answered, ordered by id. A repeated call therefore returns the approvals of earlier calls as well, except
     approvals that can no longer be answered. Raises the errors of `Store.transaction`.
     """
-    with store.transaction() as tx:
-        return [row for row in approvals.ask(tx, run, REQUEST_LIMIT) if row.is_answerable]
+    return [row for row in store.in_transaction(approvals.ask, run, REQUEST_LIMIT) if row.is_answerable]
 
 
 def some_unasked(store: Store) -> bool:
     """Return True if an approval awaits an answer and no run of Airflow presents it."""
-    with store.transaction() as tx:
-        return approvals.some_unasked(tx)
+    return store.in_transaction(approvals.some_unasked)
 
 
 def answer(
@@ -121,8 +118,7 @@ def settle(store: Store) -> Mapping[int, ApprovalState]:
     again. Any other error, such as a Retryable of a subject or of `Store.transaction`, is raised, and the approvals
     that were settled before stay settled.
     """
-    with store.transaction() as tx:
-        overdue = approvals.overdue(tx, SETTLE_LIMIT)
+    overdue = store.in_transaction(approvals.overdue, SETTLE_LIMIT)
     new_states = {}
     for row in overdue:
         state, outcome = end_of_wait(row.subject, row.state, row.default_answer, has_subject=row.has_subject)

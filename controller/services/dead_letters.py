@@ -53,8 +53,7 @@ def find(store: Store, planes: Mapping[str, DataPlane], topic: str, subscription
     it yet; Unsupported if the data plane is not configured in this process or has no dead-letter logs; and the
     errors of the data plane.
     """
-    with store.transaction() as tx:
-        topic_id = topics.find_topic(tx, topic).topic_id
+    topic_id = store.in_transaction(topics.find_topic, topic).topic_id
     letters = _of(store, topic_id, subscription)
     if (
         configured(planes, letters.data_plane, letters.topic).segment_state(letters.backing_topic)

@@ -80,10 +80,11 @@ def sweep(
     remaining = limit
     while remaining > 0 and not should_stop():
         batch_size = min(remaining, BATCH)
-        with store.single_statement() as tx:
-            due_entries = deletion_entries.claim_due(
-                tx, limit=batch_size, hold_seconds=(batch_size * CALLS_EACH + 1) * longest_call_seconds
-            )
+        due_entries = store.in_single_statement(
+            deletion_entries.claim_due,
+            limit=batch_size,
+            hold_seconds=(batch_size * CALLS_EACH + 1) * longest_call_seconds,
+        )
         for plane_name in sorted({entry.data_plane for entry in due_entries}):
             entries = [entry for entry in due_entries if entry.data_plane == plane_name]
             _sweep(store, planes.get(plane_name), entries, longest_call_seconds, report)
@@ -148,8 +149,7 @@ def _deletable(
     was never used is terminated, and acknowledgements that the broker lost are repeated. Raises StoreUnavailable.
     """
 
-    with store.transaction() as tx:
-        owners = backing_logs.ownership(tx, [entry.backing_topic for entry in due_entries])
+    owners = store.in_transaction(backing_logs.ownership, [entry.backing_topic for entry in due_entries])
     never_active = [
         entry
         for entry in due_entries
@@ -190,8 +190,9 @@ def _with_used_siblings(store: Store, never_active: Sequence[DeletionEntry]) -> 
     Clients append to a child only after the reshape was committed. So a used log shows that the database lost the
     commit, and the recovery needs all children of the operation.
     """
-    with store.single_statement() as tx:
-        kept = deletion_entries.reasons_to_keep(tx, [entry.operation_id for entry in never_active])
+    kept = store.in_single_statement(
+        deletion_entries.reasons_to_keep, [entry.operation_id for entry in never_active]
+    )
     used_operations = {operation_id for operation_id, reason in kept if reason != FOREIGN}
     return [entry for entry in never_active if entry.operation_id in used_operations]
 
@@ -356,7 +357,6 @@ def _fail(store: Store, deletion_entry: DeletionEntry, reason: str, report: Swee
     with suppress(ValueError):  # the log was gone in an earlier batch of this sweep, and came back
         report.absent.remove(deletion_entry.backing_topic)
     delay_seconds = min(FIRST_DELAY_SECONDS * 2 ** min(deletion_entry.attempts, 10), LONGEST_DELAY_SECONDS)
-    with store.transaction() as tx:
-        deletion_entries.record_failure(
-            tx, deletion_entry.deletion_entry_id, reason, delay_seconds=delay_seconds
-        )
+    store.in_transaction(
+        deletion_entries.record_failure, deletion_entry.deletion_entry_id, reason, delay_seconds=delay_seconds
+    )

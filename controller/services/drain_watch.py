@@ -99,23 +99,21 @@ class DrainWatch(Stoppable):
                 for drain, messages in zip(slow_drains, backlogs, strict=True)
                 if messages is not None
             }
-        with self._store.transaction() as tx:
-            drain_backlogs.note(tx, counts, shards)
+        self._store.in_transaction(drain_backlogs.note, counts, shards)
         return len(counts)
 
     def _slow_drains(self, shards: Shards) -> list[SlowDrain]:
         """Return the pairs that a round counts. Raises StoreUnavailable."""
         now = self._clock.monotonic_seconds()
         self._last_until = {drain: until for drain, until in self._last_until.items() if now < until}
-        with self._store.transaction() as tx:
-            slow_drains = drain_backlogs.slow_drains(
-                tx,
-                self._planes,
-                shards,
-                sealed_for_seconds=self._sealed_for_seconds,
-                fresh_for_seconds=FRESH_FOR_SECONDS,
-                limit=DRAINS_A_ROUND + len(self._last_until),
-            )
+        slow_drains = self._store.in_transaction(
+            drain_backlogs.slow_drains,
+            self._planes,
+            shards,
+            sealed_for_seconds=self._sealed_for_seconds,
+            fresh_for_seconds=FRESH_FOR_SECONDS,
+            limit=DRAINS_A_ROUND + len(self._last_until),
+        )
         return sorted(slow_drains, key=self._last_until.__contains__)[:DRAINS_A_ROUND]
 
     def _backlog(self, drain: SlowDrain, give_up_at: float) -> int | None:

@@ -97,10 +97,9 @@ def collect(
     view `inspect.set_aside`.
     """
     whole(limit, "limit", 1)
-    with store.transaction() as tx:
-        expired = expired_topics(
-            tx, default_minutes=retention_minutes, limit=limit, after=after, shards=shards
-        )
+    expired = store.in_transaction(
+        expired_topics, default_minutes=retention_minutes, limit=limit, after=after, shards=shards
+    )
     report = CollectionReport(next_after=expired[-1].topic_id if len(expired) == limit else None)
     set_aside_topics: list[SetAside] = []
     for topic in expired:
@@ -117,8 +116,7 @@ def collect(
             )
             report.kept.append(KeptSegment(topic.name, None, f"{type(error).__name__}: {error}"))
     if set_aside_topics and not dry_run:
-        with store.transaction() as tx:
-            set_aside.note(tx, set_aside.Batch.MAINTENANCE, set_aside_topics)
+        store.in_transaction(set_aside.note, set_aside.Batch.MAINTENANCE, set_aside_topics)
     return report
 
 
@@ -164,8 +162,7 @@ def _collect_topic(
         "retention passed and drained",
         deadline_seconds=DEADLINE_SECONDS,
     )
-    with store.transaction() as tx:
-        intent = topic_intents.intend_prune(tx, topic.topic_id, chosen, request)
+    intent = store.in_transaction(topic_intents.intend_prune, topic.topic_id, chosen, request)
     report.segments[topic.name] = chosen
     report.operation_ids.append(intent.operation.operation_id)
 
@@ -205,8 +202,7 @@ def collect_segment(
     ):
         reason = kept_segments[0].reason if kept_segments else "its log is no longer recorded"
         raise Conflict(f"segment {segment_id} of topic {topic} is kept: {reason}")
-    with store.transaction() as tx:
-        return topic_intents.intend_prune(tx, row.topic_id, [segment_id], request)
+    return store.in_transaction(topic_intents.intend_prune, row.topic_id, [segment_id], request)
 
 
 def _inspect(store: Store, plane: DataPlane, topic: ExpiredTopic) -> _TopicView:

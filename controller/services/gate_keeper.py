@@ -140,8 +140,7 @@ class GateKeeper(Stoppable):
         if not (shards.held and self._planes):
             metrics.GATES_SHUT.set(0)
             return 0
-        with self._store.single_statement() as tx:
-            shut = gates.shut(tx, shards, self._planes)
+        shut = self._store.in_single_statement(gates.shut, shards, self._planes)
         metrics.GATES_SHUT.set(sum(len(group.logs) for group in shut))
         self._paces = {group.key: self._paces.get(group.key) or _Pace() for group in shut}
         now = self._clock.monotonic_seconds()
@@ -193,8 +192,9 @@ class GateKeeper(Stoppable):
         else:
             log.warning("gates stay shut", **labels, error=str(error))
         try:
-            with self._store.transaction() as tx:
-                gates.note_failure(tx, shut.key, segments, str(error) or type(error).__name__)
+            self._store.in_transaction(
+                gates.note_failure, shut.key, segments, str(error) or type(error).__name__
+            )
         except StoreUnavailable:
             return
 
@@ -297,8 +297,7 @@ class GateKeeper(Stoppable):
             return False
         plane.open_gate(plan.logs[segment_id], shut.key.name)
         self._checkpoint("open:before")
-        with self._store.transaction() as tx:
-            took_seconds = gates.note_opened(tx, shut.key, segment_id)
+        took_seconds = self._store.in_transaction(gates.note_opened, shut.key, segment_id)
         self._checkpoint("open:after")
         self._audit_soon(shut.key.topic_id)
         if took_seconds is not None:
@@ -326,8 +325,7 @@ class GateKeeper(Stoppable):
         if now < pace.audit_at or not shut.waits_for_ancestors:
             return
         pace.audit_at = now + AUDIT_SECONDS
-        with self._store.transaction() as tx:
-            recorded = gates.gates_of(tx, shut.key)
+        recorded = self._store.in_transaction(gates.gates_of, shut.key)
         for gate in recorded:
             if gate.state is GateRecord.CLOSED and not gate.is_opening:
                 try:
@@ -350,8 +348,9 @@ class GateKeeper(Stoppable):
             log.warning("gate closed again", found=state.value, **labels)
             plane.close_gate(gate.backing_topic, name)
         is_breached = state is GateState.BREACHED
-        with self._store.transaction() as tx:
-            is_changed = gates.note_breach(tx, shut.key, gate.segment_id, is_breached=is_breached)
+        is_changed = self._store.in_transaction(
+            gates.note_breach, shut.key, gate.segment_id, is_breached=is_breached
+        )
         if is_changed and is_breached:
             log.warning("gate breached", **labels)
 

@@ -76,8 +76,7 @@ class KeyCountLanding(Stoppable):
         of messages of a producer since the last landing, and of producers are those of `domain.key_count_limits`.
         After an error no count was added.
         """
-        with self._store.transaction() as tx:
-            published = published_layout(tx, topic)
+        published = self._store.in_transaction(published_layout, topic)
         segments = published.layout.active
         counts_by_index = by_segment(segments, counts)
         with self._lock:
@@ -134,8 +133,7 @@ class KeyCountLanding(Stoppable):
                 self._messages = {}
                 return None
         # The aggregation selects files by the database's clock. An error before the exchange below loses no counts.
-        with self._store.transaction() as tx:
-            instant_ms = to_ms(database_now(tx))
+        instant_ms = to_ms(self._store.in_transaction(database_now))
         with self._lock:
             counts_by_segment, self._counts = self._counts, {}
             self._messages = {}

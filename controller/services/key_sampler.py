@@ -131,15 +131,14 @@ class KeySampler(Stoppable):
         self._not_before = {key: due_at for key, due_at in self._not_before.items() if now < due_at}
         if not shards.held or not self._planes:
             return []
-        with self._store.transaction() as tx:
-            candidates = sketches.due(
-                tx,
-                self._planes,
-                shards,
-                from_load=self._from_load,
-                older_than_seconds=self._every_seconds,
-                limit=LOGS_A_ROUND + len(self._not_before),
-            )
+        candidates = self._store.in_transaction(
+            sketches.due,
+            self._planes,
+            shards,
+            from_load=self._from_load,
+            older_than_seconds=self._every_seconds,
+            limit=LOGS_A_ROUND + len(self._not_before),
+        )
         due_logs = [log for log in candidates if (log.topic_id, log.segment_id) not in self._not_before]
         return due_logs[:LOGS_A_ROUND]
 
@@ -160,8 +159,7 @@ class KeySampler(Stoppable):
             for log, sample in sampled
             if (bins := sketch_of(log.hash_range, sample))
         ]
-        with self._store.transaction() as tx:
-            sketches.write(tx, new_sketches, fresh_seconds=self._fresh_seconds)
+        self._store.in_transaction(sketches.write, new_sketches, fresh_seconds=self._fresh_seconds)
         outcome = Counter(
             sketched=len(new_sketches),
             keyless=len(sampled) - len(new_sketches),

@@ -54,10 +54,14 @@ def follow_due(
     plane_names = [name for name, plane in planes.items() if isinstance(plane, LayoutKeeper)]
     if not plane_names:
         return
-    with store.single_statement() as tx:
-        due_ids = mirrors.due_mirrors(
-            tx, plane_names, older_than_seconds=interval_seconds, limit=limit, shards=shards, last=failed
-        )
+    due_ids = store.in_single_statement(
+        mirrors.due_mirrors,
+        plane_names,
+        older_than_seconds=interval_seconds,
+        limit=limit,
+        shards=shards,
+        last=failed,
+    )
     failing_ids = sorted(failed.keys() & {*due_ids}, key=failed.__getitem__)
     for topic_id in [topic_id for topic_id in due_ids if topic_id not in failing_ids]:
         _check(store, planes, topic_id, failed)

@@ -24,15 +24,10 @@ def wait_for(store: Store, operation_id: int, timeout_seconds: float) -> Operati
         stop=stop_after_delay(timeout_seconds),
     )
     try:
-        return poll(_get, store, operation_id)
+        return poll(lambda: store.in_transaction(operations.get_operation, operation_id))
     except RetryError as error:
         operation = error.last_attempt.result()
         raise Retryable(
             f"operation {operation_id} ({operation.kind} of {operation.topic_name}) is {operation.state} after "
             f"{timeout_seconds:g} s; wait longer, check that a worker runs, or read inspect.stuck_operations"
         ) from error
-
-
-def _get(store: Store, operation_id: int) -> Operation:
-    with store.transaction() as tx:
-        return operations.get_operation(tx, operation_id)

@@ -138,8 +138,7 @@ class PolicyBacktest:
         try:
             return self._compute(started.run_id, request, question, loads, engine, progress, most_days)
         except BaseException as error:
-            with self.store.transaction() as tx:
-                backtests.fail(tx, started.run_id, str(error) or type(error).__name__)
+            self.store.in_transaction(backtests.fail, started.run_id, str(error) or type(error).__name__)
             raise
 
     def _compute(
@@ -194,8 +193,7 @@ class PolicyBacktest:
                 "history it keeps (CLEAVE_HISTORY_URL)?"
             )
         request = replace(request, inputs=_inputs(question, loads, recordings))
-        with self.store.transaction() as tx:
-            backtests.finish(tx, run_id, request, engine, results)
+        self.store.in_transaction(backtests.finish, run_id, request, engine, results)
         return BacktestAnswer(run_id, engine, tuple(results), left_out, pictures)
 
     def _collect(
@@ -239,10 +237,9 @@ class PolicyBacktest:
         """
         from spark_jobs.recorded_load import Recording
 
-        with self.store.transaction() as tx:
-            subjects = backtests.subjects(
-                tx, loads.since, loads.until, names=loads.topics, namespace=loads.namespace
-            )
+        subjects = self.store.in_transaction(
+            backtests.subjects, loads.since, loads.until, names=loads.topics, namespace=loads.namespace
+        )
         missing = set(loads.topics or ()) - {subject.name for subject in subjects}
         if missing or not subjects:
             raise NotFound(

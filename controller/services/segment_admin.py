@@ -100,11 +100,9 @@ def submit(
     """
     for _ in range(UNLOCKED_ATTEMPTS):
         try:
-            with store.single_statement() as tx:
-                view = reshape_intents.look(tx, topic, request.request_key)
+            view = store.in_single_statement(reshape_intents.look, topic, request.request_key)
         except TopicNotFound:
-            with store.transaction() as tx:
-                repeated = repeated_intent(tx, request.request_key, topic, _RESHAPES)
+            repeated = store.in_transaction(repeated_intent, request.request_key, topic, _RESHAPES)
             if repeated is None:
                 raise
             return _same(repeated, planner)
@@ -114,8 +112,7 @@ def submit(
         # The database's constraint detects a later change; the reason is determined under the lock.
         draft.demand_possible()
         try:
-            with store.single_statement() as tx:
-                operation = reshape_intents.write(tx, [draft]).get(view.topic_id)
+            operation = store.in_single_statement(reshape_intents.write, [draft]).get(view.topic_id)
         except Conflict:  # Of the key or of a segment; `_submit_locked` determines which.
             break
         if operation is not None:
@@ -176,8 +173,7 @@ def _plan(store: Store, view: TopicView, planner: Planner) -> tuple[SegmentLayou
     try:
         return view.layout, planner(view.layout, max_buckets)
     except (SegmentNotFound, InvalidLayoutChange):
-        with store.single_statement() as tx:
-            layout = layouts.load_layout(tx, view.topic_id)
+        layout = store.in_single_statement(layouts.load_layout, view.topic_id)
         return layout, planner(layout, max_buckets)
 
 

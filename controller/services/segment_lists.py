@@ -30,8 +30,7 @@ def whole(store: Store, topic: str) -> PublishedLayout:
     """Return all segments that are not pruned, with their parents. The topic is live or being deleted. Raises
     TopicNotFound, or TopicNotLive while the topic is being created.
     """
-    with store.transaction() as tx:
-        return published_segments(tx, topic)
+    return store.in_transaction(published_segments, topic)
 
 
 def of_queue(store: Store, topic: str, subscription: str) -> tuple[PublishedLayout, str]:

@@ -87,8 +87,7 @@ def demand_stock(
             "standard consumers need the kind STREAM"
         )
     demand_gates(planes, topic.data_plane, topic.name)
-    with store.transaction() as tx:
-        logs = backing_logs.backing_topics(tx, topic.topic_id)
+    logs = store.in_transaction(backing_logs.backing_topics, topic.topic_id)
     demand_ordered_type(planes, topic, subscription, logs)
 
 
@@ -159,8 +158,7 @@ def _closed_gates(
     plane = planes.get(topic.data_plane)
     if not isinstance(plane, GatedDataPlane):
         return frozenset()
-    with store.transaction() as tx:
-        logs_behind = gates.behind_read_by(tx, SubscriptionKey(topic.topic_id, row.name))
+    logs_behind = store.in_transaction(gates.behind_read_by, SubscriptionKey(topic.topic_id, row.name))
     logs = [log.backing_topic for log in logs_behind]
     return frozenset(
         log for log in logs if plane.gate_state(log, row.name) in (GateState.CLOSED, GateState.SPENT)

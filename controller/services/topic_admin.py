@@ -99,8 +99,7 @@ def attach_topic(
     topic, data plane or kind of request; and the errors of `Store.transaction`.
     """
     layout_keeper(planes, data_plane)
-    with store.transaction() as tx:
-        return mirror_intents.intend_attach(tx, name, data_plane=data_plane, request=request)
+    return store.in_transaction(mirror_intents.intend_attach, name, data_plane=data_plane, request=request)
 
 
 def layout_keeper(planes: Mapping[str, DataPlane], data_plane: str) -> LayoutKeeper:

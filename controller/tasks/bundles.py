@@ -62,8 +62,9 @@ def propose_bundles(*, dsn: str, extras: Extras, request_key: str, decided_by: s
     """
     with _cluster(dsn, extras) as bundles:
         cycle = bundles.propose(request_key, decided_by)
-        with bundles.store.transaction() as tx:
-            proposals, why_not = bundle_views.cycle_rows(tx, bundles.cluster, cycle.cycle_id)
+        proposals, why_not = bundles.store.in_transaction(
+            bundle_views.cycle_rows, bundles.cluster, cycle.cycle_id
+        )
         return {
             **asdict(cycle),
             "proposals": _plain(proposals),
@@ -94,8 +95,9 @@ def verify_bundles(*, dsn: str, extras: Extras, claimant: str, dry_run: bool = F
     with _cluster(dsn, extras) as bundles:
         if dry_run:
             applied = [ProposalState.APPLIED]
-            with bundles.store.transaction() as tx:
-                rows = bundle_proposals.list_proposals(tx, bundles.cluster, states=applied)
+            rows = bundles.store.in_transaction(
+                bundle_proposals.list_proposals, bundles.cluster, states=applied
+            )
             return {"would_verify": [tables.waiting_row(row) for row in rows]}
         return {"verified": [tables.act_row(report) for report in bundles.verify(claimant)]}
 

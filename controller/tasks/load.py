@@ -27,8 +27,7 @@ def aggregate_load(*, dsn: str, extras: Extras, run_id: str, dry_run: bool = Fal
     a file's name cannot have become `-`. Raises the errors of `run_aggregation`.
     """
     with cleave_at(dsn, extras) as app:
-        with app.store.transaction() as tx:
-            now = database_now(tx)
+        now = app.store.in_transaction(database_now)
         end_ms = to_ms(now)
         if dry_run:
             window = LoadWindow.ending_at(end_ms, app.settings.rate_window_seconds)
@@ -47,8 +46,7 @@ def keep_landing(*, dsn: str, extras: Extras, dry_run: bool = False) -> dict[str
     with cleave_at(dsn, extras) as app:
         settings = app.settings
         area, history = LandingArea(settings.landing_url), RateHistory(settings.history_location)
-        with app.store.transaction() as tx:
-            now = database_now(tx)
+        now = app.store.in_transaction(database_now)
         oldest_landing = now.date() - timedelta(days=settings.landing_keep_days)
         oldest_history = now.date() - timedelta(days=settings.history_keep_days)
         if dry_run:

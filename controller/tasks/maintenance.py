@@ -149,8 +149,8 @@ def sweep_deletion_entries(*, dsn: str, extras: Extras, dry_run: bool = False) -
     """
     with cleave_at(dsn, extras) as app:
         if dry_run:
-            with app.store.transaction() as tx:
-                rows = [asdict(entry) for entry in deletion_entries.list_open(tx, limit=SHOWN_AT_MOST)]
+            entries = app.store.in_transaction(deletion_entries.list_open, limit=SHOWN_AT_MOST)
+            rows = [asdict(entry) for entry in entries]
             emit(False, None, rows_table(rows, ("backing_topic", "reason", "attempts"), title="would delete"))
             return {"open": len(rows)}
         report = deletion_sweeper.sweep(app.store, app.planes)

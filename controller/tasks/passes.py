@@ -159,8 +159,7 @@ def _log_actions(app: Application, result: PassResult) -> None:
     if not acting:
         return
     shown = acting[:SHOWN_AT_MOST]
-    with app.store.transaction() as tx:
-        topic_rows = topics.get_topics(tx, [outcome.topic_id for outcome in shown])
+    topic_rows = app.store.in_transaction(topics.get_topics, [outcome.topic_id for outcome in shown])
     names = {row.topic_id: row.name for row in topic_rows}
     rows = [
         {"topic": names.get(outcome.topic_id, outcome.topic_id), "decision": outcome.decision_id, **action}

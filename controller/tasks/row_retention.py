@@ -55,14 +55,14 @@ def keep_partitions(
             approval_count = approvals.forget_before(tx, oldest)
         if dropped:
             # A transaction of its own, because the one that drops tables keeps every evaluation waiting.
-            with app.store.transaction() as tx:
-                decision_log.repeat_lost_refusals(tx)
+            app.store.in_transaction(decision_log.repeat_lost_refusals)
         load_counts = _forget_load(app, oldest)
         with app.store.transaction() as tx:
             oldest = now - timedelta(days=app.settings.backtest_keep_days)
             backtest_count = backtests.forget_before(tx, oldest)
-        with app.store.transaction() as tx:
-            audit_count = audit.forget_before(tx, now - timedelta(days=app.settings.audit_keep_days))
+        audit_count = app.store.in_transaction(
+            audit.forget_before, now - timedelta(days=app.settings.audit_keep_days)
+        )
     log.info(
         "partitions of the decision log kept",
         before=(now - timedelta(days=keep_days)).isoformat(),
@@ -83,8 +83,6 @@ def _forget_load(app: Application, oldest: datetime) -> dict[str, int]:
     hour ago. Return the numbers of deleted rows, by the names of their log fields.
     """
     # One transaction each, because a merge of load holds the lock of the runs while it waits for load records.
-    with app.store.transaction() as tx:
-        run_count = load_deletion.forget_runs_before(tx, oldest)
-    with app.store.transaction() as tx:
-        sealed_count = load_deletion.forget_sealed(tx)
+    run_count = app.store.in_transaction(load_deletion.forget_runs_before, oldest)
+    sealed_count = app.store.in_transaction(load_deletion.forget_sealed)
     return {"load_runs_forgotten": run_count, "sealed_loads_forgotten": sealed_count}

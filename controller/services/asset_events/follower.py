@@ -72,8 +72,7 @@ class LayoutFollower:
         """
         resume_at = self.resume_at
         if resume_at is None:
-            with self._store.transaction() as tx:
-                self._begins_at = self._newest = database_now(tx)
+            self._begins_at = self._newest = self._store.in_transaction(database_now)
             return []
         begin: Place = resume_at, 0, 0  # All changes that may not have been returned can be read from here.
         notifications = self._listener.wait(0.0 if self._missed else timeout_seconds)

@@ -111,8 +111,7 @@ class AssetEventPoster(Stoppable):
         batch = list(self._pending)[:BATCH]
         if not batch:
             return
-        with self._store.transaction() as tx:
-            events = layout_events.events(tx, batch)
+        events = self._store.in_transaction(layout_events.events, batch)
         missing_keys = set(batch) - {(event.topic_id, event.epoch) for event in events}
         for key in missing_keys:
             del self._pending[key]

@@ -141,8 +141,7 @@ class ConsumerWatch(Stoppable):
         the other errors of `Store.transaction`.
         """
         try:
-            with self._store.transaction() as tx:
-                return observed_consumers.record(tx, observations)
+            return self._store.in_transaction(observed_consumers.record, observations)
         except InvalidInput as error:  # Any client may give a subscription a name that the database refuses.
             if len(observations) > 1:
                 return [topic_id for observation in observations for topic_id in self._stored([observation])]
@@ -160,13 +159,12 @@ class ConsumerWatch(Stoppable):
         than `LIST_SHARE` of the time since. Otherwise the list is read from the database. Raises StoreUnavailable.
         """
         if now >= self._list_due:
-            with self._store.transaction() as tx:
-                logs = watch_list.watched_logs(
-                    tx,
-                    prefix=self._prefix,
-                    sealed_for_seconds=self._sealed_for_seconds,
-                    planes=self._planes,
-                )
+            logs = self._store.in_transaction(
+                watch_list.watched_logs,
+                prefix=self._prefix,
+                sealed_for_seconds=self._sealed_for_seconds,
+                planes=self._planes,
+            )
             by_topic: defaultdict[tuple[str, int], list[str]] = defaultdict(list)
             for log in logs:
                 by_topic[log.data_plane, log.topic_id].append(log.backing_topic)

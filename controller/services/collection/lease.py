@@ -61,10 +61,9 @@ class CollectionLease:
         """
         began_at = self._clock.monotonic_seconds()
         previous_lease = self._lease
-        with self._store.transaction() as tx:
-            lease = leases.renew_or_acquire(
-                tx, self._name, self._holder, self._ttl_seconds, self._incarnation
-            )
+        lease = self._store.in_transaction(
+            leases.renew_or_acquire, self._name, self._holder, self._ttl_seconds, self._incarnation
+        )
         self._lease, self._trusted_until = lease, began_at + self._ttl_seconds
         if (lease is None) != (previous_lease is None):
             log.info("collection acquired" if lease else "collection lost", lease=self._name)

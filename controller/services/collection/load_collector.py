@@ -170,10 +170,9 @@ class LoadCollector(Stoppable):
         part of a file name.
         """
         instant_ms = self._clock.now_ms()
-        with self._store.transaction() as tx:
-            watched_logs = watch_list.watched_logs(
-                tx, prefix=self._prefix, sealed_for_seconds=SEALED_FOR_SECONDS
-            )
+        watched_logs = self._store.in_transaction(
+            watch_list.watched_logs, prefix=self._prefix, sealed_for_seconds=SEALED_FOR_SECONDS
+        )
         by_plane: dict[str, dict[str, WatchedLog]] = {}
         for log_row in watched_logs:
             by_plane.setdefault(log_row.data_plane, {})[log_row.backing_topic] = log_row
@@ -281,8 +280,7 @@ class LoadCollector(Stoppable):
         }
         changed_counts = {key: count for key, count in counts.items() if self._producers.get(key) != count}
         if changed_counts:
-            with self._store.transaction() as tx:
-                producer_counts.record(tx, changed_counts)
+            self._store.in_transaction(producer_counts.record, changed_counts)
         self._producers = counts
 
     def _until_next_tick(self) -> float:

@@ -347,8 +347,7 @@ class SessionLeader(Stoppable):
             self._sweep_at = now + SWEEP_SECONDS
             for sessions in self._subscriptions.values():
                 sessions.is_settled = False
-            with self._store.transaction() as tx:
-                consumers.forget_departed(tx, LATE_SECONDS)
+            self._store.in_transaction(consumers.forget_departed, LATE_SECONDS)
 
     def _measure(self) -> None:
         """Set the metrics of the subscriptions that this worker leads, from their sessions in memory and their last

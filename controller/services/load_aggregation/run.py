@@ -102,8 +102,7 @@ def aggregate(
     follows the merge, the merged records stay, and the next run publishes the rates.
     """
     publish_left_over(store, history)
-    with store.transaction() as tx:
-        baseline = loads.baseline(tx)
+    baseline = store.in_transaction(loads.baseline)
     examined, left_out = _readable_files(area, window)
     is_late = baseline.watermark is not None and to_ms(baseline.watermark) >= window.end_ms
     if is_late or not examined.files:
@@ -281,8 +280,7 @@ def publish_left_over(store: Store, history: RateHistory) -> tuple[str, ...]:
     unpublished = history.left_over()
     if not unpublished:
         return ()
-    with store.transaction() as tx:
-        merged_runs = loads.merged(tx, [run.run_id for _, run in unpublished])
+    merged_runs = store.in_transaction(loads.merged, [run.run_id for _, run in unpublished])
     published_ids = []
     for scratch, run in unpublished:
         if (run.run_id, to_datetime(run.window_end_ms)) in merged_runs:

@@ -122,8 +122,9 @@ def promote(
     weighed = weigh(store, trials, topic, days=days, actor=actor, request_key=request_key)
     if store.rolls_back:
         return Promotion(topic, weighed.candidate, weighed, with_approval and weighed.is_better)
-    with store.transaction() as tx:
-        promotion = promote_on(tx, topic, weighed.run_id, actor=actor, with_approval=with_approval)
+    promotion = store.in_transaction(
+        promote_on, topic, weighed.run_id, actor=actor, with_approval=with_approval
+    )
     if promotion.is_promoted and promotion.weighed is not None:
         log.info("policy set", level=topic, actor=actor, candidate_id=promotion.candidate.candidate_id)
     return promotion
@@ -168,8 +169,7 @@ def weigh(store: Store, trials: Trials, topic: str, *, days: int, actor: str, re
         raise Conflict(
             f"candidate {candidate.candidate_id} of topic {topic} is {candidate.state}: {candidate.outcome}"
         )
-    with store.transaction() as tx:
-        until = database_now(tx)
+    until = store.in_transaction(database_now)
     variants = (Variant(IN_FORCE), Variant(CANDIDATE, IN_FORCE, dict(candidate.override)))
     try:
         trial = trials(
@@ -183,8 +183,7 @@ def weigh(store: Store, trials: Trials, topic: str, *, days: int, actor: str, re
     except NotFound as error:
         raise Conflict(f"candidate {candidate.candidate_id} cannot be compared: {error.message}") from error
     if trial.was_done:
-        with store.transaction() as tx:
-            return _evidence(tx, topic, candidate, trial.run_id)
+        return store.in_transaction(_evidence, topic, candidate, trial.run_id)
     results = trial.of(topic)
     if results.keys() != {IN_FORCE, CANDIDATE}:
         raise Conflict(

@@ -298,10 +298,8 @@ class _Search:
         trial compared. These topics are left out, with this reason. Raises NotFound if the run was deleted meanwhile,
         and the errors of `Store.transaction`.
         """
-        with self.store.transaction() as tx:
-            compared = {
-                load["name"]: load["policy"] for load in backtests.inputs_of(tx, trial.run_id)["loads"]
-            }
+        inputs = self.store.in_transaction(backtests.inputs_of, trial.run_id)
+        compared = {load["name"]: load["policy"] for load in inputs["loads"]}
         reason = f"the policy in force was changed since backtest {trial.run_id}; repeat the tuning under a fresh request key"
         changed = {
             name: reason

@@ -58,8 +58,7 @@ class Suspects(Stoppable):
         with self._lock:
             if segment_id in self._waiting.get(topic, ()):
                 return
-        with self._store.transaction() as tx:
-            published = published_layout(tx, topic)
+        published = self._store.in_transaction(published_layout, topic)
         if all(segment.segment_id != segment_id for segment in published.layout.active):
             return
         with self._lock:

@@ -43,8 +43,7 @@ def reconcile_gates(
     is also recorded in the view `inspect.set_aside`, except in a dry run. Raises StoreUnavailable, and the errors of
     the statements outside the comparisons.
     """
-    with store.single_statement() as tx:
-        with_gates = gates.topics_with_gates(tx, topic_ids)
+    with_gates = store.in_single_statement(gates.topics_with_gates, topic_ids)
     return compare_each(
         store,
         with_gates,

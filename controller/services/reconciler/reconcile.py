@@ -78,8 +78,7 @@ def reconcile_topics(
     skipped. Only errors of the store are raised, such as StoreUnavailable, and InvalidInput for a `limit` below 1.
     """
     whole(limit, "limit", 1)
-    with store.transaction() as tx:
-        topic_ids = held_topics.comparable_topics(tx, limit=limit, after=after, shards=shards)
+    topic_ids = store.in_transaction(held_topics.comparable_topics, limit=limit, after=after, shards=shards)
     findings = _compare_all(store, planes, topic_ids, dry_run=dry_run)
     findings += reconcile_gates(store, planes, topic_ids, dry_run=dry_run)
     return findings, topic_ids[-1] if len(topic_ids) == limit else None
@@ -103,13 +102,13 @@ def verify_topics(
     it. So topics that cannot be compared do not keep later calls from the others.
     """
     tried = set() if tried is None else tried
-    with store.single_statement() as tx:
-        topic_ids = held_topics.unverified_topics(tx, limit=limit, shards=shards, excluded=tried)
+    topic_ids = store.in_single_statement(
+        held_topics.unverified_topics, limit=limit, shards=shards, excluded=tried
+    )
     if not topic_ids:
         return 0, 0
     _compare_all(store, planes, topic_ids, dry_run=False)
-    with store.single_statement() as tx:
-        unverified_ids = held_topics.topics_that_may_not_act(tx, topic_ids)
+    unverified_ids = store.in_single_statement(held_topics.topics_that_may_not_act, topic_ids)
     tried.update(unverified_ids)
     return len(topic_ids), len(topic_ids) - len(unverified_ids)
 
@@ -178,8 +177,7 @@ def _differing_topics(store: Store, plane: SetWiseDataPlane, names: Mapping[int,
     """
     try:
         plane_views = _views(store, plane, names)
-        with store.transaction() as tx:
-            metadata = backing_logs.read_expected_logs(tx, names)
+        metadata = store.in_transaction(backing_logs.read_expected_logs, names)
         return [
             topic_id
             for topic_id in names
@@ -252,8 +250,7 @@ def _reconcile_logs(
     or cannot describe logs, DataPlaneUnavailable if a log does not answer, TopicHeld, SegmentBusy or LostRace if the
     repair of a terminated log cannot be intended, the other errors of the data plane, and the errors of the store.
     """
-    with store.transaction() as tx:
-        topic = topics.get_topic(tx, topic_id)
+    topic = store.in_transaction(topics.get_topic, topic_id)
     plane = configured(planes, topic.data_plane, topic.name)
     if isinstance(plane, LayoutKeeper):
         return ()  # The broker keeps layout and logs together; `services.mirror` follows them.
@@ -379,8 +376,7 @@ def _views(store: Store, plane: SetWiseDataPlane, names: Mapping[int, str]) -> d
     `Store.transaction`.
     """
     listed = plane.list_segments_of(list(names.values()))
-    with store.transaction() as tx:
-        metadata = backing_logs.read_expected_logs(tx, names)
+    metadata = store.in_transaction(backing_logs.read_expected_logs, names)
     logs = [log.backing_topic for topic_metadata in metadata.values() for log in topic_metadata.logs]
     reports = _describe(plane, logs)
     # Missing logs are described twice, because a log may be moving to another broker.

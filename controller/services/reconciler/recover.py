@@ -66,8 +66,7 @@ def recover(
     _set_wise(planes, row.data_plane, topic)
     topic_id = row.topic_id
     if not dry_run:
-        with store.transaction() as tx:
-            held_topics.doubt(tx, [topic_id])
+        store.in_transaction(held_topics.doubt, [topic_id])
     findings = reconcile(store, planes, topic_id, actor=actor, dry_run=dry_run)
     with store.transaction() as tx:
         row = topics.get_topic(tx, topic_id)
@@ -76,11 +75,10 @@ def recover(
 
 def _row_of(store: Store, topic: str) -> TopicRow | None:
     """Return the topic's row; None if the journal does not have the topic, or only as a deleted topic."""
-    with store.transaction() as tx:
-        try:
-            return topics.find_topic(tx, topic)
-        except TopicNotFound:
-            return None
+    try:
+        return store.in_transaction(topics.find_topic, topic)
+    except TopicNotFound:
+        return None
 
 
 def _set_wise(planes: Mapping[str, DataPlane], data_plane: str, topic: str) -> SetWiseDataPlane:

@@ -42,6 +42,5 @@ def compare_each(
             reason = f"{failure}: {type(error).__name__}: {error}"
             set_aside_topics.append(SetAside(f"topic {topic_id}", reason, topic_id))
     if set_aside_topics and not dry_run:
-        with store.transaction() as tx:
-            set_aside.note(tx, set_aside.Batch.MAINTENANCE, set_aside_topics)
+        store.in_transaction(set_aside.note, set_aside.Batch.MAINTENANCE, set_aside_topics)
     return findings

@@ -63,8 +63,7 @@ class LayoutFeed(Feed[int, FedLayout]):
         shard, if the leader's own lease has expired, or if the leader serves no HTTP. The topic may be in any state
         except deleted. Takes one query. Raises TopicNotFound, and the errors of `Store.single_statement`.
         """
-        with self._store.single_statement() as tx:
-            return leases.find_leader(tx, topic, self._shard_count)
+        return self._store.in_single_statement(leases.find_leader, topic, self._shard_count)
 
     def why(self, topic: str, subscription: str) -> list[dict[str, Any]]:
         """Return the rows of the view `inspect.buckets` for the subscription, ordered by hash range: one row for each

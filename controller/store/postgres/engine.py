@@ -8,10 +8,10 @@ transaction. Every statement ends by a deadline of this process, even if the ser
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import psycopg2
 from sqlalchemy import URL, Connection, Engine, ExceptionContext, create_engine, event, text
@@ -58,6 +58,10 @@ def server_version(tx: Connection) -> tuple[int, str]:
 def demand_answer(tx: Connection) -> None:
     """Execute a trivial statement, so that the caller's transaction ends with StoreUnavailable if the server does not answer."""
     tx.execute(text("SELECT 1"))
+
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 
 
 class Store(Renewed):
@@ -114,6 +118,30 @@ class Store(Renewed):
         """
         with self._errors_translated(), self._engine.begin() as tx:
             yield tx
+
+    def in_transaction(
+        self,
+        function: Callable[Concatenate[Connection, Arguments], Result],
+        *arguments: Arguments.args,
+        **keywords: Arguments.kwargs,
+    ) -> Result:
+        """Call the function in a transaction of its own, with the connection as its first argument, and return its result. Raises the
+        errors of the function and of `transaction`.
+        """
+        with self.transaction() as tx:
+            return function(tx, *arguments, **keywords)
+
+    def in_single_statement(
+        self,
+        function: Callable[Concatenate[Connection, Arguments], Result],
+        *arguments: Arguments.args,
+        **keywords: Arguments.kwargs,
+    ) -> Result:
+        """Call the function, which executes exactly one statement, in a transaction of its own (`single_statement`), with the connection
+        as its first argument, and return its result. Raises the errors of the function and of `single_statement`.
+        """
+        with self.single_statement() as tx:
+            return function(tx, *arguments, **keywords)
 
     @contextmanager
     def single_statement(self) -> Iterator[Connection]:
