@@ -64,8 +64,7 @@ def test_what_was_landed_becomes_load_records_and_wakes_the_split_pass(
 
 def test_a_quiet_minute_ends_without_a_ring(bench: Bench, run_dag: RunDag, landing: str) -> None:
     bench.topic_with(1)
-    with bench.store.transaction() as tx:
-        leases.acquire(tx, "worker/idle", "idle", 3600.0)
+    bench.store.in_transaction(leases.acquire, "worker/idle", "idle", 3600.0)
     run_dag("cleave_split_pass")  # what the creation left to look at
 
     run = run_dag(DAG)

@@ -26,16 +26,14 @@ HOT, WARM, COLD = 25_000.0, 5_000.0, 1.0
 @pytest.fixture
 def worker_lease(bench: Bench) -> Lease:
     """A worker that is up, and does nothing."""
-    with bench.store.transaction() as tx:
-        lease = leases.acquire(tx, "worker/idle", "idle", 3600.0)
+    lease = bench.store.in_transaction(leases.acquire, "worker/idle", "idle", 3600.0)
     assert lease is not None
     return lease
 
 
 def report(bench: Bench, rates: dict[int, float], cold_for: timedelta | None = None) -> None:
     """Load of `TOPIC`'s segments."""
-    with bench.store.transaction() as tx:
-        report_load(tx, bench.topic_id, rates, cold_for=cold_for)
+    bench.store.in_transaction(report_load, bench.topic_id, rates, cold_for=cold_for)
 
 
 def states(run: Any) -> dict[str, str]:

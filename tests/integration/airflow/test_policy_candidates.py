@@ -43,8 +43,9 @@ def recorded(bench: Bench, past: Path, monkeypatch: pytest.MonkeyPatch) -> Bench
     monkeypatch.setenv("SPARK_MASTER", "none")
     bench.create(2)
     assert bench.topic_id == 1
-    with bench.store.transaction() as tx:
-        policies.set_topic(tx, bench.topic_id, PolicyOverride(profile="pip483", min_segments=4))
+    bench.store.in_transaction(
+        policies.set_topic, bench.topic_id, PolicyOverride(profile="pip483", min_segments=4)
+    )
     return bench
 
 

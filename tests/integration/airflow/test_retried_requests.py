@@ -120,8 +120,7 @@ def test_an_attempt_that_waits_too_long_is_worth_another_and_the_operation_stays
         tasks.perform("segments split", **task_arguments(controller_url, segment_id=0, timeout_seconds=0.2))
 
     [waiting] = bench.live_operations()
-    with bench.store.transaction() as tx:
-        leases.resign(tx, lease)
+    bench.store.in_transaction(leases.resign, lease)
     assert (
         tasks.perform("segments split", **task_arguments(controller_url, segment_id=0))["operation_id"]
         == waiting.operation_id

@@ -36,8 +36,9 @@ class HalvingPlane:
 
 def adaptive(bench: Bench, segments: int, **parameters: Any) -> None:
     bench.topic_with(segments)
-    with bench.store.transaction() as tx:
-        policies.set_topic(tx, bench.topic_id, PolicyOverride(profile="adaptive", **parameters))
+    bench.store.in_transaction(
+        policies.set_topic, bench.topic_id, PolicyOverride(profile="adaptive", **parameters)
+    )
 
 
 def test_all_that_is_hot_is_relieved_in_one_pass_and_each_row_replays(bench: Bench) -> None:
@@ -68,8 +69,7 @@ def test_a_topic_with_something_to_weigh_is_due_again_after_a_tick(bench: Bench)
     [outcome] = run(bench, LOAD).outcomes
 
     assert [r.reason for r in outcome.evaluation.refusals] == [RefusalReason.TOLERATED_OVERLOAD]
-    with bench.store.transaction() as tx:
-        due = evaluations.next_due(tx, LOAD)
+    due = bench.store.in_transaction(evaluations.next_due, LOAD)
     wait = bench.scalar("SELECT extract(epoch FROM CAST(:due AS timestamptz) - clock_timestamp())", due=due)
     assert 0 < wait <= 60
 
@@ -115,8 +115,9 @@ def test_connected_producers_are_disturbed_like_consumers_and_stand_in_the_ledge
     adaptive(bench, 2, reconnections_per_minute=6.0)
     for name in "ab":  # one on each segment
         register(bench, name)
-    with bench.store.transaction() as tx:
-        producer_counts.record(tx, {(bench.topic_id, 0): 3, (bench.topic_id, 1): 2, (bench.topic_id, 99): 50})
+    bench.store.in_transaction(
+        producer_counts.record, {(bench.topic_id, 0): 3, (bench.topic_id, 1): 2, (bench.topic_id, 99): 50}
+    )
     report(bench, {0: HOT, 1: 3 * HOT})
 
     [outcome] = run(bench, LOAD).outcomes

@@ -49,8 +49,7 @@ def cold(bench: Bench) -> Iterator[Bench]:
 
 
 def marked(bench: Bench, **parameters: object) -> None:
-    with bench.store.transaction() as tx:
-        policies.set_topic(tx, bench.topic_id, PolicyOverride(**parameters))  # type: ignore[arg-type]
+    bench.store.in_transaction(policies.set_topic, bench.topic_id, PolicyOverride(**parameters))  # type: ignore[arg-type]
 
 
 def waiting(bench: Bench) -> list[ApprovalRow]:
@@ -223,8 +222,7 @@ def test_one_who_answers_waits_for_one_who_is_answering(cold: Bench) -> None:
 def test_an_answer_about_another_subject_is_no_input_of_a_decision(cold: Bench) -> None:
     proposed(cold)
     about = NewApproval(Subject.PROMOTION, 1, cold.topic_id, "promote candidate 1", "cheaper", "tests", 60)
-    with cold.store.transaction() as tx:
-        approval_rows.propose(tx, [about])
+    cold.store.in_transaction(approval_rows.propose, [about])
     raised(cold)
     assert run(cold).still_dirty == ()
 
@@ -250,8 +248,7 @@ def test_an_approval_about_a_layout_that_moved_on_is_no_input_of_a_decision(cold
 
 def test_an_approval_that_has_ended_is_no_input_of_a_decision(cold: Bench) -> None:
     row = proposed(cold)
-    with cold.store.transaction() as tx:
-        assert approval_rows.move(tx, row, ApprovalState.EXPIRED, outcome="withdrawn")
+    assert cold.store.in_transaction(approval_rows.move, row, ApprovalState.EXPIRED, outcome="withdrawn")
 
     assert last_states(cold) == []
 
@@ -315,10 +312,9 @@ def test_no_answer_counts_after_its_time_whoever_looks_at_the_clock_first(cold: 
     assert not waiting(cold)[0].is_answerable
     with pytest.raises(Conflict, match=r"ended at .* UTC, and the default, reject, applies"):
         say(cold, row)
-    with cold.store.transaction() as tx:
-        assert not approval_rows.move(
-            tx, row, ApprovalState.APPROVED, answered_by="ada", outcome="late", in_time=True
-        )
+    assert not cold.store.in_transaction(
+        approval_rows.move, row, ApprovalState.APPROVED, answered_by="ada", outcome="late", in_time=True
+    )
     assert approval_answers.settle(cold.store) == {row.approval_id: ApprovalState.REJECTED}
 
 
@@ -403,8 +399,7 @@ def test_a_proposal_about_a_layout_that_moved_on_expires_and_takes_no_answer(col
 def test_an_approval_of_a_topic_that_is_being_deleted_expires_and_says_so(bench: Bench) -> None:
     bench.topic_with(1)
     about = NewApproval(Subject.PROMOTION, 1, bench.topic_id, "promote candidate 1", "cheaper", "tests", 60)
-    with bench.store.transaction() as tx:
-        approval_rows.propose(tx, [about])
+    bench.store.in_transaction(approval_rows.propose, [about])
     topic_admin.delete_topic(bench.store, bench.topic_name, bench.request())
     [row] = waiting(bench)
 
@@ -549,8 +544,7 @@ def test_the_database_takes_only_approvals_that_are_whole(
 def test_what_ended_is_forgotten_and_what_waits_is_not(cold: Bench) -> None:
     proposed(cold)
     later = datetime.now(UTC) + HOUR
-    with cold.store.transaction() as tx:
-        assert approval_rows.forget_before(tx, later) == 0
+    assert cold.store.in_transaction(approval_rows.forget_before, later) == 0
     say(cold, waiting(cold)[0], approve=False)
     with cold.store.transaction() as tx:
         assert approval_rows.forget_before(tx, later - 2 * HOUR) == 0

@@ -83,8 +83,7 @@ def test_a_second_pass_finds_nothing_to_do(bench: Bench) -> None:
 
 def test_a_refusal_is_written_once_and_taken_back_once(bench: Bench) -> None:
     bench.topic_with(1)
-    with bench.store.transaction() as tx:
-        policies.set_topic(tx, bench.topic_id, PolicyOverride(max_segments=1))
+    bench.store.in_transaction(policies.set_topic, bench.topic_id, PolicyOverride(max_segments=1))
     told = []
     for rate in (HOT, HOT * 2, WARM, WARM * 1.5):
         report(bench, {0: rate})
@@ -100,8 +99,7 @@ def test_a_refusal_is_written_once_and_taken_back_once(bench: Bench) -> None:
 def test_a_refusal_that_lasts_is_written_again_when_its_row_has_expired(bench: Bench) -> None:
     """Also if another lane has a younger row, and only then."""
     bench.topic_with(1)
-    with bench.store.transaction() as tx:
-        policies.set_topic(tx, bench.topic_id, PolicyOverride(max_segments=1))
+    bench.store.in_transaction(policies.set_topic, bench.topic_id, PolicyOverride(max_segments=1))
     report(bench, {0: HOT})
     run(bench, LOAD)
     bench.execute("UPDATE cleave.decision SET decided_at = decided_at - interval '40 days'")
@@ -199,8 +197,7 @@ def test_a_dry_run_tells_what_would_happen_and_writes_nothing(bench: Bench) -> N
 
 
 def test_a_dry_run_of_named_topics_keeps_to_the_limit_and_to_batches(bench: Bench) -> None:
-    with bench.store.transaction() as tx:
-        insert_fleet(tx, 5, 1, rate=HOT)
+    bench.store.in_transaction(insert_fleet, 5, 1, rate=HOT)
     topic_ids = [topic_id for (topic_id,) in bench.rows("SELECT topic_id FROM cleave.topic")]
     batches: list[Connection] = []
 
@@ -213,8 +210,7 @@ def test_a_dry_run_of_named_topics_keeps_to_the_limit_and_to_batches(bench: Benc
 
 
 def test_batches_cover_a_fleet_up_to_the_limit_and_shards_divide_it(bench: Bench) -> None:
-    with bench.store.transaction() as tx:
-        insert_fleet(tx, 10, 1, rate=HOT)
+    bench.store.in_transaction(insert_fleet, 10, 1, rate=HOT)
 
     first = run(bench, limit=3, batch_topics=2)
     odd = run(bench, batch_topics=2, shards=Shards.of(2, [1]))
@@ -230,8 +226,7 @@ def test_a_batch_acts_on_few_topics_and_the_pass_on_all(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(autoscaler.batch, "ACTING_TOPICS", 2)
-    with bench.store.transaction() as tx:
-        insert_fleet(tx, 5, 1, rate=HOT)
+    bench.store.in_transaction(insert_fleet, 5, 1, rate=HOT)
     transactions = []
 
     result = run(bench, demand_right_to_act=transactions.append)
@@ -288,8 +283,7 @@ def test_a_policy_that_cannot_be_read_stops_its_own_topic_only(
     bench: Bench, document: str, says: str
 ) -> None:
     """A newer program or a hand wrote it, past every check."""
-    with bench.store.transaction() as tx:
-        insert_fleet(tx, 1, 1, rate=HOT)
+    bench.store.in_transaction(insert_fleet, 1, 1, rate=HOT)
     bench.topic_with(2)
     report(bench, {0: HOT, 1: WARM})
     other = bench.scalar("SELECT topic_id FROM cleave.topic WHERE topic_id <> :id", id=bench.topic_id)

@@ -119,12 +119,12 @@ def test_a_decision_that_cannot_become_an_intent_leaves_no_ledger_row(
 
 def change_policies(bench: Bench, turn: int) -> None:
     """Of the topic, which may split without a pause, and of its namespace."""
-    with bench.store.transaction() as tx:
-        policies.set_topic(
-            tx, bench.topic_id, PolicyOverride(split_cooldown_seconds=0, max_segments=64 + turn)
-        )
-    with bench.store.transaction() as tx:
-        policies.set_namespace(tx, "acme/shop", PolicyOverride(merge_cooldown_seconds=turn), actor="x")
+    bench.store.in_transaction(
+        policies.set_topic, bench.topic_id, PolicyOverride(split_cooldown_seconds=0, max_segments=64 + turn)
+    )
+    bench.store.in_transaction(
+        policies.set_namespace, "acme/shop", PolicyOverride(merge_cooldown_seconds=turn), actor="x"
+    )
 
 
 def report_all(bench: Bench, rate: float) -> None:
@@ -155,8 +155,7 @@ def test_passes_reports_consumers_policies_and_runners_at_once_never_block_each_
 
 
 def test_the_fence_is_asked_in_each_transaction_and_stops_the_pass(bench: Bench) -> None:
-    with bench.store.transaction() as tx:
-        insert_fleet(tx, 4, 1, rate=HOT)
+    bench.store.in_transaction(insert_fleet, 4, 1, rate=HOT)
     asked = []
 
     def fence(_tx: Connection) -> None:

@@ -40,8 +40,9 @@ class Consumers:
         """Register these consumers, and settle the subscription."""
         requests = [Register(key=self._key, consumer=name, incarnation="1") for name in newcomers]
         state = ConnectionState((), {})
-        with self._bench.store.transaction() as tx:
-            return settle(tx, self._key, requests, TIMING, state, may_defer_moves=may_defer_moves)
+        return self._bench.store.in_transaction(
+            settle, self._key, requests, TIMING, state, may_defer_moves=may_defer_moves
+        )
 
 
 @pytest.fixture

@@ -36,8 +36,7 @@ def an_aborted_split(bench: Bench) -> list[str]:
 
 def open_deletion_entries(bench: Bench) -> list[DeletionEntry]:
     """Those not closed."""
-    with bench.store.transaction() as tx:
-        return deletion_entries.list_open(tx)
+    return bench.store.in_transaction(deletion_entries.list_open)
 
 
 def make_due(bench: Bench) -> None:
@@ -226,8 +225,7 @@ def test_a_log_that_was_gone_twice_in_the_same_sweep_is_listed_once(
 def test_a_log_that_was_gone_and_came_back_in_the_same_sweep_is_not_listed_as_gone(bench: Bench) -> None:
     """A long sweep takes an absent entry twice."""
     an_aborted_split(bench)
-    with bench.store.transaction() as tx:
-        [entry] = deletion_entries.claim_due(tx, limit=1, hold_seconds=60.0)
+    [entry] = bench.store.in_transaction(deletion_entries.claim_due, limit=1, hold_seconds=60.0)
     report = deletion_sweeper.SweepReport(absent=[entry.backing_topic])
 
     deletion_sweeper._fail(bench.store, entry, "it came back", report)

@@ -100,16 +100,14 @@ def test_what_waits_for_its_parents_is_not_to_move(drained: Bench) -> None:
         "UPDATE cleave.drain_backlog SET moved_at = moved_at - (1 + segment_id) * interval '10 minutes'"
     )
     assert drained.rows(_LONGEST) == [(10,)]
-    with drained.store.transaction() as tx:
-        drains.mark_drained(tx, drained.topic_id, "billing", [0])
+    drained.store.in_transaction(drains.mark_drained, drained.topic_id, "billing", [0])
     assert [(segment, waits) for segment, _, waits, _ in drained.rows(_STILL)] == [(1, False)]
     assert drained.rows(_LONGEST) == [(20,)]
 
 
 def test_what_is_read_to_its_end_is_forgotten(drained: Bench) -> None:
     watch(drained).round()
-    with drained.store.transaction() as tx:
-        drains.mark_drained(tx, drained.topic_id, "billing", [0])
+    drained.store.in_transaction(drains.mark_drained, drained.topic_id, "billing", [0])
     watch(drained, NONE).round()
     assert drained.scalar("SELECT count(*) FROM cleave.drain_backlog") == 1, "not a shard of this worker"
     assert watch(drained).round() == 0

@@ -267,8 +267,7 @@ def test_a_seek_between_the_look_and_the_mark_is_seen_and_the_mark_taken_back(be
     assert report.operation_ids == []
     assert report.segments == {}
     assert reasons(report) == {0: "subscription billing has 3 unread message(s)"}
-    with bench.store.transaction() as tx:
-        assert drains.drained(tx, bench.topic_id, "billing") == set()
+    assert bench.store.in_transaction(drains.drained, bench.topic_id, "billing") == set()
 
 
 def test_only_segments_that_the_second_look_confirms_are_reported_as_pruned(bench: Bench) -> None:
@@ -296,8 +295,7 @@ def test_no_mark_stays_that_the_second_look_has_not_confirmed(bench: Bench, *, f
         drain(bench, segment_id)
     collect_around_seek(bench, 0, 1, fails=fails)
 
-    with bench.store.transaction() as tx:
-        assert drains.drained(tx, bench.topic_id, "billing") == set()
+    assert bench.store.in_transaction(drains.drained, bench.topic_id, "billing") == set()
 
 
 def test_a_segment_waits_until_everybody_can_go_on_in_its_children(bench: Bench) -> None:
@@ -327,8 +325,7 @@ def test_a_log_put_back_by_the_reconciler_lets_its_parent_go(bench: Bench) -> No
 
 def test_acknowledgements_that_a_broker_forgot_are_written_off(bench: Bench) -> None:
     split_topic(bench)
-    with bench.store.transaction() as tx:
-        drains.mark_drained(tx, bench.topic_id, "billing", [0])
+    bench.store.in_transaction(drains.mark_drained, bench.topic_id, "billing", [0])
 
     assert collect_now(bench).segments == {TOPIC: (0,)}
     bench.settle()
@@ -338,8 +335,7 @@ def test_acknowledgements_that_a_broker_forgot_are_written_off(bench: Bench) -> 
 def test_what_readers_have_marked_is_never_taken_back(bench: Bench) -> None:
     split_topic(bench, subscriptions=("billing", "audit"))
     drain(bench, 0)
-    with bench.store.transaction() as tx:
-        drains.mark_drained(tx, bench.topic_id, "billing", [0])
+    bench.store.in_transaction(drains.mark_drained, bench.topic_id, "billing", [0])
 
     def seek_back(look: int) -> None:
         if look == 2:  # the first look has found nothing unread
@@ -357,8 +353,7 @@ def test_what_readers_have_marked_is_never_taken_back(bench: Bench) -> None:
 def test_a_seek_takes_back_what_was_marked_before_the_collector_looked(bench: Bench) -> None:
     split_topic(bench)
     drain(bench, 0)
-    with bench.store.transaction() as tx:
-        drains.mark_drained(tx, bench.topic_id, "billing", [0])
+    bench.store.in_transaction(drains.mark_drained, bench.topic_id, "billing", [0])
 
     def seek_back(look: int) -> None:
         if look == 1:
@@ -379,8 +374,7 @@ def test_what_was_taken_back_from_a_prune_is_collected_once_it_is_read_again(ben
     """Another collector saw the seek and took the mark back; the prune that was intended had nothing left to do."""
     split_topic(bench, messages=0)
     [first] = collect_now(bench).operation_ids
-    with bench.store.transaction() as tx:
-        drains.undrain(tx, bench.topic_id, "billing", [0])
+    bench.store.in_transaction(drains.undrain, bench.topic_id, "billing", [0])
     assert bench.drive(first).epoch is None
 
     [second] = collect_now(bench).operation_ids

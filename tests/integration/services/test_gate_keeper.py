@@ -393,8 +393,7 @@ def test_the_reconciler_has_a_gate_that_should_be_open_opened(bench: GatedBench,
 def test_the_reconciler_has_a_gate_that_should_be_closed_closed(bench: GatedBench) -> None:
     """A restored database may lack the record that the gate was open, or that the parent was read."""
     bench.open_split()
-    with bench.store.transaction() as tx:
-        drains.undrain(tx, bench.topic_id, "billing", [0])
+    bench.store.in_transaction(drains.undrain, bench.topic_id, "billing", [0])
     bench.execute("DELETE FROM cleave.gate WHERE segment_id = 2")
 
     assert kinds_of(bench) == {FindingKind.GATE_OPEN}

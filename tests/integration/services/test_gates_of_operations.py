@@ -340,8 +340,9 @@ def test_subscriptions_of_an_adopted_topic_may_stay_with_standard_consumers(benc
         max_buckets=16,
         stock=frozenset({"billing"}),
     )
-    with bench.store.transaction() as tx:
-        intent = intend_adopt(tx, adoption, backing_topic=bench.plane.backing_topic, request=bench.request())
+    intent = bench.store.in_transaction(
+        intend_adopt, adoption, backing_topic=bench.plane.backing_topic, request=bench.request()
+    )
     bench.finish(intent)
 
     assert bench.gate_rows() == {2: "closed", 3: "closed"}
@@ -357,12 +358,10 @@ def test_subscriptions_of_an_adopted_topic_may_stay_with_standard_consumers(benc
 
 def test_the_field_changes_while_nobody_reads(bench: GatedBench) -> None:
     bench.topic_with(1)
-    with bench.store.transaction() as tx:
-        consumers.register(tx, bench.topic_id, "billing", "c1")
+    bench.store.in_transaction(consumers.register, bench.topic_id, "billing", "c1")
     with pytest.raises(Conflict, match="c1 read subscription billing"):
         set_consumers(bench, STOCK)
-    with bench.store.transaction() as tx:
-        consumers.unregister(tx, bench.topic_id, "billing", "c1")
+    bench.store.in_transaction(consumers.unregister, bench.topic_id, "billing", "c1")
 
     set_consumers(bench, STOCK)
     assert bench.scalar(_CONSUMERS) == "stock"
@@ -373,8 +372,7 @@ def test_the_field_changes_while_nobody_reads(bench: GatedBench) -> None:
         consumers.register(tx, bench.topic_id, "billing", "c1")
 
     set_consumers(bench, CLEAVE)
-    with bench.store.transaction() as tx:
-        assert consumers.register(tx, bench.topic_id, "billing", "c1")
+    assert bench.store.in_transaction(consumers.register, bench.topic_id, "billing", "c1")
 
 
 @pytest.mark.parametrize(
@@ -473,8 +471,7 @@ def test_the_field_stays_while_the_topic_is_deleted(bench: GatedBench) -> None:
 def test_key_shared_is_refused_with_the_reason_and_reported_where_it_comes_later(bench: GatedBench) -> None:
     bench.topic_with(1, ())
     bench.gated.attach(bench.log_of(0), "billing", "Key_Shared", "a")
-    with bench.store.transaction() as tx:
-        topic = topics.find_topic(tx, bench.topic_name)
+    topic = bench.store.in_transaction(topics.find_topic, bench.topic_name)
     with pytest.raises(
         Unsupported, match="used as Key_Shared: the broker may deliver a message of a child before"
     ):

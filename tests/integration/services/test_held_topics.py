@@ -62,18 +62,15 @@ def lost_logs(
 
 def doubt(bench: Bench) -> None:
     """As a restart of the database does."""
-    with bench.store.transaction() as tx:
-        held_topics.doubt(tx, [bench.topic_id])
+    bench.store.in_transaction(held_topics.doubt, [bench.topic_id])
 
 
 def is_verified(bench: Bench) -> bool:
-    with bench.store.transaction() as tx:
-        return held_topics.topics_that_may_not_act(tx, [bench.topic_id]) == []
+    return bench.store.in_transaction(held_topics.topics_that_may_not_act, [bench.topic_id]) == []
 
 
 def held_reason(bench: Bench) -> str | None:
-    with bench.store.transaction() as tx:
-        return held_topics.held_reason(tx, bench.topic_id)
+    return bench.store.in_transaction(held_topics.held_reason, bench.topic_id)
 
 
 def kinds(bench: Bench) -> list[FindingKind]:
@@ -100,8 +97,7 @@ def test_nothing_is_collected_and_no_prune_is_intended_before_the_comparison(ben
 def test_what_was_planned_under_another_database_is_not_written(bench: Bench) -> None:
     """The standby is promoted between the look and the intent; the row of the topic is the same there."""
     topic_id = bench.topic_with()
-    with bench.store.transaction() as tx:
-        view = reshape_intents.look(tx, topic_id, "split")
+    view = bench.store.in_transaction(reshape_intents.look, topic_id, "split")
     bench.execute(
         "CREATE OR REPLACE FUNCTION cleave.database_identity() RETURNS text LANGUAGE sql STABLE AS $$ SELECT 'promoted' $$"
     )
@@ -143,8 +139,9 @@ def test_no_session_begins_before_the_comparison_and_those_begun_go_on(bench: Be
 
     def refusal(consumer: str) -> CleaveError | None:
         request = Register(key=key, consumer=consumer, incarnation="1")
-        with bench.store.transaction() as tx:
-            return settle(tx, key, [request], ConsumerTiming(10.0), ConnectionState((), {})).refused.get(0)
+        return bench.store.in_transaction(
+            settle, key, [request], ConsumerTiming(10.0), ConnectionState((), {})
+        ).refused.get(0)
 
     assert refusal("old") is None
     doubt(bench)
@@ -318,8 +315,7 @@ def test_a_topic_that_cannot_be_compared_keeps_the_verifier_from_no_other(
 
     pauses = [rounds._paced_round() for _ in range(5)]
 
-    with bench.store.transaction() as tx:
-        assert held_topics.topics_that_may_not_act(tx, topic_ids) == topic_ids[:1]
+    assert bench.store.in_transaction(held_topics.topics_that_may_not_act, topic_ids) == topic_ids[:1]
     assert pauses == [0.0, 0.0, 2 * verifier.INTERVAL_SECONDS, 0.0, 4 * verifier.INTERVAL_SECONDS]
 
 
@@ -330,14 +326,13 @@ def test_a_claimed_operation_holds_the_topic_until_its_claim_is_over(bench: Benc
     """Its runner may call the data plane at any moment."""
     bench.topic_with()
     operation = bench.intend(splitting(0)).operation
-    with bench.store.transaction() as tx:
-        assert claims.claim(
-            tx,
-            runner="other",
-            lease_seconds=600.0,
-            call_timeout_seconds=bench.call_timeout_seconds,
-            operation_id=operation.operation_id,
-        )
+    assert bench.store.in_transaction(
+        claims.claim,
+        runner="other",
+        lease_seconds=600.0,
+        call_timeout_seconds=bench.call_timeout_seconds,
+        operation_id=operation.operation_id,
+    )
     lost_logs(bench, HALVES, 0, messages=2)
 
     [found] = reconcile(bench.store, bench.planes, bench.topic_id)
@@ -431,8 +426,7 @@ def read_record(bench: Bench) -> None:
     bench.topic_with()
     bench.publish(0)
     bench.reshape(splitting(0))
-    with bench.store.transaction() as tx:
-        drains.mark_drained(tx, bench.topic_id, "billing", [0])
+    bench.store.in_transaction(drains.mark_drained, bench.topic_id, "billing", [0])
 
 
 def test_a_record_outlives_acknowledgements_that_a_broker_lost(bench: Bench) -> None:
@@ -447,5 +441,4 @@ def test_a_recovery_withdraws_records_that_the_logs_contradict(bench: Bench) -> 
     found = recover(bench.store, bench.planes, bench.topic_name, actor="ann")
 
     assert [one.kind for one in found.findings] == [FindingKind.UNREAD_AGAIN]
-    with bench.store.transaction() as tx:
-        assert drains.drained(tx, bench.topic_id, "billing") == set()
+    assert bench.store.in_transaction(drains.drained, bench.topic_id, "billing") == set()

@@ -99,8 +99,7 @@ def test_consumers_that_come_afterwards_are_decided_on(bench: Bench, worker: Ser
     )
 
     def is_decided() -> bool:
-        with bench.store.transaction() as tx:
-            return evaluations.next_due(tx, {Lane.CONSUMER}, Shards.of(1, [0])) is None
+        return bench.store.in_transaction(evaluations.next_due, {Lane.CONSUMER}, Shards.of(1, [0])) is None
 
     wait_until(is_decided, message="the consumer lane is evaluated")
     assert worker.thread.is_alive()

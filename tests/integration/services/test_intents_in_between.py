@@ -71,8 +71,7 @@ def test_a_topic_being_deleted_takes_no_reshape(bench: Bench) -> None:
 
 def test_one_intent_that_cannot_be_written_takes_no_other_with_it(bench: Bench) -> None:
     """They are written by one statement, which fails as a whole."""
-    with bench.store.transaction() as tx:
-        insert_fleet(tx, 3, 1, rate=HOT)
+    bench.store.in_transaction(insert_fleet, 3, 1, rate=HOT)
     bench.topic_with()
     next_id = "SELECT CASE WHEN is_called THEN last_value + 1 ELSE last_value END FROM cleave.decision_id_seq"
     bench.intend(splitting(0), bench.request(f"decision-{bench.scalar(next_id)}-0"))
@@ -138,8 +137,7 @@ def test_a_decision_on_a_segment_taken_meanwhile_is_left_for_the_next_pass(
 
 def test_one_busy_topic_leaves_the_batch_one_statement(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its draft is not written at all; the others' are, at once."""
-    with bench.store.transaction() as tx:
-        insert_fleet(tx, 3, 1, rate=HOT)
+    bench.store.in_transaction(insert_fleet, 3, 1, rate=HOT)
     reading, writing = autoscaler.batch.evaluation_inputs.load_evaluation_inputs, reshape_intents.write
     written: list[int] = []
 

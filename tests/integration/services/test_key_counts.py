@@ -70,8 +70,7 @@ def stored(run: Run, per_second: int, *, minutes: int = 0) -> None:
 
 def situation(run: Run) -> EvaluationInput:
     capabilities = {run.bench.plane.name: run.bench.plane.capabilities}
-    with run.bench.store.transaction() as tx:
-        return load_evaluation_inputs(tx, [run.topic_id], capabilities)[run.topic_id]
+    return run.bench.store.in_transaction(load_evaluation_inputs, [run.topic_id], capabilities)[run.topic_id]
 
 
 def test_counts_of_several_producers_and_workers_add_up(run: Run) -> None:
@@ -111,8 +110,9 @@ def test_counts_of_a_few_producers_only_do_not_tell_where_the_load_lies(run: Run
 
 
 def test_topics_that_nobody_cuts_by_sketches_have_none(run: Run) -> None:
-    with run.bench.store.transaction() as tx:
-        policies.set_topic(tx, run.topic_id, PolicyOverride(profile="pip483"), actor="t")
+    run.bench.store.in_transaction(
+        policies.set_topic, run.topic_id, PolicyOverride(profile="pip483"), actor="t"
+    )
     tell(run, ("a", [(0, 1, 10_000)]))
     stored(run, 10)
     run.aggregate()

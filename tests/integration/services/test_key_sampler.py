@@ -60,8 +60,7 @@ def any_bench(request: pytest.FixtureRequest, database: str) -> Iterator[Bench]:
 
 def adaptive(bench: Bench, segments: int = 1) -> None:
     bench.topic_with(segments)
-    with bench.store.transaction() as tx:
-        policies.set_topic(tx, bench.topic_id, PolicyOverride(profile="adaptive"))
+    bench.store.in_transaction(policies.set_topic, bench.topic_id, PolicyOverride(profile="adaptive"))
 
 
 class LaterClock(SystemClock):
@@ -215,8 +214,7 @@ def test_what_is_hot_comes_first_then_what_is_new(bench: Bench) -> None:
 
 def test_topics_of_other_profiles_and_other_workers_are_left_alone(bench: Bench) -> None:
     bench.topic_with(1)
-    with bench.store.transaction() as tx:
-        policies.set_topic(tx, bench.topic_id, PolicyOverride(profile="pip483"))
+    bench.store.in_transaction(policies.set_topic, bench.topic_id, PolicyOverride(profile="pip483"))
     send(bench, spread(200))
     report(bench, {0: HOT})
     assert sampler(bench).round() == Counter()
@@ -286,8 +284,7 @@ def test_what_was_counted_earlier_counts_less_and_less(bench: Bench) -> None:
     adaptive(bench)
 
     def write(*bins: float) -> tuple[float, ...]:
-        with bench.store.transaction() as tx:
-            sketches.write(tx, [Sketch(bench.topic_id, 0, bins)], fresh_seconds=600)
+        bench.store.in_transaction(sketches.write, [Sketch(bench.topic_id, 0, bins)], fresh_seconds=600)
         return situation(bench).sketches[0]
 
     def grow_older(seconds: float) -> None:
@@ -315,8 +312,7 @@ def test_a_sketch_serves_for_its_time_and_where_it_can_be_cut_by(bench: Bench) -
         assert load_evaluation_inputs(tx, [bench.topic_id], halves)[bench.topic_id].sketches == {}
         policies.set_topic(tx, bench.topic_id, PolicyOverride(profile="pip483"))
     assert sketched(bench) == {}
-    with bench.store.transaction() as tx:
-        policies.set_topic(tx, bench.topic_id, PolicyOverride(profile="adaptive"))
+    bench.store.in_transaction(policies.set_topic, bench.topic_id, PolicyOverride(profile="adaptive"))
     assert sketched(bench) == {0: 200}
     bench.execute("UPDATE cleave.segment_sketch SET fresh_until = clock_timestamp()")
     assert sketched(bench) == {}
@@ -324,8 +320,7 @@ def test_a_sketch_serves_for_its_time_and_where_it_can_be_cut_by(bench: Bench) -
 
 def test_what_is_sealed_pruned_or_deleted_has_none(bench: Bench) -> None:
     adaptive(bench)
-    with bench.store.transaction() as tx:
-        sketches.write(tx, [Sketch(bench.topic_id, 0, [1])], fresh_seconds=600)
+    bench.store.in_transaction(sketches.write, [Sketch(bench.topic_id, 0, [1])], fresh_seconds=600)
     bench.reshape(lambda layout, _: plan_split(layout, 0))
     assert sketched(bench) == {}
     with bench.store.transaction() as tx:  # sampled before, written too late
@@ -333,8 +328,9 @@ def test_what_is_sealed_pruned_or_deleted_has_none(bench: Bench) -> None:
 
     bench.settle(collects=True)
     assert bench.rows("SELECT segment_id FROM cleave.segment_sketch") == []
-    with bench.store.transaction() as tx:
-        sketches.write(tx, [Sketch(bench.topic_id, one, [1]) for one in (0, 1)], fresh_seconds=600)
+    bench.store.in_transaction(
+        sketches.write, [Sketch(bench.topic_id, one, [1]) for one in (0, 1)], fresh_seconds=600
+    )
     assert bench.rows("SELECT segment_id FROM cleave.segment_sketch") == [(1,)]
 
     bench.finish(topic_admin.delete_topic(bench.store, bench.topic_name, bench.request()))
@@ -343,14 +339,14 @@ def test_what_is_sealed_pruned_or_deleted_has_none(bench: Bench) -> None:
 
 def test_a_sketch_that_nobody_renews_is_forgotten(bench: Bench) -> None:
     adaptive(bench, 2)
-    with bench.store.transaction() as tx:
-        sketches.write(tx, [Sketch(bench.topic_id, one, [1]) for one in (0, 1)], fresh_seconds=600)
+    bench.store.in_transaction(
+        sketches.write, [Sketch(bench.topic_id, one, [1]) for one in (0, 1)], fresh_seconds=600
+    )
     bench.execute(
         "UPDATE cleave.segment_sketch SET sampled_at = sampled_at - make_interval(secs => :kept) WHERE segment_id = 0",
         kept=sketches.KEPT_SECONDS,
     )
 
-    with bench.store.transaction() as tx:
-        sketches.write(tx, [], fresh_seconds=600)
+    bench.store.in_transaction(sketches.write, [], fresh_seconds=600)
 
     assert bench.rows("SELECT segment_id FROM cleave.segment_sketch") == [(1,)]

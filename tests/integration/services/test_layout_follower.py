@@ -220,8 +220,7 @@ def test_pages_that_are_not_read_yet_are_told_whatever_was_heard_meanwhile(
     monkeypatch.setattr(follower, "PAGE", 2)
     monkeypatch.setattr(follower, "OVERLAP", timedelta(0))
     bench.topic_with(1)
-    with bench.store.transaction() as tx:
-        before = database_now(tx)
+    before = bench.store.in_transaction(database_now)
     for segment_id in range(5):
         bench.reshape(segment_admin.splitting(segment_id))
     following = follow(before)

@@ -160,8 +160,7 @@ def test_a_record_is_rewritten_for_news_only(run: Run, before: int, after: int, 
 def test_under_strict_pulsar_a_record_is_rewritten_as_pulsars_reporter_does(
     run: Run, before: int, after: int, is_written: bool
 ) -> None:
-    with run.bench.store.transaction() as tx:
-        policies.set_topic(tx, run.topic_id, PolicyOverride(strict_pulsar=True))
+    run.bench.store.in_transaction(policies.set_topic, run.topic_id, PolicyOverride(strict_pulsar=True))
 
     assert rewritten(run, before, after) is is_written
 

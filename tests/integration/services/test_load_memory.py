@@ -43,8 +43,7 @@ def split(run: Run, segment_id: int) -> None:
 
 def situation(run: Run) -> EvaluationInput:
     capabilities = {run.bench.plane.name: run.bench.plane.capabilities}
-    with run.bench.store.transaction() as tx:
-        return load_evaluation_inputs(tx, [run.topic_id], capabilities)[run.topic_id]
+    return run.bench.store.in_transaction(load_evaluation_inputs, [run.topic_id], capabilities)[run.topic_id]
 
 
 def remembered(run: Run, segment_id: int = 0) -> list[float]:
@@ -63,8 +62,9 @@ def test_each_window_is_a_tick_also_where_no_record_changes(run: Run) -> None:
 
 
 def test_a_topic_whose_profile_does_not_look_back_is_not_remembered(run: Run) -> None:
-    with run.bench.store.transaction() as tx:
-        policies.set_topic(tx, run.topic_id, PolicyOverride(profile="pip483"), actor="t")
+    run.bench.store.in_transaction(
+        policies.set_topic, run.topic_id, PolicyOverride(profile="pip483"), actor="t"
+    )
     minute(run, 0, 100)
     run.aggregate()
 

@@ -112,8 +112,7 @@ def test_a_client_that_appends_to_a_child_after_logs_and_journal_went_back_compl
     bench.publish(0)
     operation = bench.intend(splitting(0)).operation
     bench.run_until(operation.operation_id, OperationState.PREPARED)
-    with bench.store.transaction() as tx:
-        held_topics.doubt(tx, [bench.topic_id])
+    bench.store.in_transaction(held_topics.doubt, [bench.topic_id])
     if state is OperationState.ABORTED:
         assert verify_topics(bench.store, bench.planes) == (1, 1)
     bench.execute("UPDATE cleave.operation SET deadline = clock_timestamp(), row_version = row_version + 1")
@@ -295,8 +294,7 @@ def test_what_was_moved_back_in_the_lost_time_is_unread_again(bench: Bench, back
     bench.publish(0, 4)
     bench.reshape(splitting(0))
     drain(bench, 0)
-    with bench.store.transaction() as tx:
-        drains.mark_drained(tx, bench.topic_id, "billing", [0])
+    bench.store.in_transaction(drains.mark_drained, bench.topic_id, "billing", [0])
     backup = backups.take()
     bench.finish(
         subscription_admin.seek_subscription(
@@ -308,8 +306,7 @@ def test_what_was_moved_back_in_the_lost_time_is_unread_again(bench: Bench, back
     maintain(bench)
 
     assert unread_by_log(bench) == {bench.log_of(0): 4}
-    with bench.store.transaction() as tx:
-        assert drains.drained(tx, bench.topic_id, "billing") == set()
+    assert bench.store.in_transaction(drains.drained, bench.topic_id, "billing") == set()
 
 
 def test_what_was_pruned_in_the_lost_time_is_not_missed(bench: Bench, backups: Backups) -> None:
@@ -342,8 +339,7 @@ def test_an_owner_of_the_lost_time_reads_no_log_that_was_created_after_the_resto
     [(origin, generation)] = bench.rows(subscription)
     lost = Ownership(origin, generation + 7)
 
-    with bench.store.transaction() as tx:
-        held_topics.doubt(tx, [bench.topic_id])
+    bench.store.in_transaction(held_topics.doubt, [bench.topic_id])
     maintain(bench, 1)
     bench.reshape(splitting(0))
 

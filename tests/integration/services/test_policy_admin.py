@@ -46,8 +46,7 @@ def test_a_change_that_others_always_precede_ends(bench: Bench) -> None:
     with pytest.raises(LostRace, match="read the policy again"):
         policy_admin.change(bench.store, TOPIC, merge, actor="ann")
 
-    with bench.store.transaction() as tx:
-        assert policy_admin.stored(tx, TOPIC) == {"max_segments": len(turns)}
+    assert bench.store.in_transaction(policy_admin.stored, TOPIC) == {"max_segments": len(turns)}
 
 
 def test_a_change_logs_the_parameters_that_differ(bench: Bench) -> None:

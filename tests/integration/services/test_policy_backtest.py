@@ -99,8 +99,9 @@ def test_the_inputs_say_what_the_results_follow_from(
     bench: Bench, history: RateHistory, backtest: PolicyBacktest
 ) -> None:
     bench.create(2)
-    with bench.store.transaction() as tx:
-        policies.set_topic(tx, bench.topic_id, PolicyOverride(max_segments=5), actor="tests")
+    bench.store.in_transaction(
+        policies.set_topic, bench.topic_id, PolicyOverride(max_segments=5), actor="tests"
+    )
     record(bench, history)
     ask(backtest, topics=(TOPIC,))
 

@@ -60,8 +60,9 @@ def trials(bench: Bench, url: Path) -> Trials:
 
 def topic(bench: Bench, **parameters: Any) -> None:
     bench.create(1)
-    with bench.store.transaction() as tx:
-        policies.set_topic(tx, bench.topic_id, PolicyOverride(**{"profile": "adaptive", **parameters}))
+    bench.store.in_transaction(
+        policies.set_topic, bench.topic_id, PolicyOverride(**{"profile": "adaptive", **parameters})
+    )
 
 
 def record(bench: Bench, url: Path, rate: Callable[[int], float]) -> None:
@@ -139,8 +140,9 @@ def test_a_repeated_request_does_not_use_backtests_of_a_policy_that_is_no_longer
     record(bench, url, swing)
     with pytest.raises(StoreUnavailable):
         tune(bench, ends_before_the_proof)
-    with bench.store.transaction() as tx:
-        policies.set_topic(tx, bench.topic_id, PolicyOverride(profile="adaptive", target_use=0.36))
+    bench.store.in_transaction(
+        policies.set_topic, bench.topic_id, PolicyOverride(profile="adaptive", target_use=0.36)
+    )
 
     answer = tune(bench, trials)
 
@@ -150,8 +152,9 @@ def test_a_repeated_request_does_not_use_backtests_of_a_policy_that_is_no_longer
     )
     assert (answer.candidate_id, answer.parameters) == (None, {})
 
-    with bench.store.transaction() as tx:
-        policies.set_topic(tx, bench.topic_id, PolicyOverride(profile="adaptive", target_use=0.35))
+    bench.store.in_transaction(
+        policies.set_topic, bench.topic_id, PolicyOverride(profile="adaptive", target_use=0.35)
+    )
     assert tune(bench, trials).candidate_id is not None
 
 

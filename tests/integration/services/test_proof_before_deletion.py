@@ -35,8 +35,7 @@ def a_pruned_segment(bench: Bench, subscriptions: tuple[str, ...] = ("billing",)
     bench.reshape(splitting(0))
     log = bench.log_of(0)
     for name in subscriptions:
-        with bench.store.transaction() as tx:
-            drains.mark_drained(tx, bench.topic_id, name, [0])
+        bench.store.in_transaction(drains.mark_drained, bench.topic_id, name, [0])
     [prune] = collect(bench.store, bench.planes, retention_minutes=0).operation_ids
     bench.drive(prune)
     return log

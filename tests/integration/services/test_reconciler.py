@@ -136,8 +136,7 @@ def test_the_log_of_a_missing_sealed_segment_counts_as_drained(split_topic: Benc
 
     look(split_topic)
 
-    with split_topic.store.transaction() as tx:
-        assert drains.drained(tx, split_topic.topic_id, "billing") == {0}
+    assert split_topic.store.in_transaction(drains.drained, split_topic.topic_id, "billing") == {0}
     assert look(split_topic) == []
 
 
@@ -151,8 +150,7 @@ def test_where_no_log_at_all_is_there_nothing_is_concluded(split_topic: Bench) -
         assert sorted(kinds(findings)) == ["active-missing", "active-missing", "sealed-missing"]
         assert all("check that the address names the cluster" in str(finding.error) for finding in findings)
     assert split_topic.plane.list_segments(TOPIC) == []
-    with split_topic.store.transaction() as tx:
-        assert drains.drained(tx, split_topic.topic_id, "billing") == set()
+    assert split_topic.store.in_transaction(drains.drained, split_topic.topic_id, "billing") == set()
 
 
 def test_an_orphan_goes_through_a_tombstone(bench: Bench) -> None:
@@ -362,8 +360,7 @@ def with_others(bench: Bench, count: int) -> list[int]:
 
 def logs_of(bench: Bench, topic_id: int) -> list[str]:
     """Names of the logs behind a topic's segments, by range."""
-    with bench.store.transaction() as tx:
-        return backing_logs.backing_topics(tx, topic_id)
+    return bench.store.in_transaction(backing_logs.backing_topics, topic_id)
 
 
 def test_topics_that_are_as_recorded_are_looked_at_together(bench: Bench) -> None:

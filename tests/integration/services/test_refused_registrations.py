@@ -20,8 +20,7 @@ from tests.support.bench import Bench
 
 
 def settled(bench: Bench, key: SubscriptionKey, request: Request) -> Settlement:
-    with bench.store.transaction() as tx:
-        return settle(tx, key, [request], ConsumerTiming(10.0), ConnectionState((), {}))
+    return bench.store.in_transaction(settle, key, [request], ConsumerTiming(10.0), ConnectionState((), {}))
 
 
 def reasons(bench: Bench) -> list[str]:

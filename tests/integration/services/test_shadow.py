@@ -42,8 +42,9 @@ SAID = "SELECT acts, live_acts, decision_id FROM inspect.shadow_decisions ORDER 
 
 def topic(bench: Bench, segments: int = 2, **parameters: Any) -> None:
     bench.topic_with(segments)
-    with bench.store.transaction() as tx:
-        policies.set_topic(tx, bench.topic_id, PolicyOverride(**{"profile": "pip483", **parameters}))
+    bench.store.in_transaction(
+        policies.set_topic, bench.topic_id, PolicyOverride(**{"profile": "pip483", **parameters})
+    )
 
 
 def propose(bench: Bench, override: PolicyOverride = EAGER) -> tuple[CandidateRow, bool]:
@@ -215,8 +216,9 @@ def test_a_connection_that_is_lost_in_shadow_is_an_outage_and_no_fault_of_the_ca
 def test_parameters_that_do_not_fit_any_more_are_said_and_stop_nothing(bench: Bench) -> None:
     topic(bench)
     propose(bench, PolicyOverride(max_segments=3))
-    with bench.store.transaction() as tx:
-        policies.set_topic(tx, bench.topic_id, PolicyOverride(profile="pip483", min_segments=4))
+    bench.store.in_transaction(
+        policies.set_topic, bench.topic_id, PolicyOverride(profile="pip483", min_segments=4)
+    )
     report(bench, {0: HOT, 1: WARM})
 
     assert len(run(bench).operation_ids) == 1

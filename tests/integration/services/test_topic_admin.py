@@ -71,8 +71,7 @@ def test_a_property_without_a_utf8_form_is_refused_by_name(bench: Bench, propert
 
 def test_an_override_given_at_creation_is_validated_with_the_levels_above(bench: Bench) -> None:
     """Alone it is fine."""
-    with bench.store.transaction() as tx:
-        policies.set_cluster(tx, AutoScalePolicy(min_segments=10), actor="ann")
+    bench.store.in_transaction(policies.set_cluster, AutoScalePolicy(min_segments=10), actor="ann")
     first = bench.request("first")
 
     with pytest.raises(InvalidPolicy, match=r"max_segments = 8 must be >= min_segments = 10"):
@@ -84,8 +83,7 @@ def test_an_override_given_at_creation_is_validated_with_the_levels_above(bench:
         return topic_admin.create_topic(bench.store, bench.planes, TOPIC, first, policy=fits)
 
     created = create()
-    with bench.store.transaction() as tx:
-        policies.set_cluster(tx, AutoScalePolicy(min_segments=20), actor="ann")
+    bench.store.in_transaction(policies.set_cluster, AutoScalePolicy(min_segments=20), actor="ann")
     assert create().operation.operation_id == created.operation.operation_id
 
 

@@ -41,8 +41,7 @@ def waiting(airflow: AirflowStandalone, bench: Bench) -> Iterator[ApprovalRow]:
     bench.drive(
         bench.intend(segment_admin.splitting(bench.layout.active[0].segment_id)).operation.operation_id
     )
-    with bench.store.transaction() as tx:
-        policies.set_topic(tx, bench.topic_id, PolicyOverride(approval_merges=True))
+    bench.store.in_transaction(policies.set_topic, bench.topic_id, PolicyOverride(approval_merges=True))
     both = {one.segment_id: COLD for one in bench.layout.active}
     report(bench, both, cold_for=timedelta(hours=1))
     run(bench)

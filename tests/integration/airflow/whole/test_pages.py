@@ -19,8 +19,7 @@ pytestmark = [pytest.mark.airflow, pytest.mark.browser, pytest.mark.timeout(600)
 def loaded(bench: Bench, rate: float) -> int:
     """The topic's only segment, with load."""
     [only] = bench.layout.active
-    with bench.store.transaction() as tx:
-        report_load(tx, bench.topic_id, {only.segment_id: rate})
+    bench.store.in_transaction(report_load, bench.topic_id, {only.segment_id: rate})
     return only.segment_id
 
 

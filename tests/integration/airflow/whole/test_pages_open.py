@@ -53,8 +53,7 @@ def test_a_split_that_is_asked_for_is_done_and_the_form_says_so(
     airflow: AirflowStandalone, bench: Bench, quiet: Page
 ) -> None:
     [only] = bench.layout.active
-    with bench.store.transaction() as tx:
-        report_load(tx, bench.topic_id, {only.segment_id: 20.0})
+    bench.store.in_transaction(report_load, bench.topic_id, {only.segment_id: 20.0})
     airflow.api.wait_dag("cleave_manual_split")
     quiet.goto(f"{airflow.url}{PAGES}topic?name={quote(TOPIC, safe='')}")
     form = pages_of(quiet).locator("form[data-dag=cleave_manual_split]")

@@ -33,8 +33,7 @@ FIGURES = r"regret \d\.\d{3} against \d\.\d{3} of the policy in force, on 4\.0 r
 @pytest.fixture
 def proposed(airflow: AirflowStandalone, bench: Bench, history: Path) -> Bench:
     """A topic whose policy never gives back its four segments; the DAG is there, and no past yet."""
-    with bench.store.transaction() as tx:
-        policies.set_topic(tx, bench.topic_id, PolicyOverride.from_document(IN_FORCE))
+    bench.store.in_transaction(policies.set_topic, bench.topic_id, PolicyOverride.from_document(IN_FORCE))
     for dag in (DAG, ANSWERS):
         airflow.api.wait_dag(dag)
     return bench

@@ -105,8 +105,7 @@ def test_a_task_killed_after_its_commit_is_retried_and_finds_its_operation(
     [intended] = wait_until(bench.live_operations, message="the intent is committed")
     title = f"airflow worker -- {task_instance(airflow, run)['id']}"
     wait_until(lambda: _kill(airflow.pids["scheduler"], title), message="the task's process is found")
-    with bench.store.transaction() as tx:
-        leases.resign(tx, lease)
+    bench.store.in_transaction(leases.resign, lease)
 
     assert airflow.api.wait_run(DAG, run) == "success"
     assert task_instance(airflow, run)["try_number"] > 1

@@ -64,8 +64,7 @@ def samples_by_reader(app: Application) -> dict[str, int]:
 
 def holder(bench: Bench) -> str | None:
     """Holder of the lease that is in force."""
-    with bench.store.transaction() as tx:
-        live = leases.live_leases(tx, "collector/")
+    live = bench.store.in_transaction(leases.live_leases, "collector/")
     return live[0].holder if live else None
 
 
@@ -110,8 +109,7 @@ def test_other_topics_and_other_data_planes_have_leases_of_their_own(app: Applic
 
 def live(bench: Bench) -> int:
     """Number of leases of collections in force."""
-    with bench.store.transaction() as tx:
-        return len(leases.live_leases(tx, "collector/"))
+    return len(bench.store.in_transaction(leases.live_leases, "collector/"))
 
 
 class SeeingPlane(EmbeddedDataPlane):
@@ -132,8 +130,10 @@ def test_a_process_without_the_lease_asks_for_no_consumers_and_lands_no_samples(
 ) -> None:
     plane = SeeingPlane(bench.url)
     app.__dict__["planes"] = {"embedded": plane}
-    with bench.store.transaction() as tx:
-        assert leases.acquire(tx, "collector/embedded/", "other", ttl_seconds=3600.0) is not None
+    assert (
+        bench.store.in_transaction(leases.acquire, "collector/embedded/", "other", ttl_seconds=3600.0)
+        is not None
+    )
     take, turns = CollectionLease.take, list[int | None]()
 
     def counted(lease: CollectionLease) -> int | None:
