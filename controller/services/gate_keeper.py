@@ -62,10 +62,6 @@ a call.
 """
 
 
-def _ignore(_name: str) -> None:
-    """Ignore the checkpoint."""
-
-
 @dataclass(slots=True)
 class _Pace:
     """Times of the next poll and the next audit of a subscription's gates, by the monotonic clock, and the number of failures in a row."""
@@ -96,7 +92,7 @@ class GateKeeper(Stoppable):
         shards: Callable[[], Shards],
         clock: Clock,
         *,
-        checkpoint: Callable[[str], None] = _ignore,
+        checkpoint: Callable[[str], None] = lambda _name: None,
     ) -> None:
         """`planes` are the data planes by name; those without gates are ignored. `checkpoint` is called before and after the commits of
         `drain`, `ready` and `open`, with a name such as `drain:before`, so that tests can end the process there.
@@ -117,15 +113,12 @@ class GateKeeper(Stoppable):
         nothing.
         """
         Repeating(
-            self._paced_round,
+            lambda: POLL_SECONDS if self.round() else IDLE_SECONDS,
             self._stopping,
             log,
             "round of the gate keeper failed",
             retry_seconds=(POLL_SECONDS, 1.0),
         ).run()
-
-    def _paced_round(self) -> float:
-        return POLL_SECONDS if self.round() else IDLE_SECONDS
 
     def round(self) -> int:
         """Open, drain and audit the gates of the subscriptions that are due, up to `PARALLEL_CALLS` subscriptions at
