@@ -104,9 +104,8 @@ def compare_decisions(context: Context, request: CompareDecisions) -> Comparison
     data plane is not configured here, InvalidInput for a parameter that is null, and, if `changes` is not empty, InvalidPolicy for a
     changed policy that is not valid or a policy in force that cannot be read.
     """
-    result = what_if.ask(
-        context.store, context.app.planes, request.topic, request.changes, frozenset(request.lanes)
-    )
+    inputs = what_if.situations_of(context.store, context.app.planes, request.topic, request.changes)
+    result = what_if.compare(request.topic, *inputs, frozenset(request.lanes))
     return Comparison.model_validate(evaluations.comparison(result))
 
 

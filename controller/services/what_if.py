@@ -12,7 +12,7 @@ from controller.dataplane.base import DataPlane
 from controller.domain.decision import Evaluation, Lane
 from controller.domain.errors import InvalidInput, InvalidPolicy, NotFound
 from controller.domain.evaluation_input import EvaluationInput
-from controller.domain.evaluator import ALL_LANES, decide
+from controller.domain.evaluator import decide
 from controller.domain.policy import AutoScalePolicy, UnreadablePolicy, validate
 from controller.store.decisions import evaluation_inputs
 from controller.store.postgres.engine import Store
@@ -45,26 +45,7 @@ class WhatIf:
         ]
 
 
-def ask(
-    store: Store,
-    planes: Mapping[str, DataPlane],
-    topic: str,
-    changes: Mapping[str, Any],
-    lanes: Collection[Lane] = ALL_LANES,
-) -> WhatIf:
-    """Evaluate the topic under the policy in force and under the policy with `changes`, the changed values by
-    parameter, both on the same inputs at one instant. `lanes` are the questions to evaluate. Return both evaluations
-    with their inputs; without `changes` both are equal. Writes nothing. Raises TopicNotFound, NotFound if the topic
-    is not live or its data plane is not configured here, InvalidInput for a parameter with the value None,
-    InvalidPolicy if the changed policy is not valid or the policy in force cannot be read, and the errors of
-    `Store.transaction`.
-    """
-    return compare(topic, *situations_of(store, planes, topic, changes), lanes)
-
-
-def compare(
-    topic: str, now: EvaluationInput, then: EvaluationInput, lanes: Collection[Lane] = ALL_LANES
-) -> WhatIf:
+def compare(topic: str, now: EvaluationInput, then: EvaluationInput, lanes: Collection[Lane]) -> WhatIf:
     """Evaluate the inputs `now`, under the policy in force, and `then`, under the other policy, and return
     both evaluations.
     """
