@@ -9,37 +9,20 @@ reach delays no other log.
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from functools import partial
-from operator import itemgetter
-from typing import Any, TypeGuard
+from typing import Any
 
 from controller.client.broken_log_reports import SuspectReports
-from controller.client.poll_loop import WAITS_FOR_RECEIVE
-from controller.client.reader_slot import (
-    FIRST_RETRY_SECONDS,
-    LONGEST_RETRY_SECONDS,
-    ReaderSlot,
-    next_try_at,
-)
-from controller.client.reader_threads import ReaderThreads
+from controller.client.reader_set import WAITS_FOR_RECEIVE, ReaderSet
+from controller.client.reader_slot import FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS, ReaderSlot
 from controller.client.retry import Backoff
 from controller.client.session import Assignment, OwnedBucket
 from controller.clock import boot_seconds
 from controller.dataplane.log_client import LogClient, LogReader, Ownership, Position
-from controller.domain.errors import (
-    CleaveError,
-    DataPlaneUnavailable,
-    FencedOut,
-    LogShortened,
-    LostRace,
-    NotFound,
-    StoreUnavailable,
-    Terminal,
-)
+from controller.domain.errors import CleaveError, FencedOut, LogShortened, LostRace, NotFound
 
 
 class Attachment(ReaderSlot[LogReader]):
@@ -65,7 +48,8 @@ class Attachment(ReaderSlot[LogReader]):
         the thread of a query when the query has ended and the bucket is to be released. `on_missing` is called, in
         any thread, each time the log is found missing.
         """
-        super().__init__(owned.backing_topic, wakeup, delay_seconds, after, on_missing)
+        super().__init__(owned.segment_id, owned.backing_topic, wakeup, delay_seconds, after, on_missing)
+        self.key, self.place = owned.identity, owned.identity[:2]
         self.owned, self.origin, self._on_opened, self._on_free = owned, origin, on_opened, on_free
         self.delivered: Position | None = None
         """Position of the last delivered message; None: none was delivered."""
@@ -85,6 +69,11 @@ class Attachment(ReaderSlot[LogReader]):
     def is_idle(self) -> bool:
         """True if all delivered messages are acknowledged, or none was delivered."""
         return self.delivered == self.acknowledged
+
+    @property
+    def is_readable(self) -> bool:
+        """True if the log may be read: neither full nor to be released, and the conditions of every `ReaderSlot`."""
+        return not self.owned.release and not self.is_full and super().is_readable
 
     @property
     def reason(self) -> str:
@@ -196,10 +185,15 @@ StoredPosition = Callable[[Attachment], Position | None]
 """Returns the position that the application's results have reached in a bucket that was just opened."""
 
 
-class Attachments:
-    """All attachments of one consumer. For one thread at a time, except methods that are marked for any
-    thread.
+class Attachments(ReaderSet[Attachment]):
+    """All attachments of one consumer, by segment, bucket and generation. For one thread at a time, except methods that
+    are marked for any thread. After `close_all_in_background` closed attachments stay in the set until the next
+    `adopt`.
     """
+
+    # The consumer waits for a cursor that another reader holds (LostRace, FencedOut), and for a cursor or log that does
+    # not exist. The session detects if another process has replaced this consumer.
+    _awaited = (NotFound, FencedOut)
 
     def __init__(
         self,
@@ -223,28 +217,12 @@ class Attachments:
         must only notify the thread that uses this object, which then calls `adopt` and `to_release`. `suspects`
         receives reports of missing logs, and is closed together with this object.
         """
-        self._suspects = suspects
-        self._logs, self._subscription, self._owner, self._wakeup = logs, subscription, owner, wakeup
-        self._claim, self._on_opened, self._on_free = claim, on_opened, on_free
-        self._by_identity: dict[tuple[int, int, int], Attachment] = {}
+        super().__init__(
+            lambda attachment: attachment.take(logs, subscription, owner, claim), suspects, on_free
+        )
+        self._wakeup, self._on_opened, self._on_free = wakeup, on_opened, on_free
         self._released: set[tuple[int, int, int]] = set()
-        self._losses: dict[tuple[int, int], _Loss] = {}
-        self._threads = ReaderThreads(on_free)
-        self._turn = 0
-
-    @property
-    def all(self) -> tuple[Attachment, ...]:
-        """Every ownership in the set, ordered by segment, bucket and generation. After
-        `close_all_in_background` closed attachments are included until the next `adopt`. For any thread.
-        """
-        return tuple(attachment for _, attachment in sorted([*self._by_identity.items()], key=itemgetter(0)))
-
-    @property
-    def next_try_at(self) -> float:
-        """The earliest time of the next attempt to open a log, in `time.monotonic` seconds. Infinity if no
-        log waits.
-        """
-        return next_try_at([*self._by_identity.values()])
+        self._losses: dict[Hashable, _Loss] = {}
 
     def adopt(self, assignment: Assignment | None) -> list[OwnedBucket]:
         """Follow the assignment (None: without buckets). Attachments whose buckets are no longer owned in the same
@@ -259,16 +237,14 @@ class Attachments:
         """
         owned = {bucket.identity: bucket for bucket in assignment.buckets} if assignment else {}
         origin = assignment.origin if assignment else 0
-        for identity in [
-            identity for identity, attachment in self._by_identity.items() if attachment.is_closed
-        ]:
-            del self._by_identity[identity]  # released by `close_all_in_background`
-        for identity in [identity for identity in self._by_identity if identity not in owned]:
-            self._stop(self._by_identity[identity])
+        for identity in [identity for identity, attachment in self._slots.items() if attachment.is_closed]:
+            del self._slots[identity]  # released by `close_all_in_background`
+        for identity in [identity for identity in self._slots if identity not in owned]:
+            self._stop(self._slots[identity])
         released = []
         self._released &= owned.keys()
         for identity, bucket in owned.items():
-            attachment = self._by_identity.get(identity)
+            attachment = self._slots.get(identity)
             if attachment is not None:
                 if bucket.sealed and not attachment.owned.sealed:
                     attachment.signal.set()  # the segment may have reached its end
@@ -281,7 +257,7 @@ class Attachments:
             else:
                 loss = self._losses.get(identity[:2])
                 delay_seconds = 0.0 if loss is None else loss.backoff.next_seconds()
-                self._by_identity[identity] = Attachment(
+                self._slots[identity] = Attachment(
                     bucket,
                     origin,
                     self._wakeup,
@@ -293,39 +269,8 @@ class Attachments:
                 )
                 # in another generation, another consumer may have read on meanwhile
                 if loss is not None and loss.generation == bucket.generation:
-                    self._by_identity[identity].setback = loss.setback
+                    self._slots[identity].setback = loss.setback
         return released
-
-    def open_due(self) -> None:
-        """Begin to open the readers that are due, in background threads."""
-        for attachment in self._by_identity.values():
-            open_reader = partial(attachment.take, self._logs, self._subscription, self._owner, self._claim)
-            self._threads.open(attachment, open_reader)
-
-    def ask(self, attachment: Attachment, question: Callable[[], Any]) -> None:
-        """Run `question` in a background thread; `ReaderSlot.take_result` returns the result."""
-        self._threads.ask(attachment, question)
-
-    def with_new_messages(self) -> Iterator[tuple[Attachment, LogReader]]:
-        """Yield the attachments that may have new messages, or a result of a query, with their open readers,
-        each at most once, in rotation over segment, bucket and generation. Attachments that are full, to be
-        released, or wait for a retry are left out. The caller stops iterating when it has a message.
-        """
-        identities = sorted(self._by_identity)
-        for _ in identities:
-            self._turn += 1
-            attachment = self._by_identity.get(identities[self._turn % len(identities)])
-            if (
-                attachment is None
-                or attachment.owned.release
-                or attachment.is_full
-                or not attachment.has_news
-                or attachment.next_try_at > time.monotonic()
-            ):
-                continue
-            reader = attachment.reader
-            if reader is not None:
-                yield attachment, reader
 
     def to_release(self) -> list[Attachment]:
         """Return the attachments whose buckets the leader wants released and that have no unacknowledged messages, in
@@ -339,7 +284,7 @@ class Attachments:
         """
         ready = [
             attachment
-            for attachment in self._by_identity.values()
+            for attachment in self._slots.values()
             if attachment.owned.release
             and attachment.is_idle
             and attachment.is_unused
@@ -348,18 +293,6 @@ class Attachments:
         for attachment in ready:
             attachment.is_release_notified = True
         return ready
-
-    def signal_all(self) -> None:
-        """Make each attachment read once, even without a notification of its log."""
-        for attachment in self._by_identity.values():
-            attachment.signal.set()
-
-    def holds(self, attachment: object) -> TypeGuard[Attachment]:
-        """Return True if this very ownership still exists."""
-        return (
-            isinstance(attachment, Attachment)
-            and self._by_identity.get(attachment.owned.identity) is attachment
-        )
 
     def release(self, attachment: Attachment) -> None:
         """Remove the attachment, close its reader in a background thread, and never open this ownership again. When
@@ -376,58 +309,21 @@ class Attachments:
         `error` is the cause of the loss. The text of a LogShortened becomes the setback of the next attachment of
         this generation; with any other cause, that attachment keeps the present setback.
         """
-        loss = self._losses.setdefault(attachment.owned.identity[:2], _Loss())
+        loss = self._losses.setdefault(attachment.place, _Loss())
         loss.generation = attachment.owned.generation
         loss.setback = error.message if isinstance(error, LogShortened) else attachment.setback
         self._stop(attachment)
 
     def succeed(self, attachment: Attachment) -> None:
         """Note that a message of the attachment was acknowledged, which ends the growing delay."""
-        self._losses.pop(attachment.owned.identity[:2], None)
-
-    def lose_all(self) -> None:
-        """Remove all attachments, and close them in background threads, because other consumers may own their
-        buckets.
-        """
-        for attachment in [*self._by_identity.values()]:
-            self._stop(attachment)
+        self._losses.pop(attachment.place, None)
 
     def close_all_in_background(self) -> None:
         """Close all attachments in background threads while the consumer's thread is busy, because other
         consumers may own their buckets. `adopt` removes them later. For any thread.
         """
-        for attachment in [*self._by_identity.values()]:
-            self._threads.stop(attachment.owned.identity[:2], attachment)
-
-    def _stop(self, attachment: Attachment) -> None:
-        """Remove the attachment, if it is still in the set, and close it in a background thread."""
-        if self.holds(attachment):
-            del self._by_identity[attachment.owned.identity]
-        self._threads.stop(attachment.owned.identity[:2], attachment)
-
-    def demand_reached(self) -> None:
-        """Raise the error of a log that was out of reach at the last attempt, or that can never be read:
-        DataPlaneUnavailable, StoreUnavailable or Terminal.
-
-        A cursor that another reader holds (LostRace, FencedOut), or a cursor or log that does not exist
-        (NotFound), raises nothing: the consumer waits for it. The session detects if another process has
-        replaced this consumer.
-        """
-        for attachment in self._by_identity.values():
-            is_waited_for = isinstance(attachment.error, NotFound | FencedOut)
-            if (
-                isinstance(attachment.error, DataPlaneUnavailable | StoreUnavailable | Terminal)
-                and not is_waited_for
-            ):
-                raise attachment.error.with_traceback(None)
-
-    def close(self) -> None:
-        """Close all attachments, and the object that reports missing logs. Waits, without a limit, for
-        openings, queries and closes in progress, because threads must end before the process does.
-        """
-        self.lose_all()
-        self._threads.close()
-        self._suspects.close()
+        for attachment in [*self._slots.values()]:
+            self._threads.stop(attachment)
 
 
 def settle_each(attachments: Sequence[Attachment], settle: Callable[[Attachment], None]) -> None:

@@ -25,9 +25,10 @@ from controller.client.checkpoint_restore import restored
 from controller.client.closing import ClosesOnExit, close_and_deregister
 from controller.client.poll_loop import PollLoop
 from controller.client.position_reading import open_at, read_on
+from controller.client.reader_slot import ReaderSlot
 from controller.client.retry import retry_for
 from controller.client.segment_lists import ListedSegment, SegmentList, SegmentWatch
-from controller.client.segment_readers import SegmentReader, SegmentReaders
+from controller.client.segment_readers import SegmentReaders
 from controller.client.servers import Servers
 from controller.clock import to_ms
 from controller.dataplane.log_client import LogClient, LogMessage, Position, PositionReader
@@ -319,7 +320,7 @@ class CheckpointConsumer(OneProcess, ClosesOnExit):
 
     # Reading.
 
-    def _open(self, segment_reader: SegmentReader[PositionReader]) -> PositionReader:
+    def _open(self, segment_reader: ReaderSlot[PositionReader]) -> PositionReader:
         """Open the reader of a segment. Runs in a background thread. The position does not change before the
         reader is open. Raises the errors of `open_at`.
         """
@@ -378,7 +379,7 @@ class CheckpointConsumer(OneProcess, ClosesOnExit):
                 raise segment_reader.error
 
     def _read(
-        self, segment_reader: SegmentReader[PositionReader], reader: PositionReader
+        self, segment_reader: ReaderSlot[PositionReader], reader: PositionReader
     ) -> CheckpointBatch | None:
         """Return the next batch of the segment, and advance the segment's position behind the batch. Return None if
         there are no messages at present, while a query of the log is in progress, and if the log is out of reach; the

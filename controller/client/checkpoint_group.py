@@ -33,7 +33,8 @@ from controller.client.checkpoint_merge import merged
 from controller.client.closing import ClosesOnExit, close_and_deregister
 from controller.client.poll_loop import PollLoop
 from controller.client.position_reading import open_at, read_on
-from controller.client.segment_readers import SegmentReader, SegmentReaders
+from controller.client.reader_slot import ReaderSlot
+from controller.client.segment_readers import SegmentReaders
 from controller.client.servers import Servers
 from controller.client.session import Assignment, OwnedBucket, Session
 from controller.dataplane.log_client import LogClient, Position, PositionReader
@@ -464,7 +465,7 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
 
     # Reading.
 
-    def _open(self, segment_reader: SegmentReader[PositionReader]) -> PositionReader:
+    def _open(self, segment_reader: ReaderSlot[PositionReader]) -> PositionReader:
         """Open the reader of a segment. Runs in a background thread. For a segment that no stored value
         names, first looks up the position of the start time, and sets the segment's position to it. Raises
         DataPlaneUnavailable if the segment is no longer assigned to this member, so that its reading was
@@ -547,7 +548,7 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
                 raise segment_reader.error
 
     def _read(
-        self, segment_reader: SegmentReader[PositionReader], reader: PositionReader
+        self, segment_reader: ReaderSlot[PositionReader], reader: PositionReader
     ) -> CheckpointBatch | None:
         """Return the next batch of the segment, and advance the segment's position behind the batch. Return None if
         there are no messages at present, while a query of the log is in progress, and if the log is out of reach.

@@ -46,7 +46,7 @@ from controller.client.delivery_limit import DeliveryLimit
 from controller.client.delivery_reports import DeliveryCounts, KnownMessage, Opening
 from controller.client.keyed_schedule import KeyedSchedule, WorkItem, retry_delay_seconds
 from controller.client.message_delivery import End, Handling, Outcome
-from controller.client.poll_loop import LOOK_SECONDS
+from controller.client.reader_set import LOOK_SECONDS
 from controller.client.retry import Backoff
 from controller.client.session import OwnedBucket
 from controller.client.stream_consumer import Batch, StreamConsumer

@@ -7,13 +7,10 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from controller.client.reader_set import LOOK_SECONDS
 from controller.client.retry import Outage
 from controller.domain.errors import CleaveError, Retryable
 
-LOOK_SECONDS = 1.0
-"""Longest time between two polls of the logs, even without a signal."""
-WAITS_FOR_RECEIVE = "waits for the next `receive`"
-"""The reason reported for a segment that may have messages. Only the next poll shows if it has any."""
 Item = TypeVar("Item")
 
 

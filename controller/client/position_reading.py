@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from controller import client_metrics
-from controller.client.segment_readers import SegmentReader, SegmentReaders
+from controller.client.reader_slot import ReaderSlot
+from controller.client.segment_readers import SegmentReaders
 from controller.dataplane.log_client import LogClient, LogMessage, Position, PositionReader
 from controller.domain.errors import DataPlaneUnavailable, LogShortened
 
@@ -28,7 +29,7 @@ class Reading:
 
 
 def open_at(
-    logs: LogClient, segment_reader: SegmentReader[PositionReader], after: Position | None
+    logs: LogClient, segment_reader: ReaderSlot[PositionReader], after: Position | None
 ) -> PositionReader:
     """Open a reader behind the position `after`; None: at the beginning. Raises the errors of
     `LogClient.open_reader_at` except LogShortened.
@@ -48,7 +49,7 @@ def open_at(
 
 def read_on(
     readers: SegmentReaders[PositionReader],
-    segment_reader: SegmentReader[PositionReader],
+    segment_reader: ReaderSlot[PositionReader],
     reader: PositionReader,
     limit: int,
     *,
@@ -89,7 +90,7 @@ def read_on(
 
 def _read_or_ask(
     readers: SegmentReaders[PositionReader],
-    segment_reader: SegmentReader[PositionReader],
+    segment_reader: ReaderSlot[PositionReader],
     reader: PositionReader,
     limit: int,
     *,

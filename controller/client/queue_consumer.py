@@ -25,10 +25,12 @@ from controller.client.background_calls import BackgroundCalls
 from controller.client.broken_log_reports import SuspectReports
 from controller.client.closing import ClosesOnExit, CloseTime, close_and_deregister
 from controller.client.lag import BucketLag, lag_of, lag_path
-from controller.client.poll_loop import LOOK_SECONDS, PollLoop
+from controller.client.poll_loop import PollLoop
+from controller.client.reader_set import LOOK_SECONDS
+from controller.client.reader_slot import ReaderSlot
 from controller.client.retry import retry_for
 from controller.client.segment_lists import SegmentWatch
-from controller.client.segment_readers import NO_DATA, SegmentReader, SegmentReaders
+from controller.client.segment_readers import NO_DATA, SegmentReaders
 from controller.client.servers import Servers
 from controller.dataplane.log_client import LogClient, LogMessage, Position, QueueReader
 from controller.domain.errors import (
@@ -401,7 +403,7 @@ class QueueConsumer(OneProcess, ClosesOnExit):
             segment_reader.reader for segment_reader in self._readers.all if segment_reader.reader is not None
         ]
 
-    def _open(self, segment_reader: SegmentReader[_SegmentBuffer]) -> _SegmentBuffer:
+    def _open(self, segment_reader: ReaderSlot[_SegmentBuffer]) -> _SegmentBuffer:
         """Open the reader of a segment. Runs in a background thread. Raises the errors of
         `LogClient.open_queue_reader`.
         """
@@ -465,7 +467,7 @@ class QueueConsumer(OneProcess, ClosesOnExit):
         return None
 
     def _take(
-        self, segment_reader: SegmentReader[_SegmentBuffer], segment_buffer: _SegmentBuffer
+        self, segment_reader: ReaderSlot[_SegmentBuffer], segment_buffer: _SegmentBuffer
     ) -> LogMessage | None:
         """Return the next message of the segment, or None if there is none at present. If no message is buffered or
         can be read without blocking, begin a query in a background thread (`_ask`) and return None; a later call uses
@@ -504,7 +506,7 @@ class QueueConsumer(OneProcess, ClosesOnExit):
             segment_reader.fail(error)
         return None
 
-    def _ask(self, segment_reader: SegmentReader[_SegmentBuffer], segment_buffer: _SegmentBuffer) -> None:
+    def _ask(self, segment_reader: ReaderSlot[_SegmentBuffer], segment_buffer: _SegmentBuffer) -> None:
         """Begin a query of the log in a background thread. The query reads messages into the buffer if none are
         buffered and the read may block. The query also finds out whether the segment is drained, if the segment is
         sealed and was not reported as drained in the last `REPEAT_REPORT_SECONDS`. The `as_of` of the present segment

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from typing import Any, Generic, TypeVar
 
@@ -29,21 +29,28 @@ class ReaderSlot(Generic[Reader]):
     `wait_until_unused` and `stop`, which other threads call too.
     """
 
+    key: Any
+    """The key of the slot in its `ReaderSet`. Keys of one set have an order."""
+    place: Hashable
+    """The key of the segment or bucket. Slots of one place are open one after the other."""
+
     def __init__(
         self,
+        segment_id: int,
         backing_topic: str,
         wakeup: threading.Event,
         delay_seconds: float,
         after: threading.Event | None = None,
         on_missing: Callable[[], None] = lambda: None,
     ) -> None:
-        """Create the slot without opening the log. `wakeup` is set when there is work for the consumer's thread.
+        """Create the slot of a whole segment without opening the log. `wakeup` is set when there is work for the consumer's thread.
         `delay_seconds` is the delay before the first opening, for a log that was lost before.
 
         The log is not opened before the event `after` is set, which shows that the preceding reader is closed; None:
         there is no preceding reader. `on_missing` is called, in any thread, each time the log is found missing.
         """
         self._on_missing = on_missing
+        self.segment_id = self.key = self.place = segment_id
         self.backing_topic, self._wakeup, self._after = backing_topic, wakeup, after
         self._lock = threading.Lock()
         self._backoff = Backoff(FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS)
@@ -73,6 +80,11 @@ class ReaderSlot(Generic[Reader]):
     def has_news(self) -> bool:
         """True if the log may have messages to read, or a query has a result to take."""
         return not self.is_queried and (self.signal.is_set() or self._query is not None)
+
+    @property
+    def is_readable(self) -> bool:
+        """True if the open log may have messages to read, or a query has a result to take, and no retry is awaited."""
+        return self.reader is not None and self.has_news and self.next_try_at <= time.monotonic()
 
     @property
     def is_waiting(self) -> bool:
@@ -205,10 +217,3 @@ class ReaderSlot(Generic[Reader]):
         with self._lock:
             reader, self.reader, self.is_closed = self.reader, None, True
         return reader
-
-
-def next_try_at(slots: Sequence[ReaderSlot[Reader]]) -> float:
-    """Return the earliest time of the next attempt among the slots that are to be opened, in `time.monotonic`
-    seconds. Infinity if there is none.
-    """
-    return min((slot.next_try_at for slot in slots if slot.is_waiting), default=float("inf"))

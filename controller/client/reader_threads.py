@@ -112,10 +112,10 @@ class ReaderThreads:
         if not self._asking.run(partial(slot.ask, question, slot.reserve_query())):
             slot.mark_unused()
 
-    def stop(self, place: Hashable, slot: ReaderSlot[Reader]) -> None:
+    def stop(self, slot: ReaderSlot[Reader]) -> None:
         """Close the slot at once, so that nothing more is read from it, and close its reader in a background thread.
-        `place` is the key of the segment or bucket. Until the reader is closed and no opening or query of the slot is
-        in progress, `leaving` returns an event for the place. Then the event is set, and `on_closed` is called.
+        Until the reader is closed and no opening or query of the slot is in progress, `leaving` returns an event for
+        the place of the slot. Then the event is set, and `on_closed` is called.
 
         If no reader is open and no opening or query is in progress, `on_closed` is called in this thread, and nothing
         else happens. After `close` of this object, the reader is closed in this thread.
@@ -125,7 +125,7 @@ class ReaderThreads:
             reader = slot.stop()
             is_idle = reader is None and slot.is_unused
             if not is_idle:
-                self._leaving[place] = closed
+                self._leaving[slot.place] = closed
         if is_idle:
             self._on_closed()
             return
@@ -137,7 +137,7 @@ class ReaderThreads:
                 # a reader that opens late is closed, and no query moves the cursor of the next owner
                 slot.wait_until_unused()
             finally:
-                self._left(place, closed)
+                self._left(slot.place, closed)
 
         if not self._closing.run(close):
             close()

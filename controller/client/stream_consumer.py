@@ -30,7 +30,8 @@ from controller.client.closing import ClosesOnExit, close_and_deregister
 from controller.client.exactly_once_table import Claim, PositionTable
 from controller.client.lag import BucketLag, lag_of
 from controller.client.maintenance import MaintenanceThread
-from controller.client.poll_loop import LOOK_SECONDS, WAITS_FOR_RECEIVE, PollLoop
+from controller.client.poll_loop import PollLoop
+from controller.client.reader_set import LOOK_SECONDS, WAITS_FOR_RECEIVE
 from controller.client.retry import retry_for
 from controller.client.servers import Servers
 from controller.client.session import BucketReason, Session
@@ -150,7 +151,6 @@ class StreamConsumer(OneProcess, ClosesOnExit):
             self._maintenance.notify,
             self._changed,
         )
-        self._poll_at = 0.0
         self._rounds = PollLoop(self._wakeup, patience_seconds, DataPlaneUnavailable, StoreUnavailable)
         self._has_changed = threading.Event()
         self._session = Session(
@@ -524,7 +524,7 @@ class StreamConsumer(OneProcess, ClosesOnExit):
         """Return the time of the next poll or opening, in `time.monotonic` seconds. Infinity while the leader
         is out of reach.
         """
-        return min(self._poll_at, self._attachments.next_try_at) if self._session.is_current else math.inf
+        return self._attachments.due_at if self._session.is_current else math.inf
 
     def _poll_or_raise(self) -> Batch | None:
         """Return the next batch (`_poll`), or None if no bucket has messages at present or the consumer is paused. If
@@ -545,13 +545,11 @@ class StreamConsumer(OneProcess, ClosesOnExit):
         While the leader is out of reach, return None, because the buckets may belong to other consumers. If
         `Session.is_lost` is True by then, all buckets are closed. Raises the errors of `on_release`.
         """
-        if time.monotonic() >= self._poll_at:
-            self._poll_at = time.monotonic() + LOOK_SECONDS
+        if self._attachments.signal_all_if_due():
             self._has_changed.set()
-            self._attachments.signal_all()
         if not self._session.is_current:
             if self._session.is_lost:
-                self._attachments.lose_all()
+                self._attachments.stop_all()  # other consumers may own their buckets
             return None
         if self._has_changed.is_set():
             self._has_changed.clear()

@@ -34,7 +34,7 @@ from tests.support.forking import in_child
 _ROOT = Path(__file__).resolve().parents[2]
 PARTS = {
     "AdminCalls", "Attachments", "BackgroundCalls", "BatchSender", "Connections", "ConsumerReader", "CounterScraper", "DelayedSends",
-    "FencedSegments", "Gates", "Intake", "KeyCounts", "KeySamples", "LayoutWatch", "Namespaces", "QueueKeeper", "ReaderThreads", "SegmentReaders",
+    "FencedSegments", "Gates", "Intake", "KeyCounts", "KeySamples", "LayoutWatch", "Namespaces", "QueueKeeper", "ReaderSet", "ReaderThreads", "SegmentReaders",
     "SegmentWatch", "Session", "SuspectReports",
 }  # fmt: skip
 """Classes whose objects only others have that are guarded."""

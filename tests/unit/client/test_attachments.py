@@ -241,25 +241,27 @@ def free() -> threading.Event:
 
 
 @pytest.fixture
-def stubborn(free: threading.Event) -> Iterator[Attachments]:
-    logs = ControlledReaders()
-    attachments = attached(logs, free)
+def held() -> ControlledReaders:
+    return ControlledReaders()
+
+
+@pytest.fixture
+def stubborn(held: ControlledReaders, free: threading.Event) -> Iterator[Attachments]:
+    attachments = attached(held, free)
     begun(attachments)
     wait_until(lambda: attachments.all[0].reader is not None)
     yield attachments
-    logs.goes_on.set()
+    held.goes_on.set()
     attachments.close()
-    assert logs.open == 0
-
-
-def logs_of(attachments: Attachments) -> ControlledReaders:
-    assert isinstance(attachments._logs, ControlledReaders)
-    return attachments._logs
+    assert held.open == 0
 
 
 @pytest.mark.parametrize("let_go", [Attachments.release, Attachments.lose], ids=["released", "lost"])
 def test_whoever_lets_go_does_not_wait_and_the_leader_is_told_when_it_is_closed(
-    stubborn: Attachments, free: threading.Event, let_go: Callable[[Attachments, Attachment], None]
+    stubborn: Attachments,
+    held: ControlledReaders,
+    free: threading.Event,
+    let_go: Callable[[Attachments, Attachment], None],
 ) -> None:
     """Trap 22: the next owner is let in after that. Whatever the leader says meanwhile."""
     asked = owned(release=True)
@@ -268,27 +270,28 @@ def test_whoever_lets_go_does_not_wait_and_the_leader_is_told_when_it_is_closed(
 
     let_go(stubborn, one)
 
-    wait_until(lambda: logs_of(stubborn).closing == 1)
+    wait_until(lambda: held.closing == 1)
     assert stubborn.adopt(asked) == []
     assert not free.is_set()
-    logs_of(stubborn).goes_on.set()
+    held.goes_on.set()
     assert free.wait(20)
     assert stubborn.adopt(asked) == [*asked.buckets]
 
 
-def test_a_place_is_opened_anew_when_its_last_reader_is_closed(stubborn: Attachments) -> None:
-    logs = logs_of(stubborn)
-    stubborn.lose_all()
+def test_a_place_is_opened_anew_when_its_last_reader_is_closed(
+    stubborn: Attachments, held: ControlledReaders
+) -> None:
+    stubborn.stop_all()
     stubborn.adopt(owned(generation=2))
     stubborn.open_due()
-    wait_until(lambda: logs.closing == 1)
+    wait_until(lambda: held.closing == 1)
     assert stubborn.next_try_at == float("inf")
-    assert logs.opening == 1
+    assert held.opening == 1
 
-    logs.goes_on.set()
+    held.goes_on.set()
     wait_until(lambda: stubborn.next_try_at < float("inf"))
     stubborn.open_due()
-    wait_until(lambda: logs.open == 1)
+    wait_until(lambda: held.open == 1)
 
 
 def test_what_could_never_be_opened_is_let_go_of_as_well(
@@ -328,16 +331,15 @@ def test_what_is_begun_after_the_close_of_all_keeps_nobody(
     assert logs.open == 0
 
 
-def test_many_are_closed_side_by_side(stubborn: Attachments) -> None:
-    logs = logs_of(stubborn)
+def test_many_are_closed_side_by_side(stubborn: Attachments, held: ControlledReaders) -> None:
     buckets = tuple(OwnedBucket(0, at, at, 10, False, "log", 3, False) for at in range(1, 11))
     stubborn.adopt(Assignment(1, 3, 0, ORIGIN, buckets))
     stubborn.open_due()
     wait_until(lambda: all(one.reader is not None for one in stubborn.all))
 
-    stubborn.lose_all()
+    stubborn.stop_all()
 
-    wait_until(lambda: logs.closing == 11)
+    wait_until(lambda: held.closing == 11)
 
 
 def test_whoever_is_being_asked_is_neither_read_nor_let_go_of(stubborn: Attachments) -> None:
@@ -354,7 +356,7 @@ def test_whoever_is_being_asked_is_neither_read_nor_let_go_of(stubborn: Attachme
 
     goes_on.set()
     wait_until(lambda: not one.is_queried)
-    assert [held for held, _ in stubborn.with_new_messages()] == [one]
+    assert [one for one, _ in stubborn.with_new_messages()] == [one]
     assert one.take_result() is True
     stubborn.adopt(owned(release=True))
     assert stubborn.to_release() == [one]
@@ -375,7 +377,7 @@ def test_what_arrives_during_a_question_is_looked_at_after_the_answer(stubborn: 
     one.take_result()
 
     assert stubborn._wakeup.is_set()
-    assert [held for held, _ in stubborn.with_new_messages()] == [one]
+    assert [one for one, _ in stubborn.with_new_messages()] == [one]
 
 
 def test_what_is_to_be_let_go_of_after_a_question_is_told_of(
@@ -395,20 +397,23 @@ def test_what_is_to_be_let_go_of_after_a_question_is_told_of(
 
 
 @pytest.mark.parametrize(
-    "let_go", [Attachments.lose_all, Attachments.close_all_in_background], ids=["lost", "aside"]
+    "let_go", [Attachments.stop_all, Attachments.close_all_in_background], ids=["lost", "aside"]
 )
 def test_a_place_is_free_when_no_call_of_its_last_reader_is_under_way(
-    stubborn: Attachments, free: threading.Event, let_go: Callable[[Attachments], None]
+    stubborn: Attachments,
+    held: ControlledReaders,
+    free: threading.Event,
+    let_go: Callable[[Attachments], None],
 ) -> None:
     """A question may end with moving the cursor, and an opening with a reader."""
     [one] = stubborn.all
-    logs_of(stubborn).goes_on.set()
+    held.goes_on.set()
     goes_on = threading.Event()
     stubborn.ask(one, lambda: goes_on.wait(20))
 
     let_go(stubborn)
 
-    wait_until(lambda: logs_of(stubborn).open == 0)
+    wait_until(lambda: held.open == 0)
     assert stubborn.adopt(owned(release=True)) == []
     assert not free.is_set()
     goes_on.set()
@@ -421,7 +426,7 @@ def test_what_is_stopped_while_it_is_opened_is_gone_when_that_has_ended(
 ) -> None:
     begun(attachments)
     wait_until(lambda: logs.opening == 1)
-    attachments.lose_all()
+    attachments.stop_all()
     assert attachments.adopt(owned(release=True)) == []
 
     logs.may_open.set()

@@ -89,14 +89,14 @@ def test_no_more_functions_run_at_once_than_allowed(monkeypatch: pytest.MonkeyPa
 def test_a_log_is_opened_queried_and_closed_although_no_thread_can_be_started() -> None:
     """A slot whose opening never runs would be waited for without a limit."""
     threads, reader = ReaderThreads(lambda: None), OpenedReader()
-    slot: ReaderSlot[OpenedReader] = ReaderSlot("log", threading.Event(), 0.0)
+    slot: ReaderSlot[OpenedReader] = ReaderSlot(0, "log", threading.Event(), 0.0)
 
     with no_more_threads():
         threads.open(slot, lambda: reader)
         threads.ask(slot, lambda: 7)
         assert (slot.reader, slot.take_result()) == (reader, 7)
-        threads.stop("place", slot)
+        threads.stop(slot)
 
     threads.close()
     assert reader.closed_by is threading.current_thread()
-    assert threads.leaving("place") is None
+    assert threads.leaving(slot.place) is None
