@@ -10,8 +10,6 @@ position is safe. If messages were deleted before they were read, the consumer r
 
 from __future__ import annotations
 
-import math
-import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -22,8 +20,8 @@ from controller.client.arguments import checks_arguments
 from controller.client.broken_log_reports import SuspectReports
 from controller.client.checkpoint import Checkpoint
 from controller.client.checkpoint_restore import restored
-from controller.client.closing import ClosesOnExit, close_and_deregister
-from controller.client.poll_loop import PollLoop
+from controller.client.closing import close_and_deregister
+from controller.client.poll_loop import PollingConsumer
 from controller.client.position_reading import open_at, read_on
 from controller.client.reader_slot import ReaderSlot
 from controller.client.retry import retry_for
@@ -39,7 +37,6 @@ from controller.domain.errors import (
     SegmentNotFound,
     StoreUnavailable,
 )
-from controller.forks import OneProcess
 
 PARALLEL_LOCATES = 4
 """Number of segments whose positions are looked up at once. All are needed, so the consumer waits for a
@@ -87,8 +84,15 @@ class SegmentStatus:
 
 
 @checks_arguments
-class CheckpointConsumer(OneProcess, ClosesOnExit):
-    """Consumer of all segments of a topic. For one thread; any thread may call `pause` and `resume`."""
+class CheckpointConsumer(PollingConsumer[CheckpointBatch]):
+    """Consumer of all segments of a topic. For one thread; any thread may call `pause` and `resume`.
+
+    `receive` returns the next messages of one segment; the position of the consumer is then behind these messages. It
+    raises DataGone if the next messages were deleted; TopicNotFound, or another refusal of a worker that lists the
+    segments; DataPlaneUnavailable, or SegmentNotFound for a missing log, if there is nothing to read and a segment was
+    out of reach for longer than `patience_seconds`; Terminal if there is nothing to read and a segment can never be
+    read; InvalidInput after `close`.
+    """
 
     def __init__(
         self,
@@ -112,12 +116,8 @@ class CheckpointConsumer(OneProcess, ClosesOnExit):
         InvalidInput for a checkpoint from which the consumer cannot continue; InvalidInput for an instant without a
         time zone and for an invalid topic name. After an error nothing stays open.
         """
+        super().__init__(patience_seconds, DataPlaneUnavailable, StoreUnavailable, SegmentNotFound)
         self._logs, self._batch_messages, self._patience_seconds = logs, batch_messages, patience_seconds
-        self._wakeup = threading.Event()
-        self._is_paused = False
-        self._rounds = PollLoop(
-            self._wakeup, patience_seconds, DataPlaneUnavailable, StoreUnavailable, SegmentNotFound
-        )
         self._positions: dict[int, Position | None] = {}
         self._done: set[int] = set()
         self._segments: dict[int, ListedSegment] = {}
@@ -128,7 +128,9 @@ class CheckpointConsumer(OneProcess, ClosesOnExit):
         self._watch = retry_for(
             lambda: SegmentWatch(servers, topic, on_change=self._wakeup.set), seconds=patience_seconds
         )
-        self._readers = SegmentReaders(self._open, self._wakeup, SuspectReports(servers, topic))
+        self._readers: SegmentReaders[PositionReader] = SegmentReaders(
+            self._open, self._wakeup, SuspectReports(servers, topic)
+        )
         try:
             self._begin(Checkpoint.from_bytes(start) if isinstance(start, bytes) else start)
         except BaseException:
@@ -152,39 +154,11 @@ class CheckpointConsumer(OneProcess, ClosesOnExit):
         """
         self._begin(Checkpoint.from_bytes(checkpoint) if isinstance(checkpoint, bytes) else checkpoint)
 
-    def receive(self, timeout_seconds: float) -> CheckpointBatch | None:
-        """Return the next messages of one segment, waiting up to `timeout_seconds`. Return None if there are
-        none. The position of the consumer is then behind the returned messages.
-
-        Raises DataGone if the next messages were deleted; TopicNotFound, or another refusal of a worker that
-        lists the segments; DataPlaneUnavailable, or SegmentNotFound for a missing log, if there is nothing to
-        read and a segment was out of reach for longer than `patience_seconds`; Terminal if there is nothing
-        to read and a segment can never be read; InvalidInput after `close`.
-        """
-        return self._rounds.receive(
-            timeout_seconds,
-            self._poll_or_raise,
-            lambda: math.inf if self._is_paused else self._readers.due_at,
-            self._demand_open,
-        )
-
     def why(self) -> tuple[SegmentStatus, ...]:
         """Return for each segment that is not read to its end why no message of it is delivered."""
         return tuple(
             SegmentStatus(segment_id, self._reason(segment_id)) for segment_id in sorted(self._positions)
         )
-
-    def pause(self) -> None:
-        """Deliver no messages until `resume`; `receive` then waits and returns None. No log is opened
-        meanwhile, so `receive` raises no error of a log, and a call of `receive` makes `patience_seconds` start
-        again. For any thread.
-        """
-        self._is_paused = True
-
-    def resume(self) -> None:
-        """Deliver messages again. For any thread."""
-        self._is_paused = False
-        self._wakeup.set()
 
     def close(self, timeout_seconds: float | None = None, *, leave: bool = True) -> None:  # noqa: ARG002
         """Stop reading, and close the readers within `timeout_seconds` (default: 30). With a shorter limit than two
@@ -326,28 +300,16 @@ class CheckpointConsumer(OneProcess, ClosesOnExit):
         """
         return open_at(self._logs, segment_reader, self._positions[segment_reader.segment_id])
 
-    def _poll_or_raise(self) -> CheckpointBatch | None:
-        """Return the next batch (`_poll`), or None if no segment has messages at present. While the consumer is
-        paused, nothing is read, and the result is None.
-
-        If there is no batch, raise the error of a log that was out of reach at the last attempt or that can never be
-        read (`SegmentReaders.demand_reached`). Raises the errors of `_poll`.
-        """
-        if self._is_paused:
-            return None  # no attempt is made, so an earlier error says nothing about the present
-        batch = self._poll()
-        if batch is None:
-            self._readers.demand_reached()
-        return batch
-
     def _poll(self) -> CheckpointBatch | None:
         """Run one poll: follow the layout, open the readers that are due, and return the batch of the next
-        segment, in rotation, that has messages; None if there are none. A list of segments with an earlier
-        epoch than the known layout is ignored.
+        segment, in rotation, that has messages; None if there are none, and while paused. A list of segments with an
+        earlier epoch than the known layout is ignored.
 
         If a segment ends, its children are polled at once. Raises DataGone, and the error of the last request
         for the list unless the error is Retryable.
         """
+        if self._is_paused:
+            return None
         self._readers.signal_all_if_due()
         if self._watch.take() and self._watch.current.epoch >= self._layout.epoch:
             self._adopt(self._watch.current)

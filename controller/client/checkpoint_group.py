@@ -30,8 +30,8 @@ from controller.client.checkpoint_consumer import (
     instant_of,
 )
 from controller.client.checkpoint_merge import merged
-from controller.client.closing import ClosesOnExit, close_and_deregister
-from controller.client.poll_loop import PollLoop
+from controller.client.closing import close_and_deregister
+from controller.client.poll_loop import PollingConsumer
 from controller.client.position_reading import open_at, read_on
 from controller.client.reader_slot import ReaderSlot
 from controller.client.segment_readers import SegmentReaders
@@ -46,7 +46,6 @@ from controller.domain.errors import (
     StoreUnavailable,
 )
 from controller.domain.hash_range import FULL_RANGE
-from controller.forks import OneProcess
 
 KeptValues = Callable[[], Iterable[Checkpoint | bytes]]
 """Returns the newest stored checkpoint of each member, including members that no longer exist."""
@@ -95,8 +94,17 @@ class _Segment:
 
 
 @checks_arguments
-class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
-    """One member of the group. For one thread, which must keep calling `receive` to stay in the group."""
+class CheckpointGroupConsumer(PollingConsumer[CheckpointBatch]):
+    """One member of the group. For one thread, which must keep calling `receive` to stay in the group.
+
+    `receive` returns the next messages of one segment. It raises FencedOut if another member registered under this name;
+    TopicNotFound, SubscriptionNotFound if either was deleted, or another permanent refusal of a worker; DataGone if the
+    next messages were deleted; the errors of `kept_values` and `on_wanted`; Conflict or InvalidInput for stored values
+    from which the group cannot continue; DataPlaneUnavailable, or SegmentNotFound for a missing log, if there is nothing
+    to read and a log was out of reach for longer than `patience_seconds`; Terminal if there is nothing to read and a log
+    can never be read; StoreUnavailable if segments are assigned and no worker lists the group's segments for that long;
+    InvalidInput after `close`. While only the leader is out of reach, the call returns None.
+    """
 
     def __init__(
         self,
@@ -128,17 +136,14 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
         Raises NotFound, TopicNotLive, StoreUnavailable; Conflict if the subscription is not of kind checkpoint; InvalidInput for an
         invalid name or a start without a time zone; or another error by which a worker refuses the registration.
         """
+        super().__init__(patience_seconds, DataPlaneUnavailable, StoreUnavailable, SegmentNotFound)
         self._start_ms = None if start is None else instant_of(start)
         self._logs, self._kept_values, self._on_wanted = logs, kept_values, on_wanted
         self.topic, self.group, self.name = topic, group, name
         self._batch_messages = batch_messages
-        self._wakeup, self._has_changed = threading.Event(), threading.Event()
-        self._is_paused = False
+        self._has_changed = threading.Event()
         self._reads_first = False
         """True after an error of `_follow`, so that an error that persists withholds no messages of other segments."""
-        self._rounds = PollLoop(
-            self._wakeup, patience_seconds, DataPlaneUnavailable, StoreUnavailable, SegmentNotFound
-        )
         self._segments: dict[int, _Segment] = {}
         self._group_position: Checkpoint | None = None
         """Stored position of the group, as far as this member has read it."""
@@ -146,7 +151,9 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
         """Released ownerships, which are not acquired again because the report of their release may be under
         way.
         """
-        self._readers = SegmentReaders(self._open, self._wakeup, SuspectReports(servers, topic))
+        self._readers: SegmentReaders[PositionReader] = SegmentReaders(
+            self._open, self._wakeup, SuspectReports(servers, topic)
+        )
         self._session = Session(
             servers,
             topic,
@@ -209,21 +216,6 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
                 segment.is_kept = True
         self._release_stored()
 
-    def receive(self, timeout_seconds: float) -> CheckpointBatch | None:
-        """Return the next messages of one segment, waiting up to `timeout_seconds`. Return None if there are
-        none.
-
-        Raises FencedOut if another member registered under this name; TopicNotFound, SubscriptionNotFound if
-        either was deleted, or another permanent refusal of a worker; DataGone if the next messages were
-        deleted; the errors of `kept_values` and `on_wanted`; Conflict or InvalidInput for stored values from
-        which the group cannot continue; DataPlaneUnavailable, or SegmentNotFound for a missing log, if there
-        is nothing to read and a log was out of reach for longer than `patience_seconds`; Terminal if there is
-        nothing to read and a log can never be read; StoreUnavailable if segments are assigned and no worker
-        lists the group's segments for that long; InvalidInput after `close`. While only the leader is out of
-        reach, the call returns None.
-        """
-        return self._rounds.receive(timeout_seconds, self._poll_or_raise, self._due_at, self._demand_alive)
-
     def holds(self, batch: CheckpointBatch) -> bool:
         """Return True if the newest assignment still contains this ownership of the segment, and the leader
         has responded recently. If False, the messages may be delivered again, to another member.
@@ -254,18 +246,6 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
                 statuses[segment_id] = SegmentStatus(segment_id, reason, owner, row["since"])
         return tuple(statuses[segment_id] for segment_id in sorted(statuses))
 
-    def pause(self) -> None:
-        """Deliver no messages until `resume`, and keep the segments, except those that are assigned to
-        another member. Continue to call `receive`. No log is opened meanwhile, so `receive` raises no error
-        of a log, and a call of `receive` makes `patience_seconds` start again. For any thread.
-        """
-        self._is_paused = True
-
-    def resume(self) -> None:
-        """Deliver messages again. For any thread."""
-        self._is_paused = False
-        self._wakeup.set()
-
     def close(self, timeout_seconds: float | None = None, *, leave: bool = True) -> None:
         """Stop reading, and deregister this member. Other members continue at the stored checkpoints; messages behind
         the stored checkpoints are delivered to them again. Afterwards `receive` raises InvalidInput.
@@ -293,11 +273,11 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
     def _kind(self) -> str:
         return CheckpointConsumer.__name__
 
-    def _demand_alive(self) -> None:
+    def _before_poll(self) -> None:
         """Raise InvalidInput after `close`, or the reason why the session can never continue
         (`Session.demand_alive`).
         """
-        self._demand_open()
+        super()._before_poll()
         self._session.demand_alive()
 
     # Following the leader.
@@ -485,17 +465,7 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
         """Return the time of the next opening or poll, in `time.monotonic` seconds. Infinity while the member
         is paused or does not reach its leader.
         """
-        return self._readers.due_at if self._session.is_current and not self._is_paused else math.inf
-
-    def _poll_or_raise(self) -> CheckpointBatch | None:
-        """Return the next batch (`_poll`), or None if no segment has messages at present. If there is no batch and
-        the member is not paused, raise the error of a log that was out of reach at the last attempt, is missing, or
-        can never be read (`SegmentReaders.demand_reached`). Raises the errors of `_poll`.
-        """
-        batch = self._poll()
-        if batch is None and not self._is_paused:
-            self._readers.demand_reached()
-        return batch
+        return super()._due_at() if self._session.is_current else math.inf
 
     def _poll(self) -> CheckpointBatch | None:
         """Run one poll: follow the leader's assignment if it may have changed, and return the next batch

@@ -10,7 +10,6 @@ and the segment may be pruned.
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from collections import deque
@@ -23,9 +22,9 @@ from controller import client_metrics
 from controller.client.arguments import checks_arguments
 from controller.client.background_calls import BackgroundCalls
 from controller.client.broken_log_reports import SuspectReports
-from controller.client.closing import ClosesOnExit, CloseTime, close_and_deregister
+from controller.client.closing import CloseTime, close_and_deregister
 from controller.client.lag import BucketLag, lag_of, lag_path
-from controller.client.poll_loop import PollLoop
+from controller.client.poll_loop import PollingConsumer
 from controller.client.reader_set import LOOK_SECONDS
 from controller.client.reader_slot import ReaderSlot
 from controller.client.retry import retry_for
@@ -43,7 +42,6 @@ from controller.domain.errors import (
     NotFound,
 )
 from controller.domain.names import demand_name
-from controller.forks import OneProcess
 
 REPEAT_REPORT_SECONDS = 5.0
 """Time after which a drained segment that is still listed is reported as drained again."""
@@ -200,9 +198,15 @@ class QueueStatus:
 
 
 @checks_arguments
-class QueueConsumer(OneProcess, ClosesOnExit):
+class QueueConsumer(PollingConsumer[QueuedMessage]):
     """A consumer of a queue subscription. `receive` and `receive_many` are for one thread; any thread may
-    acknowledge and return messages.
+    acknowledge and return messages. The segments are read in rotation. After `pause`, the next call of `receive` passes
+    buffered messages to other consumers, except those of segments with unsettled messages; received messages stay.
+
+    `receive` raises TopicNotFound, SubscriptionNotFound if either was deleted, or another refusal of a worker that
+    lists the segments; DataPlaneUnavailable, or SegmentNotFound for a missing log, if there is nothing to read and a
+    segment was out of reach for longer than `patience_seconds`; Terminal if there is nothing to read and a segment can
+    never be read; InvalidInput after `close`.
     """
 
     def __init__(
@@ -227,18 +231,19 @@ class QueueConsumer(OneProcess, ClosesOnExit):
         subscription is not a queue; InvalidInput for an invalid name; or another error by which a worker refuses the
         request.
         """
+        # NotFound is retried, because the log or the subscription may be being created or deleted.
+        super().__init__(patience_seconds, DataPlaneUnavailable, NotFound)
         self._logs, self._subscription, self.name = logs, subscription, demand_name("consumer", name)
         self._servers, self._lag_path = servers, lag_path(topic, subscription)
         self._queue_messages, self._patience_seconds = queue_messages, patience_seconds
-        self._wakeup = threading.Event()
-        self._is_paused = self._is_following = False
-        # NotFound is retried, because the log or the subscription may be being created or deleted.
-        self._rounds = PollLoop(self._wakeup, patience_seconds, DataPlaneUnavailable, NotFound)
+        self._is_following = False
         self._watch = retry_for(
             lambda: SegmentWatch(servers, topic, queue=subscription, on_change=self._wakeup.set),
             seconds=patience_seconds,
         )
-        self._readers = SegmentReaders(self._open, self._wakeup, SuspectReports(servers, topic))
+        self._readers: SegmentReaders[_SegmentBuffer] = SegmentReaders(
+            self._open, self._wakeup, SuspectReports(servers, topic)
+        )
         self._calls = BackgroundCalls(1, "cleave-queue-calls")
 
     @property
@@ -256,22 +261,6 @@ class QueueConsumer(OneProcess, ClosesOnExit):
         of readers that were lost and opened again.
         """
         return sum(segment_buffer.in_hand for segment_buffer in self._buffers())
-
-    def receive(self, timeout_seconds: float) -> QueuedMessage | None:
-        """Return the next message, waiting up to `timeout_seconds`. Return None if there is none. The
-        segments are read in rotation.
-
-        Raises TopicNotFound, SubscriptionNotFound if either was deleted, or another refusal of a worker that
-        lists the segments; DataPlaneUnavailable, or SegmentNotFound for a missing log, if there is nothing to
-        read and a segment was out of reach for longer than `patience_seconds`; Terminal if there is nothing
-        to read and a segment can never be read; InvalidInput after `close`.
-        """
-        return self._rounds.receive(
-            timeout_seconds,
-            self._poll_or_raise,
-            lambda: math.inf if self._is_paused else self._readers.due_at,
-            self._follow,
-        )
 
     def receive_many(self, most: int, timeout_seconds: float) -> Sequence[QueuedMessage]:
         """Return up to `most` messages: wait for the first message, up to `timeout_seconds`, and add the messages
@@ -339,20 +328,6 @@ class QueueConsumer(OneProcess, ClosesOnExit):
         """
         return lag_of(self._servers.ask("GET", self._lag_path))
 
-    def pause(self) -> None:
-        """Receive nothing until `resume`. The next call of `receive` passes buffered messages to other
-        consumers, except those of segments with unsettled messages; received messages stay. No log is read
-        meanwhile, so `receive` raises no error of a log, and a call of `receive` makes `patience_seconds` start again.
-        For any thread.
-        """
-        self._is_paused = True
-        self._wakeup.set()
-
-    def resume(self) -> None:
-        """Receive messages again. For any thread."""
-        self._is_paused = False
-        self._wakeup.set()
-
     def close(self, timeout_seconds: float | None = None, *, leave: bool = True) -> None:  # noqa: ARG002
         """Leave the queue. Buffered messages are returned for other consumers, and messages that are not settled
         (acknowledged or returned) are delivered again. Afterwards `receive` raises InvalidInput.
@@ -415,14 +390,14 @@ class QueueConsumer(OneProcess, ClosesOnExit):
         )
         return _SegmentBuffer(reader, self._queue_messages)
 
-    def _follow(self) -> None:
+    def _before_poll(self) -> None:
         """Take the newest list of segments, create a reader for each listed segment that has none, and drop the
         readers of other segments. `open_due` opens the created readers. While paused, instead drop each reader
         without unsettled messages; the other readers keep their buffered messages, which `receive` does not return
         until `resume`. Raises InvalidInput after `close`. Raises the error of the last request for the list, unless
         that error is Retryable.
         """
-        self._demand_open()
+        super()._before_poll()
         is_new = self._watch.take()
         if self._is_paused:
             idle = [
@@ -439,25 +414,13 @@ class QueueConsumer(OneProcess, ClosesOnExit):
                 {i: listed.backing_topic for i, listed in self._watch.current.segments.items()}
             )
 
-    def _poll_or_raise(self) -> QueuedMessage | None:
-        """Return the next message (`_poll`), or None if no segment has a message at present. While the consumer is
-        paused, nothing is read, and the result is None.
-
-        If there is no message, raise the error of a log that was out of reach at the last attempt or that can never
-        be read (`SegmentReaders.demand_reached`). Raises the errors of `_poll`.
-        """
-        if self._is_paused:
-            return None  # no attempt is made, so an earlier error says nothing about the present
-        message = self._poll()
-        if message is None:
-            self._readers.demand_reached()
-        return message
-
     def _poll(self) -> QueuedMessage | None:
         """Begin to open the readers that are due, and return a message of the next segment, in rotation, that has a
-        message. Return None if no segment has a message at present. Every LOOK_SECONDS all logs are read, even
-        without a notification. Raises the errors of `_take`.
+        message. Return None if no segment has a message at present, and while paused. Every LOOK_SECONDS all logs are
+        read, even without a notification. Raises the errors of `_take`.
         """
+        if self._is_paused:
+            return None
         self._readers.signal_all_if_due()
         self._readers.open_due()
         for segment_reader, segment_buffer in self._readers.with_new_messages():

@@ -26,11 +26,11 @@ from controller import client_metrics
 from controller.client.arguments import checks_arguments
 from controller.client.attachments import Attachment, Attachments, settle_each
 from controller.client.broken_log_reports import SuspectReports
-from controller.client.closing import ClosesOnExit, close_and_deregister
+from controller.client.closing import close_and_deregister
 from controller.client.exactly_once_table import Claim, PositionTable
 from controller.client.lag import BucketLag, lag_of
 from controller.client.maintenance import MaintenanceThread
-from controller.client.poll_loop import PollLoop
+from controller.client.poll_loop import PollingConsumer
 from controller.client.reader_set import LOOK_SECONDS, WAITS_FOR_RECEIVE
 from controller.client.retry import retry_for
 from controller.client.servers import Servers
@@ -49,7 +49,6 @@ from controller.domain.errors import (
     Terminal,
 )
 from controller.domain.hash_range import HashRange
-from controller.forks import OneProcess
 
 _log = logging.getLogger(__name__)
 
@@ -104,7 +103,7 @@ class BucketStatus:
 
 
 @checks_arguments
-class StreamConsumer(OneProcess, ClosesOnExit):
+class StreamConsumer(PollingConsumer[Batch]):
     """One consumer of one subscription. For one thread, which must keep calling `receive`."""
 
     def __init__(
@@ -134,14 +133,13 @@ class StreamConsumer(OneProcess, ClosesOnExit):
         delivered again. Raises NotFound, TopicNotLive, StoreUnavailable; Conflict for a subscription of another kind;
         InvalidInput for an invalid name; or another error by which a worker refuses the registration.
         """
+        super().__init__(patience_seconds, DataPlaneUnavailable, StoreUnavailable)
         self.topic, self.subscription, self.name = topic, subscription, name
         self._batch_messages, self._patience_seconds = batch_messages, patience_seconds
         self._on_release, self._positions = on_release, positions
-        self._wakeup = threading.Event()
-        self._is_paused = False
         self._still_working: list[Callable[[], bool]] = []
         self._maintenance = MaintenanceThread(self._maintain)
-        self._attachments = Attachments(
+        self._readers: Attachments = Attachments(
             logs,
             subscription,
             name,
@@ -151,7 +149,6 @@ class StreamConsumer(OneProcess, ClosesOnExit):
             self._maintenance.notify,
             self._changed,
         )
-        self._rounds = PollLoop(self._wakeup, patience_seconds, DataPlaneUnavailable, StoreUnavailable)
         self._has_changed = threading.Event()
         self._session = Session(
             servers,
@@ -174,7 +171,7 @@ class StreamConsumer(OneProcess, ClosesOnExit):
             sorted(
                 {
                     attachment.owned.segment_id
-                    for attachment in self._attachments.all
+                    for attachment in self._readers.all
                     if attachment.reader is not None
                 }
             )
@@ -187,7 +184,7 @@ class StreamConsumer(OneProcess, ClosesOnExit):
         """
         return tuple(
             (attachment.owned.segment_id, attachment.owned.bucket)
-            for attachment in self._attachments.all
+            for attachment in self._readers.all
             if attachment.reader is not None and not attachment.owned.release
         )
 
@@ -204,7 +201,7 @@ class StreamConsumer(OneProcess, ClosesOnExit):
         Raises StoreUnavailable while no worker responds, and the error by which a worker refuses the request.
         """
         own: dict[int, list[Attachment]] = {}
-        for attachment in self._attachments.all:
+        for attachment in self._readers.all:
             own.setdefault(attachment.owned.segment_id, []).append(attachment)
         statuses = []
         for row in self._session.why():
@@ -237,15 +234,13 @@ class StreamConsumer(OneProcess, ClosesOnExit):
         `patience_seconds`.
         """
         with self._maintenance.turn:
-            return self._rounds.receive(
-                timeout_seconds, self._poll_or_raise, self._due_at, self._demand_alive
-            )
+            return super().receive(timeout_seconds)
 
     def wait(self, timeout_seconds: float) -> None:
         """Wait until there may be messages, a log is to be opened, `wake` is called, or `timeout_seconds` are
         over; at most LOOK_SECONDS. After a signal further calls return at once, until `receive` clears it.
         """
-        due_at = self._attachments.next_try_at if self._session.is_current else math.inf
+        due_at = self._readers.next_try_at if self._session.is_current else math.inf
         self._wakeup.wait(max(0.0, min(timeout_seconds, due_at - time.monotonic(), LOOK_SECONDS)))
 
     def wake(self) -> None:
@@ -256,7 +251,7 @@ class StreamConsumer(OneProcess, ClosesOnExit):
         """Return True if the ownership that the batch came from still exists. Unacknowledged messages of an
         ended ownership are delivered again.
         """
-        return self._attachments.holds(batch.origin)
+        return self._readers.holds(batch.origin)
 
     def owns(self, batch: Batch) -> bool:
         """Return True if the newest assignment still contains this ownership of the bucket, the leader has
@@ -316,7 +311,7 @@ class StreamConsumer(OneProcess, ClosesOnExit):
                 "this consumer stores no positions; create it with `positions` to commit results with them"
             )
         attachment = batch.origin
-        if not self._attachments.holds(attachment):
+        if not self._readers.holds(attachment):
             raise FencedOut(
                 f"the bucket of segment {batch.segment_id} no longer belongs to this consumer; roll back"
             )
@@ -330,14 +325,9 @@ class StreamConsumer(OneProcess, ClosesOnExit):
         consumer. Continue to call `receive`: it raises the error of a consumer that can never continue, and
         with `on_release` only `receive` and `acknowledge` release buckets. For any thread.
         """
-        self._is_paused = True
-        for attachment in self._attachments.all:
+        super().pause()
+        for attachment in self._readers.all:
             attachment.since(self._reason(attachment))
-
-    def resume(self) -> None:
-        """Deliver messages again. For any thread."""
-        self._is_paused = False
-        self._wakeup.set()
 
     def give_back(self, batch: Batch) -> None:
         """Return a batch that cannot be processed. The unacknowledged messages of its bucket are delivered
@@ -347,7 +337,7 @@ class StreamConsumer(OneProcess, ClosesOnExit):
         """
         attachment = batch.origin
         with self._maintenance.turn:
-            if self._attachments.holds(attachment):
+            if self._readers.holds(attachment):
                 self._lose(attachment)
 
     def let_go(self, batch: Batch) -> bool:
@@ -358,7 +348,7 @@ class StreamConsumer(OneProcess, ClosesOnExit):
         """
         attachment = batch.origin
         with self._maintenance.turn:
-            if not self._attachments.holds(attachment):
+            if not self._readers.holds(attachment):
                 return True
             # messages that were dropped from a bucket that stays would not be delivered again
             if not attachment.owned.release or not attachment.is_unused:
@@ -408,16 +398,16 @@ class StreamConsumer(OneProcess, ClosesOnExit):
     def _described(self) -> str:
         return f"StreamConsumer of {self.topic}"
 
-    def _demand_alive(self) -> None:
+    def _before_poll(self) -> None:
         """Raise InvalidInput after `close`, or the reason why the session can never continue
         (`Session.demand_alive`).
         """
-        self._demand_open()
+        super()._before_poll()
         self._session.demand_alive()
 
     def _stop_reading(self) -> None:
         self._maintenance.stop()
-        self._attachments.close()
+        self._readers.close()
 
     def _acknowledge(self, batch: Batch, upto: Position | None, patience_seconds: float) -> bool:
         """Acknowledge all messages of the batch's bucket up to `upto` (None: up to the end of the batch), and return
@@ -432,7 +422,7 @@ class StreamConsumer(OneProcess, ClosesOnExit):
         was not read; and the errors of `on_release`, after which the messages are acknowledged.
         """
         attachment = batch.origin
-        if not self._attachments.holds(attachment) or attachment.reader is None:
+        if not self._readers.holds(attachment) or attachment.reader is None:
             return False
         if not self._session.is_current:
             self._lose(attachment)
@@ -449,7 +439,7 @@ class StreamConsumer(OneProcess, ClosesOnExit):
         attachment.acknowledged = (
             position if attachment.acknowledged is None else max(attachment.acknowledged, position)
         )
-        self._attachments.succeed(attachment)
+        self._readers.succeed(attachment)
         attachment.signal.set()  # the segment may be drained
         if attachment.owned.release:
             self._release()
@@ -477,7 +467,7 @@ class StreamConsumer(OneProcess, ClosesOnExit):
         `receive` is left out. The result is empty if there is no such bucket. For any thread.
         """
         now, reasons = boot_seconds(), []
-        for attachment in self._attachments.all:
+        for attachment in self._readers.all:
             reason = self._reason(attachment)
             since = attachment.since(reason)
             if reason != WAITS_FOR_RECEIVE and now - since >= LASTING_SECONDS:
@@ -488,7 +478,7 @@ class StreamConsumer(OneProcess, ClosesOnExit):
         """Close all attachments, because other consumers wait for them and the application may be busy with a
         batch for long.
         """
-        self._attachments.close_all_in_background()
+        self._readers.close_all_in_background()
         self._changed()
 
     def _changed(self) -> None:
@@ -517,24 +507,14 @@ class StreamConsumer(OneProcess, ClosesOnExit):
             self._release()
         else:  # the application must be notified first, in its own thread
             self._has_changed.set()
-        self._attachments.open_due()
-        return self._attachments.next_try_at - time.monotonic()
+        self._readers.open_due()
+        return self._readers.next_try_at - time.monotonic()
 
     def _due_at(self) -> float:
         """Return the time of the next poll or opening, in `time.monotonic` seconds. Infinity while the leader
         is out of reach.
         """
-        return self._attachments.due_at if self._session.is_current else math.inf
-
-    def _poll_or_raise(self) -> Batch | None:
-        """Return the next batch (`_poll`), or None if no bucket has messages at present or the consumer is paused. If
-        there is no batch and the consumer is not paused, raise the error of a log that was out of reach at the last
-        attempt or that can never be read (`Attachments.demand_reached`). Raises the errors of `_poll`.
-        """
-        batch = self._poll()
-        if batch is None and not self._is_paused:  # a paused consumer reads no log, so no log ends its error
-            self._attachments.demand_reached()
-        return batch
+        return self._readers.due_at if self._session.is_current else math.inf
 
     def _poll(self) -> Batch | None:
         """Run one poll: follow the assignment if it may have changed, begin to open owned buckets, and return the
@@ -545,19 +525,19 @@ class StreamConsumer(OneProcess, ClosesOnExit):
         While the leader is out of reach, return None, because the buckets may belong to other consumers. If
         `Session.is_lost` is True by then, all buckets are closed. Raises the errors of `on_release`.
         """
-        if self._attachments.signal_all_if_due():
+        if self._readers.signal_all_if_due():
             self._has_changed.set()
         if not self._session.is_current:
             if self._session.is_lost:
-                self._attachments.stop_all()  # other consumers may own their buckets
+                self._readers.stop_all()  # other consumers may own their buckets
             return None
         if self._has_changed.is_set():
             self._has_changed.clear()
             self._follow()
-        self._attachments.open_due()
+        self._readers.open_due()
         if self._is_paused:
             return None
-        for attachment, reader in self._attachments.with_new_messages():
+        for attachment, reader in self._readers.with_new_messages():
             batch = self._read(attachment, reader)
             if batch is not None:
                 if self._is_ours(attachment):
@@ -584,7 +564,7 @@ class StreamConsumer(OneProcess, ClosesOnExit):
 
     def _adopt(self) -> None:
         """Make the attachments follow the newest assignment, and report the released buckets to the leader."""
-        released = self._attachments.adopt(self._session.assignment)
+        released = self._readers.adopt(self._session.assignment)
         if released:
             self._session.report_released(released)
 
@@ -599,9 +579,9 @@ class StreamConsumer(OneProcess, ClosesOnExit):
                 if self._on_release is not None:
                     self._on_release(attachment.owned.segment_id, attachment.owned.bucket)
             finally:
-                self._attachments.release(attachment)
+                self._readers.release(attachment)
 
-        settle_each(self._attachments.to_release(), release)
+        settle_each(self._readers.to_release(), release)
 
     def _read(self, attachment: Attachment, reader: LogReader) -> Batch | None:
         """Return the next batch of the bucket; None if there is none at present, if this call began a query
@@ -655,7 +635,7 @@ class StreamConsumer(OneProcess, ClosesOnExit):
             return _ReadResult(messages, not messages and may_be_drained and reader.is_drained())
 
         # Only the log's own response counts. The conditions of `may_be_drained` only save requests.
-        self._attachments.ask(attachment, ask)
+        self._readers.ask(attachment, ask)
         return None
 
     def _batch(
@@ -702,7 +682,7 @@ class StreamConsumer(OneProcess, ClosesOnExit):
         """Stop reading this bucket; `error` is the cause. If this consumer still owns it, it is reopened, and
         unacknowledged messages are delivered again.
         """
-        self._attachments.lose(attachment, error)
+        self._readers.lose(attachment, error)
         self._changed()
 
 

@@ -396,7 +396,7 @@ def test_while_the_leader_is_not_heard_a_log_that_is_due_for_another_try_is_not_
         wait_until(lambda: consumer.receive(0.05) is None and "out of reach" in consumer.why()[0].reason)
         with monkeypatch.context() as silence:
             silence.setattr(Session, "is_current", property(lambda _: False))
-            wait_until(lambda: consumer._attachments.next_try_at < time.monotonic())
+            wait_until(lambda: consumer._readers.next_try_at < time.monotonic())
             silence.setattr(consumer._wakeup, "wait", waited.append)
             consumer.wait(0.5)
     assert waited == [0.5]

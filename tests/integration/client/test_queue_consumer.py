@@ -158,7 +158,7 @@ def settle_open(*consumers: QueueConsumer, segments: tuple[int, ...]) -> None:
 
     def attached() -> bool:
         for one in consumers:
-            one._follow()
+            one._before_poll()
             one._readers.open_due()
         return all(set(segments) <= set(one.segment_ids) for one in consumers)
 
@@ -184,7 +184,7 @@ def test_what_was_received_before_an_error_is_returned(
     send(producer, 0)
     a = join("a")
     received: list[QueuedMessage] = []
-    poll, follow = a._poll, a._follow
+    poll, follow = a._poll, a._before_poll
 
     def noted_poll() -> QueuedMessage | None:
         message = poll()
@@ -197,7 +197,7 @@ def test_what_was_received_before_an_error_is_returned(
         follow()
 
     monkeypatch.setattr(a, "_poll", noted_poll)
-    monkeypatch.setattr(a, "_follow", follow_until_the_third)
+    monkeypatch.setattr(a, "_before_poll", follow_until_the_third)
 
     messages = a.receive_many(10, 30)
 

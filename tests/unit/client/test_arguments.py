@@ -126,6 +126,7 @@ def calls() -> Iterator[tuple[str, Callable[..., Any]]]:
                 yield f"{kind.__name__}.{name}", getattr(kind, name)
             elif isfunction(member):
                 yield f"{kind.__name__}.{name}", member.__get__(object.__new__(kind))
+    yield "PollingConsumer.receive", QueueConsumer.receive.__get__(object.__new__(QueueConsumer))
     for function in FUNCTIONS:
         yield function.__name__, function
 

@@ -186,7 +186,7 @@ class StepOrder:
 
     def close(self, step: Step) -> None:
         world = self.world
-        held = world.consumer._attachments.all
+        held = world.consumer._readers.all
         if step not in ("asked", "closing", "opening"):
             world.record.let_go("close")
         closing = BackgroundCall(world.consumer.close)
