@@ -1,18 +1,29 @@
-"""Contains the producer and the consumers for asyncio: each runs in its own thread, and its calls are
+"""Contains the producer and the consumers for asyncio: each client runs in its own thread, and its calls are
 awaited.
+
+The synchronous clients do the work. If the task that awaits `receive` is cancelled, the item that `receive`
+has taken is not lost: the next `receive` returns the item, if it still belongs to this consumer. A cancelled
+call of another kind may or may not have been done, as after any lost response.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
-from controller.client.asynchronous import SLICE_SECONDS, AsyncClient, AsyncConsumer
+from controller.client.arguments import checks_arguments
 from controller.client.checkpoint import Checkpoint
-from controller.client.closing import CloseTime
+from controller.client.closing import Closable, CloseTime, closed_error
+from controller.domain.errors import InvalidInput
+from controller.forks import OneProcess
 from pulsar_cleave._checkpoints import CheckpointConsumer
 from pulsar_cleave._consumers import Consumer
 from pulsar_cleave._messages import Message
@@ -20,7 +31,102 @@ from pulsar_cleave._producer import Producer
 from pulsar_cleave._queues import QueueConsumer
 from pulsar_cleave._streams import StreamConsumer
 
+SLICE_SECONDS = 0.05
+"""Longest time that a waiting `receive` occupies the thread at a time, so that other calls can run."""
+
+
+Client = TypeVar("Client", bound=Closable)
 AnyConsumer = TypeVar("AnyConsumer", bound=Consumer[Any])
+Result = TypeVar("Result")
+
+
+@checks_arguments
+class AsyncClient(OneProcess, Generic[Client]):
+    """A synchronous client and its thread, from the beginning of `async with` to its end. For one
+    event loop.
+    """
+
+    def __init__(self, make: Callable[[], Client]) -> None:
+        """Store `make`, which creates the client. `async with` calls `make` in the thread; it may block."""
+        self._make = make
+        self._client: Client | None = None
+        self._is_entered = False
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="cleave-async")
+        self._closing: Future[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        """Create the synchronous client in the thread, and return this object. If the creation fails or the task is
+        cancelled, this object is closed, and cannot be entered again. A client whose creation was in progress is
+        closed as soon as the client exists.
+
+        Raises the errors of `make`; InvalidInput after `close`; and Terminal in a forked process. Raises
+        InvalidInput, and changes nothing, if this object is already open or being opened.
+        """
+        self._demand_maker()
+        if self._is_entered and self._closing is None:
+            raise InvalidInput(f"{type(self).__name__} is already open; make another one")
+        self._is_entered = True
+        try:
+            await self._in_thread(self._open)
+        except BaseException:
+            # if the client is still being created, it is closed afterwards
+            self._end(lambda client: client.close())
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def call(self, act: Callable[[Client], Result]) -> Result:
+        """Call `act` with the synchronous client, in its thread, and return the result.
+
+        Gives access to everything else that the client can do. Raises InvalidInput before `async with` and
+        after `close`.
+        """
+        return await self._in_thread(lambda: act(self._opened()))
+
+    async def close(self) -> None:
+        """Close the client. If the task is cancelled, the close continues. Idempotent."""
+        await self._await_end(lambda client: client.close())
+
+    def _open(self) -> None:
+        self._client = self._make()
+
+    def _opened(self) -> Client:
+        """Return the synchronous client. Raises InvalidInput before `async with`."""
+        if self._client is None:
+            raise InvalidInput(f"{type(self).__name__} is not open; use it in `async with`")
+        return self._client
+
+    async def _await_end(self, close: Callable[[Client], None]) -> None:
+        """Close the client with `close` in the thread, and wait for the end. If the task is cancelled, the
+        close continues.
+        """
+        await asyncio.shield(asyncio.wrap_future(self._end(close)))
+
+    def _end(self, close: Callable[[Client], None]) -> Future[None]:
+        """Begin to close the client with `close`, after the calls in progress have ended. Return the future
+        of the close. A later call returns the future of the first close, and its own `close` is ignored.
+        """
+        if self._closing is None:
+            self._closing = self._thread.submit(self._close, close)
+            self._thread.shutdown(wait=False)
+        return self._closing
+
+    def _close(self, close: Callable[[Client], None]) -> None:
+        """Call `close` with the client, if the client was created. Runs in the thread."""
+        if self._client is not None:
+            close(self._client)
+
+    async def _in_thread(self, function: Callable[[], Result]) -> Result:
+        """Run the function in the client's thread, and return its result. Raises InvalidInput once the client
+        is being closed.
+        """
+        if self._closing is not None:
+            raise closed_error(type(self).__name__)
+        return await asyncio.wrap_future(self._thread.submit(function))
 
 
 class AsyncProducer(AsyncClient[Producer]):
@@ -51,17 +157,86 @@ class AsyncProducer(AsyncClient[Producer]):
         await self.call(lambda producer: producer.flush())
 
 
-class _AsyncConsumer(AsyncConsumer[AnyConsumer, Message]):
-    """The common base of the asynchronous consumers."""
+@checks_arguments
+class AsyncConsumer(AsyncClient[AnyConsumer]):
+    """The common base of the asyncio consumers. Several tasks may receive at once; each item goes to one of
+    them.
+    """
+
+    def __init__(self, make: Callable[[], AnyConsumer]) -> None:
+        """Store `make`, which creates the consumer. `async with` calls `make` in the thread; it may block."""
+        super().__init__(make)
+        self._received: deque[Message] = deque()
+        """Items that were received and not returned yet. The thread appends; the event loop removes."""
+
+    async def receive(self, timeout_seconds: float | None = None) -> Message | None:
+        """Return the next item, waiting up to `timeout_seconds`, or without limit if `timeout_seconds` is None.
+        Return None if no item has arrived in that time. If the task is cancelled, the item that this call has taken
+        is not lost: the next call of any task returns the item, unless the item belongs to another consumer by then.
+
+        Raises the errors of the synchronous `receive`, and InvalidInput before `async with` and after `close`.
+        """
+        deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+        while True:
+            remaining_seconds = SLICE_SECONDS if deadline is None else deadline - time.monotonic()
+            slice_seconds = max(0.0, min(remaining_seconds, SLICE_SECONDS))
+            await self._in_thread(partial(self._take, slice_seconds))
+            with suppress(IndexError):  # another task may have taken the item
+                return self._received.popleft()
+            if deadline is not None and time.monotonic() >= deadline:
+                return None
+
+    async def __aiter__(self) -> AsyncIterator[Message]:
+        """Yield the items one after the other, without end. Raises the errors of `receive`, InvalidInput
+        after `close` among them.
+        """
+        while True:
+            item = await self.receive()
+            if item is not None:
+                yield item
+
+    async def close(self, timeout_seconds: float | None = None, *, leave: bool = True) -> None:
+        """Asynchronous version of the consumer's `close`, with its parameters. If the task is cancelled, the close
+        continues. Idempotent.
+        """
+        await self._await_end(lambda consumer: consumer.close(timeout_seconds, leave=leave))
+
+    def pause(self) -> None:
+        """Call the consumer's `pause`; an ordinary method, not a coroutine. Items that were received before are
+        still returned. Raises InvalidInput before `async with` and after `close`.
+        """
+        self._opened().pause()
+
+    def resume(self) -> None:
+        """Call the consumer's `resume`; an ordinary method, not a coroutine. Raises InvalidInput before
+        `async with` and after `close`.
+        """
+        self._opened().resume()
+
+    def _take(self, seconds: float) -> None:
+        """Make sure, within `seconds`, that `_received` contains an item, if the consumer has one. First drop the
+        items in `_received` that no longer belong to this consumer. If none is left, receive an item, waiting up to
+        `seconds`, and append the item. If no item arrives in that time, `_received` stays empty.
+
+        Runs in the thread. Raises the errors of `_receive`, and InvalidInput before `async with`.
+        """
+        consumer = self._opened()
+        for item in [item for item in self._received if not consumer._holds(item)]:
+            with suppress(ValueError):  # the event loop may have taken the item
+                self._received.remove(item)
+        if not self._received:
+            received = self._receive(consumer, seconds)
+            if received is not None:
+                self._received.append(received)
 
     def _receive(self, consumer: AnyConsumer, seconds: float) -> Message | None:
+        """Return the next message of the synchronous consumer, waiting up to `seconds`; None if there is none.
+        Runs in the thread.
+        """
         return consumer.receive(seconds)
 
-    def _is_own(self, consumer: AnyConsumer, item: Message) -> bool:
-        return consumer._holds(item)
 
-
-class AsyncStreamConsumer(_AsyncConsumer[StreamConsumer]):
+class AsyncStreamConsumer(AsyncConsumer[StreamConsumer]):
     """Asynchronous version of `StreamConsumer`, for use in `async with`. Several tasks may share it; one of
     them must keep receiving.
     """
@@ -75,7 +250,7 @@ class AsyncStreamConsumer(_AsyncConsumer[StreamConsumer]):
         await self.call(lambda consumer: consumer.negative_acknowledge(messages))
 
 
-class AsyncQueueConsumer(_AsyncConsumer[QueueConsumer]):
+class AsyncQueueConsumer(AsyncConsumer[QueueConsumer]):
     """Asynchronous version of `QueueConsumer`, for use in `async with`. Several tasks may share it."""
 
     async def acknowledge(self, messages: Message | Sequence[Message]) -> bool:
@@ -107,7 +282,7 @@ class AsyncQueueConsumer(_AsyncConsumer[QueueConsumer]):
             )
 
 
-class AsyncCheckpointConsumer(_AsyncConsumer[CheckpointConsumer]):
+class AsyncCheckpointConsumer(AsyncConsumer[CheckpointConsumer]):
     """Asynchronous version of `CheckpointConsumer`, for use in `async with`. For one task."""
 
     _before: Checkpoint

@@ -5,10 +5,11 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Iterator
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from controller.client.arguments import checks_arguments
-from controller.client.closing import ClosesOnExit, Receiving
+from controller.client.closing import ClosesOnExit
+from controller.client.poll_loop import PollingConsumer
 from pulsar_cleave._messages import Message
 from pulsar_cleave._schemas import Schema
 
@@ -16,7 +17,7 @@ SLICE_SECONDS = 10.0
 """Time after which a `receive` without a timeout repeats its request."""
 
 
-InnerConsumer = TypeVar("InnerConsumer", bound=Receiving)
+InnerConsumer = TypeVar("InnerConsumer", bound=PollingConsumer[Any])
 
 
 @checks_arguments

@@ -36,14 +36,6 @@ class Closable(Protocol):
     def close(self) -> None: ...
 
 
-class Receiving(Protocol):
-    """A consumer that can be paused and closed."""
-
-    def pause(self) -> None: ...
-    def resume(self) -> None: ...
-    def close(self, timeout_seconds: float | None = None, *, leave: bool = True) -> None: ...
-
-
 def closed_error(kind: str) -> InvalidInput:
     """Return the error of a call that comes after `close`. `kind` is the name of the public class."""
     return InvalidInput(f"{kind} was closed; make another one")

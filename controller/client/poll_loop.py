@@ -76,6 +76,12 @@ class PollingConsumer(OneProcess, ClosesOnExit, Generic[Item]):
         self._is_paused = False
         self._wakeup.set()
 
+    @abstractmethod
+    def close(self, timeout_seconds: float | None = None, *, leave: bool = True) -> None:
+        """Stop reading within `timeout_seconds` (None: 30). If `leave` is False, the consumer keeps what is assigned to it
+        for the grace period.
+        """
+
     def _before_poll(self) -> None:
         """Called before each poll. Raises InvalidInput after `close`."""
         self._demand_open()

@@ -25,7 +25,6 @@ from typing import Any
 import requests
 from sqlalchemy import text
 
-from controller.client.asynchronous import AsyncClient
 from controller.client.checkpoint_consumer import CheckpointConsumer, Start
 from controller.client.checkpoint_group import CheckpointGroupConsumer
 from controller.client.http_source import HttpSource
@@ -44,6 +43,7 @@ from controller.postgres.listener import Listener
 from controller.postgres_source import PostgresSource
 from controller.store.postgres.engine import Store
 from pulsar_cleave import AsyncCheckpointConsumer, AsyncProducer, AsyncQueueConsumer, AsyncStreamConsumer
+from pulsar_cleave._asynchronous import AsyncClient
 
 STREAM, QUEUE, GROUP = "billing", "jobs", "index"
 """Subscriptions of the topic, one of each kind."""

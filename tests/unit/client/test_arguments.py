@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from controller.client.arguments import checked, checks_arguments
-from controller.client.asynchronous import AsyncClient, AsyncConsumer
 from controller.client.checkpoint import Checkpoint
 from controller.client.checkpoint_consumer import CheckpointConsumer
 from controller.client.checkpoint_group import CheckpointGroupConsumer
@@ -29,6 +28,7 @@ from controller.client.stream_consumer import StreamConsumer
 from controller.client.topic_watch import TopicWatch
 from controller.domain.errors import InvalidInput
 from controller.postgres_source import PostgresSource
+from pulsar_cleave._asynchronous import AsyncClient, AsyncConsumer
 
 
 async def later() -> None:

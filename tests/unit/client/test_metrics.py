@@ -9,7 +9,7 @@ import sys
 SERVED = """
 import json
 from prometheus_client import REGISTRY
-import controller.client.asynchronous, controller.client.http_source, controller.client.keyed_work
+import controller.client.http_source, controller.client.keyed_work, pulsar_cleave
 from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.dataplane.registry import PlaneSettings, build_log_client
 

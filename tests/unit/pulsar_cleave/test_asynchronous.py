@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from controller.client.asynchronous import AsyncConsumer
 from controller.client.checkpoint import Checkpoint
 from controller.client.checkpoint_consumer import CheckpointBatch
 from controller.domain.errors import InvalidInput, StoreUnavailable
 from pulsar_cleave import AsyncCheckpointConsumer
+from pulsar_cleave._asynchronous import AsyncConsumer
 from tests.support.waiting import wait_until
 
 
@@ -37,6 +37,9 @@ class Scripted:
         assert self.goes_on.wait(30.0)
         return self.items.popleft() if self.items else None
 
+    def _holds(self, item: str) -> bool:
+        return item in self.own
+
     def close(self, timeout_seconds: float | None = None, *, leave: bool = True) -> None:
         self.closed += 1
         self.closed_with = timeout_seconds, leave
@@ -48,12 +51,8 @@ class Scripted:
         self.goes_on.set()
 
 
-class AsyncScripted(AsyncConsumer[Scripted, str]):
-    def _receive(self, consumer: Scripted, seconds: float) -> str | None:
-        return consumer.receive(seconds)
-
-    def _is_own(self, consumer: Scripted, item: str) -> bool:
-        return item in consumer.own
+class AsyncScripted(AsyncConsumer[Any]):
+    """A consumer whose items are texts."""
 
 
 def awaited(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
@@ -66,7 +65,7 @@ def awaited(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]
     return run
 
 
-async def cancelled_while_it_receives(consumer: AsyncConsumer[Any, Any], scripted: Scripted) -> None:
+async def cancelled_while_it_receives(consumer: AsyncConsumer[Any], scripted: Scripted) -> None:
     """A receive is cancelled after the consumer was asked and before it answers; then it answers."""
     scripted.waits.clear()
     scripted.goes_on.clear()
