@@ -5,9 +5,8 @@ data plane a topic is on, and where the topic's logs are. Names follow Pulsar's 
 (PIP-466).
 """
 
-from controller.client.checkpoint import Checkpoint
+from controller.client.checkpoint import Checkpoint, merged
 from controller.client.checkpoint_consumer import SegmentStatus, Start
-from controller.client.checkpoint_merge import merged
 from controller.client.exactly_once_table import PositionTable
 from controller.client.lag import BucketLag
 from controller.client.queue_consumer import QueueStatus

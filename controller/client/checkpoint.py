@@ -3,8 +3,8 @@ topic had at one epoch.
 
 A segment is either done or has a position. A position is that of the last delivered message, a place before
 the first message, or None for the beginning of the segment. The application stores the value, as bytes, with
-its results. In a group of consumers each member has a value of its own, and `checkpoint_merge` computes
-the position of the group.
+its results. In a group of consumers each member has a value of its own, and `merged` computes the position of the
+group: which position of a segment counts if several members have one.
 
 If logs have timelines, a position names the timeline of its log. A log that became shorter is then read on
 from the point where its history leaves that of the position.
@@ -13,12 +13,12 @@ from the point where its history leaves that of the position.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Self
 
-from controller.client.arguments import checks_arguments
+from controller.client.arguments import checked, checks_arguments
 from controller.dataplane.log_client import Position
 from controller.domain.errors import InvalidInput
 from controller.domain.formatting import shown
@@ -115,6 +115,36 @@ class Checkpoint:
         }
         topic_id, epoch = whole(document["topic_id"], "topic_id"), whole(document["epoch"], "epoch")
         return cls(topic_id, utf8(document["topic"], "topic").decode(), epoch, positions, done, generations)
+
+
+@checked
+def merged(kept: Iterable[Checkpoint]) -> Checkpoint:
+    """Return the checkpoint of a group whose members have stored the checkpoints `kept`, one or more. The result has
+    the highest epoch.
+
+    A segment that is done in any of the checkpoints is done in the result. The position of any other segment is that
+    of its latest owner: the position with the highest generation. A position without a generation counts as earlier
+    than every position with a generation. Of equal generations the later position counts; None, the beginning, is the
+    earliest.
+
+    Raises InvalidInput for checkpoints of different topics, and if `kept` is empty.
+    """
+    values = list(kept)
+    if not values:
+        raise InvalidInput("no checkpoint to merge; give at least one")
+    newest = max(values, key=lambda value: value.epoch)
+    if any(value.topic_id != newest.topic_id for value in values):
+        raise InvalidInput("checkpoints of different topics; give those of one group")
+    done = frozenset[int]().union(*(value.done for value in values))
+    latest: dict[int, tuple[int, Position]] = {}
+    positions: dict[int, Position | None] = {}
+    for value in values:
+        for segment_id, position in value.positions.items():
+            owner_and_position = value.generations.get(segment_id, 0), position or ()
+            if segment_id not in done and owner_and_position >= latest.get(segment_id, owner_and_position):
+                latest[segment_id], positions[segment_id] = owner_and_position, position
+    generations = {i: generation for i, (generation, _) in latest.items() if generation}
+    return Checkpoint(newest.topic_id, newest.topic, newest.epoch, positions, done, generations)
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

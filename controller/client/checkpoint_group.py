@@ -22,14 +22,13 @@ from datetime import datetime
 
 from controller.client.arguments import checks_arguments
 from controller.client.broken_log_reports import SuspectReports
-from controller.client.checkpoint import Checkpoint
+from controller.client.checkpoint import Checkpoint, merged
 from controller.client.checkpoint_consumer import (
     CheckpointBatch,
     CheckpointConsumer,
     SegmentStatus,
     instant_of,
 )
-from controller.client.checkpoint_merge import merged
 from controller.client.closing import close_and_deregister
 from controller.client.poll_loop import PollingConsumer
 from controller.client.position_reading import open_at, read_on

@@ -1,5 +1,5 @@
 """Stores dead letters, which are messages that could not be processed, in the order of their keys, and reads
-them. After how many failures a message becomes a dead letter is decided in `delivery_limit`.
+them. After how many failures a message becomes a dead letter is decided in `message_delivery`.
 
 The leader of the topic creates the dead-letter log of a subscription (`services/dead_letters`). A message is
 first appended to the log under its own key and acknowledged afterwards: a crash in between stores it twice,

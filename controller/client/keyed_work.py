@@ -42,7 +42,6 @@ from controller.client.attachments import Attachment
 from controller.client.background_calls import BackgroundCalls
 from controller.client.closing import ClosesOnExit
 from controller.client.dead_letters import DeadLetterLog
-from controller.client.delivery_limit import DeliveryLimit
 from controller.client.delivery_reports import DeliveryCounts, KnownMessage, Opening
 from controller.client.keyed_schedule import KeyedSchedule, WorkItem, retry_delay_seconds
 from controller.client.message_delivery import End, Handling, Outcome
@@ -193,8 +192,7 @@ class KeyedWork(OneProcess, ClosesOnExit):
         self._observer = GuardedObserver(observer or WorkObserver())
         self._counts = DeliveryCounts(consumer.ask)
         letters = None if dead_letters is None else DeadLetterLog(dead_letters, consumer.ask)
-        self._limit = DeliveryLimit(max_deliveries, has_dead_letters=letters is not None)
-        self._handling = Handling(consumer, handle, self._counts, self._observer, self._limit, letters)
+        self._handling = Handling(consumer, handle, self._counts, self._observer, max_deliveries, letters)
         self._lanes: dict[Attachment, _Lane] = {}
         self._turns: deque[_Lane] = deque()
         self._busy: set[bytes] = set()
@@ -499,7 +497,7 @@ class KeyedWork(OneProcess, ClosesOnExit):
 
     def _is_suspect(self, item: WorkItem) -> bool:
         """Return True if processes died while they handled the message, and the message may be begun again."""
-        return item.deaths > 0 and not self._limit.is_reached(item)
+        return item.deaths > 0 and not self._handling.has_reached_limit(item)
 
     def _work(self, lane: _Lane, batch: Batch, owned: OwnedBucket, item: WorkItem) -> None:
         """Process a message on a thread of the pool, and report the outcome."""

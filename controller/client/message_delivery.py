@@ -6,8 +6,9 @@ bucket is in trouble, is reported after its processing. It is also reported befo
 the process handles nothing else meanwhile, so that a death of the process is charged to it
 (`delivery_reports`).
 
-A message that must not be begun again (`delivery_limit`) is stored in the dead-letter log, and its key
-continues. Without a dead-letter log its key is held.
+With a dead-letter log, a message that was delivered `max_deliveries` times without success is stored there,
+and its key continues. Without a dead-letter log, a failing message is retried forever, and a message during
+which `max_deliveries` processes died is not begun again: its key is held.
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ from enum import StrEnum
 from inspect import isasyncgen, isawaitable, iscoroutine, isgenerator
 
 from controller.client.dead_letters import DeadLetterLog, Origin
-from controller.client.delivery_limit import DeliveryLimit
 from controller.client.delivery_reports import DeliveryCounts
 from controller.client.keyed_schedule import WorkItem
 from controller.client.retry import retry_for
@@ -80,14 +80,21 @@ class Handling:
         handle: Callable[[LogMessage], object],
         counts: DeliveryCounts,
         observer: GuardedObserver,
-        limit: DeliveryLimit,
+        max_deliveries: int,
         dead_letters: DeadLetterLog | None,
     ) -> None:
-        """Process messages with `handle`. With `dead_letters` a message that has reached the `limit` is stored
-        there; without, it is held.
+        """Process messages with `handle`. With `dead_letters` a message that has reached the limit
+        (`has_reached_limit`) is stored there; without, it is held.
         """
         self._consumer, self._handle, self._counts = consumer, handle, counts
-        self._observer, self._limit, self._dead_letters = observer, limit, dead_letters
+        self._observer, self._max_deliveries, self._dead_letters = observer, max_deliveries, dead_letters
+
+    def has_reached_limit(self, item: WorkItem) -> bool:
+        """Return True if the message must not be begun again, because its deliveries, or without a
+        dead-letter log its deaths, have reached the maximum.
+        """
+        count = item.deaths if self._dead_letters is None else item.deliveries
+        return count >= self._max_deliveries
 
     def run(self, batch: Batch, owned: OwnedBucket, item: WorkItem) -> Outcome:
         """Deliver the message once, and return the outcome. Raises nothing. DONE: the handler returned. FAILED: the
@@ -101,7 +108,7 @@ class Handling:
         is reported too. If also `item.is_alone`, the beginning is reported before the handler is called.
         """
         try:
-            if self._limit.is_reached(item):
+            if self.has_reached_limit(item):
                 return self._store_dead_letter(batch, item)
             if item.is_noted and item.is_alone:
                 try:
@@ -135,7 +142,7 @@ class Handling:
             item.error = one_line(error)
             return (
                 self._store_dead_letter(batch, item)
-                if self._limit.is_reached(item)
+                if self.has_reached_limit(item)
                 else Outcome(End.FAILED, item.error)
             )
         self._observer.ended(batch, item.message)

@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 
 from controller.client.arguments import checked, checks_arguments
-from controller.client.checkpoint import Checkpoint
+from controller.client.checkpoint import Checkpoint, merged
 from controller.client.checkpoint_consumer import CheckpointConsumer
 from controller.client.checkpoint_group import CheckpointGroupConsumer
-from controller.client.checkpoint_merge import merged
 from controller.client.dead_letters import DeadLetterReader, reading_dead_letters
 from controller.client.exactly_once_table import PositionTable
 from controller.client.http_source import HttpSource

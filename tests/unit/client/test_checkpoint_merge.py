@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.client.checkpoint import Checkpoint
-from controller.client.checkpoint_merge import merged
+from controller.client.checkpoint import Checkpoint, merged
 from controller.dataplane.log_client import Position
 from controller.domain.errors import InvalidInput
 

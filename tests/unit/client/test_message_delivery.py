@@ -8,7 +8,6 @@ from unittest.mock import Mock
 
 import pytest
 
-from controller.client.delivery_limit import DeliveryLimit
 from controller.client.keyed_schedule import WorkItem
 from controller.client.message_delivery import End, Handling
 from controller.client.work_observer import GuardedObserver, WorkObserver
@@ -28,8 +27,7 @@ def test_an_error_of_the_observer_is_kept_and_the_message_is_done(method: str) -
     setattr(observer, method, fail)
     guarded = GuardedObserver(observer)
     consumer = cast(Any, SimpleNamespace(may_begin=lambda _batch: True))
-    limit = DeliveryLimit(3, has_dead_letters=False)
-    handling = Handling(consumer, lambda _message: None, cast(Any, None), guarded, limit, None)
+    handling = Handling(consumer, lambda _message: None, cast(Any, None), guarded, 3, None)
 
     outcome = handling.run(cast(Any, None), cast(Any, None), WorkItem(LogMessage((1,), 0, b"k", b"")))
 
@@ -44,10 +42,9 @@ def test_a_delivery_whose_beginning_cannot_be_reported_is_put_off() -> None:
     handle, counts = Mock(), Mock()
     counts.note.side_effect = StoreUnavailable("no worker answers")
     consumer = cast(Any, SimpleNamespace(may_begin=lambda _batch: True))
-    limit = DeliveryLimit(3, has_dead_letters=False)
     item = WorkItem(LogMessage((1,), 0, b"k", b""), is_noted=True, is_alone=True)
 
-    outcome = Handling(consumer, handle, counts, GuardedObserver(WorkObserver()), limit, None).run(
+    outcome = Handling(consumer, handle, counts, GuardedObserver(WorkObserver()), 3, None).run(
         cast(Any, None), cast(Any, None), item
     )
 
@@ -73,12 +70,28 @@ def test_a_message_at_the_limit_is_stored_by_the_owner_of_its_bucket(
     consumer = cast(Any, SimpleNamespace(owns=lambda _batch: is_owned, topic="t", subscription="s", name="c"))
     batch = cast(Any, SimpleNamespace(segment_id=7))
     item = WorkItem(LogMessage((1,), 0, b"k", b""), deliveries=3)
-    limit = DeliveryLimit(3, has_dead_letters=True)
-    handling = Handling(
-        consumer, Mock(), cast(Any, None), GuardedObserver(WorkObserver()), limit, dead_letters
-    )
+    handling = Handling(consumer, Mock(), cast(Any, None), GuardedObserver(WorkObserver()), 3, dead_letters)
 
     outcome = handling.run(batch, cast(Any, None), item)
 
     assert outcome.end is end
     assert dead_letters.put.called is is_owned
+
+
+@pytest.mark.parametrize(
+    ("dead_letters", "deliveries", "deaths", "is_reached"),
+    [
+        (Mock(), 2, 0, False),
+        (Mock(), 3, 0, True),
+        (Mock(), 4, 4, True),
+        (None, 100, 2, False),
+        (None, 3, 3, True),
+    ],
+)
+def test_deliveries_count_with_a_dead_letter_log_and_deaths_without(
+    dead_letters: Mock | None, deliveries: int, deaths: int, is_reached: bool
+) -> None:
+    item = WorkItem(LogMessage((1,), 0, b"k", b""), deliveries=deliveries, deaths=deaths)
+    handling = Handling(Mock(), Mock(), Mock(), Mock(), 3, dead_letters)
+
+    assert handling.has_reached_limit(item) is is_reached
