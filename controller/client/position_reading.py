@@ -5,27 +5,12 @@ Returns messages, and True or False for the end of the segment.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 from controller import client_metrics
+from controller.client.reader_set import Reading
 from controller.client.reader_slot import ReaderSlot
 from controller.client.segment_readers import SegmentReaders
-from controller.dataplane.log_client import LogClient, LogMessage, Position, PositionReader
+from controller.dataplane.log_client import LogClient, Position, PositionReader
 from controller.domain.errors import DataPlaneUnavailable, LogShortened
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """Messages that were read.
-
-    `is_end` is True if no message can follow. `unanswered` is the error if the log could not be queried for
-    its end; there are no messages then.
-    """
-
-    messages: Sequence[LogMessage]
-    is_end: bool
-    unanswered: DataPlaneUnavailable | None = None
 
 
 def open_at(
@@ -69,9 +54,8 @@ def read_on(
     setback. Raises DataGone, and the other errors of the reader.
     """
     try:
-        result: Reading | None = segment_reader.take_result()
-        if result is None:
-            result = _read_or_ask(readers, segment_reader, reader, limit, is_sealed=is_sealed)
+        is_over = reader.is_at_end if is_sealed else None
+        result = readers.read_or_ask(segment_reader, reader, limit, is_over)
     except DataPlaneUnavailable as error:
         readers.reopen(segment_reader, error)
         return None
@@ -86,36 +70,3 @@ def read_on(
             segment_reader.signal.set()
             segment_reader.setback = None
     return result
-
-
-def _read_or_ask(
-    readers: SegmentReaders[PositionReader],
-    segment_reader: ReaderSlot[PositionReader],
-    reader: PositionReader,
-    limit: int,
-    *,
-    is_sealed: bool,
-) -> Reading | None:
-    """Read the next messages of the segment, at most `limit`, and return them. If the read may block, begin instead a
-    query in a background thread that reads, and return None. If a segment with `is_sealed` has no next message, begin
-    a query whether the log is at its end, and return None. If a segment without `is_sealed` has no next message, the
-    result has no messages and no end.
-
-    The result of the query is a `Reading`, which `take_result` of `segment_reader` returns. Raises the errors of
-    `PositionReader.read`.
-    """
-    segment_reader.signal.clear()
-    is_far = reader.may_wait()
-    messages = () if is_far else reader.read(limit)
-    if messages or not (is_far or is_sealed):
-        return Reading(messages, is_end=False)
-
-    def ask() -> Reading:
-        messages = reader.read(limit) if is_far else ()
-        try:
-            return Reading(messages, not messages and is_sealed and reader.is_at_end())
-        except DataPlaneUnavailable as error:
-            return Reading(messages, is_end=False, unanswered=error)
-
-    readers.ask(segment_reader, ask)
-    return None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
 from typing import Any, ClassVar, Generic, TypeGuard, TypeVar
@@ -12,6 +13,7 @@ from typing import Any, ClassVar, Generic, TypeGuard, TypeVar
 from controller.client.broken_log_reports import SuspectReports
 from controller.client.reader_slot import ReaderSlot
 from controller.client.reader_threads import ReaderThreads
+from controller.dataplane.log_client import LogMessage, LogReader, PositionReader
 from controller.domain.errors import CleaveError, DataPlaneUnavailable, StoreUnavailable, Terminal
 
 LOOK_SECONDS = 1.0
@@ -19,6 +21,19 @@ LOOK_SECONDS = 1.0
 WAITS_FOR_RECEIVE = "waits for the next `receive`"
 """The reason reported for a segment that may have messages. Only the next poll shows if it has any."""
 Slot = TypeVar("Slot", bound=ReaderSlot[Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Messages that were read.
+
+    `is_end` is True if no message can follow. `unanswered` is the error if the log could not be queried for
+    its end; there are no messages then.
+    """
+
+    messages: Sequence[LogMessage]
+    is_end: bool = False
+    unanswered: DataPlaneUnavailable | None = None
 
 
 class ReaderSet(Generic[Slot]):
@@ -69,6 +84,36 @@ class ReaderSet(Generic[Slot]):
     def ask(self, slot: Slot, question: Callable[[], Any]) -> None:
         """Run `question` in a background thread; `ReaderSlot.take_result` returns the result."""
         self._threads.ask(slot, question)
+
+    def read_or_ask(
+        self, slot: Slot, reader: LogReader | PositionReader, limit: int, is_over: Callable[[], bool] | None
+    ) -> Reading | None:
+        """Return the result of a finished query of the slot's log; otherwise read the next messages, at most `limit`.
+        Begin instead a query in a background thread, and return None, in two cases: the read may block; or there is no
+        message, and `is_over` is given, which asks the log whether no message can follow. A later call returns the
+        result of the query. Without `is_over` the end is never reported.
+
+        Only the log's own response shows its end. Raises the errors of the reader's `read`, and those of `is_over`
+        except DataPlaneUnavailable.
+        """
+        finished: Reading | None = slot.take_result()
+        if finished is not None:
+            return finished
+        slot.signal.clear()
+        is_far = reader.may_wait()
+        messages = () if is_far else reader.read(limit)
+        if messages or not (is_far or is_over):
+            return Reading(messages)
+
+        def ask() -> Reading:
+            messages = reader.read(limit) if is_far else ()
+            try:
+                return Reading(messages, not messages and is_over is not None and is_over())
+            except DataPlaneUnavailable as error:
+                return Reading(messages, unanswered=error)
+
+        self.ask(slot, ask)
+        return None
 
     def with_new_messages(self) -> Iterator[tuple[Slot, Any]]:
         """Yield the slots that may be read (`ReaderSlot.is_readable`), with their open readers, each at most once. The

@@ -73,14 +73,6 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
-class _ReadResult:
-    """The result of reading a log: its next messages, and if there are none, whether the log is drained."""
-
-    messages: Sequence[LogMessage] = ()
-    is_drained: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class BucketStatus:
     """The reason why no message of a bucket is delivered at present. `holders` are the consumers that the
     bucket waits for.
@@ -592,14 +584,18 @@ class StreamConsumer(PollingConsumer[Batch]):
         opened again; DataPlaneUnavailable or Terminal is recorded, and the bucket is retried later.
         """
         try:
-            result = self._read_or_query(attachment, reader)
+            # the conditions only save requests
+            is_over = reader.is_drained if attachment.owned.sealed and attachment.is_idle else None
+            result = self._readers.read_or_ask(attachment, reader, self._batch_messages, is_over)
             if result is None:
                 return None
+            if result.unanswered is not None:
+                raise result.unanswered
             attachment.succeed()
             if result.messages:
                 return self._batch(attachment, reader, result.messages)
             attachment.since(self._reason(attachment))
-            if result.is_drained:
+            if result.is_end:
                 self._session.report_drained([attachment.owned])
         except (LostRace, NotFound, FencedOut) as error:
             self._lose(attachment, error)
@@ -608,34 +604,6 @@ class StreamConsumer(PollingConsumer[Batch]):
             attachment.signal.set()
             attachment.fail(error)
             attachment.since(self._reason(attachment))
-        return None
-
-    def _read_or_query(self, attachment: Attachment, reader: LogReader) -> _ReadResult | None:
-        """Return the result of a finished query of the bucket's log; otherwise read the next messages, at most
-        `batch_messages`. Begin instead a query in a background thread, and return None, in two cases: the read may
-        block; or there is no message, the segment is sealed, and the bucket has no unacknowledged messages, so that
-        the log may be drained. A later call returns the result of the query.
-
-        A result without messages says whether the log is drained. Raises the errors of `LogReader.read` and of the
-        query.
-        """
-        result: _ReadResult | None = attachment.take_result()
-        if result is not None:
-            return result
-        attachment.signal.clear()
-        limit, may_be_drained = self._batch_messages, attachment.owned.sealed and attachment.is_idle
-        is_far = reader.may_wait()
-        if not is_far:
-            messages = reader.read(limit)
-            if messages or not may_be_drained:
-                return _ReadResult(messages)
-
-        def ask() -> _ReadResult:
-            messages = reader.read(limit) if is_far else ()
-            return _ReadResult(messages, not messages and may_be_drained and reader.is_drained())
-
-        # Only the log's own response counts. The conditions of `may_be_drained` only save requests.
-        self._readers.ask(attachment, ask)
         return None
 
     def _batch(
