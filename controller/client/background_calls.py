@@ -1,16 +1,16 @@
-"""Calls workers in background threads. The end of the process does not wait for these threads, because a
-stopped worker answers late or never.
+"""Makes calls in background threads, of which there are two kinds.
 
-The threads are for HTTP calls only. Calls into the library of a data plane run in threads that the process
-waits for (`reader_threads`).
+Calls that only reach workers have threads that stay, and the end of the process does not wait for these threads, because a
+stopped worker answers late or never. Calls into the library of a data plane have threads that the process waits for;
+such a thread ends when no call waits, so that a process that closes nothing can end (`reader_threads`).
 """
 
 from __future__ import annotations
 
 import logging
-import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -23,64 +23,72 @@ class BackgroundCalls:
     thread.
     """
 
-    def __init__(self, threads: int, name: str) -> None:
-        """Create `threads` threads, which is the number of simultaneous calls. The threads start with the
-        first call. `name` is the beginning of their names.
+    def __init__(self, threads: int, name: str, *, is_awaited: bool = False) -> None:
+        """Create the queue without threads. `threads` is the number of simultaneous calls, and `name` the name of the
+        threads. If `is_awaited`, the end of the process waits for the threads, which end when no call waits.
         """
-        self._lock = threading.Lock()
-        self._waiting: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
-        self._unstarted = [
-            threading.Thread(target=self._run, name=f"{name}-{i}", daemon=True) for i in range(threads)
-        ]
-        self._threads: list[threading.Thread] = []
-        """Threads that were started."""
-        self._is_closed = self._is_over = False
+        self._threads, self._name, self._is_awaited = threads, name, is_awaited
+        self._change = threading.Condition()
+        self._waiting: deque[Call] = deque()
+        self._running: set[threading.Thread] = set()
+        self.is_closed = False
+        """True once `close` was called."""
 
     def submit(self, call: Call) -> bool:
-        """Queue the call, and return True. An exception of the call is logged.
+        """Queue the call behind the calls that wait already, and return True; this method does not wait for its end. An
+        exception of the call is logged.
 
-        Return False, and drop the call, after `close`, and while no thread of this object can be started. The first
-        call starts the threads. A thread that cannot be started is tried again with the next call.
+        Return False, and drop the call, after `close`, and while no thread of this object can be started. A thread that
+        cannot be started is tried again with the next call; a thread that runs makes the call later.
         """
-        with self._lock:
-            if not self._is_closed:
-                self._start_threads()
-            if self._is_closed or not self._threads:
+        with self._change:
+            if not self.is_closed and len(self._running) < self._threads:
+                self._start_thread()
+            if self.is_closed or not self._running:
                 return False
-            self._waiting.put(call)
+            self._waiting.append(call)
+            self._change.notify()
             return True
 
-    def _start_threads(self) -> None:
-        """Start the threads that were not started, until the process can start no other. Call it with the lock."""
+    def _start_thread(self) -> None:
+        """Start a thread, if the process can start another one. Call it with the lock."""
+        thread = threading.Thread(target=self._run, name=self._name, daemon=not self._is_awaited)
         with suppress(RuntimeError):
-            while self._unstarted:
-                self._unstarted[-1].start()
-                self._threads.append(self._unstarted.pop())
+            thread.start()  # it waits for the lock before it looks for a call
+            self._running.add(thread)
 
     def close(self, wait_seconds: float = 0.0) -> None:
         """Accept no further calls: `submit` returns False from now on. Idempotent. Must not be called by a background
         thread of this object.
 
-        Wait until all submitted calls have ended, at most for `wait_seconds`. Calls that have not begun by then are
-        dropped, and a call in progress continues without being awaited. With 0, the method returns at once, and all
-        calls that have not begun are dropped.
+        Wait until all submitted calls have ended, at most for `wait_seconds`; infinity is no limit. Calls that have not
+        begun by then are dropped, and a call in progress continues without being awaited. With 0, the method returns at
+        once, and the calls that have not begun are dropped.
         """
         until = time.monotonic() + wait_seconds
-        with self._lock:
-            self._is_closed = True
-            self._is_over = self._is_over or not wait_seconds
-            for _ in self._threads:
-                self._waiting.put(None)
-        if wait_seconds:
-            for thread in self._threads:
-                thread.join(max(0.0, until - time.monotonic()))
-        self._is_over = True
+        with self._change:
+            self.is_closed = True
+            if not wait_seconds:
+                self._waiting.clear()
+            self._change.notify_all()
+            running = [*self._running]
+        for thread in running:
+            thread.join(min(max(0.0, until - time.monotonic()), threading.TIMEOUT_MAX))
+        with self._change:
+            self._waiting.clear()
 
     def _run(self) -> None:
-        """Make the queued calls, oldest first, until `close` has ended the queue. Log the exception of a
-        call.
+        """Make the queued calls, oldest first, until none waits and the thread is to end: after `close`, or at once if
+        the end of the process waits for the thread. Log the exception of a call.
         """
-        while (call := self._waiting.get()) is not None and not self._is_over:
+        while True:
+            with self._change:
+                while not (self._waiting or self.is_closed or self._is_awaited):
+                    self._change.wait()
+                if not self._waiting:
+                    self._running.discard(threading.current_thread())
+                    return
+                call = self._waiting.popleft()
             try:
                 call()
             except Exception:  # noqa: BLE001 - the thread would end, and later calls would wait for ever

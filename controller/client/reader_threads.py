@@ -1,17 +1,14 @@
-"""Opens, queries and closes a consumer's readers in background threads that end before the process does.
-
-Calls that only reach workers run in `BackgroundCalls`, whose threads the end of the process does not wait for.
-"""
+"""Opens, queries and closes a consumer's readers in background threads that end before the process does."""
 
 from __future__ import annotations
 
+import math
 import threading
-from collections import deque
 from collections.abc import Callable, Hashable
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from controller.client.background_calls import BackgroundCalls
 from controller.client.reader_slot import Reader, ReaderSlot
 
 MOST_AT_ONCE = 64
@@ -20,76 +17,17 @@ before another log waits for a thread.
 """
 
 
-class _Threads:
-    """Runs functions in background threads. A thread continues with waiting functions, and ends if there are
-    none.
-    """
-
-    def __init__(self, name: str) -> None:
-        """Create the pool without threads. `name` is the name of its threads."""
-        self._name, self._lock = name, threading.Lock()
-        self._waiting: deque[Callable[[], None]] = deque()
-        self._running: set[threading.Thread] = set()
-        self._is_closed = False
-
-    def run(self, function: Callable[[], None]) -> bool:
-        """Queue `function` behind the functions that wait already, and return True; the call does not wait for the
-        end of `function`. A background thread runs `function` as soon as fewer than `MOST_AT_ONCE` functions run.
-        `function` must not raise. After `close`, return False, and run nothing.
-
-        If the process cannot start another thread, a running thread runs `function` later. If no thread runs either,
-        this call runs `function` itself before it returns.
-        """
-        with self._lock:
-            if self._is_closed:
-                return False
-            self._waiting.append(function)
-            if len(self._running) < MOST_AT_ONCE:
-                self._start_thread()
-            if self._running:
-                return True
-            self._waiting.pop()  # no thread runs, so no other function waits
-        function()
-        return True
-
-    def _start_thread(self) -> None:
-        """Start a thread, if the process can start another one. Call it with the lock."""
-        thread = threading.Thread(target=self._run, name=self._name)
-        with suppress(RuntimeError):
-            thread.start()  # it waits for the lock before it ends
-            self._running.add(thread)
-
-    def close(self) -> None:
-        """Accept no more functions, and wait, without a limit, until those that were accepted have run,
-        because threads must end before the process does.
-        """
-        with self._lock:
-            self._is_closed = True
-            running = [*self._running]
-        for thread in running:
-            thread.join()
-
-    def _run(self) -> None:
-        """Run waiting functions, oldest first, until none waits."""
-        while True:
-            with self._lock:
-                if not self._waiting:
-                    self._running.discard(threading.current_thread())
-                    return
-                function = self._waiting.popleft()
-            function()
-
-
 class ReaderThreads:
     """The background threads for the readers of one consumer. For any thread."""
 
     def __init__(self, on_closed: Callable[[], None]) -> None:
-        """Create the pools. `on_closed` is called in a background thread when a stopped reader is closed, or
+        """Create the object without threads. `on_closed` is called in a background thread when a stopped reader is closed, or
         by `stop` if there is nothing to close.
         """
         self._on_closed, self._lock = on_closed, threading.Lock()
-        self._opening, self._asking, self._closing = map(
-            _Threads, ("cleave-open", "cleave-ask", "cleave-close")
+        self._opening, self._asking, self._closing = (
+            BackgroundCalls(MOST_AT_ONCE, name, is_awaited=True)
+            for name in ("cleave-open", "cleave-ask", "cleave-close")
         )
         self._leaving: dict[Hashable, threading.Event] = {}
 
@@ -102,14 +40,14 @@ class ReaderThreads:
 
     def open(self, slot: ReaderSlot[Reader], open_reader: Callable[[], Reader]) -> None:
         """Open the slot in a background thread if it is due. Does nothing after `close`."""
-        if slot.begin_opening() and not self._opening.run(partial(slot.open, open_reader)):
+        if slot.begin_opening() and not _run(self._opening, partial(slot.open, open_reader)):
             slot.mark_unused()
 
     def ask(self, slot: ReaderSlot[Reader], question: Callable[[], Any]) -> None:
         """Run a query of the slot's reader in a background thread; other logs are read meanwhile.
         `take_result` returns the result. After `close` the query does not run, and never has a result.
         """
-        if not self._asking.run(partial(slot.ask, question, slot.reserve_query())):
+        if not _run(self._asking, partial(slot.ask, question, slot.reserve_query())):
             slot.mark_unused()
 
     def stop(self, slot: ReaderSlot[Reader]) -> None:
@@ -139,7 +77,7 @@ class ReaderThreads:
             finally:
                 self._left(slot.place, closed)
 
-        if not self._closing.run(close):
+        if not _run(self._closing, close):
             close()
 
     def close(self) -> None:
@@ -149,7 +87,7 @@ class ReaderThreads:
         Begin none afterwards.
         """
         for threads in (self._closing, self._opening, self._asking):
-            threads.close()
+            threads.close(math.inf)
 
     def _left(self, place: Hashable, closed: threading.Event) -> None:
         """Note that the reader of `place` is closed: set `closed`, and call `on_closed`. The place stays in
@@ -160,3 +98,15 @@ class ReaderThreads:
             if self._leaving.get(place) is closed:
                 del self._leaving[place]
         self._on_closed()
+
+
+def _run(threads: BackgroundCalls, function: Callable[[], None]) -> bool:
+    """Run `function` in a background thread, or in this thread if no thread of `threads` can be started, and return True.
+    Return False, and run nothing, if `threads` is closed.
+    """
+    if threads.submit(function):
+        return True
+    if threads.is_closed:
+        return False
+    function()
+    return True

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from controller.client import reader_threads
+from controller.client.background_calls import BackgroundCalls
 from controller.client.reader_slot import ReaderSlot
-from controller.client.reader_threads import ReaderThreads, _Threads
+from controller.client.reader_threads import ReaderThreads, _run
 
 
 class OpenedReader:
@@ -33,20 +33,20 @@ def no_more_threads() -> Iterator[None]:
 
 
 def test_without_any_thread_the_caller_runs_the_function_and_the_pool_can_be_closed() -> None:
-    threads = _Threads("reader")
+    threads = BackgroundCalls(2, "reader", is_awaited=True)
     runs: list[threading.Thread] = []
 
     with no_more_threads():
-        assert threads.run(lambda: runs.append(threading.current_thread()))
+        assert _run(threads, lambda: runs.append(threading.current_thread()))
     assert runs == [threading.current_thread()]
 
-    assert threads.run(lambda: runs.append(threading.current_thread()))
-    threads.close()
+    assert _run(threads, lambda: runs.append(threading.current_thread()))
+    threads.close(30.0)
     assert [thread.name for thread in runs[1:]] == ["reader"]
 
 
 def test_without_another_thread_the_one_that_runs_continues_with_the_function() -> None:
-    threads = _Threads("reader")
+    threads = BackgroundCalls(2, "reader", is_awaited=True)
     is_over = threading.Event()
     runs: list[threading.Thread] = []
 
@@ -54,20 +54,19 @@ def test_without_another_thread_the_one_that_runs_continues_with_the_function() 
         is_over.wait(30.0)
         runs.append(threading.current_thread())
 
-    threads.run(wait)
+    threads.submit(wait)
     with no_more_threads():
-        assert threads.run(lambda: runs.append(threading.current_thread()))
+        assert _run(threads, lambda: runs.append(threading.current_thread()))
     assert runs == []
 
     is_over.set()
-    threads.close()
+    threads.close(30.0)
     assert len(runs) == 2
     assert runs[0] is runs[1]
 
 
-def test_no_more_functions_run_at_once_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader_threads, "MOST_AT_ONCE", 1)
-    threads = _Threads("the only reader")
+def test_no_more_functions_run_at_once_than_allowed() -> None:
+    threads = BackgroundCalls(1, "the only reader", is_awaited=True)
     begun, is_over = threading.Event(), threading.Event()
     runs: list[threading.Thread] = []
 
@@ -76,12 +75,12 @@ def test_no_more_functions_run_at_once_than_allowed(monkeypatch: pytest.MonkeyPa
         is_over.wait(30.0)
         runs.append(threading.current_thread())
 
-    assert threads.run(wait)
+    assert threads.submit(wait)
     assert begun.wait(30.0)
-    assert threads.run(wait)
+    assert threads.submit(wait)
     assert [thread.name for thread in threading.enumerate()].count("the only reader") == 1
     is_over.set()
-    threads.close()
+    threads.close(30.0)
 
     assert len(runs) == 2
 
