@@ -15,7 +15,7 @@ from functools import partial
 from heapq import nlargest
 from typing import Self
 
-from controller.client.layout_source import LayoutSource, TakesKeyCounts
+from controller.client.layout_source import LayoutSource, ReportsToWorkers
 from controller.domain.errors import CleaveError, InvalidInput
 from controller.domain.hash_range import RING_SIZE
 from controller.domain.key_count_limits import KeyCount
@@ -73,11 +73,11 @@ class KeyCounts:
         """Return a counter that reports to the layout source of a producer, every `every_seconds` once it is
         started. `topic` is a full name, `producer` is the producer's id, and `lock` the lock that the callers
         of `count` hold. Raises InvalidInput if `every_seconds` is not above 0 and finite, or if the source
-        does not forward key counts (`TakesKeyCounts`).
+        does not forward key counts (`ReportsToWorkers`).
         """
         if not 0 < every_seconds < math.inf:
             raise InvalidInput(f"key counts every {every_seconds} s; give more than 0, or None")
-        if not isinstance(source, TakesKeyCounts):
+        if not isinstance(source, ReportsToWorkers):
             raise InvalidInput(
                 "key counts are sent to Cleave's workers, which this source cannot reach; give an HttpSource"
             )

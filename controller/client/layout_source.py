@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from controller.client.closing import Closable
 from controller.domain.layout import SegmentLayout
 
 if TYPE_CHECKING:  # this import loads the HTTP client
@@ -28,13 +29,6 @@ class TopicSnapshot:
     """Log of each ACTIVE segment, by segment id."""
 
 
-class Watch(Protocol):
-    """A subscription to the changes of a layout, until `close`."""
-
-    def close(self) -> None:
-        """End the subscription. Idempotent."""
-
-
 class LayoutSource(Protocol):
     """A source of layouts. Safe to share between threads."""
 
@@ -43,8 +37,8 @@ class LayoutSource(Protocol):
         created, or StoreUnavailable while the source is out of reach.
         """
 
-    def watch(self, topic_id: int, on_change: Callable[[], None]) -> Watch:
-        """Begin to follow the layout, until the returned watch is closed: call `on_change` from another
+    def watch(self, topic_id: int, on_change: Callable[[], None]) -> Closable:
+        """Begin to follow the layout, until the returned watch is closed (idempotent): call `on_change` from another
         thread after every change, and after a gap in the notifications. Does not wait for the source, and
         goes on after an outage.
 
@@ -53,18 +47,13 @@ class LayoutSource(Protocol):
 
 
 @runtime_checkable
-class TakesSuspects(Protocol):
-    """A source that forwards reports of segments whose log takes no messages."""
+class ReportsToWorkers(Protocol):
+    """A source that forwards a client's reports to Cleave's workers."""
 
     def suspects(self, topic: str) -> SuspectReports:
-        """Return an object that reports segments of the topic to Cleave's workers. The caller closes the
+        """Return an object that reports segments of the topic whose log takes no messages. The caller closes the
         object.
         """
-
-
-@runtime_checkable
-class TakesKeyCounts(Protocol):
-    """A source that forwards a producer's key counts."""
 
     def hand_in(self, topic: str, producer: str, counts: Sequence[tuple[int, int, int]]) -> None:
         """Send the message counts of the producer since the last call, each with first hash, number of

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from controller.client.layout_source import LayoutSource, TopicSnapshot, Watch
+from controller.client.layout_source import LayoutSource, TopicSnapshot
 from controller.domain.errors import TopicNotFound
 
 
@@ -29,7 +29,7 @@ class LayoutWatch:
         self._source, self._on_change = source, on_change
         self._changed = threading.Event()
         self.snapshot: TopicSnapshot = source.topic(topic)
-        self._watch: Watch = source.watch(self.snapshot.topic_id, self._mark_changed)
+        self._watch = source.watch(self.snapshot.topic_id, self._mark_changed)
         self._changed.set()  # the topic may have changed between the read and the start of the watch
 
     @property

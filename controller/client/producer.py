@@ -29,7 +29,7 @@ from controller.client.closing import StoresOnExit
 from controller.client.delayed_sends import RETRY_SECONDS, SHORTEST_RETRY_SECONDS, DelayedSends
 from controller.client.fenced_segments import FencedSegments
 from controller.client.key_counts import KeyCounts
-from controller.client.layout_source import LayoutSource, TakesSuspects
+from controller.client.layout_source import LayoutSource, ReportsToWorkers
 from controller.client.send_lane import SendLane, message_bytes
 from controller.client.successor_routing import LOOK_SECONDS, SuccessorRouting
 from controller.dataplane.log_client import EagerLogClient, LogClient, Metadata, OutgoingMessage
@@ -162,7 +162,9 @@ class Producer(OneProcess, StoresOnExit):
             )
         self._sends = ThreadPoolExecutor(PARALLEL_SENDS, thread_name_prefix="cleave-send")
         self._numbers = itertools.count(1)
-        self._fenced = FencedSegments(source.suspects(topic) if isinstance(source, TakesSuspects) else None)
+        self._fenced = FencedSegments(
+            source.suspects(topic) if isinstance(source, ReportsToWorkers) else None
+        )
         self._pending = 0
         self._progress = threading.Event()
         self._takes_nothing = False
