@@ -31,7 +31,7 @@ from controller.dataplane.pulsar.cursors import Cursors
 from controller.dataplane.pulsar.encryption import is_unreadable, unreadable
 from controller.dataplane.pulsar.message_intake import Intake, call_on_arrival
 from controller.dataplane.pulsar.messages import incoming, position_of
-from controller.dataplane.pulsar.reader_stall import LOOK_SECONDS, STALL_SECONDS, StallWatch, report_stall
+from controller.dataplane.pulsar.reader_stall import LOOK_SECONDS, STALL_SECONDS, StallWatch
 from controller.domain.errors import (
     CleaveError,
     DataGone,
@@ -74,7 +74,7 @@ class PulsarPositionReader(OneProcess):
         self._arrived: deque[tuple[Position, Any]] = deque()
         # reentrant, because the owner may call the reader from the notification of an arrival
         self._taking = threading.RLock()
-        self._stall = StallWatch(stall_seconds)
+        self._stall = StallWatch(stall_seconds, backing_topic=backing_topic)
         self._is_broken = False
         self._opened: tuple[pulsar.Client, pulsar.Reader, Intake] | None = None
 
@@ -158,7 +158,6 @@ class PulsarPositionReader(OneProcess):
                 f"{self._backing_topic}: the connection ended; open a new reader", delay_seconds=0.0
             )
         elif self._opened is not None and self._stall.is_stalled(self._has_undelivered_entries):
-            report_stall(self._backing_topic)
             self._is_broken = True
             self._disconnect()
             raise DataPlaneUnavailable(

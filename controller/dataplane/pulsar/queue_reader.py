@@ -30,7 +30,7 @@ from controller.dataplane.pulsar.drain_query_pace import DrainCheck
 from controller.dataplane.pulsar.encryption import is_unreadable, unreadable
 from controller.dataplane.pulsar.message_intake import call_on_arrival
 from controller.dataplane.pulsar.messages import incoming, position_of, shares_its_entry
-from controller.dataplane.pulsar.reader_stall import STALL_SECONDS, SubscriptionStall
+from controller.dataplane.pulsar.reader_stall import STALL_SECONDS, StallWatch, subscription_stalls
 from controller.domain.errors import DataPlaneUnavailable, LostRace, NotFound
 from controller.domain.whole_numbers import whole
 from controller.forks import OneProcess
@@ -95,7 +95,7 @@ class PulsarQueueReader(OneProcess):
         self._waiting: dict[Position, _Returned] = {}
         self._settled: dict[Position, None] = {}
         self._drain = DrainCheck(cursors, backing_topic, subscription)
-        self._stall = SubscriptionStall(cursors, backing_topic, subscription, mark, stall_seconds)
+        self._stall = StallWatch(stall_seconds, backing_topic=backing_topic, subscription=subscription)
         self._is_paused = self._is_end_durable = self._is_attached = False
         self._interrupted = threading.Event()
         self._opened: tuple[pulsar.Client, pulsar.Consumer] | None = None
@@ -215,7 +215,13 @@ class PulsarQueueReader(OneProcess):
                 self._is_paused = False
                 opened[1].resume_message_listener()
             is_idle = not (delivered or self._held or self._waiting)
-        if is_idle and opened is not None and self._stall.is_stalled():
+        if (
+            is_idle
+            and opened is not None
+            and self._stall.is_stalled(
+                lambda: subscription_stalls(self._cursors, self._backing_topic, self._subscription, self.mark)
+            )
+        ):
             self._disconnect()
             raise LostRace(
                 f"{self._backing_topic}: the broker delivers nothing for {self._subscription!r} though messages wait; open a new "

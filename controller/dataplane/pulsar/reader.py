@@ -31,7 +31,7 @@ from controller.dataplane.pulsar.encryption import is_unreadable, unreadable
 from controller.dataplane.pulsar.library_errors import mapped
 from controller.dataplane.pulsar.message_intake import Intake, call_on_arrival
 from controller.dataplane.pulsar.message_runs import Messages, Run, RunQueue, runs
-from controller.dataplane.pulsar.reader_stall import STALL_SECONDS, SubscriptionStall
+from controller.dataplane.pulsar.reader_stall import STALL_SECONDS, StallWatch, subscription_stalls
 from controller.domain.errors import (
     CleaveError,
     DataPlaneUnavailable,
@@ -90,7 +90,7 @@ class PulsarReader(OneProcess):
         self._read: Position = ()
         self._acknowledged: Position = ()
         self._drain = DrainCheck(cursors, backing_topic, subscription)
-        self._stall = SubscriptionStall(cursors, backing_topic, subscription, mark, stall_seconds)
+        self._stall = StallWatch(stall_seconds, backing_topic=backing_topic, subscription=subscription)
         self.misplaced = 0
         """Number of arrived messages that belong to another bucket, and are neither delivered nor
         acknowledged.
@@ -219,7 +219,15 @@ class PulsarReader(OneProcess):
         if delivered:
             self._unacknowledged.extend(delivered)
             self._read = delivered[-1].last
-        elif self._is_attached and not self._unacknowledged and self._stall.is_stalled(self.misplaced):
+        elif (
+            self._is_attached
+            and not self._unacknowledged
+            and self._stall.is_stalled(
+                lambda: subscription_stalls(
+                    self._cursors, self._backing_topic, self._subscription, self.mark, self.misplaced
+                )
+            )
+        ):
             raise self._end_stalled()
         return Messages(delivered)
 

@@ -30,8 +30,9 @@ class StallWatch:
     thread; any thread may call `note_activity`.
     """
 
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
+    def __init__(self, seconds: float, **log_fields: str) -> None:
+        """Begin the time until the first check. `log_fields` name the reader in the log line of a stall."""
+        self._seconds, self._log_fields = seconds, log_fields
         self._again_seconds = min(_AGAIN_SECONDS, seconds)
         self.note_activity()
 
@@ -47,64 +48,36 @@ class StallWatch:
 
     def is_stalled(self, looks_stalled: Callable[[], bool]) -> bool:
         """If a check is due, call `looks_stalled`, which performs the check, and return True if this check and the
-        previous one both found the reader stalled, without activity in between. False otherwise, and without a check
-        if none is due. A check that finds the reader stalled is soon repeated. Raises the errors of `looks_stalled`.
+        previous one both found the reader stalled, without activity in between; the stall is then counted and logged.
+        False otherwise, and without a check if none is due. A check that finds the reader stalled is soon repeated.
+        Raises the errors of `looks_stalled`.
         """
         if not self.is_due:
             return False
         before, self._suspected = self._suspected, looks_stalled()
         self._check_at = time.monotonic() + (self._again_seconds if self._suspected else self._seconds)
-        return before and self._suspected
-
-
-class SubscriptionStall:
-    """A `StallWatch` of a subscription's reader, which checks the statistics of the subscription. `mark` is
-    the reader's own mark, by which the statistics show the reader.
-    """
-
-    def __init__(
-        self, cursors: Cursors, backing_topic: str, subscription: str, mark: str, seconds: float
-    ) -> None:
-        self._cursors, self._backing_topic, self._subscription = cursors, backing_topic, subscription
-        self._mark = mark
-        self._watch = StallWatch(seconds)
-        self.note_activity = self._watch.note_activity
-
-    @property
-    def is_due(self) -> bool:
-        """True if it is time to check."""
-        return self._watch.is_due
-
-    def is_stalled(self, held_back: int = 0) -> bool:
-        """Return True if two consecutive checks of the broker's statistics, without activity in between, show that
-        the broker has stopped delivering to the reader; the stall is then counted and logged. The statistics are
-        requested only when a check is due. A request that fails counts as not stalled; nothing is raised.
-
-        Call this only for a reader whose unacknowledged messages are at most the `held_back` messages that it
-        received and does not deliver.
-        """
-        if not self._watch.is_stalled(lambda: self._is_suspected(held_back)):
+        if not (before and self._suspected):
             return False
-        report_stall(self._backing_topic, subscription=self._subscription)
+        client_metrics.STALLED_READERS.inc()
+        log.warning("delivery stopped", **self._log_fields)
         return True
 
-    def _is_suspected(self, held_back: int) -> bool:
-        """Return True if the statistics show stalled delivery to the reader, which holds `held_back` messages that it
-        has not delivered. False if the statistics are unknown, which is no reason to end the reading.
-        """
-        try:
-            attached = self._cursors.attachments(
-                self._backing_topic, self._subscription, Deadline(LOOK_SECONDS)
-            )
-        except CleaveError:
-            return False
-        return looks_stalled(attached, self._mark, held_back)
 
+def subscription_stalls(
+    cursors: Cursors, backing_topic: str, subscription: str, mark: str, held_back: int = 0
+) -> bool:
+    """Return True if the broker's statistics of the subscription show stalled delivery to the reader with this mark
+    (`looks_stalled`). False if the statistics are unknown, which is no reason to end the reading: the request failed or
+    took longer than `LOOK_SECONDS`.
 
-def report_stall(backing_topic: str, **more: str) -> None:
-    """Count the stall, and log it. `more` are further fields of the log line."""
-    client_metrics.STALLED_READERS.inc()
-    log.warning("delivery stopped", backing_topic=backing_topic, **more)
+    Call this only for a reader whose unacknowledged messages are at most the `held_back` messages that it
+    received and does not deliver.
+    """
+    try:
+        attached = cursors.attachments(backing_topic, subscription, Deadline(LOOK_SECONDS))
+    except CleaveError:
+        return False
+    return looks_stalled(attached, mark, held_back)
 
 
 def looks_stalled(attached: Attachments, mark: str, held_back: int) -> bool:

@@ -82,7 +82,7 @@ def test_of_a_whole_topic(logs: PulsarLogClient, log: str) -> None:
     reader = logs.open_reader(log, "s", owner="a", live_owners=(), on_arrival=lambda: None)
     intake, reader._intake = reader._intake, None
     assert intake is not None
-    misses_nothing(reader.read, reader._stall._watch, "nothing is there, so nothing is missed")
+    misses_nothing(reader.read, reader._stall, "nothing is there, so nothing is missed")
     send(logs, log, b"1")
 
     ends(reader.read, LostRace)
@@ -104,7 +104,7 @@ def test_of_a_queue(logs: PulsarLogClient, log: str) -> None:
     heir = logs.open_queue_reader(log, "s", owner="a", on_arrival=lambda: None)
     message = comes(heir.read)
     assert message.payload == b"1"
-    misses_nothing(heir.read, heir._stall._watch, "what is in hand is not missed")
+    misses_nothing(heir.read, heir._stall, "what is in hand is not missed")
     heir.acknowledge([message.position])
 
 
