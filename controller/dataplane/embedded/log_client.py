@@ -15,7 +15,7 @@ import threading
 import uuid
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
-from typing import Literal, Protocol
+from typing import Literal
 
 from sqlalchemy import URL
 
@@ -51,10 +51,7 @@ _OPEN_AT = "SELECT log_id, first_offset, next_offset, start, timeline FROM embed
 _OPEN_QUEUE = "SELECT outcome, log_id FROM embedded.queue_open(%s, %s, %s, %s, %s)"
 
 
-class _Reader(Protocol):
-    """A reader of any kind."""
-
-    def close(self) -> None: ...
+_Reader = EmbeddedReader | EmbeddedPositionReader | EmbeddedQueueReader
 
 
 class EmbeddedLogClient(OneProcess):
