@@ -70,9 +70,7 @@ class PostgresSource(Renewed):
         deleted is returned as well. Raises TopicNotFound if the topic does not exist or is deleted, TopicNotLive while the topic is being
         created, StoreUnavailable if the database does not answer in time.
         """
-        with self._calls.statement(f"look up {name}") as cursor:
-            cursor.execute(_TOPIC, (name,))
-            rows = cursor.fetchall()
+        rows = self._calls.rows(f"look up {name}", _TOPIC, (name,))
         if not rows:
             raise TopicNotFound(f"no topic {name}; create it, or check the name")
         topic_id, state, epoch, next_segment_id = rows[0][:4]

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import psycopg2
 import psycopg2.extensions
@@ -113,6 +114,16 @@ class PostgresCalls(Renewed):
         finally:
             if connection is not None and connection.is_valid:
                 connection.close()
+
+    def rows(
+        self, purpose: str, statement: str, parameters: Sequence[object] | Mapping[str, object] = ()
+    ) -> list[Any]:
+        """Execute one statement, which commits by itself, and return the rows of its result. `purpose`, the time limit
+        and the errors are those of `statement`.
+        """
+        with self.statement(purpose) as cursor:
+            cursor.execute(statement, parameters)
+            return cursor.fetchall()
 
     @contextmanager
     def transaction(self, purpose: str) -> Iterator[psycopg2.extensions.cursor]:

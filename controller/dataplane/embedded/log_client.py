@@ -120,12 +120,8 @@ class EmbeddedLogClient(OneProcess):
         keys, payloads = _array(m.key for m in messages), _array(m.payload for m in messages)
         metadata = [written(m.metadata) for m in messages]
         sent_metadata = metadata if any(metadata) else None
-        with self._calls.statement(f"append to {backing_topic}") as cursor:
-            cursor.execute(
-                _APPEND,
-                (backing_topic, producer, sequence, batch_bytes, keys, payloads, hashes, sent_metadata),
-            )
-            ((outcome, log_id),) = cursor.fetchall()
+        parameters = (backing_topic, producer, sequence, batch_bytes, keys, payloads, hashes, sent_metadata)
+        ((outcome, log_id),) = self._calls.rows(f"append to {backing_topic}", _APPEND, parameters)
         if outcome == "missing":
             raise no_log(backing_topic)
         if outcome == "terminated":
@@ -166,9 +162,9 @@ class EmbeddedLogClient(OneProcess):
         self._listen()
         bucket = FULL_RANGE if bucket is None else bucket
         names = (backing_topic, subscription, checked("owner", owner), list(live_owners))
-        with self._calls.statement(f"read {backing_topic} as {owner!r}") as cursor:
-            cursor.execute(_TAKE, (*names, bucket.start, bucket.end, *(ownership or (None, None))))
-            ((outcome, log_id, generation, start, holder, timeline),) = cursor.fetchall()
+        parameters = (*names, bucket.start, bucket.end, *(ownership or (None, None)))
+        [row] = self._calls.rows(f"read {backing_topic} as {owner!r}", _TAKE, parameters)
+        outcome, log_id, generation, start, holder, timeline = row
         if outcome != "taken":
             raise _refusal(backing_topic, subscription, outcome, holder)
         reader = EmbeddedReader(
@@ -249,9 +245,10 @@ class EmbeddedLogClient(OneProcess):
         self._listen()
         mark, began_at = uuid.uuid4().hex, boot_seconds()
         names = (backing_topic, subscription, mark, checked("owner", owner))
-        with self._calls.statement(f"share {backing_topic} as {owner!r}") as cursor:
-            cursor.execute(_OPEN_QUEUE, (*names, self._queue_life_seconds))
-            ((outcome, log_id),) = cursor.fetchall()
+        parameters = (*names, self._queue_life_seconds)
+        ((outcome, log_id),) = self._calls.rows(
+            f"share {backing_topic} as {owner!r}", _OPEN_QUEUE, parameters
+        )
         if outcome != "opened":
             raise _refusal(backing_topic, subscription, outcome, None)
 
@@ -290,12 +287,12 @@ class EmbeddedLogClient(OneProcess):
         statement's first parameter, and `values` are the others. Raises SegmentNotFound if the result has no row, and
         the errors of the class.
         """
-        with self._calls.statement(f"check {backing_topic}") as cursor:
-            cursor.execute(statement, (backing_topic, *values))
-            row: tuple[int, ...] | None = cursor.fetchone()
-        if row is None:
+        rows: list[tuple[int, ...]] = self._calls.rows(
+            f"check {backing_topic}", statement, (backing_topic, *values)
+        )
+        if not rows:
             raise no_log(backing_topic)
-        return row
+        return rows[0]
 
     def _watch(self, reader: _Reader, log_id: int, on_arrival: Callable[[], None]) -> None:
         """Call `on_arrival`, in the listening thread, at each notification of the reader's log `log_id` and after
@@ -338,8 +335,8 @@ class EmbeddedLogClient(OneProcess):
         """Notify the readers of the log. Errors are ignored, because the batch is stored, and readers also
         poll periodically.
         """
-        with suppress(CleaveError), self._calls.statement("notify readers") as cursor:
-            cursor.execute("SELECT pg_notify(%s, %s)", (ARRIVALS, str(log_id)))
+        with suppress(CleaveError):
+            self._calls.rows("notify readers", "SELECT pg_notify(%s, %s)", (ARRIVALS, str(log_id)))
 
 
 def _array(values: Iterable[bytes | None]) -> str:

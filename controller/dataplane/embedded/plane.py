@@ -111,17 +111,13 @@ class EmbeddedDataPlane:
         for an invalid name of a log or subscription; and the errors of the class.
         """
         names = [checked("subscription", name) for name in subscriptions]
-        with self._calls.statement(f"create {backing_topic}") as cursor:
-            cursor.execute(
-                _CREATE_LOG + _ADD_CURSORS,
-                {
-                    "log": checked("segment", backing_topic),
-                    "names": sorted({*names}),
-                    "origin": json.dumps(origin.to_properties()) if origin else None,
-                },
-            )
-            if cursor.fetchone() is None:
-                raise no_log(backing_topic)
+        parameters = {
+            "log": checked("segment", backing_topic),
+            "names": sorted({*names}),
+            "origin": json.dumps(origin.to_properties()) if origin else None,
+        }
+        if not self._calls.rows(f"create {backing_topic}", _CREATE_LOG + _ADD_CURSORS, parameters):
+            raise no_log(backing_topic)
 
     def terminate_segment(self, backing_topic: str) -> str:
         """Make the log refuse appends permanently, notify the log's readers, and return the offset of the last
@@ -179,11 +175,9 @@ class EmbeddedDataPlane:
         cursor keeps its position. A terminated log also gets the cursor. Raises SegmentNotFound; InvalidInput for an
         invalid name of the subscription; and the errors of the class.
         """
-        with self._calls.statement(f"subscribe {subscription!r} to {backing_topic}") as cursor:
-            names = [checked("subscription", subscription)]
-            cursor.execute(_ADD_CURSORS, {"log": backing_topic, "names": names})
-            if cursor.fetchone() is None:
-                raise no_log(backing_topic)
+        parameters = {"log": backing_topic, "names": [checked("subscription", subscription)]}
+        if not self._calls.rows(f"subscribe {subscription!r} to {backing_topic}", _ADD_CURSORS, parameters):
+            raise no_log(backing_topic)
 
     def delete_subscription(self, backing_topic: str, subscription: str) -> None:
         """Delete the subscription's cursor, even if the subscription has readers, and notify the log's readers. The
@@ -219,23 +213,23 @@ class EmbeddedDataPlane:
         """Return the names of the subscriptions on the log, sorted. Empty if the log is missing. Raises the errors of
         the class.
         """
-        with self._calls.statement(f"list subscriptions of {backing_topic}") as cursor:
-            cursor.execute(
-                "SELECT c.subscription FROM embedded.cursor c JOIN embedded.log l USING (log_id)"
-                " WHERE l.name = %s AND c.first_hash = 0 ORDER BY 1",
-                (backing_topic,),
-            )
-            return [name for (name,) in cursor.fetchall()]
+        rows = self._calls.rows(
+            f"list subscriptions of {backing_topic}",
+            "SELECT c.subscription FROM embedded.cursor c JOIN embedded.log l USING (log_id)"
+            " WHERE l.name = %s AND c.first_hash = 0 ORDER BY 1",
+            (backing_topic,),
+        )
+        return [name for (name,) in rows]
 
     def backlog(self, backing_topic: str, subscription: str) -> int | None:
         """Return the exact number of messages that the subscription has not acknowledged. None if the log or the
         subscription is missing. The call takes longer, the further apart the positions of the cursor's parts are.
         Raises the errors of the class.
         """
-        with self._calls.statement(f"backlog of {backing_topic}") as cursor:
-            cursor.execute("SELECT embedded.backlog(%s, %s)", (backing_topic, subscription))
-            ((backlog,),) = cursor.fetchall()
-            return None if backlog is None else int(backlog)
+        ((backlog,),) = self._calls.rows(
+            f"backlog of {backing_topic}", "SELECT embedded.backlog(%s, %s)", (backing_topic, subscription)
+        )
+        return None if backlog is None else int(backlog)
 
     def backlog_of_buckets(
         self, backing_topic: str, subscription: str, bucket_starts: Sequence[int]
@@ -248,13 +242,12 @@ class EmbeddedDataPlane:
         subscription that is read as a queue: acknowledged messages of a queue may be counted. Raises the errors of
         the class.
         """
-        with self._calls.statement(f"backlog of {backing_topic}") as cursor:
-            cursor.execute(
-                "SELECT embedded.backlog_of_buckets(%s, %s, %s)",
-                (backing_topic, subscription, list(bucket_starts)),
-            )
-            row = cursor.fetchone()
-            return None if row is None else row[0]
+        rows = self._calls.rows(
+            f"backlog of {backing_topic}",
+            "SELECT embedded.backlog_of_buckets(%s, %s, %s)",
+            (backing_topic, subscription, list(bucket_starts)),
+        )
+        return rows[0][0] if rows else None
 
     def seek(self, backing_topic: str, subscription: str, instant_ms: int) -> None:
         """Move the subscription's cursor to the first message published at or after the instant (milliseconds since
@@ -304,15 +297,14 @@ class EmbeddedDataPlane:
         Raises SegmentNotFound; SegmentTerminated for a terminated log, whose keys belong to its successors; and the
         errors of the class.
         """
-        with self._calls.statement(f"sample keys of {backing_topic}") as cursor:
-            cursor.execute(
-                "SELECT l.terminated_at IS NOT NULL, m.log_offset IS NOT NULL,"
-                "       CASE WHEN octet_length(m.key) <= %s THEN m.key END"
-                "  FROM embedded.log l LEFT JOIN embedded.message m"
-                "    ON m.log_id = l.log_id AND m.log_offset >= l.next_offset - %s WHERE l.name = %s",
-                (LONGEST_KEY_BYTES, most, backing_topic),
-            )
-            rows = cursor.fetchall()
+        rows = self._calls.rows(
+            f"sample keys of {backing_topic}",
+            "SELECT l.terminated_at IS NOT NULL, m.log_offset IS NOT NULL,"
+            "       CASE WHEN octet_length(m.key) <= %s THEN m.key END"
+            "  FROM embedded.log l LEFT JOIN embedded.message m"
+            "    ON m.log_id = l.log_id AND m.log_offset >= l.next_offset - %s WHERE l.name = %s",
+            (LONGEST_KEY_BYTES, most, backing_topic),
+        )
         if not rows:
             raise no_log(backing_topic)
         if rows[0][0]:
@@ -365,12 +357,11 @@ class EmbeddedDataPlane:
 
         Raises Terminal if the role of this process may not end sessions, and the errors of the class.
         """
-        with self._calls.statement("end long transactions") as cursor:
-            cursor.execute(
-                "SELECT process_id, login, seconds FROM embedded.end_long_transactions(%s)",
-                (self.call_timeout_seconds,),
-            )
-            sessions = cursor.fetchall()
+        sessions = self._calls.rows(
+            "end long transactions",
+            "SELECT process_id, login, seconds FROM embedded.end_long_transactions(%s)",
+            (self.call_timeout_seconds,),
+        )
         for process_id, login, seconds in sessions:
             log.warning(
                 "transaction of an application ended", process=process_id, login=login, seconds=seconds
@@ -434,10 +425,8 @@ class EmbeddedDataPlane:
         """Execute the statement, and return the first row of its result; None if the result has no row. `purpose`
         begins the messages of errors, and `values` are the parameters. Raises the errors of the class.
         """
-        with self._calls.statement(purpose) as cursor:
-            cursor.execute(statement, values)
-            row: tuple[Any, ...] | None = cursor.fetchone()
-            return row
+        rows = self._calls.rows(purpose, statement, values)
+        return rows[0] if rows else None
 
     def _trimmable(self, purpose: str, retention_seconds: float) -> tuple[int | None, Sequence[int]]:
         """Check the next `_LOGS_PER_CHECK` logs after the log with the id `_trimmed_to`, in the order of their ids.
@@ -447,13 +436,12 @@ class EmbeddedDataPlane:
         the checked logs whose first message is older than `retention_seconds` and is acknowledged by every
         subscription. `purpose` begins the messages of errors. Raises the errors of the class.
         """
-        with self._calls.statement(purpose) as cursor:
-            cursor.execute(
-                "SELECT last, found FROM embedded.trimmable(%s, clock_timestamp() - %s * interval '1 s', %s)",
-                (self._trimmed_to, retention_seconds, _LOGS_PER_CHECK),
-            )
-            ((last, log_ids),) = cursor.fetchall()
-            return last, log_ids or ()
+        ((last, log_ids),) = self._calls.rows(
+            purpose,
+            "SELECT last, found FROM embedded.trimmable(%s, clock_timestamp() - %s * interval '1 s', %s)",
+            (self._trimmed_to, retention_seconds, _LOGS_PER_CHECK),
+        )
+        return last, log_ids or ()
 
     def _trim_chunk(self, purpose: str, log_id: int, retention_seconds: float) -> int:
         """Delete up to `TRIM_CHUNK` messages from the front of the log that are older than `retention_seconds` and
@@ -464,13 +452,12 @@ class EmbeddedDataPlane:
         of the log are deleted too: of those that have sent nothing for the longer of `retention_seconds` and a day. A
         batch that such a producer repeats is stored again. Raises the errors of the class.
         """
-        with self._calls.statement(purpose) as cursor:
-            cursor.execute(
-                "SELECT embedded.trim_log(%s, clock_timestamp() - %s * interval '1 s', %s)",
-                (log_id, retention_seconds, TRIM_CHUNK),
-            )
-            ((trimmed,),) = cursor.fetchall()
-            return int(trimmed)
+        ((trimmed,),) = self._calls.rows(
+            purpose,
+            "SELECT embedded.trim_log(%s, clock_timestamp() - %s * interval '1 s', %s)",
+            (log_id, retention_seconds, TRIM_CHUNK),
+        )
+        return int(trimmed)
 
     def _move(self, backing_topic: str, subscription: str, instant: str, *values: object) -> None:
         """Move the cursor to the first stored message at or after a time, and disconnect the subscription's readers.

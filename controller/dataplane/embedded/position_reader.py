@@ -80,10 +80,9 @@ class EmbeddedPositionReader(OneProcess):
         message follows these messages. With a `limit` of 0, no messages are returned. Does not advance the reader.
         Raises DataGone, DataPlaneUnavailable and DataPlaneTimeout as `read` does.
         """
-        with self._calls.statement(f"read {self._backing_topic}") as cursor:
-            place = (self._place.offset, limit, MAX_READ_BYTES, self._place.timeline)
-            cursor.execute(_READ_AT, (self._log_id, *place, self._backing_topic))
-            rows = cursor.fetchall()
+        place = (self._place.offset, limit, MAX_READ_BYTES, self._place.timeline)
+        parameters = (self._log_id, *place, self._backing_topic)
+        rows = self._calls.rows(f"read {self._backing_topic}", _READ_AT, parameters)
         if not rows:
             raise DataGone(
                 f"{self._backing_topic} was deleted before it was read to its end; start again at the earliest stored message"

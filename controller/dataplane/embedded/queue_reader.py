@@ -127,9 +127,8 @@ class EmbeddedQueueReader(OneProcess):
         began_at = boot_seconds()
         timeline, offset = self._highest
         limits = (limit, MAX_READ_BYTES, MAX_UNSETTLED, self._life_seconds, offset, timeline)
-        with self._calls.statement(f"read {self._backing_topic}") as cursor:
-            cursor.execute(_TAKE, (*self._queue, self.mark, self._number, *limits))
-            rows = cursor.fetchall()
+        parameters = (*self._queue, self.mark, self._number, *limits)
+        rows = self._calls.rows(f"read {self._backing_topic}", _TAKE, parameters)
         if not rows:
             self.mark_lost()
             timeline, offset = self._highest
@@ -156,10 +155,8 @@ class EmbeddedQueueReader(OneProcess):
         repeated.
         """
         self._demand_known()
-        offsets, batches = self._offsets_and_batches(positions)
-        with self._calls.statement(f"acknowledge {self._backing_topic}") as cursor:
-            cursor.execute(_ACKNOWLEDGE, (*self._queue, self.mark, offsets, batches))
-            ((refused,),) = cursor.fetchall()
+        parameters = (*self._queue, self.mark, *self._offsets_and_batches(positions))
+        ((refused,),) = self._calls.rows(f"acknowledge {self._backing_topic}", _ACKNOWLEDGE, parameters)
         if refused is None:
             raise no_cursor(self._backing_topic, self._queue[1])
         self._forget(positions)
@@ -177,9 +174,8 @@ class EmbeddedQueueReader(OneProcess):
         DataPlaneUnavailable; and DataPlaneTimeout.
         """
         self._demand_known()
-        offsets, batches = self._offsets_and_batches(positions)
-        with self._calls.statement(f"return messages of {self._backing_topic}") as cursor:
-            cursor.execute(_GIVE_BACK, (*self._queue, self.mark, offsets, batches, delay_seconds, unseen))
+        parameters = (*self._queue, self.mark, *self._offsets_and_batches(positions), delay_seconds, unseen)
+        self._calls.rows(f"return messages of {self._backing_topic}", _GIVE_BACK, parameters)
         self._forget(positions)
 
     def is_drained(self) -> bool:
@@ -189,12 +185,10 @@ class EmbeddedQueueReader(OneProcess):
         Raises SubscriptionNotFound if there is no log or no cursor, or if readers that read in order have divided the
         cursor; DataPlaneUnavailable; and DataPlaneTimeout.
         """
-        with self._calls.statement(f"check {self._backing_topic}") as cursor:
-            cursor.execute(_IS_DRAINED, self._queue)
-            row: tuple[bool | None] | None = cursor.fetchone()
-        if row is None or row[0] is None:
+        rows = self._calls.rows(f"check {self._backing_topic}", _IS_DRAINED, self._queue)
+        if not rows or rows[0][0] is None:
             raise no_cursor(self._backing_topic, self._queue[1])
-        return row[0]
+        return bool(rows[0][0])
 
     def close(self) -> None:
         """Leave the queue. Messages that this reader has not acknowledged are delivered to other readers. Further
@@ -205,8 +199,8 @@ class EmbeddedQueueReader(OneProcess):
             return
         self._is_closed = self._is_lost = True
         self._on_close()
-        with suppress(CleaveError), self._calls.statement(f"release {self._backing_topic}") as cursor:
-            cursor.execute(_CLOSE, (*self._queue, self.mark))
+        with suppress(CleaveError):
+            self._calls.rows(f"release {self._backing_topic}", _CLOSE, (*self._queue, self.mark))
 
     def _offsets_and_batches(self, positions: Sequence[Position]) -> tuple[list[int], list[int]]:
         """Return the offsets of the positions, and the number of the batch in which each message was
@@ -286,8 +280,7 @@ class QueueKeeper:
         DataPlaneTimeout; after an error no reader is marked.
         """
         began_at = boot_seconds()
-        with self._calls.statement("keep queue readers alive") as cursor:
-            cursor.execute(_KEEP, (sorted(readers), self._life_seconds))
-            known_marks = {mark for (mark,) in cursor.fetchall()}
+        rows = self._calls.rows("keep queue readers alive", _KEEP, (sorted(readers), self._life_seconds))
+        known_marks = {mark for (mark,) in rows}
         for mark, reader in readers.items():
             reader.note_contact(began_at) if mark in known_marks else reader.mark_lost()

@@ -142,9 +142,8 @@ class EmbeddedReader(OneProcess):
                 "acknowledge what was read"
             )
         upto = self._place if position >= self._delivered else Place(offset + 1, timeline)
-        with self._calls.statement(f"acknowledge {self._backing_topic}") as cursor:
-            cursor.execute(_ACKNOWLEDGE, (*self._held, upto.offset, *self._unreported, upto.timeline))
-            ((is_held,),) = cursor.fetchall()
+        parameters = (*self._held, upto.offset, *self._unreported, upto.timeline)
+        ((is_held,),) = self._calls.rows(f"acknowledge {self._backing_topic}", _ACKNOWLEDGE, parameters)
         if not is_held:
             self._demand_history(upto)
             raise self._lost()
@@ -180,8 +179,8 @@ class EmbeddedReader(OneProcess):
             return
         self._closed = True
         self._on_close()
-        with suppress(CleaveError), self._calls.statement(f"release {self._backing_topic}") as cursor:
-            cursor.execute(_RELEASE, self._held)
+        with suppress(CleaveError):
+            self._calls.rows(f"release {self._backing_topic}", _RELEASE, self._held)
 
     @property
     def _is_settled(self) -> bool:
@@ -198,20 +197,16 @@ class EmbeddedReader(OneProcess):
         `_place`, as after a restore; otherwise, if this reader has lost the cursor, SubscriptionNotFound, FencedOut
         or LostRace (`_lost`).
         """
-        with self._calls.statement(f"read {self._backing_topic}") as cursor:
-            cursor.execute(
-                _READ,
-                (
-                    *self._held,
-                    self._place.offset,
-                    limit,
-                    max_bytes,
-                    max(limit, MAX_SCANNED),
-                    lag if self._is_settled else None,
-                    self._place.timeline,
-                ),
-            )
-            rows = cursor.fetchall()
+        parameters = (
+            *self._held,
+            self._place.offset,
+            limit,
+            max_bytes,
+            max(limit, MAX_SCANNED),
+            lag if self._is_settled else None,
+            self._place.timeline,
+        )
+        rows = self._calls.rows(f"read {self._backing_topic}", _READ, parameters)
         if not rows:
             self._demand_history(self._place)
             raise self._lost()
@@ -226,12 +221,10 @@ class EmbeddedReader(OneProcess):
         those of other readers, are acknowledged to the end of the log. Raises the error of `_lost` if this
         reader no longer has the cursor.
         """
-        with self._calls.statement(f"check {self._backing_topic}") as cursor:
-            cursor.execute(_LOOK, self._held)
-            row: tuple[bool, bool] | None = cursor.fetchone()
-        if row is None:
+        rows: list[tuple[bool, bool]] = self._calls.rows(f"check {self._backing_topic}", _LOOK, self._held)
+        if not rows:
             raise self._lost()
-        return row
+        return rows[0]
 
     def _demand_history(self, place: Place) -> None:
         """Raise LogShortened, and count and log it, if the log lacks the message before the place."""
@@ -245,9 +238,8 @@ class EmbeddedReader(OneProcess):
         the server; raises DataPlaneUnavailable and DataPlaneTimeout.
         """
         log_id, subscription, _ = self._held
-        with self._calls.statement(f"check {self._backing_topic}") as cursor:
-            cursor.execute(_OWNERS, (log_id, subscription, self._bucket.start, self._bucket.end))
-            owners = [owner for (owner,) in cursor.fetchall()]
+        parameters = (log_id, subscription, self._bucket.start, self._bucket.end)
+        owners = [owner for (owner,) in self._calls.rows(f"check {self._backing_topic}", _OWNERS, parameters)]
         if not owners:
             return no_cursor(self._backing_topic, subscription)
         if self._owner in owners:

@@ -76,11 +76,8 @@ def demand_present(
     at the lowest position of a part of the cursor in this range. Makes one call; raises the errors of
     `PostgresCalls.statement`.
     """
-    with calls.statement(f"check {backing_topic}") as cursor:
-        cursor.execute(_MISSED, (log_id, subscription, bucket.start, bucket.end, *place))
-        row: tuple[int, int] | None = cursor.fetchone()
-    if row is not None:
-        next_offset, end = row
+    parameters = (log_id, subscription, bucket.start, bucket.end, *place)
+    for next_offset, end in calls.rows(f"check {backing_topic}", _MISSED, parameters):
         raise shortened(backing_topic, subscription, place.offset, end, next_offset)
 
 
