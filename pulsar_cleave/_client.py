@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from controller.client.arguments import checks_arguments
 from controller.client.checkpoint import Checkpoint
 from controller.client.checkpoint_consumer import CheckpointConsumer as InnerCheckpointConsumer
 from controller.client.checkpoint_consumer import Start
 from controller.client.checkpoint_group import CheckpointGroupConsumer, KeptValues
+from controller.client.closing import ClosesOnExit
 from controller.client.dead_letters import reading_dead_letters
 from controller.client.exactly_once_table import PositionTable
 from controller.client.http_source import HttpSource
@@ -46,7 +46,7 @@ BATCH_DELAY_SECONDS = 0.01
 
 
 @checks_arguments
-class Client:
+class Client(ClosesOnExit):
     """Creates producers and consumers. Safe to share between threads, and with forked processes, each of
     which has its own connections.
 
@@ -88,14 +88,6 @@ class Client:
             proxy=proxy,
         )
         self._logs = Logs(self._servers, pulsar, embedded, call_timeout_seconds)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close the connections. Idempotent."""

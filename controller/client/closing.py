@@ -83,7 +83,7 @@ class ClosesOnExit(ABC):
         return timing
 
 
-class StoresOnExit(ABC):
+class StoresOnExit(ClosesOnExit):
     """A class for use in a `with` block.
 
     The end of the block stores the sent messages. After an error in the block, sent messages that are not
@@ -93,9 +93,6 @@ class StoresOnExit(ABC):
     @abstractmethod
     def close(self, *, flush: bool = True) -> None:
         """Store what was sent if `flush` is True, then close."""
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
