@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from controller.client.arguments import checks_arguments
 from controller.client.checkpoint import Checkpoint
@@ -43,6 +43,7 @@ from pulsar_cleave._streams import StreamConsumer
 from pulsar_cleave._work import DeadLetters, Handler, KeyedWork
 
 BATCH_DELAY_SECONDS = 0.01
+Inner = TypeVar("Inner")
 
 
 @checks_arguments
@@ -155,7 +156,7 @@ class Client(ClosesOnExit):
         """
         topic = _full(topic)
         options: dict[str, Any] = {"batch_messages": batch_messages, "patience_seconds": patience_seconds}
-        inner = self._stream(topic, subscription, name, positions=positions, **options)
+        inner = self._made(InnerStreamConsumer, topic, subscription, name, positions=positions, **options)
         return StreamConsumer(inner, topic, schema, None if positions is None else positions.connect)
 
     def queue_consumer(
@@ -177,11 +178,8 @@ class Client(ClosesOnExit):
         SubscriptionNotFound; Conflict if the subscription is of another kind.
         """
         topic = _full(topic)
-        make = partial(InnerQueueConsumer, queue_messages=queue_messages, patience_seconds=patience_seconds)
-        inner = retry_for(
-            lambda: make(self._servers, self._logs.of(topic), topic, subscription, name),
-            seconds=patience_seconds,
-        )
+        options: dict[str, Any] = {"queue_messages": queue_messages, "patience_seconds": patience_seconds}
+        inner = self._made(InnerQueueConsumer, topic, subscription, name, **options)
         return QueueConsumer(inner, topic, schema)
 
     def checkpoint_consumer(
@@ -215,10 +213,7 @@ class Client(ClosesOnExit):
         options: dict[str, Any] = {"batch_messages": batch_messages, "patience_seconds": patience_seconds}
         if group is None and name is None and kept_values is None and on_wanted is None:
             first = Start.EARLIEST if start is None else start
-            alone = retry_for(
-                lambda: InnerCheckpointConsumer(self._servers, self._logs.of(topic), topic, first, **options),
-                seconds=patience_seconds,
-            )
+            alone = self._made(InnerCheckpointConsumer, topic, first, **options)
             return CheckpointConsumer(alone, topic, schema)
         if group is None or name is None or kept_values is None:
             raise InvalidInput(
@@ -229,12 +224,7 @@ class Client(ClosesOnExit):
                 "a member of a group starts at its stored values; give a time as start, or None"
             )
         options |= {"start": start, "on_wanted": on_wanted or (lambda: None)}
-        member = retry_for(
-            lambda: CheckpointGroupConsumer(
-                self._servers, self._logs.of(topic), topic, group, name, kept_values, **options
-            ),
-            seconds=patience_seconds,
-        )
+        member = self._made(CheckpointGroupConsumer, topic, group, name, kept_values, **options)
         return CheckpointConsumer(member, topic, schema)
 
     def keyed_work(
@@ -271,7 +261,7 @@ class Client(ClosesOnExit):
         topic = _full(topic)
         handler = Handler(handle, topic, schema)
         options: dict[str, Any] = {"batch_messages": batch_messages, "patience_seconds": patience_seconds}
-        consumer = self._stream(topic, subscription, name, **options)
+        consumer = self._made(InnerStreamConsumer, topic, subscription, name, **options)
         try:
             work = InnerKeyedWork(
                 consumer,
@@ -339,21 +329,23 @@ class Client(ClosesOnExit):
         """Return a checkpoint consumer for asyncio, for use in `async with`. Arguments are those of `checkpoint_consumer`."""
         return AsyncCheckpointConsumer(lambda: self.checkpoint_consumer(topic, *arguments, **options))
 
-    def _stream(
-        self, topic: str, subscription: str, name: str, *, patience_seconds: float, **options: Any
-    ) -> InnerStreamConsumer:
-        """Return an inner stream consumer, and retry its creation on DataPlaneUnavailable and
+    def _made(
+        self,
+        make: Callable[..., Inner],
+        topic: str,
+        *arguments: object,
+        patience_seconds: float,
+        **options: Any,
+    ) -> Inner:
+        """Return an inner consumer of the class `make`, and retry its creation on DataPlaneUnavailable and
         StoreUnavailable for `patience_seconds`, which is also the patience of the consumer. `topic` is a full
-        name, and `options` are further arguments of the inner consumer.
+        name, and `arguments` and `options` are further arguments of the inner consumer.
         """
-
-        def make() -> InnerStreamConsumer:
-            logs = self._logs.of(topic)
-            return InnerStreamConsumer(
-                self._servers, logs, topic, subscription, name, patience_seconds=patience_seconds, **options
-            )
-
-        return retry_for(make, seconds=patience_seconds)
+        options |= {"patience_seconds": patience_seconds}
+        return retry_for(
+            lambda: make(self._servers, self._logs.of(topic), topic, *arguments, **options),
+            seconds=patience_seconds,
+        )
 
 
 def _full(topic: str) -> str:

@@ -4,11 +4,9 @@ reads them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from controller.client.servers import path_part, topic_path
+from controller.client.servers import Servers, path_part, topic_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,15 +27,11 @@ class BucketLag:
     """Reason why the messages could not be counted."""
 
 
-def lag_path(topic: str, subscription: str) -> str:
-    """Return the path of the request for a subscription's lag. Raises InvalidInput for a name as `topic_path`
-    and `path_part` do.
+def lag_of(servers: Servers, topic: str, subscription: str) -> tuple[BucketLag, ...]:
+    """Request from a worker the number of unacknowledged messages of every bucket of the subscription, and return it.
+    Raises InvalidInput for a name as `topic_path` and `path_part` do; StoreUnavailable, or the worker's refusal.
     """
-    return f"{topic_path(topic)}/subscriptions/{path_part(subscription)}/lag"
-
-
-def lag_of(answer: Mapping[str, Any]) -> tuple[BucketLag, ...]:
-    """Return the lag of each bucket in a worker's answer."""
+    answer = servers.ask("GET", f"{topic_path(topic)}/subscriptions/{path_part(subscription)}/lag")
     return tuple(
         BucketLag(row["segment_id"], row["bucket"], tuple(row["owners"]), row["messages"], row["error"])
         for row in answer["buckets"]

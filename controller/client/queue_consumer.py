@@ -23,7 +23,7 @@ from controller.client.arguments import checks_arguments
 from controller.client.background_calls import BackgroundCalls
 from controller.client.broken_log_reports import SuspectReports
 from controller.client.closing import CloseTime, close_and_deregister
-from controller.client.lag import BucketLag, lag_of, lag_path
+from controller.client.lag import BucketLag, lag_of
 from controller.client.poll_loop import PollingConsumer
 from controller.client.reader_set import LOOK_SECONDS
 from controller.client.reader_slot import ReaderSlot
@@ -234,7 +234,7 @@ class QueueConsumer(PollingConsumer[QueuedMessage]):
         # NotFound is retried, because the log or the subscription may be being created or deleted.
         super().__init__(patience_seconds, DataPlaneUnavailable, NotFound)
         self._logs, self._subscription, self.name = logs, subscription, demand_name("consumer", name)
-        self._servers, self._lag_path = servers, lag_path(topic, subscription)
+        self._servers, self._topic = servers, topic
         self._queue_messages, self._patience_seconds = queue_messages, patience_seconds
         self._is_following = False
         self._watch = retry_for(
@@ -326,7 +326,7 @@ class QueueConsumer(PollingConsumer[QueuedMessage]):
         """Return the number of unacknowledged messages of each segment that the subscription reads, over all
         consumers. The worker counts at each call. Raises StoreUnavailable, or the worker's refusal.
         """
-        return lag_of(self._servers.ask("GET", self._lag_path))
+        return lag_of(self._servers, self._topic, self._subscription)
 
     def close(self, timeout_seconds: float | None = None, *, leave: bool = True) -> None:  # noqa: ARG002
         """Leave the queue. Buffered messages are returned for other consumers, and messages that are not settled

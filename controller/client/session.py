@@ -21,7 +21,6 @@ import msgspec
 from httpx_sse import ServerSentEvent
 
 from controller.client.background_calls import BackgroundCalls
-from controller.client.lag import lag_path
 from controller.client.leader_reports import Entry, LeaderReports, ReportKind
 from controller.client.retry import Backoff, Outage, retry_for
 from controller.client.servers import EventFeed, Servers, consumer_path, is_for_the_token
@@ -139,7 +138,6 @@ class Session:
         self._reported: tuple[BucketReason, ...] = ()
         self._path = consumer_path(topic, subscription, demand_name("consumer", consumer))
         self._why_path = f"{self._path.rpartition('/consumers/')[0]}/why"
-        self._lag_path = lag_path(topic, subscription)
         self._incarnation = uuid.uuid4().hex
         self._silent_seconds = self._grace_seconds = 0.0  # set from the response to the registration
         self._refused_since: float | None = None
@@ -205,13 +203,6 @@ class Session:
         """
         rows: list[dict[str, Any]] = self._servers.ask("GET", self._why_path)
         return rows
-
-    def lag(self) -> dict[str, Any]:
-        """Return a worker's counts of the unacknowledged messages of every bucket of the subscription, for
-        `lag_of`. Raises StoreUnavailable, or the worker's refusal.
-        """
-        counts: dict[str, Any] = self._servers.ask("GET", self._lag_path)
-        return counts
 
     def ask(self, what: str, document: Mapping[str, object]) -> Any:
         """Send a worker a request of this consumer, and return the response. Raises StoreUnavailable, or the

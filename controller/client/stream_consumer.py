@@ -126,7 +126,7 @@ class StreamConsumer(PollingConsumer[Batch]):
         InvalidInput for an invalid name; or another error by which a worker refuses the registration.
         """
         super().__init__(patience_seconds, DataPlaneUnavailable, StoreUnavailable)
-        self.topic, self.subscription, self.name = topic, subscription, name
+        self._servers, self.topic, self.subscription, self.name = servers, topic, subscription, name
         self._batch_messages, self._patience_seconds = batch_messages, patience_seconds
         self._on_release, self._positions = on_release, positions
         self._still_working: list[Callable[[], bool]] = []
@@ -211,7 +211,7 @@ class StreamConsumer(PollingConsumer[Batch]):
         """Return the number of unacknowledged messages of each bucket that the subscription reads, whichever
         consumer reads it. The worker counts at each call. Raises StoreUnavailable, or the worker's refusal.
         """
-        return lag_of(self._session.lag())
+        return lag_of(self._servers, self.topic, self.subscription)
 
     def receive(self, timeout_seconds: float) -> Batch | None:
         """Return the next messages of one bucket, waiting up to `timeout_seconds`. Return None if there are
