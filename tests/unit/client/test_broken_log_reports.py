@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import threading
-from typing import cast
 
 import pytest
 
 from controller.client import broken_log_reports
 from controller.client.broken_log_reports import MOST_SEGMENTS, REPORT_SECONDS, SuspectReports
-from controller.client.servers import Servers
 from tests.support.scripted_leader import HandClock
 from tests.support.waiting import wait_until
 
@@ -29,7 +27,7 @@ class SlowServers:
 
 def test_a_report_that_waits_is_not_made_again_and_no_more_wait_than_are_remembered() -> None:
     servers = SlowServers()
-    reports = SuspectReports(cast(Servers, servers), "topic://acme/shop/orders")
+    reports = SuspectReports(servers, "topic://acme/shop/orders")
     for _ in range(3):
         for segment_id in range(MOST_SEGMENTS + 5):
             reports.report(segment_id)
@@ -45,7 +43,7 @@ def test_a_report_for_which_no_thread_can_be_started_is_made_later(monkeypatch: 
     servers, clock = SlowServers(), HandClock()
     servers.may_answer.set()
     monkeypatch.setattr(broken_log_reports, "time", clock)
-    reports = SuspectReports(cast(Servers, servers), "topic://acme/shop/orders")
+    reports = SuspectReports(servers, "topic://acme/shop/orders")
 
     def refuse(_thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")

@@ -12,7 +12,6 @@ import pytest
 
 from controller.client.attachments import Attachment
 from controller.client.keyed_work import KeyedWork
-from controller.client.servers import Servers
 from controller.client.stream_consumer import Batch, StreamConsumer
 from controller.dataplane.log_client import LogMessage, Position
 from tests.support.held_logs import EventRecord, HeldLogs
@@ -67,7 +66,7 @@ def logs() -> HeldLogs:
 
 @pytest.fixture
 def consumer(leader: Leader, logs: HeldLogs) -> Iterator[HesitantConsumer]:
-    servers = cast(Servers, leader)
+    servers = leader
     with closing(HesitantConsumer(servers, logs, "topic://a/b/c", "s", "me", batch_messages=2)) as consumer:
         yield consumer
 

@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import product
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from controller.client import session
-from controller.client.servers import Servers
 from controller.client.stream_consumer import Batch, StreamConsumer
 from controller.domain.errors import InvalidInput
 from controller.domain.hash_range import HashRange
@@ -37,7 +36,7 @@ class ConsumerScene:
         self.in_callback: Callable[[], None] = lambda: None
         self._version = 0
         self.consumer = StreamConsumer(
-            cast(Servers, self.leader),
+            self.leader,
             self.logs,
             "topic://a/b/c",
             "s",

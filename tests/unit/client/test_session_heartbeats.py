@@ -6,12 +6,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from typing import cast
 
 import pytest
 
 from controller.client import session
-from controller.client.servers import Servers
 from controller.client.session import Session
 from tests.support.scripted_leader import ScriptedLeader
 from tests.support.waiting import wait_until
@@ -44,7 +42,7 @@ def leader() -> ScriptedLeader:
 @pytest.fixture
 def running(clock: SteppedClock, leader: ScriptedLeader) -> Iterator[Session]:
     del clock
-    running = Session(cast(Servers, leader), "topic://a/b/c", "s", "me", on_change=lambda: None)
+    running = Session(leader, "topic://a/b/c", "s", "me", on_change=lambda: None)
     yield running
     running.close()
 

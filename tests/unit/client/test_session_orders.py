@@ -9,12 +9,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from itertools import product
-from typing import cast
 
 import pytest
 
 from controller.client import session
-from controller.client.servers import Servers
 from controller.client.session import Session
 from controller.domain.errors import CleaveError, FencedOut, LostRace, SessionExpired, StoreUnavailable
 from tests.support.scripted_leader import BackgroundCall, Call, HandClock, ScriptedLeader
@@ -42,7 +40,7 @@ class Run:
         """`held`: what waits for its answer from the beginning on."""
         self._before = {*threading.enumerate()}
         self.leader = ScriptedLeader(lambda _call: None, *held)
-        self.session = Session(cast(Servers, self.leader), "topic://a/b/c", "s", "me", on_change=lambda: None)
+        self.session = Session(self.leader, "topic://a/b/c", "s", "me", on_change=lambda: None)
 
     @property
     def threads(self) -> list[threading.Thread]:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 import pytest
 
 from controller.client import session
-from controller.client.servers import Servers
 from controller.client.session import OwnedBucket, Session
 from controller.domain.errors import SessionExpired
 from tests.support.scripted_leader import ScriptedLeader
@@ -22,7 +19,7 @@ def test_a_report_that_waits_is_sent_for_the_incarnation_that_owned_the_buckets(
 ) -> None:
     monkeypatch.setattr(session, "_FIRST_RETRY_SECONDS", 0.0)
     leader = ScriptedLeader(lambda _call: None, "released")
-    running = Session(cast(Servers, leader), "topic://a/b/c", "s", "me", on_change=lambda: None)
+    running = Session(leader, "topic://a/b/c", "s", "me", on_change=lambda: None)
     leader.feed()
     first = leader.call("register").incarnation
     running.report_released([owned(1)])

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from contextlib import closing
-from typing import cast
 
 import pytest
 
 from controller.client import retry, session
-from controller.client.servers import Servers
 from controller.client.session import Session
 from controller.domain.errors import TokenOutOfTime
 from tests.support.scripted_leader import HandClock, ScriptedLeader
@@ -27,9 +25,7 @@ def test_a_token_that_was_accepted_ends_the_outage_of_tokens(clock: HandClock) -
     """Of two refusals with a healthy stream between them, neither lasts."""
     leader = ScriptedLeader()
     with closing(
-        Session(
-            cast(Servers, leader), "topic://a/b/c", "s", "me", on_change=lambda: None, patience_seconds=30.0
-        )
+        Session(leader, "topic://a/b/c", "s", "me", on_change=lambda: None, patience_seconds=30.0)
     ) as reading:
         leader.feed().say("heartbeat", {})
         leader.call("pulse")
