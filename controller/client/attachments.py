@@ -17,8 +17,7 @@ from typing import Any
 
 from controller.client.broken_log_reports import SuspectReports
 from controller.client.reader_set import WAITS_FOR_RECEIVE, ReaderSet
-from controller.client.reader_slot import FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS, ReaderSlot
-from controller.client.retry import Backoff
+from controller.client.reader_slot import ReaderSlot
 from controller.client.session import Assignment, OwnedBucket
 from controller.clock import boot_seconds
 from controller.dataplane.log_client import LogClient, LogReader, Ownership, Position
@@ -169,18 +168,6 @@ class Attachment(ReaderSlot[LogReader]):
         return reader
 
 
-class _Loss:
-    """The delay before a lost bucket is opened again, and the setback of the bucket in the ownership that was
-    lost, until a message of the bucket is acknowledged.
-    """
-
-    def __init__(self) -> None:
-        self.backoff = Backoff(FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS)
-        self.setback: str | None = None
-        self.generation = 0
-        """Generation of the ownership that was lost last."""
-
-
 StoredPosition = Callable[[Attachment], Position | None]
 """Returns the position that the application's results have reached in a bucket that was just opened."""
 
@@ -222,7 +209,10 @@ class Attachments(ReaderSet[Attachment]):
         )
         self._wakeup, self._on_opened, self._on_free = wakeup, on_opened, on_free
         self._released: set[tuple[int, int, int]] = set()
-        self._losses: dict[Hashable, _Loss] = {}
+        self._setbacks: dict[Hashable, tuple[int, str | None]] = {}
+        """Of each place that was lost last, the generation of the ownership and its setback, until a message of the bucket
+        is acknowledged.
+        """
 
     def adopt(self, assignment: Assignment | None) -> list[OwnedBucket]:
         """Follow the assignment (None: without buckets). Attachments whose buckets are no longer owned in the same
@@ -255,8 +245,8 @@ class Attachments(ReaderSet[Attachment]):
                 # A released bucket is not opened again, because the report of its release may be under way.
                 released += [bucket] if after is None else []
             else:
-                loss = self._losses.get(identity[:2])
-                delay_seconds = 0.0 if loss is None else loss.backoff.next_seconds()
+                backoff = self._backoffs.get(identity[:2])
+                delay_seconds = 0.0 if backoff is None else backoff.next_seconds()
                 self._slots[identity] = Attachment(
                     bucket,
                     origin,
@@ -267,9 +257,10 @@ class Attachments(ReaderSet[Attachment]):
                     after,
                     partial(self._suspects.report, bucket.segment_id),
                 )
+                generation, setback = self._setbacks.get(identity[:2], (None, None))
                 # in another generation, another consumer may have read on meanwhile
-                if loss is not None and loss.generation == bucket.generation:
-                    self._slots[identity].setback = loss.setback
+                if generation == bucket.generation:
+                    self._slots[identity].setback = setback
         return released
 
     def to_release(self) -> list[Attachment]:
@@ -304,19 +295,20 @@ class Attachments(ReaderSet[Attachment]):
     def lose(self, attachment: Attachment, error: CleaveError | None = None) -> None:
         """Remove the attachment, and close its reader in a background thread. The ownership stays: while the bucket
         is assigned, the next `adopt` creates another attachment of the bucket. The delay before that attachment is
-        opened grows with each loss until a message of the bucket is acknowledged (`succeed`).
+        opened grows with each loss until a message of the bucket is acknowledged (`settled`).
 
         `error` is the cause of the loss. The text of a LogShortened becomes the setback of the next attachment of
         this generation; with any other cause, that attachment keeps the present setback.
         """
-        loss = self._losses.setdefault(attachment.place, _Loss())
-        loss.generation = attachment.owned.generation
-        loss.setback = error.message if isinstance(error, LogShortened) else attachment.setback
+        self._backoff(attachment.place)
+        setback = error.message if isinstance(error, LogShortened) else attachment.setback
+        self._setbacks[attachment.place] = attachment.owned.generation, setback
         self._stop(attachment)
 
-    def succeed(self, attachment: Attachment) -> None:
+    def settled(self, slot: Attachment) -> None:
         """Note that a message of the attachment was acknowledged, which ends the growing delay."""
-        self._losses.pop(attachment.place, None)
+        super().settled(slot)
+        self._setbacks.pop(slot.place, None)
 
     def close_all_in_background(self) -> None:
         """Close all attachments in background threads while the consumer's thread is busy, because other

@@ -64,7 +64,7 @@ def read_on(
         segment_reader.fail(result.unanswered)
     elif result is not None:
         segment_reader.succeed()
-        readers.settled(segment_reader.segment_id)
+        readers.settled(segment_reader)
         if result.messages:
             client_metrics.CONSUMER_MESSAGES.labels("checkpoint").inc(len(result.messages))
             segment_reader.signal.set()

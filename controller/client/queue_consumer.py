@@ -451,7 +451,7 @@ class QueueConsumer(PollingConsumer[QueuedMessage]):
                 segment_reader.succeed()
                 segment_reader.signal.set()  # there may be more messages
                 segment_reader.setback = None
-                self._readers.settled(segment_reader.segment_id)
+                self._readers.settled(segment_reader)
                 return message
             if is_drained is None:
                 self._ask(segment_reader, segment_buffer)

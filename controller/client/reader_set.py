@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
 from typing import Any, ClassVar, Generic, TypeGuard, TypeVar
 
 from controller.client.broken_log_reports import SuspectReports
-from controller.client.reader_slot import ReaderSlot
+from controller.client.reader_slot import FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS, ReaderSlot
 from controller.client.reader_threads import ReaderThreads
+from controller.client.retry import Backoff
 from controller.dataplane.log_client import LogMessage, LogReader, PositionReader
 from controller.domain.errors import CleaveError, DataPlaneUnavailable, StoreUnavailable, Terminal
 
@@ -52,6 +53,8 @@ class ReaderSet(Generic[Slot]):
         self._open_one, self._suspects = open_one, suspects
         self._threads = ReaderThreads(on_closed)
         self._slots: dict[Any, Slot] = {}
+        self._backoffs: dict[Hashable, Backoff] = {}
+        """The delay before a lost log is opened again, by place, until it works."""
         self._poll_at = 0.0
         self._last: Any = None
         """The key of the slot that was reached last in the rotation."""
@@ -156,6 +159,10 @@ class ReaderSet(Generic[Slot]):
                 # otherwise the traceback would grow with each raise
                 raise error.with_traceback(None)
 
+    def settled(self, slot: Slot) -> None:
+        """Reset the delay of the slot's place, because reading it works."""
+        self._backoffs.pop(slot.place, None)
+
     def stop_all(self) -> None:
         """Remove all slots, and close them in background threads."""
         for slot in [*self._slots.values()]:
@@ -168,6 +175,10 @@ class ReaderSet(Generic[Slot]):
         self.stop_all()
         self._threads.close()
         self._suspects.close()
+
+    def _backoff(self, place: Hashable) -> Backoff:
+        """Return the delay before the log of the place is opened again, which begins with the first loss."""
+        return self._backoffs.setdefault(place, Backoff(FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS))
 
     def _stop(self, slot: Slot) -> None:
         """Remove the slot, if it is still in the set, and close it in a background thread."""

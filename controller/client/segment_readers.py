@@ -11,8 +11,7 @@ from typing import Generic
 
 from controller.client.broken_log_reports import SuspectReports
 from controller.client.reader_set import WAITS_FOR_RECEIVE, ReaderSet
-from controller.client.reader_slot import FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS, Reader, ReaderSlot
-from controller.client.retry import Backoff
+from controller.client.reader_slot import Reader, ReaderSlot
 from controller.domain.errors import CleaveError
 
 NO_DATA = "no data"
@@ -34,7 +33,6 @@ class SegmentReaders(ReaderSet[ReaderSlot[Reader]], Generic[Reader]):
         """
         super().__init__(open_one, suspects, wakeup.set)
         self._wakeup = wakeup
-        self._backoffs: dict[int, Backoff] = {}
 
     def follow(self, backing_topics: dict[int, str]) -> None:
         """Read exactly these segments, given as backing topics by segment id: drop the others, and create
@@ -65,10 +63,6 @@ class SegmentReaders(ReaderSet[ReaderSlot[Reader]], Generic[Reader]):
             )
             successor = self._slots[segment_reader.segment_id]
             successor.error, successor.setback = error, segment_reader.setback
-
-    def settled(self, segment_id: int) -> None:
-        """Reset the delay of the segment, because reading it works."""
-        self._backoff(segment_id).reset()
 
     def drop(self, segment_id: int) -> None:
         """Stop reading this segment, and close its reader in a background thread. The delay of `reopen` for the
@@ -107,6 +101,3 @@ class SegmentReaders(ReaderSet[ReaderSlot[Reader]], Generic[Reader]):
             self._threads.leaving(segment_id),
             partial(self._suspects.report, segment_id),
         )
-
-    def _backoff(self, segment_id: int) -> Backoff:
-        return self._backoffs.setdefault(segment_id, Backoff(FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS))

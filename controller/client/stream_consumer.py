@@ -431,7 +431,7 @@ class StreamConsumer(PollingConsumer[Batch]):
         attachment.acknowledged = (
             position if attachment.acknowledged is None else max(attachment.acknowledged, position)
         )
-        self._readers.succeed(attachment)
+        self._readers.settled(attachment)
         attachment.signal.set()  # the segment may be drained
         if attachment.owned.release:
             self._release()

@@ -197,7 +197,7 @@ def test_after_an_acknowledgement_a_lost_bucket_is_opened_as_soon_as_the_first_t
         attachments.lose(one)
     one = taken(attachments)
 
-    attachments.succeed(one)
+    attachments.settled(one)
     attachments.lose(one)
     one = taken(attachments)
     assert one.next_try_at <= time.monotonic() + FIRST_RETRY_SECONDS
