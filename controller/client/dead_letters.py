@@ -173,19 +173,16 @@ class DeadLetterReader(OneProcess, ClosesOnExit):
 
 @checked
 @contextmanager
-def reading_dead_letters(
-    logs: LogClient, backing_topic: str, *, owner: str = "dead letters"
-) -> Iterator[DeadLetterReader]:
+def reading_dead_letters(logs: LogClient, backing_topic: str) -> Iterator[DeadLetterReader]:
     """Open the dead-letter log at the address `backing_topic`, yield its reader, and close the reader at the end of
-    the block. A log has one reader at a time: the previous reader is disconnected. `owner` is the reader's name on
-    the data plane.
+    the block. A log has one reader at a time: the previous reader is disconnected.
 
     Dead letters that the block does not acknowledge are read again by the next reader. Raises the errors of
     `LogClient.open_reader`.
     """
     arrived = threading.Event()
     reader = logs.open_reader(
-        backing_topic, REDRIVE, owner=owner, live_owners=(), on_arrival=arrived.set, bucket=None
+        backing_topic, REDRIVE, owner="dead letters", live_owners=(), on_arrival=arrived.set, bucket=None
     )
     with DeadLetterReader(reader, arrived) as letters:
         yield letters

@@ -69,16 +69,15 @@ class EmbeddedLogClient(OneProcess):
         url: str | URL | DatabaseAddress,
         *,
         call_timeout_seconds: float = 5.0,
-        pool_size: int = 5,
         queue_life_seconds: float = LIFE_SECONDS,
     ) -> None:
-        """Create the client without connecting. `pool_size` is the largest number of connections for calls; the
-        listening thread uses another. A queue reader whose life neither a read nor `QueueKeeper` extends for
+        """Create the client without connecting. At most five connections serve calls, and the listening thread uses
+        another. A queue reader whose life neither a read nor `QueueKeeper` extends for
         `queue_life_seconds` (at most 3600, which `open_queue_reader` checks) counts as dead, and its messages are
         delivered to others. Raises InvalidInput for an invalid `url`.
         """
         self._url = url
-        self._calls = PostgresCalls(url, call_timeout_seconds=call_timeout_seconds, pool_size=pool_size)
+        self._calls = PostgresCalls(url, call_timeout_seconds=call_timeout_seconds)
         self._lock = threading.Lock()
         self._listener: PostgresListener | None = None
         self._callbacks: dict[_Reader, tuple[int, Callable[[], None]]] = {}
