@@ -33,6 +33,7 @@ from controller.store.journal.operations import Request
 from controller.store.journal.request_keys import Intent
 from controller.store.postgres.engine import Store
 from controller.store.topics import backing_logs, layouts, topics
+from controller.store.topics.subscriptions import SubscriptionKind
 from tests.support.bench_planes import (
     CALL_TIMEOUT_SECONDS,
     PLAIN_LOGS,
@@ -101,15 +102,26 @@ class Bench:
     # What people ask for.
 
     def topic_with(
-        self, segments: int = 1, subscriptions: tuple[str, ...] = ("billing",), **options: Any
+        self,
+        segments: int = 1,
+        subscriptions: tuple[str, ...] = ("billing",),
+        *,
+        kind: SubscriptionKind = SubscriptionKind.STREAM,
+        **options: Any,
     ) -> int:
-        """Create the topic with its subscriptions, finish the operations, and return the topic's id."""
+        """Create the topic with its subscriptions, all of one kind, finish the operations, and return the topic's id."""
         self.create(segments, **options)
         for name in subscriptions:
-            self.finish(
-                subscription_admin.create_subscription(self.store, self.topic_name, name, self.request())
-            )
+            self.subscribe(name, kind=kind)
         return self.topic_id
+
+    def subscribe(self, name: str, **options: Any) -> Operation:
+        """Create the subscription and finish the operation."""
+        return self.finish(
+            subscription_admin.create_subscription(
+                self.store, self.topic_name, name, self.request(), **options
+            )
+        )
 
     def create(self, segments: int = 1, **options: Any) -> Operation:
         """Create the topic and finish the operation."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import ParamSpec, Protocol, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar
 
+from controller.client.poll_loop import PollingConsumer
 from controller.client.producer import Producer
 from controller.client.stream_consumer import StreamConsumer
 from controller.domain.key_hash import key_hash
@@ -20,6 +21,8 @@ class Closable(Protocol):
 
 P = ParamSpec("P")
 C = TypeVar("C", bound=Closable)
+Join = Callable[..., StreamConsumer]
+"""Makes a consumer with this name."""
 
 
 @contextmanager
@@ -42,6 +45,16 @@ def send_numbers(producer: Producer, *numbers: int, keys: Sequence[str]) -> None
         for key in keys:
             producer.send(b"%d" % number, key)
     producer.flush()
+
+
+def settle(*consumers: PollingConsumer[Any], until: Callable[[], bool]) -> None:
+    """Let the consumers do their part, which is to call `receive`; nothing may be delivered meanwhile."""
+
+    def turn() -> bool:
+        assert [consumer.receive(0.02) for consumer in consumers] == [None] * len(consumers)
+        return until()
+
+    wait_until(turn)
 
 
 def take(*consumers: StreamConsumer, count: int) -> dict[str, list[tuple[str, int]]]:

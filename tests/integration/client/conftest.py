@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
 
+import psycopg2
 import pytest
+import sqlalchemy
 
+from controller.client.exactly_once_table import PositionTable
 from controller.client.producer import Producer
 from controller.client.servers import Servers
+from controller.client.stream_consumer import StreamConsumer
 from controller.dataplane.log_client import LogMessage
 from controller.devstack.serving import client_of, serving_leader
 from controller.postgres_source import PostgresSource
 from tests.support.bench import TOPIC, Bench
 from tests.support.faulty_logs import FaultyLogs
+from tests.support.joined import Join, joining
 
 
 @pytest.fixture
@@ -45,12 +52,52 @@ def logs(bench: Bench) -> FaultyLogs:
 
 
 @pytest.fixture
-def producer(bench: Bench, source: PostgresSource, logs: FaultyLogs) -> Iterator[Producer]:
+def topic(bench: Bench) -> None:
+    """A topic with one segment of four buckets, and its subscription `billing`."""
+    bench.topic_with(segments=1)
+
+
+@pytest.fixture
+def producer(bench: Bench, topic: None, source: PostgresSource) -> Iterator[Producer]:
+    """A producer of `topic`."""
+    with Producer(source, bench.logs, TOPIC) as producer:
+        yield producer
+
+
+@pytest.fixture
+def failing_producer(bench: Bench, source: PostgresSource, logs: FaultyLogs) -> Iterator[Producer]:
     """A producer of a topic of two segments, for whose batches `logs` may fail."""
     bench.topic_with(segments=2)
     producer = Producer(source, logs, TOPIC, batch_messages=10)
     yield producer
     producer.close(flush=False)
+
+
+@pytest.fixture
+def join(bench: Bench, servers: Servers, producer: Producer) -> Iterator[Join]:
+    """Consumers of subscription `billing`, signed off at the end."""
+    with joining(partial(StreamConsumer, servers, bench.logs, TOPIC, "billing")) as join:
+        yield join
+
+
+@pytest.fixture
+def dsn(database: str) -> str:
+    """Where an application connects: to the bench's database, for want of another."""
+    return sqlalchemy.make_url(database).set(drivername="postgresql").render_as_string(hide_password=False)
+
+
+@pytest.fixture
+def connect(dsn: str) -> Callable[[], Any]:
+    """Connect an application to its database."""
+    return lambda: psycopg2.connect(dsn)
+
+
+@pytest.fixture
+def table(connect: Callable[[], Any]) -> PositionTable:
+    """The positions of the application."""
+    table = PositionTable(connect)
+    table.create()
+    return table
 
 
 def stored(bench: Bench, segment_id: int) -> list[LogMessage]:

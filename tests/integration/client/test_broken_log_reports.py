@@ -13,7 +13,6 @@ from controller.client.queue_consumer import QueueConsumer
 from controller.client.servers import Servers
 from controller.client.stream_consumer import StreamConsumer
 from controller.devstack.serving import client_of, serving_worker
-from controller.services import subscription_admin
 from controller.store.topics.subscriptions import SubscriptionKind
 from tests.integration.client.conftest import stored
 from tests.support.bench import TOPIC, Bench
@@ -74,11 +73,7 @@ def test_a_consumer_goes_on_where_its_log_was_deleted(bench: Bench, workers: Ser
 
 
 def test_a_queue_goes_on_where_its_log_was_deleted(bench: Bench, workers: Servers) -> None:
-    bench.finish(
-        subscription_admin.create_subscription(
-            bench.store, TOPIC, "jobs", bench.request(), kind=SubscriptionKind.QUEUE
-        )
-    )
+    bench.subscribe("jobs", kind=SubscriptionKind.QUEUE)
     bench.plane.delete_segment(bench.log_of(0))
     with closing(QueueConsumer(workers, bench.logs, TOPIC, "jobs", "taker")) as consumer:
         goes_on(bench, consumer)

@@ -19,8 +19,7 @@ from controller.dataplane.embedded import EmbeddedDataPlane
 from controller.dataplane.log_client import LogClient, PositionReader
 from controller.domain.errors import DataGone, DataPlaneUnavailable, InvalidInput, TopicNotFound
 from controller.domain.key_hash import key_hash
-from controller.postgres_source import PostgresSource
-from controller.services import garbage_collector, subscription_admin, topic_admin
+from controller.services import garbage_collector, topic_admin
 from controller.services.segment_admin import merging, splitting
 from controller.store.topics.subscriptions import SubscriptionKind
 from tests.support.bench import TOPIC, Bench
@@ -35,11 +34,8 @@ Begin = Callable[..., CheckpointConsumer]
 
 
 @pytest.fixture
-def producer(bench: Bench, source: PostgresSource) -> Iterator[Producer]:
+def topic(bench: Bench) -> None:
     bench.topic_with(segments=1, subscriptions=())
-    producer = Producer(source, bench.logs, TOPIC)
-    yield producer
-    producer.close()
 
 
 @pytest.fixture
@@ -395,11 +391,7 @@ def test_what_was_trimmed_unread_is_told(bench: Bench, producer: Producer, begin
 
 
 def test_a_checkpoint_subscription_keeps_everything(bench: Bench, producer: Producer, begin: Begin) -> None:
-    bench.finish(
-        subscription_admin.create_subscription(
-            bench.store, TOPIC, "archive", bench.request(), kind=SubscriptionKind.CHECKPOINT
-        )
-    )
+    bench.subscribe("archive", kind=SubscriptionKind.CHECKPOINT)
     send(producer, 0)
     kept = begin(Start.EARLIEST).checkpoint()
     bench.reshape(splitting(0))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from controller.services.segment_admin import merging, splitting
 from controller.store.topics.subscriptions import SubscriptionKind
 from tests.support.bench import TOPIC, Bench
 from tests.support.faulty_logs import FaultyLogs
+from tests.support.joined import send_numbers
 from tests.support.rounds import rounds_of
 from tests.support.traffic import TrafficProcess, advance
 from tests.support.waiting import wait_until
@@ -79,16 +81,9 @@ def state() -> ApplicationState:
 
 
 @pytest.fixture
-def producer(bench: Bench, source: PostgresSource) -> Iterator[Producer]:
-    """Of a topic with two segments that a group reads."""
-    bench.topic_with(segments=2, subscriptions=())
-    bench.finish(
-        subscription_admin.create_subscription(
-            bench.store, TOPIC, GROUP, bench.request(), kind=SubscriptionKind.CHECKPOINT
-        )
-    )
-    with Producer(source, bench.logs, TOPIC) as producer:
-        yield producer
+def topic(bench: Bench) -> None:
+    """A topic with two segments that a group reads."""
+    bench.topic_with(segments=2, subscriptions=(GROUP,), kind=SubscriptionKind.CHECKPOINT)
 
 
 @pytest.fixture
@@ -106,12 +101,7 @@ def join(bench: Bench, servers: Servers, producer: Producer, state: ApplicationS
         yield join
 
 
-def send(producer: Producer, *numbers: int) -> None:
-    """These numbers, of every key."""
-    for number in numbers:
-        for key in KEYS:
-            producer.send(b"%d" % number, key)
-    producer.flush()
+send = partial(send_numbers, keys=KEYS)
 
 
 def everything(*numbers: int) -> dict[str, list[int]]:
@@ -524,7 +514,7 @@ def test_each_kind_of_subscription_has_its_own_consumers(
 ) -> None:
     with pytest.raises(Conflict, match="recorded as CHECKPOINT"):
         StreamConsumer(servers, bench.logs, TOPIC, GROUP, "a")
-    bench.finish(subscription_admin.create_subscription(bench.store, TOPIC, "billing", bench.request()))
+    bench.subscribe("billing")
     with pytest.raises(Conflict, match="recorded as STREAM"):
         CheckpointGroupConsumer(servers, bench.logs, TOPIC, "billing", "a", state.kept_values)
     for name, target in (("billing", KEPT), (GROUP, EARLIEST)):
@@ -546,12 +536,7 @@ def test_values_of_another_topic_are_refused(join: Join, state: ApplicationState
 def test_processes_that_are_killed_lose_nothing_and_keep_each_key_in_order(
     bench: Bench, source: PostgresSource, tmp_path: Path
 ) -> None:
-    bench.topic_with(segments=2, subscriptions=())
-    bench.finish(
-        subscription_admin.create_subscription(
-            bench.store, TOPIC, GROUP, bench.request(), kind=SubscriptionKind.CHECKPOINT
-        )
-    )
+    bench.topic_with(segments=2, subscriptions=(GROUP,), kind=SubscriptionKind.CHECKPOINT)
     with ExitStack() as running:
         address = running.enter_context(serving_leader(bench.url, consumer_grace_seconds=2.0))
 

@@ -14,6 +14,7 @@ from controller.postgres_source import PostgresSource
 from controller.services.segment_admin import splitting
 from tests.support.bench import TOPIC, Bench
 from tests.support.crowd import crowded
+from tests.support.joined import send_numbers, take
 from tests.support.waiting import wait_until
 
 KEYS = [f"key-{i}" for i in range(20)]
@@ -39,10 +40,8 @@ def test_messages_flow_through_a_split_and_past_connections_that_were_cut(crowd:
                     "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
                     "WHERE datname = current_database() AND pid <> pg_backend_pid()"
                 )
-                for key in KEYS:
-                    producer.send(b"1", key)
-                producer.flush()
-            assert sorted(_taken(consumer)) == sorted(KEYS)
+                send_numbers(producer, 1, keys=KEYS)
+            assert take(consumer, count=len(KEYS)) == {key: [("a", 1)] for key in KEYS}
             asked = bench.intend(splitting(bench.layout.active[0].segment_id)).operation.operation_id
             wait_until(
                 lambda asked=asked: not bench.operation(asked).state.is_live, message="the worker splits"
@@ -50,17 +49,3 @@ def test_messages_flow_through_a_split_and_past_connections_that_were_cut(crowd:
         consumer.close()
         servers.close()
     bench.close()
-
-
-def _taken(consumer: StreamConsumer) -> list[str]:
-    """The keys of so many messages, received and acknowledged."""
-    keys: list[str] = []
-
-    def turn() -> bool:
-        batch = consumer.receive(0.05)
-        if batch is not None and consumer.acknowledge(batch):
-            keys.extend(m.key.decode() for m in batch.messages if m.key)
-        return len(keys) >= len(KEYS)
-
-    wait_until(turn, message="each message")
-    return keys

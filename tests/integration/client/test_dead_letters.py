@@ -20,7 +20,6 @@ from controller.dataplane.log_client import LogMessage, OutgoingMessage
 from controller.devstack.postgres import PostgresServer
 from controller.devstack.serving import client_of
 from controller.domain.errors import DataPlaneUnavailable
-from controller.postgres_source import PostgresSource
 from tests.support.bench import TOPIC, Bench
 from tests.support.command_line import CommandLine
 from tests.support.joined import send_numbers
@@ -29,14 +28,6 @@ from tests.support.waiting import wait_until
 LETTERS = "dead-letters://acme/shop/orders/billing"
 KEYS = [f"key-{i}" for i in range(10)]
 BAD = KEYS[:3]
-
-
-@pytest.fixture
-def producer(bench: Bench, source: PostgresSource) -> Iterator[Producer]:
-    bench.topic_with(segments=1)
-    producer = Producer(source, bench.logs, TOPIC)
-    yield producer
-    producer.close()
 
 
 class RecordingHandler:

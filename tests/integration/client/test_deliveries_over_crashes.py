@@ -20,7 +20,6 @@ from controller.client.servers import Servers
 from controller.client.stream_consumer import StreamConsumer
 from controller.dataplane.log_client import LogMessage
 from controller.domain.errors import LostRace, StoreUnavailable
-from controller.postgres_source import PostgresSource
 from controller.services.segment_admin import splitting
 from tests.support.bench import TOPIC, Bench
 from tests.support.waiting import wait_until
@@ -83,15 +82,12 @@ def begin(bench: Bench, servers: Servers) -> Iterator[Begin]:
 
 
 @pytest.fixture
-def producer(bench: Bench, source: PostgresSource) -> Iterator[Producer]:
-    """Of a topic of one bucket, so that the killer is between the others."""
+def topic(bench: Bench) -> None:
+    """A topic of one bucket, so that the killer is between the others."""
     bench.execute(
         "UPDATE cleave.cluster_policy SET policy = '{\"entry_bucket_budget\": 1}', row_version = row_version + 1"
     )
     bench.topic_with(segments=1)
-    producer = Producer(source, bench.logs, TOPIC)
-    yield producer
-    producer.close()
 
 
 def send(producer: Producer, *messages: tuple[str, int]) -> None:

@@ -11,7 +11,6 @@ from typing import Any
 
 import psycopg2
 import pytest
-import sqlalchemy
 
 from controller.client.exactly_once_table import PositionTable
 from controller.client.history import Event, Record, read_history
@@ -21,7 +20,6 @@ from controller.client.servers import Servers
 from controller.client.stream_consumer import Batch, StreamConsumer
 from controller.domain.errors import AlreadyStored, Conflict, FencedOut, InvalidInput
 from controller.domain.seek_target import EARLIEST
-from controller.postgres_source import PostgresSource
 from controller.services import subscription_admin
 from controller.services.segment_admin import merging, splitting
 from tests.support.bench import TOPIC, Bench
@@ -32,33 +30,19 @@ Join = Callable[..., StreamConsumer]
 
 
 @pytest.fixture
-def dsn(database: str) -> str:
-    return sqlalchemy.make_url(database).set(drivername="postgresql").render_as_string(hide_password=False)
-
-
-@pytest.fixture
-def table(bench: Bench, dsn: str) -> PositionTable:
-    """The application's, in the bench's database for want of another."""
+def table(bench: Bench, table: PositionTable) -> PositionTable:
+    """With a table of results beside it."""
     bench.execute(
         """CREATE TABLE public.result (arrived bigserial PRIMARY KEY, consumer text, segment text, bucket text,
                                        attachment text, key text, payload text)"""
     )
-    table = PositionTable(lambda: psycopg2.connect(dsn))
-    table.create()
     return table
 
 
 @pytest.fixture
-def application(dsn: str) -> Iterator[Any]:
-    with closing(psycopg2.connect(dsn)) as connection:
+def application(connect: Callable[[], Any]) -> Iterator[Any]:
+    with closing(connect()) as connection:
         yield connection
-
-
-@pytest.fixture
-def producer(bench: Bench, source: PostgresSource) -> Iterator[Producer]:
-    bench.topic_with(segments=1)
-    with Producer(source, bench.logs, TOPIC) as producer:
-        yield producer
 
 
 @pytest.fixture

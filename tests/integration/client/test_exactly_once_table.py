@@ -31,21 +31,17 @@ NEXT = replace(FIRST, generation=2)
 
 
 @pytest.fixture(params=["psycopg2", "sqlalchemy"])
-def connect(request: pytest.FixtureRequest, database: str) -> Iterator[Connect]:
-    url = sqlalchemy.make_url(database)
+def connect(request: pytest.FixtureRequest, database: str, dsn: str) -> Iterator[Connect]:
     if request.param == "sqlalchemy":
-        engine = sqlalchemy.create_engine(url, poolclass=NullPool)
+        engine = sqlalchemy.create_engine(database, poolclass=NullPool)
         yield engine.connect
         engine.dispose()
     else:
-        dsn = url.set(drivername="postgresql").render_as_string(hide_password=False)
         yield lambda: psycopg2.connect(dsn)
 
 
 @pytest.fixture
-def table(connect: Connect) -> PositionTable:
-    table = PositionTable(connect)
-    table.create()
+def table(table: PositionTable) -> PositionTable:
     table.create()  # is there already
     return table
 

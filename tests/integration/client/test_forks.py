@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from controller.devstack.serving import token_for
-from controller.services import subscription_admin
 from controller.store.topics.subscriptions import SubscriptionKind
 from tests.integration.client.conftest import stored
 from tests.support.bench import TOPIC, Bench
@@ -27,9 +26,7 @@ def place(bench: Bench, leader: str) -> Place:
     """A topic of one segment with a subscription of each kind."""
     bench.topic_with(1, (STREAM,))
     for name, kind in ((QUEUE, SubscriptionKind.QUEUE), (GROUP, SubscriptionKind.CHECKPOINT)):
-        bench.finish(
-            subscription_admin.create_subscription(bench.store, TOPIC, name, bench.request(), kind=kind)
-        )
+        bench.subscribe(name, kind=kind)
     return Place(leader, token_for(), bench.url, TOPIC)
 
 

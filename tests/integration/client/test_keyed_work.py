@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -22,10 +23,10 @@ from controller.dataplane.log_client import LogMessage
 from controller.domain.entry_buckets import bucket_of
 from controller.domain.hash_range import HashRange
 from controller.domain.key_hash import key_hash
-from controller.postgres_source import PostgresSource
 from controller.services.segment_admin import splitting
 from tests.support.bench import TOPIC, Bench
 from tests.support.faulty_logs import FaultyLogs
+from tests.support.joined import send_numbers
 from tests.support.waiting import wait_until
 
 KEYS = [f"key-{i}" for i in range(40)]
@@ -77,15 +78,6 @@ def handler() -> Iterator[RecordingHandler]:
 
 
 @pytest.fixture
-def producer(bench: Bench, source: PostgresSource) -> Iterator[Producer]:
-    """Of a topic with one segment of four buckets."""
-    bench.topic_with(segments=1)
-    producer = Producer(source, bench.logs, TOPIC)
-    yield producer
-    producer.close()
-
-
-@pytest.fixture
 def work(bench: Bench, servers: Servers, producer: Producer, handler: RecordingHandler) -> Iterator[Work]:
     """Start keyed work under a name; what is left is closed at the end."""
     begun: list[tuple[StreamConsumer, KeyedWork]] = []
@@ -109,11 +101,7 @@ def work(bench: Bench, servers: Servers, producer: Producer, handler: RecordingH
         consumer.close()
 
 
-def send(producer: Producer, *numbers: int, keys: list[str] = KEYS) -> None:
-    for number in numbers:
-        for key in keys:
-            producer.send(b"%d" % number, key)
-    producer.flush()
+send = partial(send_numbers, keys=KEYS)
 
 
 def turn_until(predicate: Callable[[], object], *works: KeyedWork) -> None:

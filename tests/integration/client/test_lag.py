@@ -9,7 +9,6 @@ from controller.client.stream_consumer import StreamConsumer
 from controller.domain.entry_buckets import bucket_of, bucket_ranges
 from controller.domain.key_hash import key_hash
 from controller.postgres_source import PostgresSource
-from controller.services import subscription_admin
 from controller.store.topics.subscriptions import SubscriptionKind
 from tests.support.bench import TOPIC, Bench
 from tests.support.waiting import wait_until
@@ -58,12 +57,7 @@ def test_each_bucket_is_counted_and_falls_with_what_is_acknowledged(
 
 
 def test_a_queue_is_counted_by_segment(bench: Bench, source: PostgresSource, servers: Servers) -> None:
-    bench.topic_with(segments=2, subscriptions=())
-    bench.finish(
-        subscription_admin.create_subscription(
-            bench.store, TOPIC, "jobs", bench.request(), kind=SubscriptionKind.QUEUE
-        )
-    )
+    bench.topic_with(segments=2, subscriptions=("jobs",), kind=SubscriptionKind.QUEUE)
     produce(bench, source)
     counts: dict[int, int] = {}
     for (segment_id, _), messages in expected(bench).items():

@@ -14,8 +14,6 @@ from controller.client.servers import Servers
 from controller.client.stream_consumer import StreamConsumer
 from controller.domain.entry_buckets import MOST_UNITS, bucket_ranges, equal_splits, ownership_units
 from controller.domain.key_hash import key_hash
-from controller.postgres_source import PostgresSource
-from controller.services import subscription_admin
 from controller.services.segment_admin import rebucketing
 from controller.store.topics.subscriptions import SubscriptionKind
 from tests.support.bench import TOPIC, Bench
@@ -29,28 +27,16 @@ RUNS = [f"{run.start}-{run.end}" for run in ownership_units(SPLITS)]
 
 
 @pytest.fixture
-def producer(bench: Bench, source: PostgresSource) -> Iterator[Producer]:
-    """Of a topic whose one segment has 256 buckets; its subscriptions are yet to be made."""
+def topic(bench: Bench) -> None:
+    """A topic whose one segment has 256 buckets; its subscriptions are yet to be made."""
     bench.create()
     bench.reshape(rebucketing(0, BUCKETS))
-    with Producer(source, bench.logs, TOPIC) as producer:
-        yield producer
-
-
-def subscribe(
-    bench: Bench, kind: SubscriptionKind = SubscriptionKind.STREAM, *, from_latest: bool = False
-) -> None:
-    """Create the subscription `billing`."""
-    made = subscription_admin.create_subscription(
-        bench.store, TOPIC, "billing", bench.request(), kind=kind, from_latest=from_latest
-    )
-    bench.finish(made)
 
 
 @pytest.fixture
 def run(bench: Bench, servers: Servers, producer: Producer, tmp_path: Path) -> Iterator[JudgedRun]:
     """Of its subscription."""
-    subscribe(bench)
+    bench.subscribe("billing")
     run = JudgedRun(servers, bench.logs, TOPIC, producer, tmp_path, lambda: bench.unread("billing"))
     yield run
     run.close()
@@ -98,9 +84,8 @@ def test_each_bucket_of_a_run_is_shown_with_its_owner(
     bench: Bench, servers: Servers, producer: Producer
 ) -> None:
     """By its consumers, by the leader and in the database; and counted by itself."""
-    subscribe(
-        bench, from_latest=True
-    )  # consumers that are paused would not read the sealed segment to its end
+    # consumers that are paused would not read the sealed segment to its end
+    bench.subscribe("billing", from_latest=True)
     for key in KEYS:
         producer.send(b"0", key)
     producer.flush()
@@ -142,7 +127,7 @@ def test_a_member_of_a_group_reads_a_segment_of_many_buckets(
     bench: Bench, servers: Servers, producer: Producer
 ) -> None:
     """The sealed segment before it is empty, so no checkpoint has to be kept for it."""
-    subscribe(bench, SubscriptionKind.CHECKPOINT)
+    bench.subscribe("billing", kind=SubscriptionKind.CHECKPOINT)
     producer.send(b"0", "key")
     producer.flush()
     with CheckpointGroupConsumer(servers, bench.logs, TOPIC, "billing", "a", lambda: ()) as member:

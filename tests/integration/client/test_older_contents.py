@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing
-from typing import Any, Protocol
+from typing import Any
 
-import psycopg2
 import pytest
-import sqlalchemy
 
 from controller.client.checkpoint_consumer import CheckpointConsumer, Start
 from controller.client.checkpoint_group import CheckpointGroupConsumer
@@ -17,9 +15,6 @@ from controller.client.producer import Producer
 from controller.client.queue_consumer import QueueConsumer
 from controller.client.servers import Servers
 from controller.client.stream_consumer import Batch, StreamConsumer
-from controller.dataplane.log_client import LogMessage
-from controller.postgres_source import PostgresSource
-from controller.services import subscription_admin
 from controller.services.segment_admin import splitting
 from controller.store.topics.subscriptions import SubscriptionKind
 from tests.support.bench import TOPIC, Bench
@@ -27,22 +22,6 @@ from tests.support.older_contents import OlderContents
 from tests.support.waiting import wait_until
 
 AGAIN = [b"again %d" % number for number in range(5)]
-
-
-class _Batch(Protocol):
-    @property
-    def messages(self) -> Sequence[LogMessage]: ...
-
-
-class _Consumer(Protocol):
-    def receive(self, timeout_seconds: float) -> _Batch | None: ...
-
-
-@pytest.fixture
-def producer(bench: Bench, source: PostgresSource) -> Iterator[Producer]:
-    bench.topic_with(segments=1)
-    with Producer(source, bench.logs, TOPIC) as producer:
-        yield producer
 
 
 @pytest.fixture(params=[5, 10], ids=["shorter", "grown again"])
@@ -67,7 +46,7 @@ def send(producer: Producer, payloads: Iterable[bytes], key: str = "key") -> Non
     producer.flush()
 
 
-def take(consumer: _Consumer, count: int) -> tuple[list[bytes], list[Any]]:
+def take(consumer: Any, count: int) -> tuple[list[bytes], list[Any]]:
     """At least so many messages, and their batches."""
     found: list[bytes] = []
     batches = []
@@ -194,19 +173,6 @@ class TestStreams:
 
 
 class TestPositionTables:
-    @pytest.fixture
-    def connect(self, bench: Bench) -> Callable[[], Any]:
-        dsn = (
-            sqlalchemy.make_url(bench.url).set(drivername="postgresql").render_as_string(hide_password=False)
-        )
-        return lambda: psycopg2.connect(dsn)
-
-    @pytest.fixture
-    def table(self, connect: Callable[[], Any]) -> PositionTable:
-        table = PositionTable(connect)
-        table.create()
-        return table
-
     def test_each_message_of_the_logs_history_is_in_the_results_once(
         self,
         bench: Bench,
@@ -295,10 +261,7 @@ class TestCheckpoints:
     def test_a_group_goes_on_where_the_history_of_the_log_does(
         self, bench: Bench, servers: Servers, producer: Producer, stack: ExitStack, extra: list[bytes]
     ) -> None:
-        kind = SubscriptionKind.CHECKPOINT
-        bench.finish(
-            subscription_admin.create_subscription(bench.store, TOPIC, "group", bench.request(), kind=kind)
-        )
+        bench.subscribe("group", kind=SubscriptionKind.CHECKPOINT)
         values: list[bytes] = []
         send(producer, numbers(0, 15))
         older = OlderContents(bench.url)
@@ -329,10 +292,7 @@ class TestCheckpoints:
 def test_a_queue_gives_out_what_is_written_next(
     bench: Bench, servers: Servers, producer: Producer, stack: ExitStack, extra: list[bytes]
 ) -> None:
-    kind = SubscriptionKind.QUEUE
-    bench.finish(
-        subscription_admin.create_subscription(bench.store, TOPIC, "jobs", bench.request(), kind=kind)
-    )
+    bench.subscribe("jobs", kind=SubscriptionKind.QUEUE)
     send(producer, numbers(0, 15))
     consumer = stack.enter_context(QueueConsumer(servers, bench.logs, TOPIC, "jobs", "a"))
 

@@ -33,6 +33,11 @@ from tests.support.waiting import wait_until
 KEYS = [f"key-{i}" for i in range(40)]
 
 
+@pytest.fixture
+def producer(failing_producer: Producer) -> Producer:
+    return failing_producer
+
+
 def send_numbered(producer: Producer, numbers: range) -> None:
     for number in numbers:
         for key in KEYS:

@@ -21,6 +21,11 @@ from tests.support.faulty_logs import FaultyLogs, MeetingLogs
 from tests.support.waiting import wait_until
 
 
+@pytest.fixture
+def producer(failing_producer: Producer) -> Producer:
+    return failing_producer
+
+
 def test_a_closed_producer_takes_nothing_more_and_says_what_it_dropped(
     bench: Bench, producer: Producer
 ) -> None:

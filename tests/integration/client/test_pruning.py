@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from functools import partial
 
 from controller.client.producer import Producer
 from controller.client.stream_consumer import StreamConsumer
@@ -11,31 +12,12 @@ from controller.postgres_source import PostgresSource
 from controller.services.garbage_collector import collect
 from controller.services.segment_admin import splitting
 from tests.support.bench import TOPIC, Bench
-from tests.support.waiting import wait_until
+from tests.support.joined import send_numbers, take
 
 KEYS = [f"key-{i}" for i in range(20)]
 
 
-def send(producer: Producer, number: int) -> None:
-    for key in KEYS:
-        producer.send(b"%d" % number, key)
-    producer.flush()
-
-
-def take(*consumers: StreamConsumer, count: int) -> set[tuple[bytes, bytes]]:
-    """So many messages, each key and payload once."""
-    found: list[tuple[bytes, bytes]] = []
-
-    def turn() -> bool:
-        for consumer in consumers:
-            batch = consumer.receive(0.02)
-            if batch is not None and consumer.acknowledge(batch):
-                found.extend((message.key or b"", message.payload) for message in batch.messages)
-        return len(found) >= count
-
-    wait_until(turn, message=f"{count} messages")
-    assert len(found) == len(set(found)) == count
-    return set(found)
+send = partial(send_numbers, keys=KEYS)
 
 
 def test_a_pruned_parent_is_done_for_who_joins_and_for_a_leader_that_takes_over(
@@ -49,10 +31,10 @@ def test_a_pruned_parent_is_done_for_who_joins_and_for_a_leader_that_takes_over(
     ):
         first = StreamConsumer(servers, bench.logs, TOPIC, "billing", "a")
         send(producer, 0)
-        assert len(take(first, count=len(KEYS))) == len(KEYS)
+        assert take(first, count=len(KEYS)) == {key: [("a", 0)] for key in KEYS}
         bench.reshape(splitting(0))
         send(producer, 1)
-        assert {number for _, number in take(first, count=len(KEYS))} == {b"1"}
+        assert take(first, count=len(KEYS)) == {key: [("a", 1)] for key in KEYS}
         first.close(leave=False)
 
     assert collect(bench.store, bench.planes, retention_minutes=0).segments == {TOPIC: (0,)}
@@ -65,7 +47,10 @@ def test_a_pruned_parent_is_done_for_who_joins_and_for_a_leader_that_takes_over(
         bench.settle()
         joined = StreamConsumer(servers, bench.logs, TOPIC, "billing", "b")
         again = StreamConsumer(servers, bench.logs, TOPIC, "billing", "a")
-        assert {number for _, number in take(again, joined, count=len(KEYS))} == {b"2"}
+        found = take(again, joined, count=len(KEYS))
+        assert {key: [number for _, number in of_key] for key, of_key in found.items()} == {
+            key: [2] for key in KEYS
+        }
         again.close()
         joined.close()
     producer.close()

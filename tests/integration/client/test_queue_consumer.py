@@ -29,14 +29,12 @@ from controller.domain.errors import (
 )
 from controller.domain.key_hash import key_hash
 from controller.domain.seek_target import EARLIEST
-from controller.postgres_source import PostgresSource
 from controller.services import garbage_collector, subscription_admin
 from controller.services.segment_admin import merging, splitting
-from controller.services.subscription_lag import lag
 from controller.store.topics.subscriptions import SubscriptionKind
 from tests.support.bench import TOPIC, Bench
 from tests.support.faulty_logs import FaultyLogs
-from tests.support.joined import joining, send_numbers
+from tests.support.joined import joining, send_numbers, settle
 from tests.support.rounds import rounds_of
 from tests.support.traffic import TrafficProcess, advance
 from tests.support.waiting import wait_until
@@ -46,16 +44,8 @@ Join = Callable[..., QueueConsumer]
 
 
 @pytest.fixture
-def producer(bench: Bench, source: PostgresSource) -> Iterator[Producer]:
-    bench.topic_with(segments=1, subscriptions=())
-    bench.finish(
-        subscription_admin.create_subscription(
-            bench.store, TOPIC, "jobs", bench.request(), kind=SubscriptionKind.QUEUE
-        )
-    )
-    producer = Producer(source, bench.logs, TOPIC)
-    yield producer
-    producer.close()
+def topic(bench: Bench) -> None:
+    bench.topic_with(segments=1, subscriptions=("jobs",), kind=SubscriptionKind.QUEUE)
 
 
 @pytest.fixture
@@ -100,16 +90,6 @@ def drain(*consumers: QueueConsumer, count: int) -> dict[str, list[tuple[bytes, 
 
 def everything(*numbers: int) -> list[tuple[bytes, int]]:
     return sorted((key.encode(), number) for key in KEYS for number in numbers)
-
-
-def settle(*consumers: QueueConsumer, until: Callable[[], bool]) -> None:
-    """Let the consumers do their part; nothing may be delivered meanwhile."""
-
-    def turn() -> bool:
-        assert [one.receive(0.02) for one in consumers] == [None] * len(consumers)
-        return until()
-
-    wait_until(turn)
 
 
 def test_a_segment_that_answers_nothing_keeps_nobody_waiting_for_the_others(
@@ -348,17 +328,6 @@ def test_a_pause_is_no_outage_of_a_segment_with_messages_in_hand(
     assert a.acknowledge(*in_hand)
 
 
-def test_the_lag_of_a_queue_is_what_nobody_has_settled(bench: Bench, producer: Producer, join: Join) -> None:
-    send(producer, 0)
-    a = join("a")
-    held = receive(a, len(KEYS))
-    assert a.acknowledge(*held[3:])
-
-    (found,) = lag(bench.store, bench.planes, TOPIC, "jobs")
-
-    assert (found.bucket, found.messages) == (None, 3)
-
-
 def test_several_threads_settle_what_one_receives(bench: Bench, producer: Producer, join: Join) -> None:
     send(producer, *range(10))
     a = join("a")
@@ -462,7 +431,7 @@ def test_lost_connections_are_a_pause_and_no_more(bench: Bench, producer: Produc
 
 
 def test_a_subscription_has_one_kind(bench: Bench, servers: Servers, producer: Producer) -> None:
-    bench.finish(subscription_admin.create_subscription(bench.store, TOPIC, "billing", bench.request()))
+    bench.subscribe("billing")
 
     with pytest.raises(Conflict, match="recorded as STREAM"):
         QueueConsumer(servers, bench.logs, TOPIC, "billing", "a")

@@ -18,7 +18,6 @@ from controller.client.producer import Producer
 from controller.client.queue_consumer import QueueConsumer, QueuedMessage
 from controller.client.servers import Servers
 from controller.postgres_source import PostgresSource
-from controller.services import subscription_admin
 from controller.services.segment_admin import merging, splitting
 from controller.store.topics.subscriptions import SubscriptionKind
 from tests.support.bench import TOPIC, Bench
@@ -198,12 +197,7 @@ class Run:
 
 @pytest.fixture
 def topic(bench: Bench) -> Bench:
-    bench.topic_with(segments=2, subscriptions=())
-    bench.finish(
-        subscription_admin.create_subscription(
-            bench.store, TOPIC, "jobs", bench.request(), kind=SubscriptionKind.QUEUE
-        )
-    )
+    bench.topic_with(segments=2, subscriptions=("jobs",), kind=SubscriptionKind.QUEUE)
     return bench
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from functools import partial
 
 import pytest
@@ -22,34 +21,18 @@ from controller.store.journal import claims, seeks, steps
 from controller.store.journal.request_keys import Intent
 from controller.store.journal.steps import StepRecord
 from controller.store.topics.subscriptions import SubscriptionKind
+from tests.support import joined
 from tests.support.bench import TOPIC, Bench
-from tests.support.joined import joining, send_numbers
+from tests.support.joined import Join, send_numbers
 from tests.support.waiting import wait_until
 
 KEYS = [f"key-{i}" for i in range(20)]
-Join = Callable[[str], StreamConsumer]
 Found = dict[str, list[int]]
 BUCKETS = 4
 ASKED = "SELECT count(*) FROM cleave.bucket_owner WHERE release_asked_at IS NOT NULL"
 DRAINED = """
     SELECT coalesce(array_agg(segment_id ORDER BY segment_id), '{}') FROM cleave.segment_drain WHERE subscription = 'billing'
 """
-
-
-@pytest.fixture
-def producer(bench: Bench, source: PostgresSource) -> Iterator[Producer]:
-    """Of a topic with one segment of four buckets."""
-    bench.topic_with(segments=1)
-    producer = Producer(source, bench.logs, TOPIC)
-    yield producer
-    producer.close()
-
-
-@pytest.fixture
-def join(bench: Bench, servers: Servers, producer: Producer) -> Iterator[Join]:
-    """Consumers of subscription `billing`, signed off at the end."""
-    with joining(partial(StreamConsumer, servers, bench.logs, TOPIC, "billing")) as join:
-        yield join
 
 
 send = partial(send_numbers, keys=KEYS)
@@ -64,19 +47,8 @@ def keep(found: Found, batch: Batch) -> None:
 
 def take(*consumers: StreamConsumer, count: int) -> Found:
     """Receive and acknowledge so many messages: for each key the numbers in the order in which they came."""
-    found: Found = {}
-
-    def turn() -> bool:
-        for consumer in consumers:
-            batch = consumer.receive(0.02)
-            if batch is not None:
-                assert consumer.acknowledge(batch)
-                keep(found, batch)
-        return sum(map(len, found.values())) >= count
-
-    wait_until(turn, message=f"{count} messages")
-    assert sum(map(len, found.values())) == count
-    return found
+    found = joined.take(*consumers, count=count)
+    return {key: [number for _, number in of_key] for key, of_key in found.items()}
 
 
 def everything(*numbers: int) -> Found:
@@ -396,10 +368,8 @@ def test_one_that_is_given_up_while_it_stops_the_readers_changes_nothing_that_th
     """The subscription began after the split, so it does not read the parent."""
     send(producer, 0)
     bench.reshape(splitting(0))
-    bench.finish(
-        subscription_admin.create_subscription(bench.store, TOPIC, "late", bench.request(), from_latest=True)
-    )
-    with joining(partial(StreamConsumer, servers, bench.logs, TOPIC, "late")) as join:
+    bench.subscribe("late", from_latest=True)
+    with joined.joining(partial(StreamConsumer, servers, bench.logs, TOPIC, "late")) as join:
         reader = join("a")
         send(producer, 1)
         assert take(reader, count=len(KEYS)) == everything(1)
@@ -534,11 +504,7 @@ def test_a_log_that_is_gone_is_passed_over(bench: Bench, producer: Producer, joi
 
 def test_it_is_refused_where_it_means_nothing(bench: Bench) -> None:
     bench.topic_with(segments=1)
-    bench.finish(
-        subscription_admin.create_subscription(
-            bench.store, TOPIC, "restored", bench.request(), kind=SubscriptionKind.CHECKPOINT
-        )
-    )
+    bench.subscribe("restored", kind=SubscriptionKind.CHECKPOINT)
     for name, error, words in (
         ("restored", Conflict, "read by checkpoints"),
         ("nothing", SubscriptionNotFound, "nothing"),
@@ -552,11 +518,7 @@ def test_it_is_refused_where_it_means_nothing(bench: Bench) -> None:
 
 def test_a_queue_begins_again_too(bench: Bench) -> None:
     bench.topic_with(segments=1)
-    bench.finish(
-        subscription_admin.create_subscription(
-            bench.store, TOPIC, "jobs", bench.request(), kind=SubscriptionKind.QUEUE
-        )
-    )
+    bench.subscribe("jobs", kind=SubscriptionKind.QUEUE)
     bench.publish(0)
     bench.plane.skip_all(bench.log_of(0), "jobs")
 

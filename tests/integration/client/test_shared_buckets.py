@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -12,38 +11,19 @@ from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
 
 from controller.client.producer import Producer
-from controller.client.servers import Servers
 from controller.client.session import Session
 from controller.client.stream_consumer import Batch, StreamConsumer
 from controller.domain.entry_buckets import bucket_of, bucket_ranges
 from controller.domain.hash_range import HashRange
 from controller.domain.key_hash import key_hash
-from controller.postgres_source import PostgresSource
 from controller.services.segment_admin import rebucketing, splitting
 from controller.store.topics import subscriptions
 from tests.support.bench import TOPIC, Bench
-from tests.support.joined import joining, send_numbers, take
+from tests.support.joined import Join, send_numbers, settle, take
 from tests.support.waiting import wait_until
 
 KEYS = [f"key-{i}" for i in range(40)]
 OWNERS = "SELECT jsonb_agg(to_jsonb(o) ORDER BY segment_id, bucket_start) FROM cleave.bucket_owner o"
-Join = Callable[..., StreamConsumer]
-
-
-@pytest.fixture
-def producer(bench: Bench, source: PostgresSource) -> Iterator[Producer]:
-    """Of a topic with one segment of four buckets."""
-    bench.topic_with(segments=1)
-    producer = Producer(source, bench.logs, TOPIC)
-    yield producer
-    producer.close()
-
-
-@pytest.fixture
-def join(bench: Bench, servers: Servers, producer: Producer) -> Iterator[Join]:
-    """Consumers of subscription `billing`, signed off at the end."""
-    with joining(partial(StreamConsumer, servers, bench.logs, TOPIC, "billing")) as join:
-        yield join
 
 
 send = partial(send_numbers, keys=KEYS)
@@ -51,12 +31,7 @@ send = partial(send_numbers, keys=KEYS)
 
 def share(*consumers: StreamConsumer, counts: tuple[int, ...]) -> None:
     """Let the consumers do their part until each reads so many buckets; nothing may be delivered meanwhile."""
-
-    def turn() -> bool:
-        assert [consumer.receive(0.02) for consumer in consumers] == [None] * len(consumers)
-        return sorted(len(consumer.buckets) for consumer in consumers) == sorted(counts)
-
-    wait_until(turn, message=f"shares of {counts}")
+    settle(*consumers, until=lambda: sorted(len(one.buckets) for one in consumers) == sorted(counts))
 
 
 def owner_of(key: str, *consumers: StreamConsumer) -> str:

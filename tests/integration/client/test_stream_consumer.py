@@ -5,7 +5,6 @@ Segments have one bucket each here; how buckets are shared is in test_shared_buc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from functools import partial
 
 import pytest
@@ -22,11 +21,10 @@ from controller.services import subscription_admin
 from controller.services.segment_admin import merging, splitting
 from tests.support.bench import TOPIC, Bench
 from tests.support.faulty_logs import FaultyLogs
-from tests.support.joined import joining, send_numbers, take
+from tests.support.joined import Join, send_numbers, settle, take
 from tests.support.waiting import wait_until
 
 KEYS = [f"key-{i}" for i in range(20)]
-Join = Callable[[str], StreamConsumer]
 
 
 def begin_with(bench: Bench, segments: int) -> None:
@@ -38,18 +36,8 @@ def begin_with(bench: Bench, segments: int) -> None:
 
 
 @pytest.fixture
-def producer(bench: Bench, source: PostgresSource) -> Iterator[Producer]:
+def topic(bench: Bench) -> None:
     begin_with(bench, segments=1)
-    producer = Producer(source, bench.logs, TOPIC)
-    yield producer
-    producer.close()
-
-
-@pytest.fixture
-def join(bench: Bench, servers: Servers, producer: Producer) -> Iterator[Join]:
-    """Consumers of subscription `billing`, signed off at the end."""
-    with joining(partial(StreamConsumer, servers, bench.logs, TOPIC, "billing")) as join:
-        yield join
 
 
 def segment_of(bench: Bench, key: str) -> int:
@@ -66,16 +54,6 @@ def next_batch(consumer: StreamConsumer) -> Batch:
 def everything(name: str, *numbers: int) -> dict[str, list[tuple[str, int]]]:
     """What `take` finds when that consumer gets these numbers of every key."""
     return {key: [(name, number) for number in numbers] for key in KEYS}
-
-
-def settle(*consumers: StreamConsumer, until: Callable[[], bool]) -> None:
-    """Let the consumers do their part, which is to call `receive`; nothing may be delivered meanwhile."""
-
-    def turn() -> bool:
-        assert [c.receive(0.02) for c in consumers] == [None] * len(consumers)
-        return until()
-
-    wait_until(turn)
 
 
 def test_a_lone_consumer_gets_everything_in_order(bench: Bench, producer: Producer, join: Join) -> None:
@@ -427,7 +405,7 @@ def test_a_subscription_made_later_reads_everything_that_is_there_generation_by_
     for number, planner in enumerate((splitting(0), merging(1, 2), splitting(3))):
         send(producer, number)
         bench.reshape(planner)
-    bench.finish(subscription_admin.create_subscription(bench.store, TOPIC, "late", bench.request()))
+    bench.subscribe("late")
     send(producer, 3)
 
     with StreamConsumer(servers, bench.logs, TOPIC, "late", "a") as consumer:
@@ -440,10 +418,7 @@ def test_a_subscription_from_latest_reads_what_is_published_from_then_on_until_i
     send(producer, 0)
     bench.reshape(splitting(0))
     send(producer, 1)
-    created = subscription_admin.create_subscription(
-        bench.store, TOPIC, "late", bench.request(), from_latest=True
-    )
-    bench.finish(created)
+    bench.subscribe("late", from_latest=True)
     send(producer, 2)
 
     with StreamConsumer(servers, bench.logs, TOPIC, "late", "a") as consumer:

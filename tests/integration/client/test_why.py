@@ -34,12 +34,6 @@ def servers(bench: Bench) -> Iterator[Servers]:
 
 
 @pytest.fixture
-def logs(bench: Bench) -> FaultyLogs:
-    """The bench's."""
-    return FaultyLogs(bench.logs)
-
-
-@pytest.fixture
 def join(servers: Servers, logs: FaultyLogs) -> Iterator[Join]:
     """Consumers of subscription `billing`, signed off at the end."""
     with joining(partial(StreamConsumer, servers, logs, TOPIC, "billing")) as join:
