@@ -33,6 +33,13 @@ class Shop:
         return self.bench.topic_name
 
 
+def send(shop: Shop, count: int, *, keys: int = 3) -> None:
+    """Send the numbers below `count`, of these keys in turn."""
+    with shop.client.producer(shop.topic) as producer:
+        for number in range(count):
+            producer.send(b"%d" % number, key=f"k{number % keys}")
+
+
 @pytest.fixture
 def ends() -> Iterator[ExitStack]:
     """What is to be done at the end, in reverse order."""

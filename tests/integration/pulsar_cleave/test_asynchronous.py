@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 
 import pulsar_cleave as cleave
-from controller.services import subscription_admin
 from controller.services.segment_admin import splitting
 from controller.store.topics.subscriptions import SubscriptionKind
 from tests.integration.pulsar_cleave.conftest import Shop
@@ -75,12 +74,7 @@ def test_messages_go_through_a_split_while_receives_are_cancelled(shop: Shop) ->
 
 def test_a_task_acknowledges_what_it_has_in_hand_while_the_queue_consumer_closes(shop: Shop) -> None:
     bench = shop.bench
-    bench.topic_with(segments=1, subscriptions=())
-    bench.finish(
-        subscription_admin.create_subscription(
-            bench.store, shop.topic, "jobs", bench.request(), kind=SubscriptionKind.QUEUE
-        )
-    )
+    bench.topic_with(segments=1, subscriptions=("jobs",), kind=SubscriptionKind.QUEUE)
 
     async def main() -> bool:
         async with shop.client.async_producer(shop.topic) as producer:

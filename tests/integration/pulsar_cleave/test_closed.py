@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 import pulsar_cleave as cleave
-from controller.services import subscription_admin
 from controller.store.topics.subscriptions import SubscriptionKind
-from tests.integration.pulsar_cleave.conftest import Shop
+from tests.integration.pulsar_cleave.conftest import Shop, send
 
 Consumer = cleave.StreamConsumer | cleave.QueueConsumer | cleave.CheckpointConsumer
 
@@ -24,9 +23,7 @@ def consumers(shop: Shop, ends: ExitStack) -> dict[str, Consumer]:
     bench, client, topic = shop.bench, shop.client, shop.topic
     bench.topic_with(segments=1)
     for name, kind in (("jobs", SubscriptionKind.QUEUE), ("indexers", SubscriptionKind.CHECKPOINT)):
-        bench.finish(
-            subscription_admin.create_subscription(bench.store, topic, name, bench.request(), kind=kind)
-        )
+        bench.subscribe(name, kind=kind)
     send(shop, 9)
     found: dict[str, Consumer] = {
         "stream": client.stream_consumer(topic, "billing", name="a"),
@@ -37,12 +34,6 @@ def consumers(shop: Shop, ends: ExitStack) -> dict[str, Consumer]:
     for one in found.values():
         ends.callback(one.close)
     return found
-
-
-def send(shop: Shop, count: int) -> None:
-    with shop.client.producer(shop.topic) as producer:
-        for number in range(count):
-            producer.send(b"%d" % number)
 
 
 def received(consumer: Consumer) -> cleave.Message:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing
+from contextlib import closing
 from typing import Any
 
 import psycopg2
@@ -12,25 +12,14 @@ import pytest
 
 import pulsar_cleave as cleave
 from controller.domain.errors import AlreadyStored, CleaveError, FencedOut
-from controller.services import subscription_admin
 from controller.store.topics.subscriptions import SubscriptionKind
-from tests.integration.pulsar_cleave.conftest import Shop
+from tests.integration.pulsar_cleave.conftest import Shop, send
 from tests.support.waiting import wait_until
 
 
 def with_kind(shop: Shop, name: str, kind: SubscriptionKind, segments: int = 2) -> None:
     """The topic, with one subscription of that kind."""
-    shop.bench.topic_with(segments=segments, subscriptions=())
-    bench = shop.bench
-    bench.finish(
-        subscription_admin.create_subscription(bench.store, shop.topic, name, bench.request(), kind=kind)
-    )
-
-
-def send(shop: Shop, count: int) -> None:
-    with shop.client.producer(shop.topic) as producer:
-        for number in range(count):
-            producer.send(b"%d" % number, key=f"k{number % 3}")
+    shop.bench.topic_with(segments=segments, subscriptions=(name,), kind=kind)
 
 
 def test_a_queue_counts_redeliveries_and_is_settled_message_by_message(shop: Shop) -> None:
@@ -178,9 +167,7 @@ def test_a_handler_that_returns_what_nothing_runs_has_failed(shop: Shop) -> None
 
 def test_a_message_of_another_kind_of_consumer_is_refused(shop: Shop) -> None:
     with_kind(shop, "jobs", SubscriptionKind.QUEUE, segments=1)
-    shop.bench.finish(
-        subscription_admin.create_subscription(shop.bench.store, shop.topic, "billing", shop.bench.request())
-    )
+    shop.bench.subscribe("billing")
     send(shop, 3)
     client, topic = shop.client, shop.topic
     handled: list[cleave.Message] = []
@@ -218,25 +205,36 @@ def connect(shop: Shop) -> Any:
     return psycopg2.connect(shop.bench.url.replace("postgresql+psycopg2", "postgresql"))
 
 
-def test_each_message_is_in_the_results_once(shop: Shop, ends: ExitStack) -> None:
-    shop.bench.topic_with(segments=1)
-    send(shop, 9)
-    database = ends.enter_context(connect(shop))
-    with database.cursor() as cursor:
+def beside_results(shop: Shop) -> cleave.PositionTable:
+    """A table of positions beside a table of results."""
+    with closing(connect(shop)) as database, database, database.cursor() as cursor:
         cursor.execute("CREATE TABLE result (value bytea)")
-    database.commit()
     positions = cleave.PositionTable(lambda: connect(shop))
     positions.create()
+    return positions
 
-    def write(cursor: Any, messages: tuple[cleave.Message, ...]) -> None:
-        cursor.executemany("INSERT INTO result VALUES (%s)", [(one.data,) for one in messages])
 
+def results(shop: Shop) -> list[int]:
+    with closing(connect(shop)) as database, database.cursor() as cursor:
+        cursor.execute("SELECT value FROM result")
+        return sorted(int(bytes(value)) for (value,) in cursor.fetchall())
+
+
+def store(cursor: Any, messages: Sequence[cleave.Message]) -> None:
+    for message in messages:
+        cursor.execute("INSERT INTO result VALUES (%s)", (message.data,))
+
+
+def test_each_message_is_in_the_results_once(shop: Shop) -> None:
+    shop.bench.topic_with(segments=1)
+    send(shop, 9)
+    positions = beside_results(shop)
     with shop.client.stream_consumer(
         shop.topic, "billing", name="billing-1", positions=positions
     ) as consumer:
         batch = consumer.receive_many(4, 60)
         with consumer.transaction(batch) as cursor:
-            write(cursor, batch)
+            store(cursor, batch)
         failing = consumer.receive_many(5, 60)
         with pytest.raises(psycopg2.DataError), consumer.transaction(failing) as cursor:
             cursor.execute(
@@ -244,19 +242,16 @@ def test_each_message_is_in_the_results_once(shop: Shop, ends: ExitStack) -> Non
             )
         again = consumer.receive_many(5, 60)
         with consumer.transaction(again[:1]) as cursor:
-            write(cursor, again[:1])
+            store(cursor, again[:1])
         with consumer.transaction(again[:1]) as cursor:  # as if the answer to the first one was lost
-            write(cursor, again[:1])
+            store(cursor, again[:1])
         with pytest.raises(cleave.Conflict), consumer.transaction(again[2:]) as cursor:
-            write(cursor, again[2:])
+            store(cursor, again[2:])
         rest = consumer.receive_many(5, 60)
         with consumer.transaction(rest) as cursor:
-            write(cursor, rest)
-    with database.cursor() as cursor:
-        cursor.execute("SELECT value FROM result")
-        found = sorted(int(bytes(value)) for (value,) in cursor.fetchall())
+            store(cursor, rest)
 
-    assert found == list(range(9))
+    assert results(shop) == list(range(9))
     with (
         shop.client.stream_consumer(shop.topic, "billing", name="billing-1") as consumer,
         pytest.raises(cleave.InvalidInput, match="PositionTable"),
@@ -277,22 +272,7 @@ def positions(shop: Shop) -> cleave.PositionTable:
     """Beside a table of results, for a topic with messages in two segments."""
     shop.bench.topic_with(segments=2)
     send(shop, 9)
-    with closing(connect(shop)) as database, database, database.cursor() as cursor:
-        cursor.execute("CREATE TABLE result (value bytea)")
-    positions = cleave.PositionTable(lambda: connect(shop))
-    positions.create()
-    return positions
-
-
-def results(shop: Shop) -> list[int]:
-    with closing(connect(shop)) as database, database.cursor() as cursor:
-        cursor.execute("SELECT value FROM result")
-        return sorted(int(bytes(value)) for (value,) in cursor.fetchall())
-
-
-def store(cursor: Any, messages: Sequence[cleave.Message]) -> None:
-    for message in messages:
-        cursor.execute("INSERT INTO result VALUES (%s)", (message.data,))
+    return beside_results(shop)
 
 
 def store_all(shop: Shop, consumer: cleave.StreamConsumer) -> None:
@@ -422,7 +402,7 @@ def test_topics_of_a_namespace_are_followed(shop: Shop) -> None:
 def test_asyncio_versions_do_the_same(shop: Shop) -> None:
     with_kind(shop, "jobs", SubscriptionKind.QUEUE, segments=1)
     bench = shop.bench
-    bench.finish(subscription_admin.create_subscription(bench.store, shop.topic, "billing", bench.request()))
+    bench.subscribe("billing")
 
     async def all_of_it() -> list[bytes]:
         found = []

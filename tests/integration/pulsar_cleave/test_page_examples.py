@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from controller.services import subscription_admin
 from controller.store.topics.subscriptions import SubscriptionKind
 from tests.integration.pulsar_cleave.conftest import Shop
+from tests.support.joined import send_numbers
 from tests.support.page_examples import run_example
 
 KEYS = [f"key-{i}" for i in range(10)]
@@ -12,18 +12,11 @@ KEYS = [f"key-{i}" for i in range(10)]
 
 def send(shop: Shop, *numbers: int) -> None:
     with shop.client.producer(shop.topic) as producer:
-        for number in numbers:
-            for key in KEYS:
-                producer.send(b"%d" % number, key)
+        send_numbers(producer, *numbers, keys=KEYS)
 
 
 def test_the_queue_of_the_page_does_a_failed_job_again(shop: Shop) -> None:
-    shop.bench.topic_with(segments=2, subscriptions=())
-    shop.bench.finish(
-        subscription_admin.create_subscription(
-            shop.bench.store, shop.topic, "jobs", shop.bench.request(), kind=SubscriptionKind.QUEUE
-        )
-    )
+    shop.bench.topic_with(segments=2, subscriptions=("jobs",), kind=SubscriptionKind.QUEUE)
     send(shop, 0)
     done: list[bytes] = []
 

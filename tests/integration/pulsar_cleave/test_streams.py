@@ -9,7 +9,7 @@ from pulsar.schema import AvroSchema, BytesSchema, Integer, JsonSchema, Record, 
 
 import pulsar_cleave as cleave
 from controller.devstack.serving import token_for
-from tests.integration.pulsar_cleave.conftest import Shop
+from tests.integration.pulsar_cleave.conftest import Shop, send
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.integration
@@ -56,9 +56,7 @@ def test_messages_come_out_as_they_went_in(shop: Shop) -> None:
 
 def test_iteration_acknowledges_message_by_message(shop: Shop) -> None:
     shop.bench.topic_with(segments=1)
-    with shop.client.producer(shop.topic) as producer:
-        for number in range(10):
-            producer.send(b"%d" % number, key="k")
+    send(shop, 10, keys=1)
 
     seen = []
     with shop.client.stream_consumer(shop.topic, "billing", name="billing-1") as consumer:
@@ -75,9 +73,7 @@ def test_iteration_acknowledges_message_by_message(shop: Shop) -> None:
 
 def test_what_is_acknowledged_negatively_comes_again_in_order(shop: Shop) -> None:
     shop.bench.topic_with(segments=1)
-    with shop.client.producer(shop.topic) as producer:
-        for number in range(6):
-            producer.send(b"%d" % number, key="k")
+    send(shop, 6, keys=1)
 
     with shop.client.stream_consumer(shop.topic, "billing", name="billing-1") as consumer:
         first, second = received(consumer, 2)
