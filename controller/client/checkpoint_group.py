@@ -524,9 +524,9 @@ class CheckpointGroupConsumer(PollingConsumer[CheckpointBatch]):
         Also return None if the segment may belong to another member after the read; the segment is then forgotten,
         and the messages are dropped.
 
-        If the segment is read to its end, its reader is closed. If the segment has no position, because there was no
-        message, no stored position and no start time, the next poll reports the end to the leader. Otherwise the end
-        is reported once a checkpoint with the end is stored. Raises DataGone, and the other errors of `read_on`.
+        If the segment is read to its end, its reader is closed. If a stored value may name the segment (`_is_named`),
+        the end is reported to the leader once a checkpoint with the end is stored. Otherwise the next poll reports
+        the end. Raises DataGone, and the other errors of `read_on`.
         """
         segment = self._segments[segment_reader.segment_id]
         is_sealed = all(bucket.sealed for bucket in segment.buckets)
@@ -540,13 +540,20 @@ class CheckpointGroupConsumer(PollingConsumer[CheckpointBatch]):
         if page.messages:
             segment.position, segment.is_kept = page.messages[-1].position, False
         if page.is_end:
-            # A segment without any message for this group has no position to store, so its end is reported at
-            # once.
-            segment.is_done, segment.is_kept = True, segment.position is None
+            # A segment that no stored value names needs no stored end. Otherwise the value would name a
+            # segment that the group no longer reads, which `_place` refuses.
+            segment.is_done, segment.is_kept = True, not self._is_named(segment_reader.segment_id, segment)
             self._readers.drop(segment_reader.segment_id)
             if segment.is_kept:
                 self._changed()
         return CheckpointBatch(segment_reader.segment_id, page.messages, segment) if page.messages else None
+
+    def _is_named(self, segment_id: int, segment: _Segment) -> bool:
+        """Return True if a stored value names the segment, also at its beginning, or the segment has a position
+        that the application may have stored.
+        """
+        group = self._group_position
+        return segment.position is not None or (group is not None and segment_id in group.positions)
 
     def _is_ours(self, segment: _Segment) -> bool:
         """Return True if the newest assignment contains every bucket of this very ownership, and the leader

@@ -359,6 +359,40 @@ def test_children_wait_until_it_is_kept_that_their_parent_is_read_to_its_end(
     work_until(lambda: bench.scalar(DRAINED) == [0], state, b)
 
 
+def test_an_empty_segment_that_a_stored_value_names_is_reported_only_once_its_end_is_stored(
+    bench: Bench, producer: Producer, join: Join, state: ApplicationState
+) -> None:
+    """Or the stored value names a segment that the group has left, and no member can begin."""
+    a = join("a")
+    share(state, a, of=((0, 1),))
+    assert Checkpoint.from_bytes(state.values["a"]).positions == {0: None, 1: None}
+    bench.reshape(splitting(0))
+    unkept = "read to its end, once that is kept"
+    work_until(
+        lambda: {one.segment_id: one.reason for one in a.why()}.get(0) == unkept, state, a, keeping=False
+    )
+    a.close()
+
+    b = join("b")
+    share(state, b, of=((1, 2, 3),))
+    send(producer, 0)
+    work_until(lambda: state.count >= len(KEYS), state, b)
+
+    assert state.found == everything(0)
+    assert bench.scalar(DRAINED) == [0]
+
+
+def test_an_empty_segment_that_no_stored_value_names_is_reported_at_once(
+    bench: Bench, producer: Producer, join: Join, state: ApplicationState
+) -> None:
+    bench.reshape(splitting(0))
+    a = join("a")
+
+    work_until(lambda: bench.scalar(DRAINED) == [0], state, a, keeping=False)
+
+    assert state.values == {}
+
+
 def test_members_are_told_that_another_one_is_not_connected(
     producer: Producer, join: Join, state: ApplicationState
 ) -> None:
