@@ -6,12 +6,14 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 from controller.client.arguments import checks_arguments
 from controller.client.lag import BucketLag
 from controller.client.stream_consumer import Batch, BucketStatus
 from controller.client.stream_consumer import StreamConsumer as InnerConsumer
+from controller.dataplane.log_client import Position
 from controller.domain.errors import AlreadyStored, FencedOut, InvalidInput, StoreUnavailable
 from pulsar_cleave._consumers import Consumer
 from pulsar_cleave._messages import Message, origins
@@ -68,8 +70,9 @@ class StreamConsumer(Consumer[InnerConsumer]):
 
         Needs `positions` of `Client.stream_consumer`; otherwise raises InvalidInput. Raises StoreUnavailable
         if the connection cannot be made or was lost: messages whose results are not stored are delivered
-        again, so continue to receive. Raises Conflict if earlier messages of a bucket are neither stored nor
-        acknowledged; DataPlaneUnavailable if the results are stored but the acknowledgement failed.
+        again, so continue to receive. Raises Conflict if messages of a bucket that were delivered before one of
+        these are neither among these nor stored nor acknowledged; DataPlaneUnavailable if the results are stored
+        but the acknowledgement failed.
         """
         self._demand_open()
         if self._connect is None:
@@ -163,8 +166,9 @@ def _unreachable(error: BaseException) -> StoreUnavailable:
 
 def _batches(messages: Message | Sequence[Message]) -> list[Batch]:
     """Return a batch for each ownership that the messages came from, in the order of the first message of
-    each. The messages of a batch are in the order of their positions, and `after` is the position that was
-    delivered before the first. Raises InvalidInput for a message that no stream consumer delivered.
+    each. The messages of a batch are in the order of their positions. `after` of a batch is the last position
+    before them, or between them, that was delivered and is not among them. Raises InvalidInput for a message that
+    no stream consumer delivered.
     """
     groups: dict[int, list[tuple[Batch, Message]]] = {}
     delivered = [messages] if isinstance(messages, Message) else messages
@@ -173,6 +177,18 @@ def _batches(messages: Message | Sequence[Message]) -> list[Batch]:
     batches = []
     for group in groups.values():
         group.sort(key=lambda pair: pair[1].message_id.position)
-        batch, first = group[0]
-        batches.append(replace(batch, messages=[message._stored for _, message in group], after=first._after))
+        ordered = [message for _, message in group]
+        stored = [message._stored for message in ordered]
+        batches.append(replace(group[0][0], messages=stored, after=_last_before(ordered)))
     return batches
+
+
+def _last_before(ordered: Sequence[Message]) -> Position | None:
+    """Return the last position, before or between the messages, that was delivered and is not among them. None if
+    there is none. `ordered` contains at least one message; all are of one ownership, in the order of their positions.
+    """
+    after = ordered[0]._after
+    for earlier, message in pairwise(ordered):
+        if message is not earlier and message._after != earlier.message_id.position:
+            after = message._after
+    return after

@@ -260,6 +260,29 @@ def test_each_message_is_in_the_results_once(shop: Shop) -> None:
         pass
 
 
+def test_a_transaction_that_leaves_out_a_message_between_is_refused(shop: Shop, ends: ExitStack) -> None:
+    """Or the position would count the left out message as stored, and its result would be lost."""
+    shop.bench.topic_with(segments=1)
+    send(shop, 9)
+    positions = beside_results(shop)
+    consumer = ends.enter_context(
+        shop.client.stream_consumer(shop.topic, "billing", name="billing-1", positions=positions)
+    )
+    messages = consumer.receive_many(9, 60)
+    assert len(messages) == 9
+
+    with pytest.raises(cleave.Conflict), consumer.transaction(messages[::2]) as cursor:
+        store(cursor, messages[::2])
+    assert results(shop) == []
+    again = consumer.receive_many(3, 60)
+    with consumer.transaction([again[1], again[0], again[1]]) as cursor:  # neither order nor repeats matter
+        store(cursor, again[:2])
+    with consumer.transaction(again[2]) as cursor:
+        store(cursor, again[2:])
+
+    store_all(shop, consumer)
+
+
 def raising(error: type[BaseException]) -> Callable[..., Any]:
     def act(*_arguments: object) -> None:
         raise error
