@@ -70,8 +70,9 @@ class KeyedWork(ClosesOnExit):
         is nothing to do.
 
         Raises FencedOut if another consumer registered under the name, NotFound if the topic or subscription
-        was deleted, DataPlaneUnavailable, an exception of a handler that is not an `Exception`, and
-        InvalidInput after `close`.
+        was deleted, DataPlaneUnavailable, Terminal for a bucket that can never be read, an exception of a handler
+        that is not an `Exception`, and InvalidInput after `close`. The messages of other buckets go on if you call
+        it again after an error of one bucket.
         """
         self._demand_open()
         self._work.turn(timeout_seconds)

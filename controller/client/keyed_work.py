@@ -225,17 +225,19 @@ class KeyedWork(OneProcess, ClosesOnExit):
         buckets that other consumers wait for, and begin messages on free threads. If no batch was received, wait for
         more work, at most for `timeout_seconds` and at most for LOOK_SECONDS.
 
-        Raises the errors of `StreamConsumer.receive` and of `StreamConsumer.acknowledge`; InvalidInput after `close`;
-        an exception of a handler that is no Exception; and the exceptions of the observer.
+        Raises the errors of `StreamConsumer.receive`, after the other work of the cycle, and of
+        `StreamConsumer.acknowledge`; InvalidInput after `close`; an exception of a handler that is no Exception; and
+        the exceptions of the observer.
         """
         self._demand_open()
-        batch = self._consumer.receive(0.0)
+        try:
+            batch = self._consumer.receive(0.0)
+        except Exception:  # often of one bucket; the messages of the others go on
+            self._go_on()
+            raise
         if batch is not None:
             self._take(batch)
-        self._run_reports()
-        self._maintain()
-        self._begin_messages()
-        self._observer.raise_error()
+        self._go_on()
         if batch is None:
             due_seconds = max(self._due_at() - time.monotonic(), _SHORTEST_WAIT_SECONDS)
             self._consumer.wait(min(timeout_seconds, due_seconds))
@@ -283,6 +285,16 @@ class KeyedWork(OneProcess, ClosesOnExit):
             self._calls.close(max(0.0, deadline - time.monotonic()))
         if self._running:
             _log.warning("%d message(s) still in progress; they are delivered again", self._running)
+
+    def _go_on(self) -> None:
+        """Do the work of a cycle that needs no received batch: run the reports, maintain the buckets, and begin messages.
+
+        Raises the errors of `_run_reports` and `_maintain`, and the exceptions of the observer.
+        """
+        self._run_reports()
+        self._maintain()
+        self._begin_messages()
+        self._observer.raise_error()
 
     def _take(self, batch: Batch) -> None:
         """Notify the observer of a received batch. Add its messages to the schedule of the bucket, or, while a worker

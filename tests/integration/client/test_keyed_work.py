@@ -19,8 +19,10 @@ from controller.client.session import Session
 from controller.client.stream_consumer import Batch, StreamConsumer
 from controller.client.work_observer import WorkObserver
 from controller.dataplane.embedded import names as embedded_names
+from controller.dataplane.embedded.reader import EmbeddedReader
 from controller.dataplane.log_client import LogMessage
 from controller.domain.entry_buckets import bucket_of
+from controller.domain.errors import Terminal
 from controller.domain.hash_range import HashRange
 from controller.domain.key_hash import key_hash
 from controller.services.segment_admin import splitting
@@ -388,6 +390,38 @@ def test_while_the_leader_is_not_heard_a_log_that_is_due_for_another_try_is_not_
             silence.setattr(consumer._wakeup, "wait", waited.append)
             consumer.wait(0.5)
     assert waited == [0.5]
+
+
+def test_a_bucket_that_cannot_be_read_stops_no_other_one(
+    bench: Bench,
+    producer: Producer,
+    handler: RecordingHandler,
+    work: Work,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    read = EmbeddedReader.read
+
+    def read_all_but_the_first(reader: EmbeddedReader, limit: int) -> Any:
+        if reader._bucket.start == 0:
+            raise Terminal("injected: cannot be decrypted")
+        return read(reader, limit)
+
+    monkeypatch.setattr(EmbeddedReader, "read", read_all_but_the_first)
+    one = work()
+    readable = [key for key in KEYS if key_hash(key).bucket_hash >= 0x4000]
+    send(producer, 0, 1, keys=readable)
+    errors: list[Terminal] = []
+
+    def turn() -> bool:
+        try:
+            one.turn(0.02)
+        except Terminal as error:
+            errors.append(error)
+        return len(handler.done) == 2 * len(readable) and bench.unread("billing") == 0
+
+    wait_until(turn, message="the readable buckets are done and acknowledged")
+
+    assert {str(error) for error in errors} == {"injected: cannot be decrypted"}
 
 
 def test_messages_without_a_key_are_each_for_themselves(
