@@ -581,7 +581,8 @@ class StreamConsumer(PollingConsumer[Batch]):
         messages that were read, or after an error.
 
         If the segment is drained, report that to the leader. A lost bucket (LostRace, NotFound, FencedOut) is
-        opened again; DataPlaneUnavailable or Terminal is recorded, and the bucket is retried later.
+        opened again, and so is a bucket whose stored messages cannot be acknowledged. Another
+        DataPlaneUnavailable, or Terminal, is recorded, and the bucket is retried later.
         """
         try:
             # the conditions only save requests
@@ -613,14 +614,20 @@ class StreamConsumer(PollingConsumer[Batch]):
         record these messages as delivered: the bucket is idle only after they are acknowledged, and the next batch
         has the last of them as its `after`. `unfiltered` contains at least one message, in order.
 
-        If the stored results contain all messages, acknowledge the messages to the log, and return None. Raises the
-        errors of `LogReader.acknowledge`. The setback of the bucket is cleared.
+        If the stored results contain all messages, acknowledge the messages to the log, and return None. If the log is
+        out of reach then, stop reading the bucket (`_lose`), because only another reader reads the messages again.
+        Raises the other errors of `LogReader.acknowledge`. The setback of the bucket is cleared.
         """
         attachment.note_flow()
         attachment.signal.set()
         messages = _beyond(attachment.stored, unfiltered)
         if not messages:  # the log has not received their acknowledgement
-            reader.acknowledge(unfiltered[-1].position)
+            try:
+                reader.acknowledge(unfiltered[-1].position)
+            except DataPlaneUnavailable as error:
+                self._lose(attachment, error)
+                return None
+            self._readers.succeed(attachment)
             self._wakeup.set()
             return None
         after, attachment.delivered = attachment.delivered, messages[-1].position

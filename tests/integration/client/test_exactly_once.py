@@ -18,7 +18,9 @@ from controller.client.history_check import Kind, check
 from controller.client.producer import Producer
 from controller.client.servers import Servers
 from controller.client.stream_consumer import Batch, StreamConsumer
-from controller.domain.errors import AlreadyStored, Conflict, FencedOut, InvalidInput
+from controller.dataplane.embedded.reader import EmbeddedReader
+from controller.dataplane.log_client import Position
+from controller.domain.errors import AlreadyStored, Conflict, DataPlaneUnavailable, FencedOut, InvalidInput
 from controller.domain.seek_target import EARLIEST
 from controller.services import subscription_admin
 from controller.services.segment_admin import merging, splitting
@@ -135,6 +137,38 @@ def test_what_is_all_committed_is_acknowledged_unseen(
 
     heir = join("b")
     wait_until(lambda: heir.receive(0.1) is None and bench.unread("billing") == 0)
+
+
+def test_what_is_all_committed_is_acknowledged_after_an_outage(
+    bench: Bench, producer: Producer, join: Join, application: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or the segment is never drained once it is sealed."""
+    send(producer, b"1", b"2")
+    first = join("a")
+    with application:
+        first.commit(received(first), application)
+    first.close()
+    bench.reshape(splitting(0))
+    failures = failing_acknowledgements(monkeypatch)
+
+    heir = join("b")
+    wait_until(lambda: heir.receive(0.1) is None and len(failures) >= 2)
+    monkeypatch.undo()
+    send(producer, b"3")
+
+    assert payloads(received(heir)) == [b"3"]
+
+
+def failing_acknowledgements(monkeypatch: pytest.MonkeyPatch) -> list[Position]:
+    """The positions of the acknowledgements, each of which fails until the end of the patch."""
+    failed: list[Position] = []
+
+    def fail(_reader: EmbeddedReader, position: Position) -> None:
+        failed.append(position)
+        raise DataPlaneUnavailable("injected: out of reach", delay_seconds=0.01)
+
+    monkeypatch.setattr(EmbeddedReader, "acknowledge", fail)
+    return failed
 
 
 def test_who_lost_the_bucket_cannot_commit(
