@@ -72,7 +72,7 @@ class StreamConsumer(Consumer[InnerConsumer]):
         if the connection cannot be made or was lost: messages whose results are not stored are delivered
         again, so continue to receive. Raises Conflict if messages of a bucket that were delivered before one of
         these are neither among these nor stored nor acknowledged; DataPlaneUnavailable if the results are stored
-        but the acknowledgement failed.
+        but the acknowledgement failed: continue to receive, which repeats it without delivering the messages.
         """
         self._demand_open()
         if self._connect is None:
@@ -110,7 +110,11 @@ class StreamConsumer(Consumer[InnerConsumer]):
                 if connection.closed and isinstance(error, getattr(connection, "Error", ())):
                     raise _unreachable(error) from error
                 raise
-        self.acknowledge(messages)
+        try:
+            self.acknowledge(messages)
+        except BaseException:  # otherwise a bucket without further messages would stay unacknowledged
+            self._give_back(batches)
+            raise
 
     def why(self) -> tuple[BucketStatus, ...]:
         """Return for each bucket of the subscription why no message of it is delivered. Raises

@@ -283,9 +283,9 @@ def test_a_transaction_that_leaves_out_a_message_between_is_refused(shop: Shop, 
     store_all(shop, consumer)
 
 
-def raising(error: type[BaseException]) -> Callable[..., Any]:
+def raising(error: Callable[[], BaseException]) -> Callable[..., Any]:
     def act(*_arguments: object) -> None:
-        raise error
+        raise error()
 
     return act
 
@@ -376,6 +376,28 @@ def test_an_error_of_the_block_is_raised_after_a_close(shop: Shop, positions: cl
         messages = consumer.receive_many(2, 60)
         with pytest.raises(SystemExit), consumer.transaction(messages), closing(consumer):
             raise SystemExit
+
+
+def test_a_transaction_whose_acknowledgement_fails_holds_nothing_back(
+    shop: Shop, positions: cleave.PositionTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its messages are acknowledged later, without a further message in their bucket."""
+    options: dict[str, Any] = {"name": "billing-1", "positions": positions}
+    with shop.client.stream_consumer(shop.topic, "billing", **options) as consumer:
+        messages = consumer.receive_many(50, 60)
+        refusal = raising(lambda: cleave.DataPlaneUnavailable("injected", 0.01))
+        with monkeypatch.context() as outage:
+            outage.setattr(consumer._inner, "acknowledge", refusal)
+            with pytest.raises(cleave.DataPlaneUnavailable), consumer.transaction(messages) as cursor:
+                store(cursor, messages)
+        store_all(shop, consumer)
+
+        wait_until(
+            lambda: consumer.receive_many(50, 0.1) == () and shop.bench.unread("billing") == 0,
+            message="everything is acknowledged",
+        )
+
+    assert results(shop) == list(range(9))
 
 
 def test_a_transaction_that_finds_no_database_gives_its_messages_back(
