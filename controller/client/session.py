@@ -126,7 +126,8 @@ class Session:
         `reads` is the kind that the subscription must have: STREAM or CHECKPOINT. `on_change` is called in the
         session's thread after each assignment, when the session starts over without buckets, and when the session has
         failed permanently (`demand_alive`); `on_change` must not block. `on_lost` is called in the same thread after
-        each failed attempt to connect while `is_lost` is True. `lasting_reasons` returns the reasons why owned
+        each failed attempt to connect while `is_lost` is True, and before `on_change` when the session has failed
+        permanently. `lasting_reasons` returns the reasons why owned
         buckets deliver no messages. `lasting_reasons` is called in a background thread after each accepted heartbeat,
         and a changed result is reported to the leader.
 
@@ -180,10 +181,12 @@ class Session:
     @property
     def is_lost(self) -> bool:
         """True if this consumer's buckets may permanently belong to other consumers, so that it must release
-        all of them. Also True before the first assignment and after `close`.
+        all of them. Also True before the first assignment, after a permanent failure (`demand_alive`) and after
+        `close`.
         """
         return (
             self._is_over
+            or self._failure is not None
             or self.assignment is None
             or boot_seconds() > self._current_until + self._grace_seconds - self._silent_seconds
         )
@@ -309,8 +312,8 @@ class Session:
         logged, the next stream follows after a delay.
 
         A CleaveError that is not Retryable, or a Retryable error for which `_is_permanently_refused` returns True,
-        ends the loop (`_fail`). After each Retryable error that does not end the loop, `on_lost` is called if
-        `is_lost` is True and the session is not being closed.
+        ends the loop (`_fail`). After each error that does not end the loop, except SessionExpired, `on_lost` is called
+        if `is_lost` is True and the session is not being closed.
         """
         backoff = Backoff(_FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS)
         while not self._closing.is_set():
@@ -324,14 +327,14 @@ class Session:
                 if self._is_permanently_refused(error):
                     self._fail(error)
                     return
-                if self.is_lost and not self._closing.is_set():
-                    self._on_lost()
+                self._notify_if_lost()
                 self._closing.wait(backoff.next_seconds())
             except CleaveError as error:
                 self._fail(error)
                 return
             except Exception:  # noqa: BLE001 - the thread would end, and no assignment would ever arrive
                 _log.exception("session of %s failed; reconnecting", self._path)
+                self._notify_if_lost()
                 self._closing.wait(_LONGEST_RETRY_SECONDS)
 
     def _is_permanently_refused(self, error: Retryable) -> bool:
@@ -351,11 +354,17 @@ class Session:
 
     def _fail(self, error: CleaveError) -> None:
         """End the session permanently: store the error, which `demand_alive` raises from now on, make `is_current`
-        False, and call `on_change`.
+        False and `is_lost` True, and call `on_lost`, unless the session is being closed, and `on_change`.
         """
         self._failure = error
         self._current_until = 0.0
+        self._notify_if_lost()  # the application may be busy for long before it calls again
         self._on_change()
+
+    def _notify_if_lost(self) -> None:
+        """Call `on_lost` if `is_lost` is True and the session is not being closed."""
+        if self.is_lost and not self._closing.is_set():
+            self._on_lost()
 
     def _follow(self) -> None:
         """Hold one assignment stream open until the leader ends the stream (`_handle_end`) or the session is closed.
