@@ -10,7 +10,7 @@ from controller.client.reader_set import Reading
 from controller.client.reader_slot import ReaderSlot
 from controller.client.segment_readers import SegmentReaders
 from controller.dataplane.log_client import LogClient, Position, PositionReader
-from controller.domain.errors import DataPlaneUnavailable, LogShortened
+from controller.domain.errors import DataGone, DataPlaneUnavailable, LogShortened, Terminal
 
 
 def open_at(
@@ -43,7 +43,8 @@ def read_on(
     """Return the next messages of the segment, at most `limit` and perhaps none, and whether the segment is read to
     its end. Return None if this call began a query of the log in a background thread; a later call returns the result
     of the query. Also return None if the log is out of reach (DataPlaneUnavailable); its reader is then closed and
-    reopened after a delay.
+    reopened after a delay. And return None if the log cannot be read (Terminal); the error is recorded in
+    `segment_reader`, and the log is read again after a delay.
 
     `is_sealed` is True if the consumer knows that the log is complete; otherwise the end is never reported. A log is
     sealed before its children are known, and its end counts only when the children are known. If a query is in
@@ -51,13 +52,19 @@ def read_on(
 
     If only the query for the end failed, the result has no messages, and the error is recorded in `segment_reader`
     for a retry. Any other result clears the recorded error, and resets the delays of retries. Messages also clear the
-    setback. Raises DataGone, and the other errors of the reader.
+    setback. Raises DataGone, and the other errors of the reader that are not Terminal.
     """
     try:
         is_over = reader.is_at_end if is_sealed else None
         result = readers.read_or_ask(segment_reader, reader, limit, is_over)
     except DataPlaneUnavailable as error:
         readers.reopen(segment_reader, error)
+        return None
+    except DataGone:  # raised although other segments have messages, because reading on would skip messages
+        raise
+    except Terminal as error:  # of this segment alone; other segments continue
+        segment_reader.signal.set()
+        segment_reader.fail(error)
         return None
     if result is not None and result.unanswered is not None:  # the reader stays open
         segment_reader.signal.set()

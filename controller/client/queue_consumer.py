@@ -40,6 +40,7 @@ from controller.domain.errors import (
     LogShortened,
     LostRace,
     NotFound,
+    Terminal,
 )
 from controller.domain.names import demand_name
 
@@ -437,8 +438,8 @@ class QueueConsumer(PollingConsumer[QueuedMessage]):
         its result. If the result is that the segment is drained, report that to a worker.
 
         After LostRace, NotFound or FencedOut the attachment is lost: its reader is closed and opened again after a
-        delay. DataPlaneUnavailable is recorded, and the segment is read again later. None is returned in these cases.
-        Other errors of the log are raised.
+        delay. DataPlaneUnavailable, or another Terminal, is recorded, and the segment is read again later. None is
+        returned in these cases. Other errors of the log are raised.
         """
         try:
             if segment_buffer.is_lost:
@@ -464,7 +465,8 @@ class QueueConsumer(PollingConsumer[QueuedMessage]):
                 error.message if isinstance(error, LogShortened) else segment_reader.setback
             )
             self._readers.reopen(segment_reader, error if isinstance(error, NotFound) else None)
-        except DataPlaneUnavailable as error:
+        # an error of this segment alone; other segments continue
+        except (DataPlaneUnavailable, Terminal) as error:
             segment_reader.signal.set()
             segment_reader.fail(error)
         return None

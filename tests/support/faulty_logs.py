@@ -19,7 +19,7 @@ from controller.dataplane.log_client import (
     PositionReader,
     QueueReader,
 )
-from controller.domain.errors import DataPlaneTimeout, DataPlaneUnavailable, LostRace
+from controller.domain.errors import DataPlaneTimeout, DataPlaneUnavailable, LostRace, Terminal
 from controller.domain.hash_range import HashRange
 
 
@@ -39,6 +39,8 @@ class FaultyLogs:
         """Whoever opens these is kept until `goes_on`, as by a broker that takes connections and answers nothing."""
         self.deaf: set[str] = set()
         """Whoever asks a reader of these, or closes it, is kept until `goes_on`; a read may have to ask."""
+        self.unreadable: set[str] = set()
+        """Each read of these fails for good, as of messages that cannot be decrypted."""
         self.hung = 0
         """So many were kept."""
         self.goes_on = threading.Event()
@@ -169,6 +171,8 @@ class _DeafReader:
     def read(self, limit: int) -> Sequence[LogMessage]:
         """Read by the wrapped reader, or fail."""
         self._answer_or_hang()
+        if self._backing_topic in self._logs.unreadable:
+            raise Terminal("injected: cannot be decrypted")
         messages: Sequence[LogMessage] = self._wrapped.read(limit)
         return messages
 

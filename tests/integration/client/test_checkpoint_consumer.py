@@ -17,7 +17,7 @@ from controller.client.producer import Producer
 from controller.client.servers import Servers
 from controller.dataplane.embedded import EmbeddedDataPlane
 from controller.dataplane.log_client import LogClient, PositionReader
-from controller.domain.errors import DataGone, DataPlaneUnavailable, InvalidInput, TopicNotFound
+from controller.domain.errors import DataGone, DataPlaneUnavailable, InvalidInput, Terminal, TopicNotFound
 from controller.domain.key_hash import key_hash
 from controller.services import garbage_collector, topic_admin
 from controller.services.segment_admin import merging, splitting
@@ -271,6 +271,31 @@ def test_a_segment_out_of_reach_keeps_no_other_waiting_and_goes_on_where_it_was(
     assert first.keys() == set(within_reach)
     assert first | rest == numbers(1, 2)
     assert take(begin(kept), 2 * (len(KEYS) - len(within_reach))) == rest
+
+
+def test_a_segment_that_cannot_be_read_keeps_no_other_waiting_and_is_told_of_when_there_is_nothing_else(
+    bench: Bench, producer: Producer, begin: Begin
+) -> None:
+    bench.reshape(splitting(0))
+    logs = FaultyLogs(bench.logs)
+    consumer = begin(Start.LATEST, logs, batch_messages=1)
+    send(producer, 0)
+    found: list[int] = []
+
+    def has_both() -> bool:
+        batch = consumer.receive(0.1)
+        found.extend([batch.segment_id] if batch else [])
+        return set(found) == {1, 2}
+
+    wait_until(has_both)
+    logs.unreadable = {bench.log_of(1)}
+    left = sum(segment_of(bench, key) == 2 for key in KEYS) - found.count(2)
+    rest = [consumer.receive(1.0) for _ in range(left)]
+
+    assert [batch and batch.segment_id for batch in rest] == [2] * left
+    with pytest.raises(Terminal, match="cannot be decrypted"):
+        wait_until(lambda: consumer.receive(0.1))
+    assert "cannot be decrypted" in {one.segment_id: one.reason for one in consumer.why()}[1]
 
 
 def segment_of(bench: Bench, key: str) -> int:

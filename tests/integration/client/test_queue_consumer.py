@@ -26,6 +26,7 @@ from controller.domain.errors import (
     InvalidInput,
     LostRace,
     SubscriptionNotFound,
+    Terminal,
 )
 from controller.domain.key_hash import key_hash
 from controller.domain.seek_target import EARLIEST
@@ -414,6 +415,31 @@ def test_a_segment_out_of_reach_keeps_no_other_waiting_and_is_told_of_when_there
     logs.out_of_reach.clear()
 
     assert sorted(first + drain(a, count=len(KEYS) - len(first))["a"]) == everything(0)
+
+
+def test_a_segment_that_cannot_be_read_keeps_no_other_waiting_and_is_told_of_when_there_is_nothing_else(
+    bench: Bench, producer: Producer, join: Join
+) -> None:
+    bench.reshape(splitting(0))
+    logs = FaultyLogs(bench.logs)
+    consumer = join("a", logs, queue_messages=1)
+    send(producer, 0)
+    found: list[QueuedMessage] = []
+
+    def has_both() -> bool:
+        found.extend(consumer.receive_many(1, 0.1))
+        return {one.segment_id for one in found} == {1, 2}
+
+    wait_until(has_both)
+    logs.unreadable = {bench.log_of(1)}
+    readable = sum(bench.layout.segment_for(key_hash(key).segment_hash).segment_id == 2 for key in KEYS)
+    left = readable - sum(one.segment_id == 2 for one in found)
+    rest = [consumer.receive(1.0) for _ in range(left)]
+
+    assert [one and one.segment_id for one in rest] == [2] * left
+    with pytest.raises(Terminal, match="cannot be decrypted"):
+        wait_until(lambda: consumer.receive(0.1))
+    assert "cannot be decrypted" in {one.segment_id: one.reason for one in consumer.why()}[1]
 
 
 def test_lost_connections_are_a_pause_and_no_more(bench: Bench, producer: Producer, join: Join) -> None:
