@@ -37,6 +37,10 @@ calls would wait for seconds. For the same reason each stream has its own pool.
 """
 NO_WORKER = "is no worker of Cleave"
 TOKEN_EXPIRED = "token expired"  # noqa: S105 - a reason
+TEMPORARY_STATUSES = frozenset({408, 425, 429})
+"""Statuses below 500 with which a server between the client and the workers refuses a request for a time."""
+RETRY_SECONDS, LONGEST_RETRY_SECONDS = 0.2, 5.0
+"""Delay of a retryable error, and the longest delay if a server between the client and the workers asks for one."""
 _KINDS: Mapping[str, type[CleaveError]] = {
     name: kind
     for name, kind in vars(errors).items()
@@ -143,12 +147,13 @@ class Servers(Renewed):
         `timeout_seconds` (None: `call_timeout_seconds`) limits each step of an attempt, such as connecting
         and waiting for data.
 
-        Tries each worker in turn while workers do not respond, or respond with a status from 500 on; the
-        requested action may therefore be performed more than once. If all do, raises the error of the last
-        response from status 500 on, or StoreUnavailable without a response. Raises the worker's error for a
-        status from 300 to 499, such as NotFound or Conflict; StoreUnavailable for a response that is
-        incomplete or not JSON; InvalidInput for a value without a UTF-8 form and an invalid token; the errors
-        of the token function; Terminal after `close`. After StoreUnavailable the requested action may have
+        Tries each worker in turn while workers do not respond, or respond with a status from 500 on, or a
+        server between refuses the request for a time (`TEMPORARY_STATUSES`); the requested action may
+        therefore be performed more than once. If all do, raises the error of the last such response, or
+        StoreUnavailable without a response. Raises the worker's error for another status from 300 to 499, such
+        as NotFound or Conflict; StoreUnavailable for a response that is incomplete or not JSON; InvalidInput
+        for a value without a UTF-8 form and an invalid token; the errors of the token function; Terminal
+        after `close`. After StoreUnavailable the requested action may have
         happened; if no worker responded, or the response was incomplete or not JSON, the error's cause is the
         library's error.
         """
@@ -218,14 +223,14 @@ class Servers(Renewed):
         timeout: httpx.Timeout,
         headers: Mapping[str, str] | None = None,
     ) -> Iterator[httpx.Response]:
-        """Send the request to each worker in turn until one responds with a status below 500, and yield the response,
-        whose body is not read yet. The end of the block closes the response. The next request is first sent to the
-        worker that responded.
+        """Send the request to each worker in turn until one responds, neither with a status from 500 on nor with one
+        of `TEMPORARY_STATUSES` that names no error of a worker. Yield the response, whose body is not read yet. The
+        end of the block closes the response. The next request is first sent to the worker that responded.
 
-        A status from 300 to 499 raises the error that the worker's response describes. If no worker responds below
-        500, raises the error of the last response from 500 on, or StoreUnavailable if there was no response. Raises
-        the errors of `_sent` that are not connection errors: InvalidInput, the errors of the token function, and
-        Terminal after `close`.
+        Another status from 300 to 499 raises the error that the worker's response describes. If no worker responds so,
+        raises the error of the last response, or StoreUnavailable if there was no response. Raises the errors of
+        `_sent` that are not connection errors: InvalidInput, the errors of the token function, and Terminal after
+        `close`.
         """
         connection_error: Exception | None = None
         refusal: CleaveError | None = None
@@ -237,14 +242,14 @@ class Servers(Renewed):
             except (httpx.HTTPError, httpx.InvalidURL) as error:
                 connection_error = error
                 continue
-            if answer.status_code >= 500:  # this worker cannot respond at present, but another may
-                refusal = _error(answer, self._proxy)
-                answer.close()
-                continue
-            self._first = place
             try:
-                if answer.status_code >= 300:
-                    raise _error(answer, self._proxy)
+                described = _error(answer, self._proxy) if answer.status_code >= 300 else None
+                if described is not None and _is_of_this_worker(answer, described):
+                    refusal = described
+                    continue
+                self._first = place
+                if described is not None:
+                    raise described
                 yield answer
             finally:
                 answer.close()
@@ -357,38 +362,59 @@ def _where(answer: httpx.Response, proxy: Proxy | None) -> str:
     return f"{_origin(answer.url)}{through(proxy)}"
 
 
+def _is_of_this_worker(answer: httpx.Response, error: CleaveError) -> bool:
+    """Return True if only this worker, or a server before it, cannot respond at present, so that another worker may.
+    `error` is the error of the response.
+    """
+    return answer.status_code >= 500 or (_is_temporary(answer) and isinstance(error, StoreUnavailable))
+
+
 def _error(answer: httpx.Response, proxy: Proxy | None) -> CleaveError:
     """Return the error that a worker's response describes, to be raised by the caller. The JSON field `kind` names
-    the class of the error, and the field `reason` is the text. A Retryable error has a delay of 0.2 s. The function
-    reads the body of the response.
+    the class of the error, and the field `reason` is the text. A Retryable error has a delay of `RETRY_SECONDS`. The
+    function reads the body of the response.
 
     A response that cannot be read, is not such JSON or has no known `kind` may come from another server between the
-    client and the workers. The result is then StoreUnavailable for a status from 500 on, otherwise Terminal. `proxy`
-    is named in that text.
+    client and the workers. The result is then StoreUnavailable for a status from 500 on and for
+    `TEMPORARY_STATUSES`, otherwise Terminal. Its delay is that of the header Retry-After, from `RETRY_SECONDS` to
+    `LONGEST_RETRY_SECONDS`. `proxy` is named in that text.
     """
     try:
         document = json.loads(answer.read())
         reason, kind = str(document["reason"]), _KINDS.get(str(document.get("kind")))
     except (ValueError, KeyError, TypeError, AttributeError, httpx.HTTPError):
         reason, kind = "", None
+    delay_seconds = RETRY_SECONDS
     if kind is None:
-        kind = StoreUnavailable if answer.status_code >= 500 else Terminal
+        kind = StoreUnavailable if _is_temporary(answer) else Terminal
         reason = _foreign_reason(answer, proxy, reason)
+        delay_seconds = min(max(float(_retry_after(answer) or 0), RETRY_SECONDS), LONGEST_RETRY_SECONDS)
     if issubclass(kind, Retryable):
-        return kind(reason, 0.2)
+        return kind(reason, delay_seconds)
     return kind(reason)
+
+
+def _is_temporary(answer: httpx.Response) -> bool:
+    """Return True if the status says that the request may be repeated, whichever server responded."""
+    return answer.status_code >= 500 or answer.status_code in TEMPORARY_STATUSES
+
+
+def _retry_after(answer: httpx.Response) -> str:
+    """Return the delay that the header Retry-After gives in seconds, as at most nine digits; empty if it gives none."""
+    after: str = answer.headers.get("Retry-After", "")
+    return after[:9] if after.isdecimal() else ""
 
 
 def _foreign_reason(answer: httpx.Response, proxy: Proxy | None, reason: str) -> str:
     """Return the message about a response that does not come from a worker, but from a busy gateway, a proxy
-    or another program. `reason` is the reason that the response gives, empty if it gives none. Below status
-    500 and without a `proxy`, the message says that the server is no worker. The message repeats a delay that
-    the header Retry-After gives in seconds.
+    or another program. `reason` is the reason that the response gives, empty if it gives none. If the status is not
+    temporary and there is no `proxy`, the message says that the server is no worker. The message repeats the delay
+    of the header Retry-After.
     """
     statement = f"{_where(answer, proxy)} answered {answer.status_code}{reason and f' ({reason})'}"
-    is_other = answer.status_code < 500 and proxy is None
-    after = answer.headers.get("Retry-After", "")
-    advice = f"; retry in {after[:9]} s" if after.isdecimal() else ""
+    is_other = not _is_temporary(answer) and proxy is None
+    after = _retry_after(answer)
+    advice = f"; retry in {after} s" if after else ""
     return (
         f"{statement}, and {NO_WORKER}{advice or '; correct the address'}"
         if is_other

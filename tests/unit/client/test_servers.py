@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from controller.client.servers import Servers, consumer_path, topic_path
-from controller.domain.errors import InvalidInput, StoreUnavailable, Terminal
+from controller.domain.errors import InvalidInput, LimitReached, StoreUnavailable, Terminal
 from tests.support.other_servers import server_that_answers
 from tests.support.scripted_broker import scripted_broker
 
@@ -92,6 +92,42 @@ def test_another_program_at_the_address_is_named_with_the_address(
         with pytest.raises(kind) as refused:
             servers.ask("GET", "/anything")
         assert str(refused.value).startswith(f"{url}{said}")
+
+
+@pytest.mark.parametrize("status", [408, 425, 429])
+@pytest.mark.parametrize(("after", "delay_seconds"), [("3", 3.0), ("86400", 5.0), ("soon", 0.2)])
+def test_a_server_that_refuses_for_a_time_is_asked_again_after_its_delay(
+    status: int, after: str, delay_seconds: float
+) -> None:
+    """A proxy's limit of requests must not end a consumer's session."""
+    with (
+        server_that_answers(status, b"<html>slow down</html>", Retry_After=after) as url,
+        closing(Servers([url, "http://127.0.0.1:9"], "token")) as servers,
+    ):
+        with pytest.raises(StoreUnavailable) as refused:
+            servers.ask("GET", "/anything")
+        assert refused.value.delay_seconds == delay_seconds
+        assert str(refused.value).startswith(f"{url} answered {status}")
+        assert "no worker" not in str(refused.value)
+
+
+def test_a_server_that_refuses_for_a_time_is_passed_over() -> None:
+    with (
+        server_that_answers(429, b"") as limited,
+        server_that_answers(200, b'"here"') as worker,
+        closing(Servers([limited, worker], "token")) as servers,
+    ):
+        assert servers.ask("GET", "/anything") == "here"
+
+
+def test_a_worker_that_names_its_own_limit_is_not_passed_over() -> None:
+    refusal = b'{"reason": "busy", "kind": "LimitReached"}'
+    with (
+        server_that_answers(429, refusal, Retry_After="3") as worker,
+        closing(Servers([worker, "http://127.0.0.1:9"], "token")) as servers,
+        pytest.raises(LimitReached, match=r"^busy$"),
+    ):
+        servers.ask("GET", "/anything")
 
 
 def test_a_redirect_without_a_location_counts_as_a_worker_that_cannot_respond() -> None:
