@@ -9,6 +9,7 @@ call of another kind may or may not have been done, as after any lost response.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -168,6 +169,10 @@ class AsyncConsumer(AsyncClient[AnyConsumer]):
         super().__init__(make)
         self._received: deque[Message] = deque()
         """Items that were received and not returned yet. The thread appends; the event loop removes."""
+        self._slice = asyncio.Lock()
+        """Held by the task whose `receive` waits in the thread. The slices of several tasks would delay other calls
+        by their sum.
+        """
 
     async def receive(self, timeout_seconds: float | None = None) -> Message | None:
         """Return the next item, waiting up to `timeout_seconds`, or without limit if `timeout_seconds` is None.
@@ -176,14 +181,12 @@ class AsyncConsumer(AsyncClient[AnyConsumer]):
 
         Raises the errors of the synchronous `receive`, and InvalidInput before `async with` and after `close`.
         """
-        deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+        deadline = math.inf if timeout_seconds is None else time.monotonic() + timeout_seconds
+        await self._in_thread(partial(self._take, 0.0))
         while True:
-            remaining_seconds = SLICE_SECONDS if deadline is None else deadline - time.monotonic()
-            slice_seconds = max(0.0, min(remaining_seconds, SLICE_SECONDS))
-            await self._in_thread(partial(self._take, slice_seconds))
             with suppress(IndexError):  # another task may have taken the item
                 return self._received.popleft()
-            if deadline is not None and time.monotonic() >= deadline:
+            if not await self._wait_in_thread(deadline):
                 return None
 
     async def __aiter__(self) -> AsyncIterator[Message]:
@@ -212,6 +215,25 @@ class AsyncConsumer(AsyncClient[AnyConsumer]):
         `async with` and after `close`.
         """
         self._opened().resume()
+
+    async def _wait_in_thread(self, deadline: float) -> bool:
+        """Wait for an item in the thread, for at most SLICE_SECONDS, while no other task does, and return True. Return
+        False if `deadline` (`time.monotonic` seconds) passes before. Raises the errors of `_take`.
+        """
+        remaining_seconds = deadline - time.monotonic()
+        if remaining_seconds <= 0:
+            return False
+        try:
+            async with asyncio.timeout(None if math.isinf(deadline) else remaining_seconds):
+                await self._slice.acquire()
+        except TimeoutError:
+            return False
+        try:
+            slice_seconds = max(0.0, min(deadline - time.monotonic(), SLICE_SECONDS))
+            await self._in_thread(partial(self._take, slice_seconds))
+        finally:
+            self._slice.release()
+        return True
 
     def _take(self, seconds: float) -> None:
         """Make sure, within `seconds`, that `_received` contains an item, if the consumer has one. First drop the

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Coroutine
 from functools import wraps
@@ -119,6 +120,38 @@ async def test_other_calls_have_their_turn_while_one_waits() -> None:
         assert await consumer.call(lambda scripted: scripted.closed) == 0
         await consumer.call(lambda scripted: (scripted.items.append("1"), scripted.own.add("1")))
         assert await waiting == "1"
+
+
+class Idle(Scripted):
+    """A consumer without items that waits as long as it is told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.polls = self.slices = 0
+
+    def receive(self, seconds: float) -> None:
+        if seconds:
+            self.slices += 1
+            time.sleep(seconds)
+        else:
+            self.polls += 1
+
+
+@awaited
+async def test_other_calls_and_short_receives_wait_for_one_slice_however_many_tasks_receive() -> None:
+    scripted = Idle()
+    async with AsyncScripted(lambda: scripted) as consumer:
+        idle = [asyncio.create_task(consumer.receive()) for _ in range(40)]
+        await asyncio.to_thread(wait_until, lambda: scripted.slices >= 2 and scripted.polls == 40)
+
+        before = scripted.slices
+        assert await consumer.call(lambda scripted: scripted.slices) <= before + 1
+        before = scripted.slices
+        assert await consumer.receive(0.01) is None
+        assert scripted.slices <= before + 5
+        for task in idle:
+            task.cancel()
+        await asyncio.gather(*idle, return_exceptions=True)
 
 
 @awaited
