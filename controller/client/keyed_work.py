@@ -46,7 +46,7 @@ from controller.client.delivery_reports import DeliveryCounts, KnownMessage, Ope
 from controller.client.keyed_schedule import KeyedSchedule, WorkItem, retry_delay_seconds
 from controller.client.message_delivery import End, Handling, Outcome
 from controller.client.reader_set import LOOK_SECONDS
-from controller.client.retry import Backoff
+from controller.client.retry import Backoff, Outage
 from controller.client.session import OwnedBucket
 from controller.client.stream_consumer import Batch, StreamConsumer
 from controller.client.work_observer import GuardedObserver, WorkObserver
@@ -79,6 +79,8 @@ class _Lane:
     """Newest batch of the bucket."""
     schedule: KeyedSchedule
     first: Position
+    outage: Outage
+    """Time since which no acknowledgement of the bucket has reached its log."""
     ask_at: float | None = 0.0
     """Time of the next request to a worker for the stored counts of the bucket; None during the request, and after
     it.
@@ -95,6 +97,9 @@ class _Lane:
     calm_since: float | None = None
     acknowledged: Position | None = None
     acknowledged_at: float = 0.0
+    retry_at: float = 0.0
+    """Time before which no acknowledgement is tried, after one that did not reach the log."""
+    retry_backoff: Backoff = field(default_factory=lambda: Backoff(_FIRST_ASK_SECONDS, _LONGEST_ASK_SECONDS))
     settled: list[LogMessage] = field(default_factory=list)
     """Messages that are settled and not acknowledged yet."""
     parked: list[WorkItem] = field(default_factory=list)
@@ -118,13 +123,13 @@ class _Lane:
 
     def acknowledge_at(self) -> float:
         """Return the time of the next acknowledgement (`time.monotonic` seconds): `ACKNOWLEDGE_SECONDS` after
-        the last one, or 0 (at once) if no unsettled message is left, or the bucket is to be released and no
-        message of it is being processed. Infinity if there is nothing to acknowledge.
+        the last one, or at once if no unsettled message is left, or the bucket is to be released and no message
+        of it is being processed. Not before `retry_at`. Infinity if there is nothing to acknowledge.
         """
         if not self.is_behind:
             return float("inf")
         is_last = not self.schedule.in_hand or (self.attachment.owned.release and not self.schedule.running)
-        return 0.0 if is_last else self.acknowledged_at + ACKNOWLEDGE_SECONDS
+        return self.retry_at if is_last else max(self.retry_at, self.acknowledged_at + ACKNOWLEDGE_SECONDS)
 
     def offer(self, message: LogMessage) -> None:
         """Add the message to the schedule. If a worker has stored delivery counts for the message, the counts are
@@ -213,7 +218,7 @@ class KeyedWork(OneProcess, ClosesOnExit):
 
     def run(self, is_stopping: Callable[[], bool]) -> None:
         """Repeat `turn` until `is_stopping`, which is called before each turn, returns True. A turn waits for
-        work for up to a second, and takes longer while an acknowledgement is retried or `on_release` runs.
+        work for up to a second, and takes longer while an acknowledgement waits for its log or `on_release` runs.
 
         Raises the errors of `turn`.
         """
@@ -305,7 +310,8 @@ class KeyedWork(OneProcess, ClosesOnExit):
         lane = self._lanes.get(attachment)
         if lane is None:
             schedule = KeyedSchedule(self._busy, self._held_limit)
-            lane = self._lanes[attachment] = _Lane(batch, schedule, batch.messages[0].position)
+            outage = Outage(self._consumer.patience_seconds)
+            lane = self._lanes[attachment] = _Lane(batch, schedule, batch.messages[0].position, outage)
             self._turns.append(lane)
         lane.batch = batch
         self._observer.delivered(batch)
@@ -403,7 +409,7 @@ class KeyedWork(OneProcess, ClosesOnExit):
         consumers wait for once none of their messages is being processed or to be acknowledged, forget lost
         buckets, request missing counts, and update the reasons and limits of the attachments.
 
-        Raises the errors of `StreamConsumer.acknowledge` and `let_go`. While closing, acknowledgements are
+        Raises the errors of `_acknowledge_or_put_off` and `let_go`. While closing, acknowledgements are
         retried until `closed_at` (`time.monotonic` seconds), and DataPlaneUnavailable is ignored: messages
         that cannot be acknowledged are delivered again.
         """
@@ -413,7 +419,7 @@ class KeyedWork(OneProcess, ClosesOnExit):
                 with suppress(DataPlaneUnavailable):
                     self._acknowledge(lane, max(0.0, closed_at - time.monotonic()))
             elif lane.acknowledge_at() <= now:
-                self._acknowledge(lane)
+                self._acknowledge_or_put_off(lane)
             attachment, schedule = lane.attachment, lane.schedule
             if not self._consumer.has(lane.batch):
                 self._forget(lane)
@@ -429,13 +435,27 @@ class KeyedWork(OneProcess, ClosesOnExit):
                 attachment.is_full = lane.is_full
                 attachment.work = self._wait_reasons(lane)
 
-    def _acknowledge(self, lane: _Lane, patience_seconds: float | None = None) -> None:
+    def _acknowledge_or_put_off(self, lane: _Lane) -> None:
+        """Acknowledge the settled messages of the bucket (`_acknowledge`), in one attempt. If the log is out of reach,
+        put the next attempt off, so that the other buckets need not wait for this one. Raises DataPlaneUnavailable
+        once no attempt has reached the log for the patience of the consumer, and the other errors of `_acknowledge`.
+        """
+        try:
+            self._acknowledge(lane, 0.0)
+        except DataPlaneUnavailable as error:
+            lane.retry_at = time.monotonic() + lane.retry_backoff.next_seconds()
+            lane.outage.raise_if_expired(error)
+        else:
+            lane.retry_at = 0.0
+            lane.retry_backoff.reset()
+            lane.outage.end()
+
+    def _acknowledge(self, lane: _Lane, patience_seconds: float) -> None:
         """Acknowledge the settled messages of the bucket, and notify the observer. Do nothing if no settled message
         is left to acknowledge, or the bucket does not belong to this consumer. Dead letters among the acknowledged
         messages are reported to a worker as ended, in a background thread.
 
-        Raises DataPlaneUnavailable if the log is out of reach for `patience_seconds` (None: the patience of the
-        consumer). After this error, or if the acknowledgement is refused, the messages stay settled and not
+        Raises DataPlaneUnavailable if the log is out of reach for `patience_seconds`. After this error, or if the acknowledgement is refused, the messages stay settled and not
         acknowledged. Also raises the errors of `on_release`, before the observer is notified.
         """
         upto = lane.schedule.settled

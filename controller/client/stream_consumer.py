@@ -185,6 +185,11 @@ class StreamConsumer(PollingConsumer[Batch]):
         """Maximum number of messages of one batch."""
         return self._batch_messages
 
+    @property
+    def patience_seconds(self) -> float:
+        """Time for which a call is retried while the data plane is out of reach."""
+        return self._patience_seconds
+
     def why(self) -> tuple[BucketStatus, ...]:
         """Return, for each bucket that the subscription reads, the reason why this consumer receives no message of
         the bucket at present. This consumer gives the reason of a bucket that it owns, and the leader gives the

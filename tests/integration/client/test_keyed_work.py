@@ -20,9 +20,9 @@ from controller.client.stream_consumer import Batch, StreamConsumer
 from controller.client.work_observer import WorkObserver
 from controller.dataplane.embedded import names as embedded_names
 from controller.dataplane.embedded.reader import EmbeddedReader
-from controller.dataplane.log_client import LogMessage
+from controller.dataplane.log_client import LogMessage, Position
 from controller.domain.entry_buckets import bucket_of
-from controller.domain.errors import Terminal
+from controller.domain.errors import DataPlaneUnavailable, Terminal
 from controller.domain.hash_range import HashRange
 from controller.domain.key_hash import key_hash
 from controller.services.segment_admin import splitting
@@ -88,10 +88,18 @@ def work(bench: Bench, servers: Servers, producer: Producer, handler: RecordingH
         name: str = "a",
         handle: Handle = handler.handle,
         on_release: Callable[[int, HashRange], None] = lambda _segment_id, _bucket: None,
+        patience_seconds: float = 30.0,
         **options: Any,
     ) -> KeyedWork:
         consumer = StreamConsumer(
-            servers, bench.logs, TOPIC, "billing", name, batch_messages=10, on_release=on_release
+            servers,
+            bench.logs,
+            TOPIC,
+            "billing",
+            name,
+            batch_messages=10,
+            on_release=on_release,
+            patience_seconds=patience_seconds,
         )
         options = {"threads": 4, "first_retry_seconds": 0.01, "longest_retry_seconds": 0.05, **options}
         begun.append((consumer, KeyedWork(consumer, handle, **options)))
@@ -422,6 +430,33 @@ def test_a_bucket_that_cannot_be_read_stops_no_other_one(
     wait_until(turn, message="the readable buckets are done and acknowledged")
 
     assert {str(error) for error in errors} == {"injected: cannot be decrypted"}
+
+
+def test_a_bucket_that_cannot_be_acknowledged_stops_no_other_one(
+    bench: Bench,
+    producer: Producer,
+    handler: RecordingHandler,
+    work: Work,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    acknowledge = EmbeddedReader.acknowledge
+    acknowledged: set[int] = set()
+
+    def acknowledge_all_but_the_first(reader: EmbeddedReader, position: Position) -> None:
+        if reader._bucket.start == 0:
+            raise DataPlaneUnavailable("injected: out of reach", delay_seconds=0.01)
+        acknowledge(reader, position)
+        acknowledged.add(reader._bucket.start)
+
+    one = work(patience_seconds=5.0)
+    send(producer, 0)
+    with monkeypatch.context() as outage:
+        outage.setattr(EmbeddedReader, "acknowledge", acknowledge_all_but_the_first)
+        turn_until(lambda: len(handler.done) == len(KEYS) and len(acknowledged) == 3, one)
+        with pytest.raises(DataPlaneUnavailable, match="injected"):
+            turn_until(lambda: False, one)
+
+    turn_until(lambda: bench.unread("billing") == 0, one)
 
 
 def test_messages_without_a_key_are_each_for_themselves(
