@@ -1,12 +1,14 @@
 package cleave
 
 import (
+	"context"
 	"encoding/hex"
 	"encoding/json"
 	"os"
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/apache/pulsar-client-go/pulsar"
 )
@@ -133,10 +135,15 @@ func (failing) CreateProducer(pulsar.ProducerOptions) (pulsar.Producer, error) {
 	return nil, pulsar.ErrProducerClosed
 }
 
+// unstarted returns a producer whose tasks stay in the router's queue, and that asks no worker for a layout.
+func unstarted(layout Layout) *Producer {
+	return &Producer{client: failing{}, router: newQueue(), answers: newQueue(), lanes: map[laneID]*lane{}, layout: layout, isAsking: true}
+}
+
 func TestNewMessagesOfASegmentThatLeftWaitForThoseInDoubt(t *testing.T) {
 	before := Layout{Segments: []Segment{{ID: 1, RangeEnd: 0xffff, BucketSplits: []int{0x8000}, BackingTopic: "one"}}}
 	after := Layout{Epoch: 1, Segments: []Segment{{ID: 2, RangeEnd: 0xffff, BackingTopic: "two"}}}
-	p := &Producer{client: failing{}, router: newQueue(), answers: newQueue(), lanes: map[laneID]*lane{}, layout: before}
+	p := unstarted(before)
 	send := func(number uint64, hash uint32) {
 		p.place(&pending{number: number, hash: hash, message: &pulsar.ProducerMessage{Key: "key"}})
 	}
@@ -159,5 +166,84 @@ func TestNewMessagesOfASegmentThatLeftWaitForThoseInDoubt(t *testing.T) {
 	}
 	if len(p.lanes) != 1 || !reflect.DeepEqual(numbers, []uint64{0, 1, 2}) {
 		t.Errorf("%d lanes, and messages %v in the successor", len(p.lanes), numbers)
+	}
+}
+
+// full is a standard producer that takes `room` messages, answers none of them, and has no room for others.
+type full struct {
+	pulsar.Producer
+	room, attempts int
+}
+
+func (f *full) SendAsync(_ context.Context, message *pulsar.ProducerMessage, done func(pulsar.MessageID, *pulsar.ProducerMessage, error)) {
+	f.attempts++
+	if f.room--; f.room < 0 {
+		done(nil, message, pulsar.ErrSendQueueIsFull)
+	}
+}
+
+// tasksOf waits until the armed timers have put their tasks into the queue of the router, which does not run, and takes the tasks.
+func tasksOf(p *Producer) (tasks []func()) {
+	for until := time.Now().Add(20 * time.Second); len(tasks) == 0 && time.Now().Before(until); {
+		time.Sleep(2 * retryPause)
+		p.router.lock.Lock()
+		tasks, p.router.tasks = p.router.tasks, nil
+		p.router.lock.Unlock()
+	}
+	return tasks
+}
+
+func placeMany(p *Producer, count int) {
+	for number := range count {
+		p.place(&pending{number: uint64(number), message: &pulsar.ProducerMessage{Key: "key"}})
+	}
+}
+
+func TestALaneWhoseQueueIsFullHasOnePendingAttempt(t *testing.T) {
+	p := unstarted(Layout{Segments: []Segment{{ID: 1, RangeEnd: 0xffff, BackingTopic: "one"}}})
+	producer := &full{room: 1}
+	l := &lane{id: laneID{1, 0}, segment: p.layout.Segments[0], pause: retryPause, producer: producer}
+	p.lanes[l.id] = l
+	placeMany(p, 2000)
+	for attempts := 2; attempts < 5; attempts++ { // the first message was taken
+		tasks := tasksOf(p)
+		if producer.attempts != attempts || len(tasks) != 1 {
+			t.Fatalf("%d attempts, not %d, and %d timers", producer.attempts, attempts, len(tasks))
+		}
+		tasks[0]()
+	}
+
+	producer.room = 10
+	p.open = map[*pending]chan struct{}{}
+	p.room = make(chan struct{}, 1)
+	p.room <- struct{}{}
+	p.answered(l, l.unanswered[0], nil, nil)
+	if len(l.unanswered) != 10 {
+		t.Errorf("the standard producer owes no answer, and gets %d messages before the next attempt", len(l.unanswered))
+	}
+	if tasks := tasksOf(p); len(tasks) != 1 {
+		t.Errorf("%d timers", len(tasks))
+	}
+}
+
+func TestALaneThatCannotBeOpenedHasOnePendingAttempt(t *testing.T) {
+	p := unstarted(Layout{Segments: []Segment{{ID: 1, RangeEnd: 0xffff, BackingTopic: "one"}}})
+	placeMany(p, 1)
+	opens := tasksOf(p)
+	if len(opens) != 1 {
+		t.Fatalf("%d attempts to open the lane", len(opens))
+	}
+	opens[0]()
+	placeMany(p, 2000)
+	if l := p.lanes[laneID{1, 0}]; l.isOpening {
+		t.Error("a message opens the lane before the pause is over")
+	}
+	tasks := tasksOf(p)
+	if len(tasks) != 1 {
+		t.Fatalf("%d timers", len(tasks))
+	}
+	tasks[0]()
+	if l := p.lanes[laneID{1, 0}]; !l.isOpening {
+		t.Error("the lane is not opened after the pause")
 	}
 }

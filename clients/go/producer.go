@@ -185,6 +185,7 @@ type lane struct {
 	producer            pulsar.Producer
 	isOpening           bool
 	isFailing           bool // the standard producer is being closed; what it did not store goes back to waiting
+	isPausing           bool // a timer is armed that tries the lane again
 	isLeaving           bool // the segment left the layout
 	// progressAt is when the standard producer last answered, or was given a message while it owed no answer.
 	progressAt, failingSince, reportedAt time.Time
@@ -375,7 +376,7 @@ func (p *Producer) place(sent *pending) {
 
 // pump gives the waiting messages of a lane to its standard producer, which is opened first if there is none.
 func (p *Producer) pump(l *lane) {
-	if l.isLeaving || l.isFailing || l.isOpening || p.ending != nil {
+	if l.isLeaving || l.isFailing || l.isOpening || l.isPausing || p.ending != nil {
 		return
 	}
 	if l.producer == nil {
@@ -388,10 +389,27 @@ func (p *Producer) pump(l *lane) {
 		}()
 		return
 	}
+	p.fill(l)
+}
+
+// pumpAfter calls pump after a pause. Each lane has at most one such timer, however many messages are placed meanwhile.
+func (p *Producer) pumpAfter(l *lane, pause time.Duration) {
+	if l.isPausing {
+		return
+	}
+	l.isPausing = true
+	p.later(pause, func() {
+		l.isPausing = false
+		p.pump(l)
+	})
+}
+
+// fill gives waiting messages to the standard producer of a lane until the producer has no room.
+func (p *Producer) fill(l *lane) {
 	for len(l.waiting) > 0 {
 		sent := l.waiting[0]
 		if !p.give(l, sent) {
-			p.later(retryPause, func() { p.pump(l) }) // the messages behind it must not be sent first
+			p.pumpAfter(l, retryPause) // the messages behind it must not be sent first
 			return
 		}
 		if len(l.unanswered) == 0 {
@@ -459,6 +477,9 @@ func (p *Producer) answered(l *lane, sent *pending, id pulsar.MessageID, err err
 	if err == nil {
 		l.failingSince, l.pause = time.Time{}, retryPause
 	}
+	if len(l.unanswered) == 0 && l.producer != nil && !l.isLeaving {
+		p.fill(l) // the queue of the standard producer is empty, so a pause would only delay the waiting messages
+	}
 	p.adoptWhenSettled()
 }
 
@@ -507,7 +528,7 @@ func (p *Producer) retry(l *lane, err error) {
 		worker := p.nextWorker()
 		go func() { _, _, _ = p.ask(p.context, worker, http.MethodPost, "/suspects", document) }()
 	}
-	p.later(l.pause, func() { p.pump(l) })
+	p.pumpAfter(l, l.pause)
 	l.pause = min(2*l.pause, maxRetryPause)
 	p.askForLayout()
 }

@@ -202,6 +202,8 @@ public final class CleaveProducer implements AutoCloseable {
         boolean isOpening;
         /** The standard producer failed and is being closed; what it did not store goes back to `waiting`. */
         boolean isFailing;
+        /** A timer is armed that tries the lane again. */
+        boolean isPausing;
         /** The segment left the layout. */
         boolean isLeaving;
         /** When the standard producer last answered, or was given a message while it owed no answer. */
@@ -385,18 +387,35 @@ public final class CleaveProducer implements AutoCloseable {
 
     /** Gives the waiting messages of a lane to its standard producer, which is opened first if there is none. */
     private void pump(Lane lane) {
-        if (lane.isLeaving || lane.isFailing || lane.isOpening || ending != null) {
+        if (lane.isLeaving || lane.isFailing || lane.isOpening || lane.isPausing || ending != null) {
             return;
         }
         if (lane.producer == null) {
             open(lane);
+        } else {
+            fill(lane);
+        }
+    }
+
+    /** Calls `pump` after a pause. Each lane has at most one such timer, however many messages are placed meanwhile. */
+    private void pumpAfter(Lane lane, long milliseconds) {
+        if (lane.isPausing) {
             return;
         }
+        lane.isPausing = true;
+        later(milliseconds, () -> {
+            lane.isPausing = false;
+            pump(lane);
+        });
+    }
+
+    /** Gives waiting messages to the standard producer of a lane until the producer has no room. */
+    private void fill(Lane lane) {
         while (!lane.waiting.isEmpty() && !lane.isFailing) {
             Pending message = lane.waiting.first();
             CompletableFuture<MessageId> answer = built(lane.producer, message).sendAsync();
             if (answer.isCompletedExceptionally() && isFull(failureOf(answer))) {
-                later(RETRY_MS, () -> pump(lane)); // the messages behind it must not be sent first
+                pumpAfter(lane, RETRY_MS); // the messages behind it must not be sent first
                 return;
             }
             lane.waiting.pollFirst();
@@ -451,6 +470,9 @@ public final class CleaveProducer implements AutoCloseable {
             lane.failingSince = 0;
             lane.retryMs = RETRY_MS;
         }
+        if (lane.unanswered.isEmpty() && lane.producer != null && !lane.isLeaving) {
+            fill(lane); // the queue of the standard producer is empty, so a pause would only delay the waiting messages
+        }
         adoptWhenSettled();
     }
 
@@ -498,7 +520,7 @@ public final class CleaveProducer implements AutoCloseable {
             LOG.log(System.Logger.Level.WARNING, "{0} takes no messages: {1}", lane.id.segment().backingTopic(), error);
             ask("/suspects", "{\"segment_id\": " + lane.id.segment().id() + "}");
         }
-        later(lane.retryMs, () -> pump(lane));
+        pumpAfter(lane, lane.retryMs);
         lane.retryMs = Math.min(2 * lane.retryMs, MAX_RETRY_MS);
         askForLayout();
     }

@@ -4,6 +4,7 @@ import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import cleave.CleaveProducer.Layout;
 import cleave.CleaveProducer.Segment;
@@ -29,6 +30,7 @@ import org.apache.pulsar.client.api.MessageId;
 import org.apache.pulsar.client.api.Producer;
 import org.apache.pulsar.client.api.ProducerBuilder;
 import org.apache.pulsar.client.api.PulsarClient;
+import org.apache.pulsar.client.api.PulsarClientException;
 import org.apache.pulsar.client.api.TypedMessageBuilder;
 import org.junit.jupiter.api.Test;
 
@@ -118,27 +120,15 @@ class ConformanceTest {
     @Test
     void newMessagesOfASegmentThatLeftWaitForThoseInDoubt() throws Exception {
         CountDownLatch isSplit = new CountDownLatch(1);
-        HttpServer worker = HttpServer.create(new InetSocketAddress("127.0.0.1", 0), 0);
-        worker.setExecutor(Executors.newCachedThreadPool());
-        worker.createContext("/", exchange -> {
-            boolean isWatch = exchange.getRequestURI().getPath().endsWith("/watch");
-            exchange.sendResponseHeaders(200, 0);
-            try (OutputStream body = exchange.getResponseBody()) {
-                if (isWatch) {
-                    isSplit.await();
-                }
-                String layout = isSplit.getCount() == 0 ? layout(2, "", "two") : layout(1, "32768", "one");
-                body.write((isWatch ? "event: layout\ndata: " + layout + "\n\n" : layout).getBytes(StandardCharsets.UTF_8));
-            } catch (InterruptedException error) {
-                Thread.currentThread().interrupt();
+        HttpServer worker = worker(isWatch -> {
+            if (isWatch) {
+                isSplit.await();
             }
+            String layout = isSplit.getCount() == 0 ? layout(2, "", "two") : layout(1, "32768", "one");
+            return isWatch ? event(layout) : layout;
         });
-        worker.start();
         List<String> sent = Collections.synchronizedList(new ArrayList<>());
-        PulsarClient client = client(sent);
-        String address = "http://127.0.0.1:" + worker.getAddress().getPort();
-        try (CleaveProducer producer =
-                new CleaveProducer(client, CleaveProducer.Options.of(List.of(address), () -> "token", "topic://acme/shop/orders"))) {
+        try (CleaveProducer producer = producer(client(sent), worker)) {
             producer.sendAsync(keyOfBucket(0), new byte[] {'0'});
             waitFor(() -> sent.contains("one 0"));
             isSplit.countDown();
@@ -151,6 +141,66 @@ class ConformanceTest {
             worker.stop(0);
         }
         assertEquals(List.of("one 0", "two 0", "two 1", "two 2"), sent);
+    }
+
+    /** Counts the attempts to give messages to a standard producer whose queue is always full. */
+    @Test
+    void aLaneWhoseQueueIsFullHasOnePendingAttempt() throws Exception {
+        assertTrue(attempts("full") < 200);
+    }
+
+    @Test
+    void aLaneThatCannotBeOpenedHasOnePendingAttempt() throws Exception {
+        assertTrue(attempts("closed") < 200);
+    }
+
+    /** Returns the number of attempts while 400 messages are placed; a pause between attempts is 100 ms or more. */
+    private static int attempts(String topic) throws Exception {
+        HttpServer worker = worker(isWatch -> isWatch ? "" : layout(1, "", topic));
+        List<String> attempts = Collections.synchronizedList(new ArrayList<>());
+        try (CleaveProducer producer = producer(client(attempts), worker)) {
+            producer.sendAsync("key", new byte[0]);
+            waitFor(() -> !attempts.isEmpty());
+            for (int i = 0; i < 400; i++) {
+                producer.sendAsync("key", new byte[0]);
+                Thread.sleep(1);
+            }
+            int placed = attempts.size();
+            waitFor(() -> attempts.size() > placed);
+            return attempts.size();
+        } finally {
+            worker.stop(0);
+        }
+    }
+
+    /** Starts a worker. `answer` returns the text of its answers: a layout, or the events of the watch for which it is called. */
+    private static HttpServer worker(Answer answer) throws IOException {
+        HttpServer worker = HttpServer.create(new InetSocketAddress("127.0.0.1", 0), 0);
+        worker.setExecutor(Executors.newCachedThreadPool());
+        worker.createContext("/", exchange -> {
+            boolean isWatch = exchange.getRequestURI().getPath().endsWith("/watch");
+            exchange.sendResponseHeaders(200, 0);
+            try (OutputStream body = exchange.getResponseBody()) {
+                body.write(answer.to(isWatch).getBytes(StandardCharsets.UTF_8));
+            } catch (InterruptedException error) {
+                Thread.currentThread().interrupt();
+            }
+        });
+        worker.start();
+        return worker;
+    }
+
+    private interface Answer {
+        String to(boolean isWatch) throws InterruptedException;
+    }
+
+    private static CleaveProducer producer(PulsarClient client, HttpServer worker) throws IOException {
+        String address = "http://127.0.0.1:" + worker.getAddress().getPort();
+        return new CleaveProducer(client, CleaveProducer.Options.of(List.of(address), () -> "token", "topic://acme/shop/orders"));
+    }
+
+    private static String event(String layout) {
+        return "event: layout\ndata: " + layout + "\n\n";
     }
 
     private static String layout(int segment, String splits, String topic) {
@@ -173,15 +223,26 @@ class ConformanceTest {
         }
     }
 
-    /** Returns a standard client that records each message with its topic. Topic "one" answers none. */
+    /**
+     * Returns a standard client that records each message with its topic. Topic "one" answers none, topic "full" has no room for any,
+     * and topic "closed" cannot be opened, which is recorded.
+     */
     private static PulsarClient client(List<String> sent) {
         return fake(PulsarClient.class, (name, given) -> {
             String[] topic = new String[1];
             return name.equals("newProducer") ? fake(ProducerBuilder.class, (setting, value) -> {
                 topic[0] = setting.equals("topic") ? (String) value[0] : topic[0];
-                return setting.equals("createAsync") ? CompletableFuture.completedFuture(producer(topic[0], sent)) : null;
+                return setting.equals("createAsync") ? opened(topic[0], sent) : null;
             }) : null;
         });
+    }
+
+    private static CompletableFuture<?> opened(String topic, List<String> sent) {
+        if (topic.equals("closed")) {
+            sent.add(topic);
+            return CompletableFuture.failedFuture(new PulsarClientException.TopicTerminatedException(topic));
+        }
+        return CompletableFuture.completedFuture(producer(topic, sent));
     }
 
     private static Producer<?> producer(String topic, List<String> sent) {
@@ -196,6 +257,9 @@ class ConformanceTest {
                     return null;
                 }
                 sent.add(topic + " " + payload[0]);
+                if (topic.equals("full")) {
+                    return CompletableFuture.failedFuture(new PulsarClientException.ProducerQueueIsFullError("full"));
+                }
                 return topic.equals("one") ? new CompletableFuture<>() : CompletableFuture.completedFuture(MessageId.earliest);
             });
         });
