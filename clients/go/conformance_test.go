@@ -4,9 +4,13 @@ import (
 	"context"
 	"encoding/hex"
 	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"reflect"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -151,7 +155,7 @@ func TestNewMessagesOfASegmentThatLeftWaitForThoseInDoubt(t *testing.T) {
 	inDoubt := p.lanes[laneID{1, 0}]
 	inDoubt.waiting, inDoubt.unanswered = nil, inDoubt.waiting
 
-	p.take(after)
+	p.take(after, false)
 	send(1, 0xffff) // of the other bucket, which had no message before
 	if other := p.lanes[laneID{1, 1}]; !other.isLeaving || other.isOpening {
 		t.Error("a message is given to a segment that left the layout")
@@ -245,5 +249,78 @@ func TestALaneThatCannotBeOpenedHasOnePendingAttempt(t *testing.T) {
 	tasks[0]()
 	if l := p.lanes[laneID{1, 0}]; !l.isOpening {
 		t.Error("the lane is not opened after the pause")
+	}
+}
+
+// asking returns a producer that routes by the layout of an epoch, and asks a worker, which answers with the layout of the epoch in the
+// variable. The tasks stay in the router's queue.
+func asking(t *testing.T, epoch int64) (*Producer, *atomic.Int64) {
+	var present atomic.Int64
+	worker := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_ = json.NewEncoder(w).Encode(layoutOf(present.Load()))
+	}))
+	t.Cleanup(worker.Close)
+	p := unstarted(layoutOf(epoch))
+	p.isAsking, p.http, p.context = false, worker.Client(), context.Background()
+	p.options = Options{Workers: []string{worker.URL}, Token: func() string { return "token" }}
+	return p, &present
+}
+
+func layoutOf(epoch int64) Layout {
+	segment := Segment{ID: epoch, RangeEnd: 0xffff, BucketSplits: []int{}, BackingTopic: fmt.Sprintf("epoch-%d", epoch)}
+	return Layout{DataPlane: "pulsar", Epoch: epoch, Segments: []Segment{segment}}
+}
+
+func TestALateAnswerWithAnOlderLayoutIsNotTaken(t *testing.T) {
+	p, present := asking(t, 5)
+	present.Store(5)
+	p.askForLayout()
+	late := tasksOf(p)
+	p.take(layoutOf(6), false)
+	present.Store(6)
+	late[0]()
+	if p.layout.Epoch != 6 || p.next != nil {
+		t.Errorf("routes by epoch %d, then %v", p.layout.Epoch, p.next)
+	}
+	again := tasksOf(p)
+	if len(again) != 1 {
+		t.Fatalf("%d requests for the present layout", len(again))
+	}
+	again[0]()
+	if p.layout.Epoch != 6 || p.next != nil || p.isAsking {
+		t.Errorf("routes by epoch %d, then %v, and asks again: %v", p.layout.Epoch, p.next, p.isAsking)
+	}
+}
+
+func TestAnOlderLayoutIsTakenIfItIsThePresentOne(t *testing.T) {
+	p, present := asking(t, 6) // and then the database was restored from a backup
+	for _, epoch := range []int64{5, 4} {
+		present.Store(epoch)
+		p.take(layoutOf(epoch), false)
+		if p.layout.Epoch == epoch {
+			t.Error("an older layout of the watch is taken without a question")
+		}
+		for _, answer := range tasksOf(p) {
+			answer()
+		}
+		if p.layout.Epoch != epoch {
+			t.Errorf("routes by epoch %d, not %d", p.layout.Epoch, epoch)
+		}
+	}
+}
+
+func TestAnotherLayoutOfTheSameEpochIsTakenIfItIsThePresentOne(t *testing.T) {
+	p, present := asking(t, 6)
+	p.layout.Segments[0].ID = 60 // of the time that the restored database lost
+	present.Store(6)
+	p.take(layoutOf(6), false)
+	if p.layout.Segments[0].ID != 60 {
+		t.Error("a layout of the same epoch is taken without a question")
+	}
+	for _, answer := range tasksOf(p) {
+		answer()
+	}
+	if p.layout.Segments[0].ID != 6 {
+		t.Error("the present layout is not taken")
 	}
 }

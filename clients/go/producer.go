@@ -533,17 +533,29 @@ func (p *Producer) retry(l *lane, err error) {
 	p.askForLayout()
 }
 
-// take takes a layout that a worker sent. It is routed by once the segments that are gone have no message in doubt.
-func (p *Producer) take(found Layout) {
-	newest := p.layout
+// newest returns the layout that was taken last.
+func (p *Producer) newest() Layout {
 	if p.next != nil {
-		newest = *p.next
+		return *p.next
 	}
+	return p.layout
+}
+
+// take takes a layout that a worker sent. It is routed by once the segments that are gone have no message in doubt.
+//
+// A layout whose epoch is not higher than that of the newest layout is late, or the database was restored from a backup. The producer
+// asks for the layout, and takes it if isPresent is true: the worker was asked after the newest layout had been taken.
+func (p *Producer) take(found Layout, isPresent bool) {
+	newest := p.newest()
 	if p.ending != nil || found.equals(newest) {
 		return
 	}
-	if found.TopicID != p.layout.TopicID {
+	if found.TopicID != newest.TopicID {
 		p.endAndClose(ErrTopicDeleted)
+		return
+	}
+	if found.Epoch <= newest.Epoch && !isPresent {
+		p.askForLayout()
 		return
 	}
 	p.next = &found
@@ -736,14 +748,14 @@ func (p *Producer) askForLayout() {
 		return
 	}
 	p.isAsking = true
-	worker := p.nextWorker()
+	newest, worker := p.newest(), p.nextWorker()
 	go func() {
 		status, body, err := p.ask(p.context, worker, http.MethodGet, "/layout", "")
 		layout, unread := ParseLayout(body)
 		p.router.put(func() {
 			p.isAsking = false
 			if err == nil && status == http.StatusOK && unread == nil {
-				p.take(layout)
+				p.take(layout, newest.equals(p.newest()))
 			}
 		})
 	}()
@@ -798,7 +810,7 @@ func (p *Producer) follow(worker string) streamEnd {
 	readEvents(response.Body, func() { silence.Reset(silentTime) }, func(name, data string) bool {
 		if name == "layout" {
 			if layout, err := ParseLayout([]byte(data)); err == nil {
-				p.router.put(func() { p.take(layout) })
+				p.router.put(func() { p.take(layout, false) })
 			}
 		}
 		if name == "end" && strings.Contains(data, "token expired") {

@@ -525,14 +525,28 @@ public final class CleaveProducer implements AutoCloseable {
         askForLayout();
     }
 
-    /** Takes a layout that a worker sent. It is routed by once the segments that are gone have no message in doubt. */
-    private void take(Layout found) {
-        Layout newest = next != null ? next : layout;
+    /** Returns the layout that was taken last. */
+    private Layout newest() {
+        return next != null ? next : layout;
+    }
+
+    /**
+     * Takes a layout that a worker sent. It is routed by once the segments that are gone have no message in doubt.
+     *
+     * <p>A layout whose epoch is not higher than that of the newest layout is late, or the database was restored from a backup. The
+     * producer asks for the layout, and takes it if `isPresent` is true: the worker was asked after the newest layout had been taken.
+     */
+    private void take(Layout found, boolean isPresent) {
+        Layout newest = newest();
         if (ending != null || found.equals(newest)) {
             return;
         }
-        if (found.topicId() != layout.topicId()) {
+        if (found.topicId() != newest.topicId()) {
             end(new PulsarClientException.TopicDoesNotExistException(options.topic() + " was deleted and created again; open it again"));
+            return;
+        }
+        if (found.epoch() <= newest.epoch() && !isPresent) {
+            askForLayout();
             return;
         }
         next = found;
@@ -700,10 +714,11 @@ public final class CleaveProducer implements AutoCloseable {
             return;
         }
         isAsking = true;
+        Layout newest = newest();
         ask("/layout", null).whenCompleteAsync((response, error) -> {
             isAsking = false;
             if (error == null && response.statusCode() == 200) {
-                take(Layout.parse(response.body()));
+                take(Layout.parse(response.body()), newest.equals(newest()));
             }
         }, router);
     }
@@ -770,7 +785,7 @@ public final class CleaveProducer implements AutoCloseable {
             if (events.take(line)) {
                 if (events.name.equals("layout")) {
                     Layout found = Layout.parse(events.data);
-                    router.execute(() -> take(found));
+                    router.execute(() -> take(found, false));
                 } else if (events.name.equals("end")) {
                     return events.data.contains("token expired");
                 }

@@ -24,6 +24,7 @@ import java.util.Map;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.Executors;
+import java.util.concurrent.atomic.AtomicInteger;
 import java.util.function.BiFunction;
 import java.util.function.BooleanSupplier;
 import org.apache.pulsar.client.api.MessageId;
@@ -173,7 +174,62 @@ class ConformanceTest {
         }
     }
 
-    /** Starts a worker. `answer` returns the text of its answers: a layout, or the events of the watch for which it is called. */
+    /** A lane that cannot be opened asks for the layout. The answer, of before the split, comes after the watch has sent the split. */
+    @Test
+    void aLateAnswerWithAnOlderLayoutIsNotTaken() throws Exception {
+        AtomicInteger asked = new AtomicInteger();
+        CountDownLatch isSplit = new CountDownLatch(1);
+        CountDownLatch isTaken = new CountDownLatch(1);
+        HttpServer worker = worker(isWatch -> {
+            int number = isWatch ? 0 : asked.incrementAndGet();
+            if (isWatch) {
+                isSplit.await();
+            } else if (number == 2) {
+                isTaken.await();
+            }
+            return isWatch ? event(layout(2, "", "two")) : number > 2 ? layout(2, "", "two") : layout(1, "", "closed");
+        });
+        List<String> sent = Collections.synchronizedList(new ArrayList<>());
+        try (CleaveProducer producer = producer(client(sent), worker)) {
+            producer.sendAsync("key", new byte[] {'0'});
+            waitFor(() -> asked.get() == 2);
+            isSplit.countDown();
+            waitFor(() -> sent.contains("two 0"));
+            sent.clear();
+            isTaken.countDown();
+            waitFor(() -> asked.get() == 3);
+            producer.sendAsync("key", new byte[] {'1'});
+            waitFor(() -> sent.contains("two 1"));
+            assertEquals(List.of("two 1"), sent);
+        } finally {
+            worker.stop(0);
+        }
+    }
+
+    @Test
+    void anOlderLayoutIsTakenIfItIsThePresentOne() throws Exception {
+        CountDownLatch isRestored = new CountDownLatch(1); // the database, from a backup
+        HttpServer worker = worker(isWatch -> {
+            if (isWatch) {
+                isRestored.await();
+            }
+            String layout = isRestored.getCount() == 0 ? layout(1, "", "one") : layout(2, "", "two");
+            return isWatch ? event(layout) : layout;
+        });
+        List<String> sent = Collections.synchronizedList(new ArrayList<>());
+        try (CleaveProducer producer = producer(client(sent), worker)) {
+            isRestored.countDown();
+            waitFor(() -> {
+                producer.sendAsync("key", new byte[] {'0'});
+                return sent.contains("one 0");
+            });
+        } finally {
+            worker.stop(0);
+        }
+        assertTrue(sent.contains("one 0"));
+    }
+
+    /** Starts a worker. `answer` returns the text of an answer: a layout, or the events of a watch, which then stays open. */
     private static HttpServer worker(Answer answer) throws IOException {
         HttpServer worker = HttpServer.create(new InetSocketAddress("127.0.0.1", 0), 0);
         worker.setExecutor(Executors.newCachedThreadPool());
@@ -182,6 +238,11 @@ class ConformanceTest {
             exchange.sendResponseHeaders(200, 0);
             try (OutputStream body = exchange.getResponseBody()) {
                 body.write(answer.to(isWatch).getBytes(StandardCharsets.UTF_8));
+                while (isWatch) {
+                    body.flush();
+                    Thread.sleep(50);
+                    body.write('\n');
+                }
             } catch (InterruptedException error) {
                 Thread.currentThread().interrupt();
             }
