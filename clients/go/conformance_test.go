@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -322,5 +323,75 @@ func TestAnotherLayoutOfTheSameEpochIsTakenIfItIsThePresentOne(t *testing.T) {
 	}
 	if p.layout.Segments[0].ID != 6 {
 		t.Error("the present layout is not taken")
+	}
+}
+
+// recording is a standard client that hands over the options of the producers that it is asked for, and opens none.
+type recording struct {
+	pulsar.Client
+	options chan pulsar.ProducerOptions
+}
+
+func (r recording) CreateProducer(options pulsar.ProducerOptions) (pulsar.Producer, error) {
+	r.options <- options
+	return nil, pulsar.ErrProducerClosed
+}
+
+func TestSettingsThatContradictLanesAreReplaced(t *testing.T) {
+	client := recording{options: make(chan pulsar.ProducerOptions)}
+	p := unstarted(Layout{Segments: []Segment{{ID: 1, RangeEnd: 0xffff, BucketSplits: []int{0x8000}, BackingTopic: "one"}}})
+	p.client = client
+	p.options.Settings = pulsar.ProducerOptions{
+		Name: "checkout", ProducerAccessMode: pulsar.ProducerAccessModeExclusive, DisableBatching: true, EnableChunking: true,
+		MessageRouter: func(*pulsar.ProducerMessage, pulsar.TopicMetadata) int { return -1 }, MaxPendingMessages: 7,
+	}
+	names := map[string]bool{}
+	for _, hash := range []uint32{0x0000, 0xffff} { // two lanes of one topic
+		p.place(&pending{hash: hash, message: &pulsar.ProducerMessage{Key: "key"}})
+		options := <-client.options
+		names[options.Name] = true
+		if !strings.HasPrefix(options.Name, "checkout-") || options.Topic != "one" || options.MaxPendingMessages != 7 ||
+			options.ProducerAccessMode != pulsar.ProducerAccessModeShared || options.EnableChunking || options.MessageRouter != nil {
+			t.Errorf("%+v", options)
+		}
+	}
+	if len(names) != 2 {
+		t.Errorf("the two producers of a topic share a name: %v", names)
+	}
+	p.options.Settings.Name = ""
+	if name := p.settings("one").Name; name != "" {
+		t.Errorf("the broker does not choose the name, which is %q", name)
+	}
+}
+
+func TestSettingsThatTheStandardClientRefusesAreRefusedAtOnce(t *testing.T) {
+	_, err := NewProducer(context.Background(), failing{}, Options{
+		Workers: []string{"http://127.0.0.1:1"}, Token: func() string { return "token" }, Topic: "topic://acme/shop/orders",
+		Settings: pulsar.ProducerOptions{Encryption: &pulsar.ProducerEncryptionInfo{Keys: []string{"key"}}},
+	})
+	if err == nil || !strings.Contains(err.Error(), "KeyReader") {
+		t.Error(err)
+	}
+	if !isFinal(errors.New("server error: IncompatibleSchema: org.apache.pulsar...: unable to read schema")) {
+		t.Error("a producer whose schema the broker refuses is opened again for ever")
+	}
+}
+
+func TestRefusedMessages(t *testing.T) {
+	transaction := struct{ pulsar.Transaction }{}
+	for part, message := range map[string]*pulsar.ProducerMessage{
+		"UTF-8":        {Key: "order-\xff"},
+		"ordering key": {Key: "order-1", OrderingKey: "customer-7"},
+		"transaction":  {Key: "order-1", Transaction: transaction},
+	} {
+		answers := 0
+		unstarted(Layout{}).SendAsync(context.Background(), message, func(_ pulsar.MessageID, _ *pulsar.ProducerMessage, err error) {
+			if answers++; err == nil || !strings.Contains(err.Error(), part) {
+				t.Errorf("%s: %v", part, err)
+			}
+		})
+		if answers != 1 {
+			t.Errorf("%s: %d answers", part, answers)
+		}
 	}
 }

@@ -6,13 +6,17 @@
 // every message of the segment that was not acknowledged, before any later message of the same keys.
 //
 // Delivery is at least once: a message whose acknowledgement was lost is stored again in the successor. A message is retried until it
-// is stored, refused by the broker for good (too large, not authorized), or the producer is closed.
+// is stored, refused by the broker for good (too large, not authorized, another schema), or the producer is closed.
+//
+// Each segment has several standard producers, and a message may be sent more than once. Options of the standard client that do not
+// allow this are replaced (see Options.Settings); messages with an ordering key or a transaction are refused.
 package cleave
 
 import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -69,11 +73,23 @@ type Options struct {
 	Topic string
 	// MaxPending is the number of messages without an answer at which Send and SendAsync block. Default: 10,000.
 	MaxPending int
-	// Settings are options of each standard producer, for compression, batching or encryption. Topic, SendTimeout and
-	// DisableBlockIfQueueFull are replaced.
+	// Settings are options of each standard producer, for compression, batching or encryption. Topic, SendTimeout,
+	// DisableBlockIfQueueFull, ProducerAccessMode (shared), EnableChunking (false) and MessageRouter are replaced. Each standard
+	// producer gets a name of its own, which begins with Name. Interceptors must not change Key or set OrderingKey.
 	Settings pulsar.ProducerOptions
 	// HTTPClient sends the requests to workers. It must not limit the time of a whole request. Default: a client of its own.
 	HTTPClient *http.Client
+}
+
+// problem returns the reason why no producer can have these options, or nil.
+func (o Options) problem() error {
+	if len(o.Workers) == 0 || o.Token == nil || o.MaxPending < 0 {
+		return errors.New("give at least one worker, a function that returns the token, and no negative number of messages")
+	}
+	if encryption := o.Settings.Encryption; encryption != nil && len(encryption.Keys) > 0 && encryption.KeyReader == nil {
+		return errors.New("Settings.Encryption has keys and no KeyReader; give both")
+	}
+	return nil
 }
 
 // Segment is an ACTIVE segment: an inclusive range of segment hashes, the first bucket hashes of buckets 1, 2, ..., and a Pulsar topic.
@@ -226,8 +242,8 @@ func NewProducer(ctx context.Context, client pulsar.Client, options Options) (*P
 	if err != nil {
 		return nil, err
 	}
-	if len(options.Workers) == 0 || options.Token == nil || options.MaxPending < 0 {
-		return nil, errors.New("give at least one worker, a function that returns the token, and no negative number of messages")
+	if err := options.problem(); err != nil {
+		return nil, err
 	}
 	if options.MaxPending == 0 {
 		options.MaxPending = defaultMaxPending
@@ -271,10 +287,11 @@ func (p *Producer) Send(ctx context.Context, message *pulsar.ProducerMessage) (p
 }
 
 // SendAsync sends a message. It blocks only while MaxPending messages have no answer. The message's Key decides the segment and the
-// order; messages without a key take turns over the segments. The message must not be changed until the answer.
+// order; messages without a key take turns over the segments. The message must not be changed until the answer. Messages with a key
+// that is no UTF-8, an OrderingKey or a Transaction are refused.
 func (p *Producer) SendAsync(ctx context.Context, message *pulsar.ProducerMessage, done Callback) {
-	if !utf8.ValidString(message.Key) {
-		done(nil, message, fmt.Errorf("key %q is no UTF-8; correct the key", message.Key))
+	if err := refusalOf(message); err != nil {
+		done(nil, message, err)
 		return
 	}
 	select {
@@ -302,6 +319,20 @@ func (p *Producer) SendAsync(ctx context.Context, message *pulsar.ProducerMessag
 		<-p.room
 		done(nil, message, ErrClosed)
 	}
+}
+
+// refusalOf returns the reason why a message cannot be sent, or nil.
+func refusalOf(message *pulsar.ProducerMessage) error {
+	switch {
+	case !utf8.ValidString(message.Key):
+		return fmt.Errorf("key %q is no UTF-8; correct the key", message.Key)
+	case message.OrderingKey != "":
+		// The broker would choose the bucket's reader by it.
+		return fmt.Errorf("a message has the ordering key %q, but its bucket follows from Key; set only Key", message.OrderingKey)
+	case message.Transaction != nil:
+		return errors.New("a message is part of a transaction, which may end before the message is sent again; send it without one")
+	}
+	return nil
 }
 
 // Flush waits until every message sent before this call has an answer.
@@ -381,8 +412,7 @@ func (p *Producer) pump(l *lane) {
 	}
 	if l.producer == nil {
 		l.isOpening = true
-		options := p.options.Settings
-		options.Topic, options.SendTimeout, options.DisableBlockIfQueueFull = l.segment.BackingTopic, -1, true
+		options := p.settings(l.segment.BackingTopic)
 		go func() {
 			producer, err := p.client.CreateProducer(options)
 			p.router.put(func() { p.opened(l, producer, err) })
@@ -390,6 +420,21 @@ func (p *Producer) pump(l *lane) {
 		return
 	}
 	p.fill(l)
+}
+
+// settings returns the options of a standard producer: those of the application, without the options that lanes do not allow.
+func (p *Producer) settings(topic string) pulsar.ProducerOptions {
+	options := p.options.Settings
+	options.Topic, options.SendTimeout, options.DisableBlockIfQueueFull = topic, -1, true
+	// Several lanes, and several processes, produce to one topic. The broker accepts each name once.
+	if options.Name != "" {
+		options.Name += "-" + rand.Text()
+	}
+	options.ProducerAccessMode = pulsar.ProducerAccessModeShared
+	// A seal may cut a message of several chunks. The segment would then end with chunks that no consumer receives.
+	options.EnableChunking = false
+	options.MessageRouter = nil // chooses a partition, and segments have none
+	return options
 }
 
 // pumpAfter calls pump after a pause. Each lane has at most one such timer, however many messages are placed meanwhile.
@@ -674,7 +719,12 @@ func isFinal(err error) bool {
 			return true
 		}
 	}
-	return strings.Contains(err.Error(), "AuthorizationError") || strings.Contains(err.Error(), "AuthenticationError")
+	for _, final := range []string{"AuthorizationError", "AuthenticationError", "IncompatibleSchema"} {
+		if strings.Contains(err.Error(), final) {
+			return true
+		}
+	}
+	return false
 }
 
 // The workers: the layout, the watch, and reports.

@@ -25,6 +25,7 @@ import java.util.Map;
 import java.util.Objects;
 import java.util.Set;
 import java.util.TreeSet;
+import java.util.UUID;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionException;
 import java.util.concurrent.ConcurrentHashMap;
@@ -40,10 +41,12 @@ import java.util.function.UnaryOperator;
 import java.util.stream.Collectors;
 import org.apache.pulsar.client.api.MessageId;
 import org.apache.pulsar.client.api.Producer;
+import org.apache.pulsar.client.api.ProducerAccessMode;
 import org.apache.pulsar.client.api.ProducerBuilder;
 import org.apache.pulsar.client.api.PulsarClient;
 import org.apache.pulsar.client.api.PulsarClientException;
 import org.apache.pulsar.client.api.TypedMessageBuilder;
+import org.apache.pulsar.client.impl.ProducerBuilderImpl;
 
 /**
  * Sends keyed messages to a topic of Cleave that is on Pulsar, and keeps the order of each key across splits and merges.
@@ -55,6 +58,9 @@ import org.apache.pulsar.client.api.TypedMessageBuilder;
  *
  * <p>Delivery is at least once: a message whose acknowledgement was lost is stored again in the successor. A message is retried
  * until it is stored, refused by the broker for good (too large, not authorized), or the producer is closed.
+ *
+ * <p>Each segment has several standard producers, and a message may be sent more than once. Settings of the standard client that do
+ * not allow this are replaced (see {@link Options}).
  *
  * <p>Thread-safe. Messages of one key keep their order if one thread sends them. All state belongs to one thread of the producer,
  * the router. No code of the producer blocks a thread of the Pulsar client.
@@ -83,7 +89,9 @@ public final class CleaveProducer implements AutoCloseable {
      * @param token returns the bearer token ({@code cleave token}); called for each request, so it may return a fresh token
      * @param topic the topic, as {@code topic://tenant/namespace/name}
      * @param maxPendingMessages messages without an answer; {@link #sendAsync} blocks the caller when there are as many
-     * @param settings applied to the builder of each standard producer, for compression, batching or encryption
+     * @param settings applied to the builder of each standard producer, for compression, batching or encryption. The topic, the send
+     *     timeout, {@code blockIfQueueFull}, the access mode (shared) and chunking (off) are replaced. Each standard producer gets a
+     *     name of its own, which begins with {@code producerName}. Interceptors must not change the key or set an ordering key.
      */
     public record Options(
             List<String> workers,
@@ -429,13 +437,23 @@ public final class CleaveProducer implements AutoCloseable {
         lane.isOpening = true;
         CompletableFuture<Producer<byte[]>> opening;
         try {
-            ProducerBuilder<byte[]> builder = options.settings().apply(client.newProducer());
-            builder.topic(lane.id.segment().backingTopic()).sendTimeout(0, TimeUnit.SECONDS).blockIfQueueFull(false);
-            opening = builder.createAsync();
+            opening = withSettings(options.settings().apply(client.newProducer()), lane.id.segment().backingTopic()).createAsync();
         } catch (RuntimeException error) {
             opening = CompletableFuture.failedFuture(new PulsarClientException.InvalidConfigurationException(error));
         }
         opening.whenCompleteAsync((producer, error) -> opened(lane, producer, error), router);
+    }
+
+    /** Replaces the settings of a standard producer that lanes do not allow. */
+    static ProducerBuilder<byte[]> withSettings(ProducerBuilder<byte[]> builder, String topic) {
+        // Several lanes, and several processes, produce to one topic. The broker accepts each name once.
+        if (builder instanceof ProducerBuilderImpl<byte[]> standard && standard.getConf().getProducerName() != null) {
+            builder.producerName(standard.getConf().getProducerName() + "-" + UUID.randomUUID());
+        }
+        builder.accessMode(ProducerAccessMode.Shared);
+        // A seal may cut a message of several chunks. The segment would then end with chunks that no consumer receives.
+        builder.enableChunking(false);
+        return builder.topic(topic).sendTimeout(0, TimeUnit.SECONDS).blockIfQueueFull(false);
     }
 
     private void opened(Lane lane, Producer<byte[]> producer, Throwable error) {

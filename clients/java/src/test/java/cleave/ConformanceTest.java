@@ -3,6 +3,7 @@ package cleave;
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertNull;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
@@ -21,6 +22,7 @@ import java.util.Collections;
 import java.util.HexFormat;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.Executors;
@@ -29,10 +31,13 @@ import java.util.function.BiFunction;
 import java.util.function.BooleanSupplier;
 import org.apache.pulsar.client.api.MessageId;
 import org.apache.pulsar.client.api.Producer;
+import org.apache.pulsar.client.api.ProducerAccessMode;
 import org.apache.pulsar.client.api.ProducerBuilder;
 import org.apache.pulsar.client.api.PulsarClient;
 import org.apache.pulsar.client.api.PulsarClientException;
 import org.apache.pulsar.client.api.TypedMessageBuilder;
+import org.apache.pulsar.client.impl.ProducerBuilderImpl;
+import org.apache.pulsar.client.impl.conf.ProducerConfigurationData;
 import org.junit.jupiter.api.Test;
 
 /** Compares the producer with the vectors that Cleave's own rules made. */
@@ -227,6 +232,29 @@ class ConformanceTest {
             worker.stop(0);
         }
         assertTrue(sent.contains("one 0"));
+    }
+
+    @Test
+    void settingsThatContradictLanesAreReplaced() throws Exception {
+        try (PulsarClient client = PulsarClient.builder().serviceUrl("pulsar://127.0.0.1:1").build()) {
+            List<String> names = new ArrayList<>();
+            for (int lane = 0; lane < 2; lane++) {
+                ProducerBuilder<byte[]> given = client.newProducer().producerName("checkout").enableChunking(true)
+                        .accessMode(ProducerAccessMode.Exclusive).maxPendingMessages(7);
+                ProducerConfigurationData found = settings(CleaveProducer.withSettings(given, "one"));
+                names.add(found.getProducerName());
+                assertTrue(found.getProducerName().startsWith("checkout-"), found::toString);
+                assertEquals(ProducerAccessMode.Shared, found.getAccessMode());
+                assertFalse(found.isChunkingEnabled() || found.isBlockIfQueueFull() || found.getSendTimeoutMs() > 0, found::toString);
+                assertEquals(7, found.getMaxPendingMessages());
+            }
+            assertEquals(2, Set.copyOf(names).size(), names::toString);
+            assertNull(settings(CleaveProducer.withSettings(client.newProducer(), "one")).getProducerName());
+        }
+    }
+
+    private static ProducerConfigurationData settings(ProducerBuilder<byte[]> builder) {
+        return ((ProducerBuilderImpl<byte[]>) builder).getConf();
     }
 
     /** Starts a worker. `answer` returns the text of an answer: a layout, or the events of a watch, which then stays open. */
