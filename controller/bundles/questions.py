@@ -7,50 +7,24 @@ from typing import Annotated
 
 from pydantic import Field
 
-from controller.actions.fields import AS_ARGUMENT
 from controller.bundles.store.proposals import ProposalState
 from controller.bundles.store.views import UNKNOWN_NAMESPACE
 from controller.domain.formatting import duration
-from controller.questions.question import Question, QuestionRequest, Row
+from controller.questions.question import Filter, Question, Row
 
-
-class ClusterFilter(QuestionRequest):
-    """Filters of a question about one cluster or all clusters."""
-
-    cluster: Annotated[str, Field(max_length=500)] | None = Field(
-        None, description="Only this Pulsar cluster.", examples=["standalone"]
-    )
-
-
-class NamespaceFilter(ClusterFilter):
-    """Filters of a question about one namespace or all namespaces."""
-
-    namespace: Annotated[str | None, AS_ARGUMENT] = Field(
-        None, max_length=1000, description="tenant/namespace. None: all.", examples=["acme/shop"]
-    )
-
-
-class ListBundles(NamespaceFilter):
-    """List bundles with their owners and load, as last aggregated, in the order of the ring."""
-
-
-class ListBrokers(ClusterFilter):
-    """List brokers by name, with their load when they were last read."""
-
-
-class ListProposals(NamespaceFilter):
-    """List the proposals of the balancer with their reasons and states, newest first."""
-
-    state: list[ProposalState] | None = Field(
-        None, max_length=20, description="Only proposals in these states.", examples=[["proposed"]]
-    )
-    cycle: Annotated[int, Field(ge=0, lt=2**63)] | None = Field(
-        None, description="Only proposals of this cycle.", examples=[42]
-    )
-
-
-_CLUSTER = {"cluster": "cluster = :cluster"}
-_NAMESPACE = {**_CLUSTER, "namespace": "namespace = :namespace"}
+_CLUSTER = Filter(
+    "cluster = :cluster",
+    Annotated[str, Field(max_length=500)],
+    "Only this Pulsar cluster.",
+    ["standalone"],
+)
+_NAMESPACE = Filter(
+    "namespace = :namespace",
+    Annotated[str, Field(max_length=1000)],
+    "tenant/namespace. None: all.",
+    ["acme/shop"],
+    is_argument=True,
+)
 
 
 def _made(row: Row, _now: datetime) -> Row:
@@ -62,9 +36,9 @@ LIST_BUNDLES = Question(
     "bundles show",
     "/bundles",
     "inspect.bundles_now",
-    ListBundles,
+    "List bundles with their owners and load, as last aggregated, in the order of the ring.",
     {"cluster": str, "namespace": str, "lower_bound": int},
-    _NAMESPACE,
+    {"cluster": _CLUSTER, "namespace": _NAMESPACE},
     missing=UNKNOWN_NAMESPACE,
     table=(
         "cluster",
@@ -83,9 +57,9 @@ LIST_BROKERS = Question(
     "bundles brokers",
     "/bundles/brokers",
     "inspect.bundles_brokers",
-    ListBrokers,
+    "List brokers by name, with their load when they were last read.",
     {"cluster": str, "broker": str},
-    _CLUSTER,
+    {"cluster": _CLUSTER},
     default_limit=1000,
     is_command=False,
 )
@@ -93,9 +67,24 @@ LIST_PROPOSALS = Question(
     "bundles proposals",
     "/bundles/proposals",
     "inspect.bundles_proposals",
-    ListProposals,
+    "List the proposals of the balancer with their reasons and states, newest first.",
     {"proposal_id": int},
-    {**_NAMESPACE, "state": "state = ANY (CAST(:state AS text[]))", "cycle": "cycle_id = :cycle"},
+    {
+        "cluster": _CLUSTER,
+        "namespace": _NAMESPACE,
+        "state": Filter(
+            "state = ANY (CAST(:state AS text[]))",
+            Annotated[list[ProposalState], Field(max_length=20)],
+            "Only proposals in these states.",
+            [["proposed"]],
+        ),
+        "cycle": Filter(
+            "cycle_id = :cycle",
+            Annotated[int, Field(ge=0, lt=2**63)],
+            "Only proposals of this cycle.",
+            [42],
+        ),
+    },
     descending=True,
     table=(
         "proposal_id",

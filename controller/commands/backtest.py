@@ -34,7 +34,6 @@ from controller.questions.backtests import (
     LIST_BACKTEST_RESULTS,
     RUN_BACKTEST,
     SHOW_BACKTEST,
-    ListBacktestResults,
     RunBacktest,
     ShowBacktest,
 )
@@ -289,7 +288,7 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show one backtest: its request and its results."""
-    request = fill_in(ListBacktestResults, {"run_id": run_id})
+    request = fill_in(LIST_BACKTEST_RESULTS.request, {"run_id": run_id})
     run = perform(SHOW_BACKTEST, fill_in(ShowBacktest, {"run_id": run_id}))
     results = list(ask_question(LIST_BACKTEST_RESULTS, request, limit=None)) if run.results else []
     stored_results = [

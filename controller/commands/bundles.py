@@ -17,7 +17,7 @@ from controller.bundles import tables
 from controller.bundles.actions.reports import LIST_ACTIVE_BROKERS, SHOW_CYCLE, ListActiveBrokers, ShowCycle
 from controller.bundles.bootstrap import Bundles, bundles_of
 from controller.bundles.metrics import BundleMetrics
-from controller.bundles.questions import LIST_BROKERS, ListBrokers
+from controller.bundles.questions import LIST_BROKERS
 from controller.bundles.store import proposals as bundle_proposals
 from controller.bundles.store import views as bundle_views
 from controller.bundles.store.cycles import StoredCycle
@@ -53,7 +53,8 @@ def draw(namespace: str, path: Annotated[Path, typer.Argument(metavar="FILE")]) 
 def brokers(as_json: AsJson = False) -> None:
     """List brokers by usage at the last aggregation, and whether each is active in the cluster."""
     answer = perform(LIST_ACTIVE_BROKERS, ListActiveBrokers())
-    rows = list(ask(LIST_BROKERS, ListBrokers(cluster=answer.cluster), limit=None))
+    request = fill_in(LIST_BROKERS.request, {"cluster": answer.cluster})
+    rows = list(ask(LIST_BROKERS, request, limit=None))
     fullest = sorted(rows, key=lambda row: (row["usage"] is None, -(row["usage"] or 0), row["broker"]))
     document, table = tables.broker_table(fullest, answer.brokers)
     emit(as_json, document, table)

@@ -28,7 +28,7 @@ from controller.domain.errors import InvalidInput
 from controller.domain.formatting import counted
 from controller.domain.names import topic_name
 from controller.questions import evaluations
-from controller.questions.decisions import LIST_INPUTS, SHOW_INPUTS, ListInputs, ShowInputs
+from controller.questions.decisions import LIST_INPUTS, SHOW_INPUTS
 from controller.questions.evaluations import stored_answer
 from controller.questions.spans import span
 from controller.services.history_replay import Retraced
@@ -77,7 +77,7 @@ def _replay_one(decision_id: int, as_json: bool) -> bool:
     """Replay the decision and print the result. Return True if the results are the same; inputs that cannot be read count as different.
     Raises InvalidInput for an invalid id, and NotFound.
     """
-    [row] = ask(SHOW_INPUTS, fill_in(ShowInputs, {"decision_id": decision_id}), limit=1)
+    [row] = ask(SHOW_INPUTS, fill_in(SHOW_INPUTS.request, {"decision_id": decision_id}), limit=1)
     again = _again(row)
     emit(
         as_json,
@@ -98,7 +98,7 @@ def _replay_all(topic: str, since: str | None, until: str | None, as_json: bool)
     replayed, made_by, now_by = 0, set[str](), set[str]()
     differing: list[tuple[Mapping[str, Any], Replay]] = []
     name = topic_name(topic)
-    request = fill_in(ListInputs, {"topic": name, "since": begins, "until": ends})
+    request = fill_in(LIST_INPUTS.request, {"topic": name, "since": begins, "until": ends})
     for row in ask(LIST_INPUTS, request, limit=None):
         again = _again(row)
         replayed += 1
@@ -153,7 +153,7 @@ def _retrace(topic: str, since: str | None, until: str | None, as_json: bool) ->
     demand_database("decisions replay --from-history")
     begins, ends = span(since, until)
     settings, name = load_settings(), topic_name(topic)
-    request = fill_in(ListInputs, {"topic": name, "since": begins, "until": ends})
+    request = fill_in(LIST_INPUTS.request, {"topic": name, "since": begins, "until": ends})
     inputs = ask(LIST_INPUTS, request, limit=None)
     rows = {row["decision_id"]: row for row in inputs}
     with reading() as tx:

@@ -15,7 +15,6 @@ from controller.commands.options import AsJson, Topic
 from controller.commands.server_choice import ask
 from controller.domain.names import topic_name
 from controller.questions.history import LIST_HOT_KEYS
-from controller.questions.question import TopicQuestion
 
 _COLUMNS = (
     "segment_id",
@@ -39,7 +38,8 @@ def hot_keys(topic: Topic, as_json: AsJson = False) -> None:
     load. Raises InvalidInput for an invalid name, and the errors of `ask`. The help text is in `command_list`.
     """
     name = topic_name(topic)
-    rows = sorted(ask(LIST_HOT_KEYS, fill_in(TopicQuestion, {"topic": name}), limit=None), key=_hottest_first)
+    request = fill_in(LIST_HOT_KEYS.request, {"topic": name})
+    rows = sorted(ask(LIST_HOT_KEYS, request, limit=None), key=_hottest_first)
     table = rows_table([_shown(row) for row in rows], _COLUMNS, title=name)
     emit(as_json, {"topic": name, "segments": rows}, _with_advice(table, rows))
 

@@ -47,7 +47,7 @@ def command_of(question: Question) -> Callable[..., None]:
     if not question.one_row:
         parameters.append(keyword("limit", Limit, question.default_limit))
     parameters.append(keyword("as_json", AsJson, False))
-    return generated(run, question.name, question.request.__doc__, parameters)
+    return generated(run, question.name, question.description, parameters)
 
 
 def __getattr__(name: str) -> Callable[..., None]:

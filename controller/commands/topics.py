@@ -12,8 +12,8 @@ from controller.commands.options import AsJson, Topic
 from controller.commands.server_choice import ask, perform
 from controller.domain.names import topic_name
 from controller.questions.layouts import SHOW_LAYOUT, ShowLayout
-from controller.questions.subscriptions import LIST_SUBSCRIPTIONS, ListSubscriptions
-from controller.questions.topics import SHOW_TOPIC, ShowTopic
+from controller.questions.subscriptions import LIST_SUBSCRIPTIONS
+from controller.questions.topics import SHOW_TOPIC
 
 _SUBSCRIPTION = ("subscription", "kind", "state")
 
@@ -21,9 +21,9 @@ _SUBSCRIPTION = ("subscription", "kind", "state")
 def show(topic: Topic, as_json: AsJson = False) -> None:
     """Show a topic's segments and subscriptions."""
     name = topic_name(topic)
-    [row] = ask(SHOW_TOPIC, fill_in(ShowTopic, {"topic": name}), limit=1)
+    [row] = ask(SHOW_TOPIC, fill_in(SHOW_TOPIC.request, {"topic": name}), limit=1)
     layout = perform(SHOW_LAYOUT, fill_in(ShowLayout, {"topic": name})).layout
-    rows = ask(LIST_SUBSCRIPTIONS, fill_in(ListSubscriptions, {"topic": name}), limit=None)
+    rows = ask(LIST_SUBSCRIPTIONS, fill_in(LIST_SUBSCRIPTIONS.request, {"topic": name}), limit=None)
     subs = [{name: row[name] for name in _SUBSCRIPTION} for row in rows]
     document: dict[str, Any] = {
         "topic": name,

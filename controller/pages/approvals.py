@@ -6,16 +6,20 @@ from typing import Any
 
 from sqlalchemy import Connection
 
+from controller.actions.fields import fill_in
 from controller.pages.context import MAX_ROWS
-from controller.questions.approvals import LIST_APPROVALS, ListApprovals, read_waiting
+from controller.questions.approvals import LIST_APPROVALS, read_waiting
 from controller.questions.question import read_page
 from controller.tasks.dag_runs import presenting_run
 
 
 def page(tx: Connection) -> dict[str, Any]:
     """Return the waiting approvals, and the newest `MAX_ROWS` approvals that were answered or have expired."""
-    settled = read_page(tx, LIST_APPROVALS, ListApprovals(state="settled"), limit=MAX_ROWS)
-    return {"approvals": waiting(tx), "ended": settled.rows}
+    settled = fill_in(LIST_APPROVALS.request, {"state": "settled"})
+    return {
+        "approvals": waiting(tx),
+        "ended": read_page(tx, LIST_APPROVALS, settled, limit=MAX_ROWS).rows,
+    }
 
 
 def waiting(tx: Connection, topic_id: int | None = None) -> list[dict[str, Any]]:

@@ -13,13 +13,8 @@ from controller.domain.operation import OperationKind, OperationState, Origin
 from controller.pages.backtests import RUN_COLUMNS
 from controller.pages.context import MAX_ROWS
 from controller.questions.backtests import LIST_BACKTESTS
-from controller.questions.decisions import LIST_DECISIONS, SHOW_DECISION, ShowDecision
-from controller.questions.operations import (
-    LIST_OPERATIONS,
-    LIST_STEPS,
-    SHOW_OPERATION,
-    ShowOperation,
-)
+from controller.questions.decisions import LIST_DECISIONS, SHOW_DECISION
+from controller.questions.operations import LIST_OPERATIONS, LIST_STEPS, SHOW_OPERATION
 from controller.questions.policies import LIST_CANDIDATES
 from controller.questions.question import Question, Row, read_answers, read_page, read_view
 from controller.tasks.dag_runs import DagRun, dag_run, deciding_run
@@ -40,8 +35,8 @@ def decisions(tx: Connection, wanted: Mapping[str, str]) -> dict[str, Any]:
 
 def decision(tx: Connection, decision_id: int) -> dict[str, Any]:
     """Return one decision with its evaluation input. Raises NotFound."""
-    answer = read_page(tx, SHOW_DECISION, ShowDecision(decision_id=decision_id), limit=1)
-    return {"decision": shown(answer.rows)[0]}
+    request = fill_in(SHOW_DECISION.request, {"decision_id": decision_id})
+    return {"decision": shown(read_page(tx, SHOW_DECISION, request, limit=1).rows)[0]}
 
 
 def operations(tx: Connection, wanted: Mapping[str, str]) -> dict[str, Any]:
@@ -76,7 +71,8 @@ def _page(tx: Connection, question: Question, wanted: Mapping[str, str]) -> tupl
 
 def operation(tx: Connection, operation_id: int) -> dict[str, Any]:
     """Return one operation: the segments it seals and creates, its steps, and the load at its request. Raises NotFound."""
-    [row] = read_page(tx, SHOW_OPERATION, ShowOperation(operation_id=operation_id), limit=1).rows
+    request = fill_in(SHOW_OPERATION.request, {"operation_id": operation_id})
+    [row] = read_page(tx, SHOW_OPERATION, request, limit=1).rows
     return {
         "operation": row,
         "dag_run": dag_run(row["request_key"]) or _decided_in(tx, row["decision_id"]),

@@ -9,9 +9,10 @@ from sqlalchemy import Connection
 
 from controller.domain.approval_states import Subject
 from controller.domain.whole_numbers import MOST
-from controller.questions.question import Question, QuestionRequest, Row, TopicFilter
+from controller.questions.question import ONE_TOPIC, Filter, Question, Row
 from controller.store.postgres import inspection
 
+ApprovalId = Annotated[int, Field(ge=0, le=MOST, description="Id of the approval.", examples=[17])]
 _WAITING = """
     SELECT approval_id, subject, subject_id, level, topic, action, reason, proposed_at, proposed_by, expires_at, default_answer, decision_id, asked_in,
            (SELECT count(*) FROM inspect.approvals o WHERE o.asked_in = a.asked_in AND o.approval_id < a.approval_id) AS question
@@ -21,32 +22,21 @@ _WAITING = """
 """
 
 
-class ListApprovals(TopicFilter):
-    """List actions that wait for a person, newest first. Without an answer, `default_answer` holds at `expires_at`."""
-
-    subject: Subject | None = Field(None, description="Only approvals about such a subject.")
-    state: Literal["pending", "approved", "rejected", "expired", "done", "settled", "any"] = Field(
-        "pending",
-        description="Only approvals in this state; settled: all that no longer wait; any: all approvals.",
-    )
-
-
-class ShowApproval(QuestionRequest):
-    """Show an action that waits for a person, or waited."""
-
-    approval_id: Annotated[int, Field(ge=0, le=MOST, description="Id of the approval.", examples=[17])]
-
-
 LIST_APPROVALS = Question(
     "approvals list",
     "/approvals",
     "inspect.approvals",
-    ListApprovals,
+    "List actions that wait for a person, newest first. Without an answer, `default_answer` holds at `expires_at`.",
     {"approval_id": int},
     {
-        "topic": "topic_id = :topic_id",
-        "subject": "subject = :subject",
-        "state": "state = :state OR :state = 'any' OR (:state = 'settled' AND state <> 'pending')",
+        "topic": ONE_TOPIC,
+        "subject": Filter("subject = :subject", Subject, "Only approvals about such a subject."),
+        "state": Filter(
+            "state = :state OR :state = 'any' OR (:state = 'settled' AND state <> 'pending')",
+            Literal["pending", "approved", "rejected", "expired", "done", "settled", "any"],
+            "Only approvals in this state; settled: all that no longer wait; any: all approvals.",
+            default="pending",
+        ),
     },
     descending=True,
     table=(
@@ -65,9 +55,9 @@ SHOW_APPROVAL = Question(
     "approvals show",
     "/approvals/{approval_id}",
     "inspect.approvals",
-    ShowApproval,
+    "Show an action that waits for a person, or waited.",
     {"approval_id": int},
-    {"approval_id": "approval_id = :approval_id"},
+    {"approval_id": Filter("approval_id = :approval_id", ApprovalId)},
     one_row=True,
     missing="approval {approval_id} does not exist; `cleave approvals list --state any` lists them",
 )

@@ -26,11 +26,12 @@ from controller.questions import backtest_requests
 from controller.questions.backtest_requests import BacktestRequest
 from controller.questions.question import (
     ASKED_BY_RUN,
-    DagRun,
+    Filter,
     Question,
     QuestionRequest,
     read_answers,
     read_view,
+    run_filter,
 )
 from controller.services import policy_admin
 from controller.services.policy_backtest import HERE, Loads
@@ -155,20 +156,10 @@ class BacktestResponse(Response):
         return backtest_rows.cells(summary_by_policy(backtest_rows.result_rows(self.results)))
 
 
-class ListBacktests(QuestionRequest):
-    """List backtests, newest first."""
-
-    run: DagRun = None
-
-
 class ShowBacktest(QuestionRequest):
     """Show a backtest, and the cost of each policy over all loads."""
 
     run_id: RunId
-
-
-class ListBacktestResults(ShowBacktest):
-    """List the cost of each policy on each load."""
 
 
 class BacktestDocument(Document):
@@ -270,9 +261,9 @@ LIST_BACKTESTS = Question(
     "backtests list",
     "/backtests",
     "inspect.backtest_runs",
-    ListBacktests,
+    "List backtests, newest first.",
     {"run_id": int},
-    {"run": ASKED_BY_RUN},
+    {"run": run_filter(ASKED_BY_RUN)},
     descending=True,
     table=("run_id", "state", "asked_at", "asked_by", "policies", "loads", "since", "until", "seconds"),
 )
@@ -280,9 +271,9 @@ LIST_BACKTEST_RESULTS = Question(
     "backtests results",
     "/backtests/{run_id}/results",
     "inspect.backtest_results",
-    ListBacktestResults,
+    "List the cost of each policy on each load.",
     {"load": str, "policy": str, "seed": int},
-    {"run_id": "run_id = :run_id"},
+    {"run_id": Filter("run_id = :run_id", RunId)},
     missing="backtest {run_id} does not exist or has no results; `cleave backtests list` lists them",
     table=("load", "policy", "seed", "regret", "cost", "least_cost", "is_ideal"),
 )

@@ -15,7 +15,7 @@ from controller.actions.responses import Answer, Row
 from controller.actions.rights import Right
 from controller.domain.errors import Conflict, SubscriptionNotFound
 from controller.domain.formatting import counted
-from controller.questions.question import Question, TopicQuestion, read_statement, read_view
+from controller.questions.question import TOPIC, Filter, Question, TopicQuestion, read_statement, read_view
 from controller.services import subscription_lag
 from controller.store.topics import subscriptions, topics
 from controller.store.topics.inspector_reads import InspectedTopic
@@ -34,24 +34,6 @@ _READERS = """
      GROUP BY 1, 2 ORDER BY 1, 2 LIMIT :limit
 """
 _UNREAD = "reason NOT IN ('owned', 'no data', 'no data beyond what is in hand', 'read by standard consumers')"
-
-
-class ListConsumers(TopicQuestion):
-    """List the consumers that read each segment, and the segments that wait until their ancestors are drained.
-
-    Consumers that share a segment are named together; `consumers why` names the owner of each entry bucket.
-    """
-
-
-class ListBuckets(TopicQuestion):
-    """List the entry buckets with their owners, or the reasons why they are not read, since when, and the owners of the segments that they
-    wait for.
-    """
-
-    subscription: SubscriptionName | None = Field(
-        None, description="Name of the subscription. None: all.", examples=["billing"]
-    )
-    unread: bool = Field(False, description="Only entry buckets that are not being read.")
 
 
 class ShowLag(TopicQuestion):
@@ -175,9 +157,12 @@ LIST_CONSUMERS = Question(
     "consumers list",
     "/topics/{topic}/assignments",
     "inspect.assignments",
-    ListConsumers,
+    """List the consumers that read each segment, and the segments that wait until their ancestors are drained.
+
+    Consumers that share a segment are named together; `consumers why` names the owner of each entry bucket.
+    """,
     {"subscription": str, "hash_range": str, "segment_id": int},
-    {"topic": "topic_id = :topic_id"},
+    {"topic": TOPIC},
     table=("subscription", "segment_id", "hash_range", "state", "barrier", "waits_for", "consumer_names"),
     default_limit=100_000,
 )
@@ -185,9 +170,20 @@ LIST_BUCKETS = Question(
     "consumers why",
     "/topics/{topic}/buckets",
     "inspect.buckets",
-    ListBuckets,
+    """List the entry buckets with their owners, or the reasons why they are not read, since when, and the owners of the segments that they
+    wait for.
+    """,
     {"subscription": str, "hash_range": str, "segment_id": int, "bucket": str},
-    {"topic": "topic_id = :topic_id", "subscription": "subscription = :subscription", "unread": _UNREAD},
+    {
+        "topic": TOPIC,
+        "subscription": Filter(
+            "subscription = :subscription",
+            SubscriptionName,
+            "Name of the subscription. None: all.",
+            ["billing"],
+        ),
+        "unread": Filter(_UNREAD, bool, "Only entry buckets that are not being read."),
+    },
     table=(
         "subscription",
         "segment_id",

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from controller.actions.fields import TopicName
 from controller.clock import to_ms
 from controller.domain.decision import Lane, RefusalReason
 from controller.domain.refusal_text import how_far
@@ -15,17 +16,18 @@ from controller.questions import evaluations
 from controller.questions.question import (
     DECIDED_BY_RUN,
     FIND,
-    DagRun,
-    Find,
+    ONE_PAST_TOPIC,
+    TOPIC,
+    Filter,
     Question,
-    QuestionRequest,
     Row,
-    SpanFilter,
-    TopicFilter,
-    TopicQuestion,
+    run_filter,
+    span_filters,
 )
 
 DecisionId = Annotated[int, Field(ge=0, le=MOST, description="Id of the decision.", examples=[42])]
+_ONE_DECISION = Filter("decision_id = :decision_id", DecisionId)
+_SPAN = span_filters("decided_at")
 _MISSING = (
     "decision {decision_id} is not in the decision log, or has expired; `cleave decisions list` lists them"
 )
@@ -40,52 +42,6 @@ _REFUSAL_KEYS = {
     "reason": str,
 }
 _REFUSAL_TABLE = ("topic", "lane", "segment_id", "other_id", "reason", "how_far", "not_before")
-
-
-class ListDecisions(TopicFilter, SpanFilter):
-    """List decisions of the decision log with their refusals, newest first."""
-
-    find: Find = None
-    lane: Lane | None = Field(None, description="Only decisions in this lane.", examples=["load"])
-    reason: RefusalReason | None = Field(
-        None, description="Only decisions with a refusal for this reason.", examples=["disabled"]
-    )
-    acted: Literal["yes", "no"] | None = Field(
-        None, description="Only decisions with actions, or only those without actions.", examples=["yes"]
-    )
-    decider: str | None = Field(
-        None,
-        max_length=1000,
-        description="Only decisions with this text in `decided_by`.",
-        examples=["worker"],
-    )
-    run: DagRun = None
-
-
-class ListLedger(TopicFilter):
-    """List decisions as they were written, with their evaluation inputs, newest first. A row has about 10 KB."""
-
-
-class ShowDecision(QuestionRequest):
-    """Show a decision with its evaluation input."""
-
-    decision_id: DecisionId
-
-
-class ShowInputs(ShowDecision):
-    """Show the exact inputs of a decision and its outcome, so that the decision can be repeated elsewhere."""
-
-
-class ListInputs(TopicQuestion, SpanFilter):
-    """List the inputs and outcomes of a topic's decisions, in the order of the decisions."""
-
-
-class ListRefusals(TopicFilter):
-    """List the refusals of the newest evaluation of each lane, with their reasons and distances from an action, newest first."""
-
-
-class ListRefusalsOfTopic(TopicQuestion):
-    """List the refusals of the newest evaluation of each lane of a topic, with their reasons and distances from an action."""
 
 
 def _decision(row: Row, _now: datetime) -> Row:
@@ -106,18 +62,32 @@ LIST_DECISIONS = Question(
     "decisions list",
     "/decisions",
     "inspect.decisions",
-    ListDecisions,
+    "List decisions of the decision log with their refusals, newest first.",
     {"decision_id": int},
     {
-        "topic": "topic = :topic",
+        **_SPAN,
+        "topic": ONE_PAST_TOPIC,
         "find": FIND,
-        "lane": "lanes @> ARRAY[CAST(:lane AS text)]",
-        "reason": "refusals @> jsonb_build_array(jsonb_build_object('reason', CAST(:reason AS text)))",
-        "acted": "(decisions <> '[]') = (:acted = 'yes')",
-        "decider": "strpos(decided_by, :decider) > 0",
-        "since": "decided_at >= :since",
-        "until": "decided_at < :until",
-        "run": DECIDED_BY_RUN,
+        "lane": Filter("lanes @> ARRAY[CAST(:lane AS text)]", Lane, "Only decisions in this lane.", ["load"]),
+        "reason": Filter(
+            "refusals @> jsonb_build_array(jsonb_build_object('reason', CAST(:reason AS text)))",
+            RefusalReason,
+            "Only decisions with a refusal for this reason.",
+            ["disabled"],
+        ),
+        "acted": Filter(
+            "(decisions <> '[]') = (:acted = 'yes')",
+            Literal["yes", "no"],
+            "Only decisions with actions, or only those without actions.",
+            ["yes"],
+        ),
+        "decider": Filter(
+            "strpos(decided_by, :decider) > 0",
+            Annotated[str, Field(max_length=1000)],
+            "Only decisions with this text in `decided_by`.",
+            ["worker"],
+        ),
+        "run": run_filter(DECIDED_BY_RUN),
     },
     descending=True,
     columns=_COLUMNS,
@@ -129,9 +99,9 @@ LIST_LEDGER = Question(
     "decisions ledger",
     "/ledger",
     "inspect.decisions",
-    ListLedger,
+    "List decisions as they were written, with their evaluation inputs, newest first. A row has about 10 KB.",
     {"decided_at": datetime, "decision_id": int},
-    {"topic": "topic = :topic"},
+    {"topic": ONE_PAST_TOPIC},
     descending=True,
     table=LIST_DECISIONS.table,
     of_past=True,
@@ -140,9 +110,9 @@ SHOW_DECISION = Question(
     "decisions show",
     "/decisions/{decision_id}",
     "inspect.decisions",
-    ShowDecision,
+    "Show a decision with its evaluation input.",
     {"decision_id": int},
-    {"decision_id": "decision_id = :decision_id"},
+    {"decision_id": _ONE_DECISION},
     missing=_MISSING,
     one_row=True,
     present=_decision,
@@ -151,9 +121,9 @@ SHOW_INPUTS = Question(
     "decisions inputs",
     "/decisions/{decision_id}/inputs",
     "inspect.decision_inputs",
-    ShowInputs,
+    "Show the exact inputs of a decision and its outcome, so that the decision can be repeated elsewhere.",
     {"decision_id": int},
-    {"decision_id": "decision_id = :decision_id"},
+    {"decision_id": _ONE_DECISION},
     missing=_MISSING,
     one_row=True,
 )
@@ -161,9 +131,9 @@ LIST_INPUTS = Question(
     "decisions of-topic",
     "/topics/{topic}/decisions/inputs",
     "inspect.decision_inputs",
-    ListInputs,
+    "List the inputs and outcomes of a topic's decisions, in the order of the decisions.",
     {"decision_id": int},
-    {"topic": "topic = :topic", "since": "decided_at >= :since", "until": "decided_at < :until"},
+    {**_SPAN, "topic": Filter("topic = :topic", TopicName)},
     of_past=True,
     default_limit=1000,
 )
@@ -171,9 +141,9 @@ LIST_REFUSALS = Question(
     "decisions refusals",
     "/refusals",
     "inspect.why_not",
-    ListRefusals,
+    "List the refusals of the newest evaluation of each lane, with their reasons and distances from an action, newest first.",
     {"decided_at": datetime, "topic": str, **_REFUSAL_KEYS},
-    {"topic": "topic = :topic"},
+    {"topic": ONE_PAST_TOPIC},
     descending=True,
     table=_REFUSAL_TABLE,
     of_past=True,
@@ -183,9 +153,9 @@ LIST_REFUSALS_OF_TOPIC = Question(
     "decisions refusals-of-topic",
     "/topics/{topic}/refusals",
     "inspect.why_not",
-    ListRefusalsOfTopic,
+    "List the refusals of the newest evaluation of each lane of a topic, with their reasons and distances from an action.",
     _REFUSAL_KEYS,
-    {"topic": "topic_id = :topic_id"},
+    {"topic": TOPIC},
     table=_REFUSAL_TABLE,
     present=_refusal,
     is_command=False,

@@ -9,10 +9,12 @@ from typing import Annotated, Any
 from pydantic import Field
 from sqlalchemy import Connection
 
+from controller.actions.fields import TopicName
 from controller.domain.whole_numbers import MOST
-from controller.questions.question import Question, Row, SpanFilter, TopicQuestion, read_statement
+from controller.questions.question import TOPIC, Filter, Question, Row, read_statement, span_filters
 
 SegmentId = Annotated[int, Field(ge=0, le=MOST, description="Id of the segment.", examples=[0])]
+_ONE_SEGMENT = Filter("segment_id = :segment_id", SegmentId, "Only this segment.", [0])
 
 
 _OVER_TIME = """
@@ -71,44 +73,6 @@ _RECORDS = """
 """
 
 
-class ListLayoutChanges(TopicQuestion):
-    """List the layout changes of a topic: the change of each epoch, its actor and its reason, newest first."""
-
-    epoch: list[Annotated[int, Field(ge=0, le=MOST)]] | None = Field(
-        None, max_length=1000, description="Only these epochs.", examples=[[7]]
-    )
-
-
-class ListSegments(TopicQuestion):
-    """List all segments that a topic ever had, including pruned segments, with their parents and children."""
-
-    segment_id: list[SegmentId] | None = Field(
-        None, max_length=10_000, description="Only these segments.", examples=[[0]]
-    )
-
-
-class ShowLineage(TopicQuestion):
-    """List the ancestors and descendants of a segment, ancestors first, including pruned segments."""
-
-    segment_id: SegmentId
-
-
-class ListLoad(TopicQuestion):
-    """List the latest load of each ACTIVE segment, with the thresholds in force."""
-
-    segment_id: SegmentId | None = Field(None, description="Only this segment.", examples=[0])
-
-
-class ListLoadHistory(TopicQuestion, SpanFilter):
-    """List load records as they were written, newest first."""
-
-    segment_id: SegmentId | None = Field(None, description="Only this segment.", examples=[0])
-
-
-class ListHotKeys(TopicQuestion):
-    """Show the part of each segment with the most load, and the load that no split can divide."""
-
-
 def segments_over_time(tx: Connection, topic_id: int, since: datetime, limit: int) -> list[Row]:
     """Return at most `limit` segments that were ACTIVE at `since` or later, including pruned segments, the newest first. Column
     `created_at` is `since` for older segments; `sealed_at` is None for ACTIVE segments.
@@ -161,9 +125,17 @@ LIST_LAYOUT_CHANGES = Question(
     "history layouts",
     "/topics/{topic}/layout/changes",
     "inspect.layout_changes",
-    ListLayoutChanges,
+    "List the layout changes of a topic: the change of each epoch, its actor and its reason, newest first.",
     {"epoch": int},
-    {"topic": "topic_id = :topic_id", "epoch": "epoch = ANY (CAST(:epoch AS bigint[]))"},
+    {
+        "topic": TOPIC,
+        "epoch": Filter(
+            "epoch = ANY (CAST(:epoch AS bigint[]))",
+            Annotated[list[Annotated[int, Field(ge=0, le=MOST)]], Field(max_length=1000)],
+            "Only these epochs.",
+            [[7]],
+        ),
+    },
     descending=True,
     table=("epoch", "committed_at", "kind", "sealed", "created", "pruned", "origin", "actor", "reason"),
 )
@@ -171,17 +143,26 @@ LIST_SEGMENTS = Question(
     "history segments",
     "/topics/{topic}/segments/history",
     "inspect.segments",
-    ListSegments,
+    "List all segments that a topic ever had, including pruned segments, with their parents and children.",
     {"segment_id": int},
-    {"topic": "topic_id = :topic_id", "segment_id": "segment_id = ANY (CAST(:segment_id AS bigint[]))"},
+    {
+        "topic": TOPIC,
+        "segment_id": Filter(
+            "segment_id = ANY (CAST(:segment_id AS bigint[]))",
+            Annotated[list[SegmentId], Field(max_length=10_000)],
+            "Only these segments.",
+            [[0]],
+        ),
+    },
     table=("segment_id", "hash_range", "state", "parents", "children", "created_at", "sealed_at"),
 )
 SHOW_LINEAGE = Question(
     "history lineage",
     "/topics/{topic}/segments/{segment_id}/lineage",
     "inspect.lineage(:topic, :segment_id)",
-    ShowLineage,
+    "List the ancestors and descendants of a segment, ancestors first, including pruned segments.",
     {"depth": int, "segment_id": int},
+    {"topic": Filter(None, TopicName), "segment_id": Filter(None, SegmentId)},
     of_past=True,
     missing="topic {topic} never had a segment {segment_id}; `cleave history segments` lists its segments",
     table=("segment_id", "depth", "relation", "hash_range", "state", "created_epoch", "sealed_epoch"),
@@ -190,9 +171,9 @@ LIST_LOAD = Question(
     "history load-now",
     "/topics/{topic}/load",
     "inspect.load_now",
-    ListLoad,
+    "List the latest load of each ACTIVE segment, with the thresholds in force.",
     {"segment_id": int},
-    {"topic": "topic_id = :topic_id", "segment_id": "segment_id = :segment_id"},
+    {"topic": TOPIC, "segment_id": _ONE_SEGMENT},
     table=(
         "segment_id",
         "hash_range",
@@ -207,14 +188,9 @@ LIST_LOAD_HISTORY = Question(
     "history load",
     "/topics/{topic}/load/history",
     "inspect.load_history",
-    ListLoadHistory,
+    "List load records as they were written, newest first.",
     {"recorded_at": datetime, "segment_id": int},
-    {
-        "topic": "topic_id = :topic_id",
-        "segment_id": "segment_id = :segment_id",
-        "since": "recorded_at >= :since",
-        "until": "recorded_at < :until",
-    },
+    {**span_filters("recorded_at"), "topic": TOPIC, "segment_id": _ONE_SEGMENT},
     descending=True,
     table=("segment_id", "hash_range", "recorded_at", "msg_rate_in", "byte_rate_in", "source"),
 )
@@ -222,9 +198,9 @@ LIST_HOT_KEYS = Question(
     "history hot-keys",
     "/topics/{topic}/hot-keys",
     "inspect.hot_keys",
-    ListHotKeys,
+    "Show the part of each segment with the most load, and the load that no split can divide.",
     {"segment_id": int},
-    {"topic": "topic_id = :topic_id"},
+    {"topic": TOPIC},
     default_limit=10_000,
     is_command=False,
 )

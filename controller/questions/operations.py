@@ -13,69 +13,54 @@ from controller.questions.question import (
     ASKED_BY_RUN,
     DECIDED_BY_RUN,
     FIND,
-    DagRun,
-    Find,
+    ONE_PAST_TOPIC,
+    Filter,
     Question,
-    QuestionRequest,
-    TopicFilter,
+    run_filter,
 )
 
 OperationId = Annotated[int, Field(ge=0, le=MOST, description="Id of the operation.", examples=[42])]
 
 
-class ListOperations(TopicFilter):
-    """List operations, newest first."""
-
-    live: bool = Field(False, description="Only operations in progress.")
-    stuck: bool = Field(
-        False, description="Only operations that make no progress; `stuck_because` is the reason."
-    )
-    find: Find = None
-    state: Annotated[list[OperationState], Field(max_length=20)] | None = Field(
-        None, description="Only operations in these states.", examples=[["done"]]
-    )
-    kind: OperationKind | None = Field(None, description="Only operations of this kind.", examples=["split"])
-    origin: Origin | None = Field(None, description="Only operations of this origin.", examples=["auto"])
-    actor: str | None = Field(
-        None,
-        max_length=1000,
-        description="Only operations of actors with this text in their names.",
-        examples=["ann"],
-    )
-    segment_id: SegmentId | None = Field(
-        None, description="Only operations that seal or create this segment.", examples=[0]
-    )
-    run: DagRun = None
-
-
-class ShowOperation(QuestionRequest):
-    """Show one operation."""
-
-    operation_id: OperationId
-
-
-class ListSteps(ShowOperation):
-    """List the steps that runners performed for an operation, in their order."""
-
-
+_ONE_OPERATION = Filter("operation_id = :operation_id", OperationId)
+_DECIDED_BY_RUN = f"decision_id IN (SELECT decision_id FROM inspect.decisions WHERE {DECIDED_BY_RUN})"  # noqa: S608 - constants only
 LIST_OPERATIONS = Question(
     "operations",
     "/operations",
     "inspect.operations",
-    ListOperations,
+    "List operations, newest first.",
     {"operation_id": int},
     {
-        "topic": "topic = :topic",
-        "topic_id": "topic_id = :topic_id",
-        "live": "live",
-        "stuck": "stuck_because IS NOT NULL",
+        "topic": ONE_PAST_TOPIC,
+        "topic_id": Filter("topic_id = :topic_id", None),
+        "live": Filter("live", bool, "Only operations in progress."),
+        "stuck": Filter(
+            "stuck_because IS NOT NULL",
+            bool,
+            "Only operations that make no progress; `stuck_because` is the reason.",
+        ),
         "find": FIND,
-        "state": "state = ANY (CAST(:state AS text[]))",
-        "kind": "kind = :kind",
-        "origin": "origin = :origin",
-        "actor": "strpos(actor, :actor) > 0",
-        "segment_id": ":segment_id = ANY (parents) OR :segment_id = ANY (children)",
-        "run": f"{ASKED_BY_RUN} OR decision_id IN (SELECT decision_id FROM inspect.decisions WHERE {DECIDED_BY_RUN})",  # noqa: S608 - constants only
+        "state": Filter(
+            "state = ANY (CAST(:state AS text[]))",
+            Annotated[list[OperationState], Field(max_length=20)],
+            "Only operations in these states.",
+            [["done"]],
+        ),
+        "kind": Filter("kind = :kind", OperationKind, "Only operations of this kind.", ["split"]),
+        "origin": Filter("origin = :origin", Origin, "Only operations of this origin.", ["auto"]),
+        "actor": Filter(
+            "strpos(actor, :actor) > 0",
+            Annotated[str, Field(max_length=1000)],
+            "Only operations of actors with this text in their names.",
+            ["ann"],
+        ),
+        "segment_id": Filter(
+            ":segment_id = ANY (parents) OR :segment_id = ANY (children)",
+            SegmentId,
+            "Only operations that seal or create this segment.",
+            [0],
+        ),
+        "run": run_filter(f"{ASKED_BY_RUN} OR {_DECIDED_BY_RUN}"),
     },
     descending=True,
     table=(
@@ -96,9 +81,9 @@ SHOW_OPERATION = Question(
     "operations get",
     "/operations/{operation_id}",
     "inspect.operations",
-    ShowOperation,
+    "Show one operation.",
     {"operation_id": int},
-    {"operation_id": "operation_id = :operation_id"},
+    {"operation_id": _ONE_OPERATION},
     missing="operation {operation_id} is not in the journal; list the operations of the topic",
     one_row=True,
 )
@@ -106,8 +91,8 @@ LIST_STEPS = Question(
     "operations steps",
     "/operations/{operation_id}/steps",
     "inspect.operation_steps",
-    ListSteps,
+    "List the steps that runners performed for an operation, in their order.",
     {"sequence": int},
-    {"operation_id": "operation_id = :operation_id"},
+    {"operation_id": _ONE_OPERATION},
 )
 QUESTIONS = (LIST_OPERATIONS, SHOW_OPERATION, LIST_STEPS)

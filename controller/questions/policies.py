@@ -15,39 +15,11 @@ from controller.actions.responses import Answer, Row
 from controller.domain.names import LONGEST_TOPIC
 from controller.domain.policy import PolicyLevel
 from controller.domain.whole_numbers import MOST
-from controller.questions.question import Question, QuestionRequest, TopicFilter, TopicQuestion
+from controller.questions.question import ONE_TOPIC, Filter, Question, QuestionRequest, TopicQuestion
 from controller.services import policy_admin
 from controller.store.decisions.candidates import CandidateState, parameters_text
 from controller.store.postgres.snapshots import snapshot
 from controller.store.topics import inspector_reads
-
-
-class ListCandidates(TopicFilter):
-    """List proposed policies, newest first: their parameters, outcomes, and the regret of both policies."""
-
-    state: CandidateState | None = Field(
-        None, description="Only candidates in this state.", examples=["shadow"]
-    )
-    run_id: list[Annotated[int, Field(ge=0, le=MOST)]] | None = Field(
-        None,
-        max_length=1000,
-        description="Only candidates that have one of these backtests as evidence.",
-        examples=[[5]],
-    )
-
-
-class ListParameterChanges(QuestionRequest):
-    """List changes of policy parameters, newest first. `was` (or `value`) is null if the level did not set the parameter before (or after)
-    the change.
-    """
-
-    level: PolicyLevel | None = Field(None, description="Only changes at this kind of level.")
-    name: str | None = Field(
-        None,
-        max_length=LONGEST_TOPIC,
-        description="Only changes of this namespace or topic.",
-        examples=["acme/shop"],
-    )
 
 
 def _with_parameters(row: dict[str, Any], _now: datetime) -> dict[str, Any]:
@@ -132,12 +104,17 @@ LIST_CANDIDATES = Question(
     "policy candidates",
     "/policies/candidates",
     "inspect.policy_candidates",
-    ListCandidates,
+    "List proposed policies, newest first: their parameters, outcomes, and the regret of both policies.",
     {"candidate_id": int},
     {
-        "topic": "topic_id = :topic_id",
-        "state": "state = :state",
-        "run_id": "run_id = ANY (CAST(:run_id AS bigint[]))",
+        "topic": ONE_TOPIC,
+        "state": Filter("state = :state", CandidateState, "Only candidates in this state.", ["shadow"]),
+        "run_id": Filter(
+            "run_id = ANY (CAST(:run_id AS bigint[]))",
+            Annotated[list[Annotated[int, Field(ge=0, le=MOST)]], Field(max_length=1000)],
+            "Only candidates that have one of these backtests as evidence.",
+            [[5]],
+        ),
     },
     descending=True,
     table=(
@@ -158,9 +135,19 @@ LIST_PARAMETER_CHANGES = Question(
     "policy history",
     "/policies/history",
     "inspect.policy_history",
-    ListParameterChanges,
+    """List changes of policy parameters, newest first. `was` (or `value`) is null if the level did not set the parameter before (or after)
+    the change.
+    """,
     {"change_id": int, "parameter": str},
-    {"level": "level = :level", "name": "name = :name"},
+    {
+        "level": Filter("level = :level", PolicyLevel, "Only changes at this kind of level."),
+        "name": Filter(
+            "name = :name",
+            Annotated[str, Field(max_length=LONGEST_TOPIC)],
+            "Only changes of this namespace or topic.",
+            ["acme/shop"],
+        ),
+    },
     descending=True,
     table=("changed_at", "level", "name", "actor", "parameter", "was", "value"),
 )

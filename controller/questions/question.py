@@ -6,15 +6,15 @@ import functools
 import importlib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Annotated, Any, Generic, Self, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, create_model
 from sqlalchemy import Connection
 
-from controller.actions.fields import TopicName, as_value_error
+from controller.actions.fields import AS_ARGUMENT, TopicName, as_value_error
 from controller.actions.responses import Answer
 from controller.actions.rights import Right
 from controller.domain.errors import NotFound
@@ -55,23 +55,6 @@ def _instant(value: object) -> object:
 
 Instant = Annotated[datetime, BeforeValidator(as_value_error(_instant)), WithJsonSchema({"type": "string"})]
 """A time, or an age: `2026-11-21T03:00:00Z`, `12h`, `7d`."""
-Since = Annotated[
-    Instant | None,
-    Field(
-        alias="from",
-        description="Start, as a time or an age such as 12h (inclusive).",
-        examples=["12h", "2026-11-21T03:00:00Z"],
-    ),
-]
-Until = Annotated[
-    Instant | None,
-    Field(
-        alias="to",
-        description="End, as a time or an age such as 1h (exclusive).",
-        examples=["1h", "2026-11-21T04:00:00Z"],
-    ),
-]
-
 
 MAX_ROWS = 100_000
 """Maximum number of rows of a request."""
@@ -153,42 +136,82 @@ class PageAnswer(Answer, Generic[ItemT]):
         return self.model_copy(update={"items": [*earlier.items, *self.items]})
 
 
-FIND = "topic = :find OR (NOT starts_with(:find, 'topic://') AND strpos(topic, :find) > 0)"
-"""Condition of the filter `find`. A full name is looked up by its index; a part of a name is searched in all names."""
-Find = Annotated[
-    str | None,
-    Field(
-        max_length=LONGEST_TOPIC,
-        description="Only topics with this text in their names, or the topic of this name if it begins with topic://.",
-        examples=["orders"],
-    ),
-]
-DagRun = Annotated[
-    str | None,
-    Field(
-        max_length=1000,
-        description="Only rows that this DAG run requested or decided: dag_id/run_id.",
-        examples=["cleave_split_pass/scheduled__2026-11-21T03:00:00+00:00"],
-    ),
-]
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """A filter of a question: the SQL condition that selects rows, and the field of the request that has the value."""
+
+    condition: str | None
+    """SQL condition that applies if the filter is given, with the filter's name as a bound value. If a topic is named, `:topic` is bound,
+    and `:topic_id` unless the question is `of_past`. None: the view is a function that takes the value.
+    """
+    kind: Any
+    """Type of the value, with its bounds; None for a filter that only programs use (`read_answers`)."""
+    description: str | None = None
+    """Description of the field. A field in the path has the description of its type."""
+    examples: Sequence[Any] | None = None
+    default: Any = None
+    """Value of a request that leaves the filter out. None and False do not filter."""
+    alias: str | None = None
+    """Name of the field for people, if it differs from the filter's name."""
+    is_argument: bool = False
+    """True if the command takes the filter as an argument instead of an option."""
+
+    def field(self, *, is_required: bool) -> Any:
+        """Return the type and the field for `pydantic.create_model`. A field that is required has no default."""
+        if is_required:
+            return self.kind, ...
+        default = False if self.kind is bool else self.default
+        kind = self.kind | None if default is None else self.kind
+        if self.is_argument:
+            kind = Annotated[kind, AS_ARGUMENT]
+        examples = None if self.examples is None else [*self.examples]
+        return kind, Field(default, alias=self.alias, description=self.description, examples=examples)
+
+
+TOPIC = Filter("topic_id = :topic_id", TopicName)
+"""The topic in the path of a question."""
+ONE_TOPIC = Filter("topic_id = :topic_id", TopicName, "Only this topic.", ["topic://acme/shop/orders"])
+ONE_PAST_TOPIC = replace(ONE_TOPIC, condition="topic = :topic")
+"""The topic as a filter, of a question about the past."""
+# A full name is looked up by its index; a part of a name is searched in all names.
+FIND = Filter(
+    "topic = :find OR (NOT starts_with(:find, 'topic://') AND strpos(topic, :find) > 0)",
+    Annotated[str, Field(max_length=LONGEST_TOPIC)],
+    "Only topics with this text in their names, or the topic of this name if it begins with topic://.",
+    ["orders"],
+)
 ASKED_BY_RUN = "starts_with(request_key, 'airflow/' || :run || '/')"
 DECIDED_BY_RUN = "decided_by = 'airflow ' || regexp_replace(:run, '/', ' ')"
 """Conditions of the filter `run`: a DAG run uses a request key, and a pass decides under a name (`cleave_dags.run_name`)."""
 
 
-class TopicFilter(QuestionRequest):
-    """Filters of a question about one topic or all topics."""
-
-    topic: TopicName | None = Field(
-        None, description="Only this topic.", examples=["topic://acme/shop/orders"]
+def run_filter(condition: str) -> Filter:
+    """Return the filter for the rows of one DAG run."""
+    return Filter(
+        condition,
+        Annotated[str, Field(max_length=1000)],
+        "Only rows that this DAG run requested or decided: dag_id/run_id.",
+        ["cleave_split_pass/scheduled__2026-11-21T03:00:00+00:00"],
     )
 
 
-class SpanFilter(QuestionRequest):
-    """Filters of a question about a time span."""
-
-    since: Since = None
-    until: Until = None
+def span_filters(column: str) -> Mapping[str, Filter]:
+    """Return the filters for the rows whose time in `column` is in a span."""
+    since = Filter(
+        f"{column} >= :since",
+        Instant,
+        "Start, as a time or an age such as 12h (inclusive).",
+        ["12h", "2026-11-21T03:00:00Z"],
+        alias="from",
+    )
+    until = Filter(
+        f"{column} < :until",
+        Instant,
+        "End, as a time or an age such as 1h (exclusive).",
+        ["1h", "2026-11-21T04:00:00Z"],
+        alias="to",
+    )
+    return {"since": since, "until": until}
 
 
 class TopicQuestion(QuestionRequest):
@@ -197,7 +220,7 @@ class TopicQuestion(QuestionRequest):
     topic: TopicName
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Question:
     """Declaration of a question, whose answer is a list of rows or one row. The view has one row per answer."""
 
@@ -207,14 +230,12 @@ class Question:
     """Path below `/api/v1`. Fields of the request are in braces; `{topic}` and `{namespace}` have several path segments."""
     view: str
     """A view of schema `inspect`, or a function of it with its parameters, such as `inspect.lineage(:topic, :segment_id)`."""
-    request: type[QuestionRequest]
-    """Class of the filters. Its docstring describes the question."""
+    description: str
+    """Help text of the command and of the REST call."""
     keys: Mapping[str, type]
     """Columns (or expressions) that order the rows and are unique together, with their types: str, int or datetime."""
-    conditions: Mapping[str, str] = field(default_factory=dict)
-    """SQL conditions by filter, which apply if the filter is given. If a topic is named, `:topic` is bound, and `:topic_id`
-    unless `of_past`.
-    """
+    filters: Mapping[str, Filter]
+    """Filters by name. A filter that the path names is required."""
     always: str = "true"
     """SQL condition that always applies."""
     descending: bool = False
@@ -229,7 +250,7 @@ class Question:
     missing: str | None = None
     """Error message if there is no row and the fields in its braces are given. None: no row is not an error."""
     explain_no_rows: Callable[[Connection, Row], None] | None = None
-    """Called with the bound values (the filters, and `topic_id` as in `conditions`) if there is no row. May raise an error
+    """Called with the bound values (the filters, and `topic_id` as in `Filter.condition`) if there is no row. May raise an error
     with the reason.
     """
     is_command: bool = True
@@ -238,6 +259,16 @@ class Question:
     """Converts codes of a row into texts, as of a time."""
     default_limit: int = 30
     """Maximum number of rows of the command if its user gives no limit."""
+
+    @functools.cached_property
+    def request(self) -> type[QuestionRequest]:
+        """Class of the requests, with a field for each filter that people use."""
+        fields = {
+            name: one.field(is_required=name in self.path_fields)
+            for name, one in self.filters.items()
+            if one.kind is not None
+        }
+        return create_model(self.name, __base__=QuestionRequest, __doc__=self.description, **fields)
 
     @property
     def path_fields(self) -> tuple[str, ...]:
@@ -424,8 +455,9 @@ def _conditions(question: Question, values: Mapping[str, Any]) -> list[str]:
     if since is not None and until is not None:
         demand_span(since, until)
     # The comparison with False is by identity, because 0 is an id and equals False.
-    filters = {name for name, value in values.items() if value is not None and value is not False}
-    return [question.always, *(sql for name, sql in question.conditions.items() if name in filters)]
+    given = {name for name, value in values.items() if value is not None and value is not False}
+    conditions = (one.condition for name, one in question.filters.items() if name in given)
+    return [question.always, *(condition for condition in conditions if condition is not None)]
 
 
 def _presented(tx: Connection, question: Question, rows: Sequence[Row]) -> list[Row]:

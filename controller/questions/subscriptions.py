@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from pydantic import Field
-
 from controller.actions.action import report
 from controller.actions.context import Context
 from controller.actions.fields import SubscriptionName
 from controller.actions.subscriptions import CursorDocument
 from controller.questions.page_keys import write_keys
-from controller.questions.question import PageAnswer, PageRequest, Question, TopicQuestion
+from controller.questions.question import TOPIC, Filter, PageAnswer, PageRequest, Question, TopicQuestion
 from controller.services import subscription_admin
-
-
-class ListSubscriptions(TopicQuestion):
-    """List the subscriptions of a topic and their consumers, by name."""
-
-    live: bool = Field(False, description="Only subscriptions that are live.")
 
 
 class ListCursors(PageRequest, TopicQuestion):
@@ -59,9 +51,9 @@ LIST_SUBSCRIPTIONS = Question(
     "subscriptions list",
     "/topics/{topic}/subscriptions",
     "inspect.subscriptions",
-    ListSubscriptions,
+    "List the subscriptions of a topic and their consumers, by name.",
     {"subscription": str},
-    {"topic": "topic_id = :topic_id", "live": "state = 'live'"},
+    {"topic": TOPIC, "live": Filter("state = 'live'", bool, "Only subscriptions that are live.")},
     table=("subscription", "kind", "state", "read_by", "consumers", "consumer_names", "created_at"),
     default_limit=1000,
 )

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field
 
 from controller.domain.names import LONGEST_TOPIC
-from controller.questions.question import Question, QuestionRequest, TopicQuestion
+from controller.questions.question import TOPIC, Filter, Question
 
 Prefix = Annotated[str, Field(max_length=LONGEST_TOPIC, examples=["topic://acme/"])]
 
@@ -19,42 +19,26 @@ def _with_scheme(prefix: object) -> object:
     return f"topic://{prefix}" if isinstance(prefix, str) and prefix and "://" not in prefix else prefix
 
 
-class ListTopics(QuestionRequest):
-    """List topics that are not deleted, by name."""
-
-    namespace: str | None = Field(
-        None, max_length=1000, description="tenant/namespace.", examples=["acme/shop"]
-    )
-    prefix: Annotated[Prefix, BeforeValidator(_with_scheme)] | None = Field(
-        None, description="Only topics whose names begin with this.", examples=["topic://acme/"]
-    )
-
-
-class ShowTopic(TopicQuestion):
-    """Show a topic."""
-
-
-class ListNamespaces(QuestionRequest):
-    """List namespaces that have a topic which is not deleted, by name."""
-
-    data_plane: str | None = Field(
-        None,
-        max_length=500,
-        description="Only namespaces with a topic on this data plane.",
-        examples=["pulsar"],
-    )
-    prefix: Prefix | None = Field(
-        None, description="Only namespaces whose names begin with this.", examples=["acme/"]
-    )
-
-
 LIST_TOPICS = Question(
     "topics list",
     "/topics",
     "inspect.topics",
-    ListTopics,
+    "List topics that are not deleted, by name.",
     {"topic": str},
-    {"namespace": "namespace = :namespace", "prefix": "starts_with(topic, :prefix)"},
+    {
+        "namespace": Filter(
+            "namespace = :namespace",
+            Annotated[str, Field(max_length=1000)],
+            "tenant/namespace.",
+            ["acme/shop"],
+        ),
+        "prefix": Filter(
+            "starts_with(topic, :prefix)",
+            Annotated[Prefix, BeforeValidator(_with_scheme)],
+            "Only topics whose names begin with this.",
+            ["topic://acme/"],
+        ),
+    },
     always="state <> 'deleted'",
     table=("topic", "state", "epoch", "data_plane"),
     default_limit=1000,
@@ -63,9 +47,9 @@ SHOW_TOPIC = Question(
     "topics get",
     "/topics/{topic}",
     "inspect.topics",
-    ShowTopic,
+    "Show a topic.",
     {"topic": str},
-    {"topic": "topic_id = :topic_id"},
+    {"topic": TOPIC},
     missing="topic {topic} does not exist; create it or check the name",
     one_row=True,
 )
@@ -73,9 +57,22 @@ LIST_NAMESPACES = Question(
     "topics namespaces",
     "/namespaces",
     "(SELECT namespace, array_agg(DISTINCT data_plane) AS data_planes FROM inspect.topics WHERE state <> 'deleted' GROUP BY namespace)",
-    ListNamespaces,
+    "List namespaces that have a topic which is not deleted, by name.",
     {"namespace": str},
-    {"prefix": "starts_with(namespace, :prefix)", "data_plane": ":data_plane = ANY (data_planes)"},
+    {
+        "data_plane": Filter(
+            ":data_plane = ANY (data_planes)",
+            Annotated[str, Field(max_length=500)],
+            "Only namespaces with a topic on this data plane.",
+            ["pulsar"],
+        ),
+        "prefix": Filter(
+            "starts_with(namespace, :prefix)",
+            Prefix,
+            "Only namespaces whose names begin with this.",
+            ["acme/"],
+        ),
+    },
     default_limit=1000,
 )
 QUESTIONS = (LIST_TOPICS, SHOW_TOPIC, LIST_NAMESPACES)

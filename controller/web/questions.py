@@ -86,7 +86,7 @@ def _endpoint(question: Question) -> Any:
     parameters = [keyword("acting", HttpCaller), *path_parameters(question.path_fields, question.request)]
     if query is not None:
         parameters.append(keyword("query", Annotated[query, Query()]))
-    documentation = question.request.__doc__ or ""
+    documentation = question.description
     if question.relation:
         documentation += f"\n\nA row of `{question.relation}`."
     return describe(ask, question.name, documentation, parameters)

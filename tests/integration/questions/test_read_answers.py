@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from controller.actions.fields import fill_in
 from controller.domain.errors import InvalidInput, NotFound
 from controller.domain.policy import PolicyOverride
 from controller.questions.decisions import LIST_DECISIONS
-from controller.questions.history import LIST_LOAD, LIST_SEGMENTS, ListLoad
-from controller.questions.operations import LIST_OPERATIONS, SHOW_OPERATION, ShowOperation
+from controller.questions.history import LIST_LOAD, LIST_SEGMENTS
+from controller.questions.operations import LIST_OPERATIONS, SHOW_OPERATION
 from controller.questions.overviews import ShowFleet, ShowOverview, fleet_topics, read_fleet, read_overview
-from controller.questions.policies import LIST_CANDIDATES, ListCandidates
-from controller.questions.question import SpanFilter, read_answers, read_page
+from controller.questions.policies import LIST_CANDIDATES
+from controller.questions.question import read_answers, read_page
 from controller.questions.topics import LIST_NAMESPACES
 from controller.services import policy_candidates, segment_admin, topic_admin
 from controller.store.topics import inspector_reads
@@ -37,7 +38,7 @@ def test_presented_answers_take_one_reading_of_the_clock_however_many_they_are(b
         policy_candidates.propose(bench.store, topic, PolicyOverride(max_segments=4), actor="ann", reason="r")
 
     with bench.store.transaction() as tx, statements_sent() as sent:
-        found = read_page(tx, LIST_CANDIDATES, ListCandidates(), limit=10)
+        found = read_page(tx, LIST_CANDIDATES, fill_in(LIST_CANDIDATES.request, {}), limit=10)
 
     assert [row["parameters"] for row in found.rows] == ["max_segments=4"] * 2
     assert len(sent) == 2
@@ -65,9 +66,11 @@ def test_zero_is_a_filter_and_an_id_like_any_other_number(bench: Bench) -> None:
     with bench.store.transaction() as tx:
         key = inspector_reads.find_topic(tx, TOPIC).key
         first = read_answers(tx, LIST_LOAD, segment_id=0, **key)
-        page = read_page(tx, LIST_LOAD, ListLoad(topic=TOPIC, segment_id=0), limit=10)
+        page = read_page(
+            tx, LIST_LOAD, fill_in(LIST_LOAD.request, {"topic": TOPIC, "segment_id": 0}), limit=10
+        )
         with pytest.raises(NotFound, match="operation 0 is not in the journal"):
-            read_page(tx, SHOW_OPERATION, ShowOperation(operation_id=0), limit=1)
+            read_page(tx, SHOW_OPERATION, fill_in(SHOW_OPERATION.request, {"operation_id": 0}), limit=1)
 
     assert [row["segment_id"] for row in first] == [0]
     assert [row["segment_id"] for row in page.rows] == [0]
@@ -85,9 +88,9 @@ def test_namespaces_are_narrowed_to_a_data_plane(bench: Bench) -> None:
 
 
 def test_a_span_in_which_nothing_lies_is_refused(bench: Bench) -> None:
-    span = SpanFilter.model_validate({"from": "1h", "to": "2h"})
+    request = fill_in(LIST_DECISIONS.request, {"from": "1h", "to": "2h"})
     with bench.store.transaction() as tx, pytest.raises(InvalidInput, match="is empty"):
-        read_answers(tx, LIST_DECISIONS, since=span.since, until=span.until)
+        read_answers(tx, LIST_DECISIONS, **request.model_dump())
 
 
 def test_sums_are_over_the_fleet_and_topics_over_what_is_looked_for(bench: Bench) -> None:

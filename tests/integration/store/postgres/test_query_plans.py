@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, event, text
 
+from controller.actions.fields import fill_in
 from controller.devstack.postgres import PostgresServer
 from controller.questions.history import LIST_SEGMENTS
-from controller.questions.operations import LIST_OPERATIONS, ListOperations
+from controller.questions.operations import LIST_OPERATIONS
 from controller.questions.question import read_answers, read_page
-from controller.questions.topics import LIST_TOPICS, ListTopics
+from controller.questions.topics import LIST_TOPICS
 from controller.store.decisions import evaluation_inputs
 from controller.store.journal import (
     claims,
@@ -130,17 +131,19 @@ STATEMENTS: list[tuple[str, Callable[[Connection], object], set[str]]] = [
     ("lock a topic", lambda tx: topics.get_topic(tx, 7, lock=True), {"topic_pkey"}),
     (
         "list of all topics",
-        lambda tx: read_page(tx, LIST_TOPICS, ListTopics(), limit=100),
+        lambda tx: read_page(tx, LIST_TOPICS, fill_in(LIST_TOPICS.request, {}), limit=100),
         {"topic_name_in_use"},
     ),
     (
         "list of a namespace",
-        lambda tx: read_page(tx, LIST_TOPICS, ListTopics(namespace="t/n7"), limit=10),
+        lambda tx: read_page(tx, LIST_TOPICS, fill_in(LIST_TOPICS.request, {"namespace": "t/n7"}), limit=10),
         {"topic_by_namespace"},
     ),
     (
         "operations of a topic that is looked for by its full name",
-        lambda tx: read_page(tx, LIST_OPERATIONS, ListOperations(find="topic://t/n7/7"), limit=10),
+        lambda tx: read_page(
+            tx, LIST_OPERATIONS, fill_in(LIST_OPERATIONS.request, {"find": "topic://t/n7/7"}), limit=10
+        ),
         {"topic_by_name", "operation_of_topic"},
     ),
     (
