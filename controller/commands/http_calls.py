@@ -59,68 +59,28 @@ class Calls:
     url: str
     tried_again_seconds: float = TRIED_AGAIN_SECONDS
 
-    def get(self, path: str, **query: Any) -> Any:
-        """Return the document at `path`. Query parameters that are None are left out."""
-        return self._ask("GET", path, query=_given(query))
-
-    def look(self, path: str, document: Mapping[str, Any]) -> Any:
-        """Send the document to an action that changes nothing, and return its answer. The call has no idempotency key."""
-        return self._ask("POST", path, document=document)
-
-    def pages(self, path: str, *, limit: int | None = None, **query: Any) -> Iterator[Row]:
-        """Yield the items of a list in the server's order, `limit` at most (None: all), with instants as datetimes. A page is requested
-        when its first item is needed. Raises Terminal for a page without `items` or `next`.
-        """
-        page, remaining = None, limit
-        while remaining is None or remaining > 0:
-            count = PAGE if remaining is None else min(PAGE, remaining)
-            answer = self.get(path, limit=count, page=page, **query)
-            items, page = (required_field(answer, name) for name in ("items", "next"))
-            yield from map(read_instants, items)
-            if page is None:
-                return
-            remaining = None if remaining is None else remaining - len(items)
-
-    def change(
-        self,
-        method: str,
-        path: str,
-        document: object,
-        dry_run: bool,
-        *,
-        answer_seconds: float = CALL_SECONDS,
-        **query: Any,
-    ) -> Any:
-        """Send a change and return its answer. The server may take `answer_seconds` in addition to `wait_seconds` of the query. The change
-        has a key of its own, so that a repeated request is performed once. Query parameters that are None are left out.
-        """
-        waited = float(query.get("wait_seconds") or 0.0)
-        return self._ask(
-            method,
-            path,
-            document=document,
-            query=_given({"dry_run": "true" if dry_run else None, **query}),
-            headers={"Idempotency-Key": f"cli-{os.urandom(16).hex()}"},
-            timeout_seconds=waited + answer_seconds,
-        )
-
     def perform(self, action: AnyAction, request: BaseModel, options: Options) -> Answer:
-        """Perform the action on the server, and return its answer; of an action that has parts, perform the first part only.
+        """Perform the action on the server, and return its answer; of an action that has parts, perform the first part only. A change has a
+        key of its own, so that a repeated request is performed once; an action that changes nothing has no key.
 
         If the answer is about operations, wait for their ends as long as the options say: up to LONGEST_WAIT_SECONDS within the call, then
         by polling. An operation that takes longer is returned in its present state. A dry run does not wait.
         """
         request = self._completed(action, request)
+        path, fields = API + _path_of(action, request), _rest_of(action, request)
         if action.reads:
-            return _answer_of(action, self._read(action, request))
+            sent = {"query": fields} if action.method == "GET" else {"document": fields}
+            return _answer_of(action, self._ask(action.method, path, **sent))
         wait_seconds = 0.0 if options.dry_run else min(options.wait_seconds, LONGEST_WAIT_SECONDS)
-        answer = self.change(
+        waited = wait_seconds if action.is_waited_for else 0.0
+        query: dict[str, Any] = {"dry_run": "true"} if options.dry_run else {}
+        answer = self._ask(
             action.method,
-            API + _path_of(action, request),
-            _rest_of(action, request),
-            options.dry_run,
-            answer_seconds=action.answer_seconds,
-            wait_seconds=wait_seconds if action.is_waited_for and wait_seconds else None,
+            path,
+            document=fields,
+            query=query | ({"wait_seconds": waited} if waited else {}),
+            headers={"Idempotency-Key": f"cli-{os.urandom(16).hex()}"},
+            timeout_seconds=waited + action.answer_seconds,
         )
         response = _answer_of(action, answer)
         if options.dry_run or options.wait_seconds <= 0:
@@ -145,15 +105,24 @@ class Calls:
         return response
 
     def _operation_at_end(self, operation: OperationT, wait_seconds: float) -> OperationT:
-        """Wait for the operation to end as in `ended`, and return it with its present state, epoch and error."""
-        fields = ("state", "epoch", "last_error", "operation_id")
-        present = self.ended({name: getattr(operation, name) for name in fields}, wait_seconds)
-        return operation.model_copy(update=present)
+        """Wait for the operation to end, `wait_seconds` at most, and return it with its present state, epoch and error. An operation that
+        has not ended is read at least once; an operation that has ended is returned unchanged.
+        """
+        if not OperationState(operation.state).is_live:
+            return operation
+        look = tenacity.Retrying(
+            retry=tenacity.retry_if_result(lambda present: OperationState(present.state).is_live),
+            wait=tenacity.wait_exponential(multiplier=0.05, max=1.0),
+            stop=tenacity.stop_after_delay(wait_seconds),
+            retry_error_callback=lambda last: last.outcome and last.outcome.result(),
+        )
+        final: OperationT = look(self._present, operation)
+        return final
 
-    def _read(self, action: AnyAction, request: BaseModel) -> Any:
-        """Return the server's answer to an action that changes nothing, sent with the action's method."""
-        path, fields = API + _path_of(action, request), _rest_of(action, request)
-        return self.get(path, **fields) if action.method == "GET" else self.look(path, fields)
+    def _present(self, operation: OperationT) -> OperationT:
+        """Read the operation again, and return it with its present state, epoch and error."""
+        row = self._ask("GET", f"{API}/operations/{operation.operation_id}")
+        return operation.model_copy(update={name: row[name] for name in ("state", "epoch", "last_error")})
 
     def _completed(self, action: AnyAction, request: BaseModel) -> BaseModel:
         """Return the request, in which fields of the path that are None are read from the action's lookup document. An action without a
@@ -162,49 +131,34 @@ class Calls:
         missing = [name for name in action.path_fields if getattr(request, name) is None]
         if action.lookup is None or not missing:
             return request
-        document = self.get(API + action.lookup.format_map(request.model_dump(mode="json")))
-        return request.model_copy(update={name: required_field(document, name) for name in missing})
+        document = self._ask("GET", API + action.lookup.format_map(request.model_dump(mode="json")))
+        return request.model_copy(update={name: _required_field(document, name) for name in missing})
 
     def ask(self, question: Question, request: QuestionRequest, *, limit: int | None) -> Iterator[Row]:
-        """Yield the rows that answer the question, `limit` at most (None: all), with instants as datetimes. A question of one row yields
-        this row. Parameters with their default values are not sent.
+        """Yield the rows that answer the question in the server's order, `limit` at most (None: all), with instants as datetimes. A page is
+        requested when its first row is needed. A question of one row yields this row. Parameters with their default values are not sent.
+        Raises Terminal for a page without `items` or `next`.
         """
         path = API + _path_of(question, request)
         if question.one_row:
-            yield read_instants(self.get(path))
+            yield read_instants(self._ask("GET", path))
             return
-        filters = request.model_dump(
+        query = request.model_dump(
             mode="json",
             by_alias=True,
             exclude=set(question.path_fields),
             exclude_none=True,
             exclude_defaults=True,
         )
-        yield from self.pages(path, limit=limit, **filters)
-
-    def ended(self, operation: Row, wait_seconds: float) -> Row:
-        """Wait for the operation to end, `wait_seconds` at most, and return its present values under the keys of `operation`. An operation
-        that has not ended is read at least once; an operation that has ended is returned unchanged. `operation` has `operation_id`, `state`
-        and other fields of `OperationDocument`.
-        """
-        if not OperationState(operation["state"]).is_live:
-            return operation
-        look = tenacity.Retrying(
-            retry=tenacity.retry_if_result(lambda row: OperationState(row["state"]).is_live),
-            wait=tenacity.wait_exponential(multiplier=0.05, max=1.0),
-            stop=tenacity.stop_after_delay(wait_seconds),
-            retry_error_callback=lambda last: last.outcome and last.outcome.result(),
-        )
-        final: Row = look(self._operation, operation)
-        return final
-
-    def _operation(self, before: Row) -> Row:
-        """Read the operation `before` again, and return its present values under the keys of `before`: fields of `OperationDocument`, or
-        `children`, the ids of the segments that the operation creates. `before` has `operation_id`.
-        """
-        present = self.get(f"{API}/operations/{before['operation_id']}")
-        present["children"] = [created["segment_id"] for created in present["creates"]]
-        return {key: present[key] for key in before}
+        remaining = limit
+        while remaining is None or remaining > 0:
+            query["limit"] = PAGE if remaining is None else min(PAGE, remaining)
+            answer = self._ask("GET", path, query=query)
+            items, query["page"] = (_required_field(answer, name) for name in ("items", "next"))
+            yield from map(read_instants, items)
+            if query["page"] is None:
+                return
+            remaining = None if remaining is None else remaining - len(items)
 
     def _ask(self, method: str, path: str, **options: Any) -> Any:
         """Call the server and return the JSON of its response. For `tried_again_seconds`, repeat a call without a complete answer (after a
@@ -304,7 +258,7 @@ def _did_not_arrive(error: StoreUnavailable) -> bool:
     return isinstance(error.__cause__, httpx.HTTPError)
 
 
-def required_field(document: Any, name: str) -> Any:
+def _required_field(document: Any, name: str) -> Any:
     """Return a field of an answer, which may be None. Raises Terminal if the answer is not a mapping or does not have the field, as with
     another version or another program.
     """
@@ -313,8 +267,3 @@ def required_field(document: Any, name: str) -> Any:
             f"the server's answer has no {name!r}; check that the server is Cleave and has the version of this command"
         )
     return document[name]
-
-
-def _given(query: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the query parameters that are not None."""
-    return {name: value for name, value in query.items() if value is not None}
