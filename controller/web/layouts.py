@@ -5,10 +5,10 @@ The protocol as a client sees it: docs/reference/client-protocol.md.
 
 from __future__ import annotations
 
-import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query
@@ -164,17 +164,13 @@ async def watch(
     served = served_by(request)
     topic_id, _ = await run_in_threadpool(served.layouts.find, topic)
     stream: EventStream[FedLayout] = EventStream("layout", BeyondKnown(epoch, leader).document)
-    heartbeat_seconds, until = served.leader.timing.heartbeat_seconds, holder.stream_until(time.time())
-
-    async def events() -> AsyncIterator[bytes]:
-        served.layouts.watch(topic_id, stream)
-        try:
-            async for event in stream.events(heartbeat_seconds, until):
-                yield event
-        finally:
-            served.layouts.forget(topic_id, stream)
-
-    return response(events())
+    return response(
+        stream,
+        served.leader.timing.heartbeat_seconds,
+        holder,
+        begin=partial(served.layouts.watch, topic_id, stream),
+        end=partial(served.layouts.forget, topic_id, stream),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,18 +229,13 @@ async def watch_topics(
     feed, wanted = visible.served.topics, visible.wanted
     changes = TopicChanges(visible.is_allowed, known_hash)
     stream: EventStream[Names] = EventStream("topics", changes.document)
-    heartbeat_seconds = visible.served.leader.timing.heartbeat_seconds
-    until = holder.stream_until(time.time())
-
-    async def events() -> AsyncIterator[bytes]:
-        feed.watch(wanted, stream)
-        try:
-            async for event in stream.events(heartbeat_seconds, until):
-                yield event
-        finally:
-            feed.forget(wanted, stream)
-
-    return response(events())
+    return response(
+        stream,
+        visible.served.leader.timing.heartbeat_seconds,
+        holder,
+        begin=partial(feed.watch, wanted, stream),
+        end=partial(feed.forget, wanted, stream),
+    )
 
 
 class BeyondKnown:

@@ -7,8 +7,7 @@ The protocol as a client sees it: docs/reference/client-protocol.md.
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any, Literal, TypeVar
@@ -339,17 +338,15 @@ async def assignment(asking: AtLeader, holder: Holder, incarnation: Incarnation)
     """
     stream: EventStream[PushedAssignment] = EventStream("assignment", lambda pushed: pushed)
     await asking.ask(Attach, incarnation=incarnation, stream=stream)
-    served, until = asking.served, holder.stream_until(time.time())
-
-    async def events() -> AsyncIterator[bytes]:
-        try:
-            async for event in stream.events(served.leader.timing.heartbeat_seconds, until):
-                yield event
-        finally:
-            detach = Detach(key=asking.key, consumer=asking.consumer, incarnation=incarnation, stream=stream)
-            served.leader.submit(detach)
-
-    return response(events())
+    leader = asking.served.leader
+    return response(
+        stream,
+        leader.timing.heartbeat_seconds,
+        holder,
+        end=lambda: leader.submit(
+            Detach(key=asking.key, consumer=asking.consumer, incarnation=incarnation, stream=stream)
+        ),
+    )
 
 
 @router.post(CONSUMER_PATH + "/pulse", status_code=204, dependencies=[CONSUME])

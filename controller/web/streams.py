@@ -15,6 +15,8 @@ from typing import Any, Generic, TypeVar
 import msgspec
 from starlette.responses import StreamingResponse
 
+from controller.web.access import Grant
+
 Pushed = TypeVar("Pushed")
 TOKEN_EXPIRED = "token expired"  # noqa: S105 - a reason
 """Reason of the end of a stream that the client may open again with a new token."""
@@ -77,10 +79,29 @@ class EventStream(Generic[Pushed]):
                 return
 
 
-def response(events: AsyncIterator[bytes]) -> StreamingResponse:
-    """Return the events as an answer that proxies must not buffer or cache."""
+def response(
+    stream: EventStream[Any],
+    heartbeat_seconds: float,
+    holder: Grant,
+    *,
+    begin: Callable[[], None] = lambda: None,
+    end: Callable[[], None],
+) -> StreamingResponse:
+    """Return the events of the stream as an answer that proxies must not buffer or cache. The stream ends at the latest when the token of
+    `holder` expires. `begin` is called before the first event, and `end` when the stream ends or the client disconnects.
+    """
+    until = holder.stream_until(time.time())
+
+    async def events() -> AsyncIterator[bytes]:
+        begin()
+        try:
+            async for event in stream.events(heartbeat_seconds, until):
+                yield event
+        finally:
+            end()
+
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return StreamingResponse(events, media_type="text/event-stream", headers=headers)
+    return StreamingResponse(events(), media_type="text/event-stream", headers=headers)
 
 
 def event_of(name: str, document: object) -> bytes:
