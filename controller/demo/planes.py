@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Protocol
 
 from controller.client.retry import retry_for
 from controller.dataplane.pulsar.admin import AdminCalls, Ask
@@ -31,47 +30,29 @@ CLUSTER_PATIENCE_SECONDS = 60.0
 _EXISTS = frozenset({409})
 
 
-class Plane(Protocol):
-    """One data plane of the demo."""
+class Plane:
+    """One data plane of the demo: the logs in Cleave's own PostgreSQL, which need no further server."""
 
-    @property
-    def name(self) -> str:
-        """Name in the registry, which PLANE gives."""
-
-    @property
-    def load_share(self) -> float:
-        """Part of the day's rates that is sent; the policy's thresholds are the same part of theirs."""
+    name = "embedded"
+    """Name in the registry, which PLANE gives."""
+    load_share = 1.0
+    """Part of the day's rates that is sent; the policy's thresholds are the same part of theirs."""
 
     def prepare(self, say: Callable[[str], None]) -> None:
         """Fetch the files that `start` needs. Raises CleaveError before anything is started if they are not available."""
 
-    def start(self, running: ExitStack, directory: Path) -> Mapping[str, str]:
+    def start(self, running: ExitStack, directory: Path) -> Mapping[str, str]:  # noqa: ARG002 - the embedded logs need no server
         """Start the plane with files in `directory`; `running` stops it. Return the settings with which Cleave finds it."""
+        return {}
 
-    def standard_consumer(self, directory: Path) -> Sequence[str | Path] | None:
+    def standard_consumer(self, directory: Path) -> Sequence[str | Path] | None:  # noqa: ARG002 - the embedded logs have no broker
         """Compile a consumer on Pulsar's standard Java client into `directory`, and return its command without arguments. None if the
         plane's logs are no topics of a broker. Raises DevstackFailed if this machine cannot compile the consumer.
         """
+        return None
 
 
-class EmbeddedPlane:
-    """Logs in Cleave's own PostgreSQL, which need no further server."""
-
-    name = "embedded"
-    load_share = 1.0
-
-    def prepare(self, say: Callable[[str], None]) -> None:
-        """Do nothing: no files are needed."""
-
-    def start(self, running: ExitStack, directory: Path) -> Mapping[str, str]:  # noqa: ARG002 - the protocol's
-        """Return no settings: the embedded logs are the default."""
-        return {}
-
-    def standard_consumer(self, directory: Path) -> None:
-        """Return None: there is no broker."""
-
-
-class PulsarPlane:
+class PulsarPlane(Plane):
     """One Pulsar broker with a namespace for the demo's topic."""
 
     name = "pulsar"
@@ -122,7 +103,7 @@ def _demand_cluster(admin: AdminCalls) -> None:
         raise DataPlaneUnavailable(f"the broker does not report cluster {CLUSTER_NAME!r} yet; try again")
 
 
-EMBEDDED = EmbeddedPlane()
+EMBEDDED = Plane()
 PLANES: Mapping[str, Plane] = {plane.name: plane for plane in (EMBEDDED, PulsarPlane())}
 
 
