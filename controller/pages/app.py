@@ -5,15 +5,13 @@ The server that mounts the app controls access with `dependencies`; the app itse
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
-from typing import Annotated, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from fastapi import APIRouter, Depends, FastAPI, Query, Request
+from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, Response
 from pydantic import BaseModel
-from sqlalchemy import Connection
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -30,8 +28,7 @@ from controller.pages import (
     segment,
     topic,
 )
-from controller.pages.context import HERE, PageContext, render
-from controller.pages.load_over_time import LONGEST_HOURS
+from controller.pages.context import HERE, PageContext, Text, render
 from controller.services import subscription_lag
 
 router = APIRouter()
@@ -83,18 +80,6 @@ class Wish(BaseModel):
     conf: dict[str, Any]
 
 
-def _reading(request: Request) -> Iterator[Connection]:
-    """Yield the snapshot that a page reads. Raises StoreUnavailable if a statement takes too long."""
-    context: PageContext = request.app.state.context
-    with context.reading() as tx:
-        yield tx
-
-
-Reading = Annotated[Connection, Depends(_reading)]
-Text = Annotated[str, Query(max_length=1_000)]
-Id = Annotated[int, Query(ge=0, lt=2**63)]
-
-
 def pages_app(context: PageContext, dependencies: Sequence[Any] = ()) -> FastAPI:
     """Return the app of the pages. FastAPI checks `dependencies` before every route. Errors of Cleave and invalid forms are answered with
     their reason.
@@ -115,54 +100,31 @@ def pages_app(context: PageContext, dependencies: Sequence[Any] = ()) -> FastAPI
     return app
 
 
-@router.get("/")
-def the_fleet(
-    request: Request,
-    tx: Reading,
-    find: Text = "",
-    show: Text = "",
-    after: Annotated[int, Query(ge=0, lt=2**31)] = 0,
-) -> HTMLResponse:
-    """All topics, with the problems that need attention."""
-    return render(request, "fleet.html", **fleet.page(tx, find, show, after))
+def _page(template: str, read: Callable[..., dict[str, Any]]) -> Callable[..., HTMLResponse]:
+    """Return the endpoint of a page: `read` returns the values for the template. Its parameters are those of the route."""
+
+    def page(request: Request, values: dict[str, Any] = Depends(read)) -> HTMLResponse:
+        return render(request, template, **values)
+
+    return page
 
 
-@router.get("/topic")
-def one_topic(
-    request: Request, tx: Reading, name: Text, hours: Annotated[float, Query(gt=0, le=LONGEST_HOURS)] = 6.0
-) -> HTMLResponse:
-    """One topic over the last hours."""
-    return render(request, "topic.html", **topic.page(tx, name, hours, datetime.now(UTC)))
-
-
-@router.get("/segment")
-def one_segment(request: Request, tx: Reading, name: Text, segment_id: Id) -> HTMLResponse:
-    """One segment, as a page or as a part of its topic's page."""
-    return render(request, "segment.html", **segment.page(tx, name, segment_id))
-
-
-@router.get("/decisions")
-def all_decisions(request: Request, tx: Reading) -> HTMLResponse:
-    """The decision log."""
-    return render(request, "decisions.html", **journal.decisions(tx, request.query_params))
-
-
-@router.get("/decision")
-def one_decision(request: Request, tx: Reading, decision_id: Id) -> HTMLResponse:
-    """One decision with its evaluation input."""
-    return render(request, "decision.html", **journal.decision(tx, decision_id))
-
-
-@router.get("/operations")
-def all_operations(request: Request, tx: Reading) -> HTMLResponse:
-    """The operation journal."""
-    return render(request, "operations.html", **journal.operations(tx, request.query_params))
-
-
-@router.get("/operation")
-def one_operation(request: Request, tx: Reading, operation_id: Id) -> HTMLResponse:
-    """One operation, step by step."""
-    return render(request, "operation.html", **journal.operation(tx, operation_id))
+for _path, _template, _read in (
+    ("/", "fleet.html", fleet.page),
+    ("/topic", "topic.html", topic.page),
+    ("/segment", "segment.html", segment.page),
+    ("/decisions", "decisions.html", journal.decisions),
+    ("/decision", "decision.html", journal.decision),
+    ("/operations", "operations.html", journal.operations),
+    ("/operation", "operation.html", journal.operation),
+    ("/run", "run.html", journal.run),
+    ("/backtests", "backtests.html", backtests.page),
+    ("/backtest", "backtest.html", backtests.run),
+    ("/bundles", "bundles.html", bundles.page),
+    ("/approvals", "approvals.html", approvals.page),
+    ("/policy", "policy.html", policy.page),
+):
+    router.add_api_route(_path, _page(_template, _read))
 
 
 @router.get("/lag")
@@ -173,42 +135,6 @@ def lag(request: Request, name: Text, subscription: Text) -> HTMLResponse:
     topic = topic_name(name)
     rows = subscription_lag.lag(cleave.store, cleave.planes, topic, subscription)
     return render(request, "lag.html", topic=topic, subscription=subscription, rows=rows)
-
-
-@router.get("/run")
-def one_run(request: Request, tx: Reading, dag_id: Text, run_id: Text) -> HTMLResponse:
-    """The requests and decisions of a DAG run: a tab of its page in Airflow."""
-    return render(request, "run.html", **journal.run(tx, dag_id, run_id))
-
-
-@router.get("/backtests")
-def all_backtests(request: Request, tx: Reading) -> HTMLResponse:
-    """Backtest runs, and the candidates that wait for one."""
-    return render(request, "backtests.html", **backtests.page(tx))
-
-
-@router.get("/backtest")
-def one_backtest(request: Request, tx: Reading, run_id: Id) -> HTMLResponse:
-    """Policies side by side."""
-    return render(request, "backtest.html", **backtests.run(tx, run_id))
-
-
-@router.get("/bundles")
-def all_bundles(request: Request, tx: Reading, cluster: Text = "", namespace: Text = "") -> HTMLResponse:
-    """Brokers, proposals, and the bundles of one namespace."""
-    return render(request, "bundles.html", **bundles.page(tx, cluster, namespace))
-
-
-@router.get("/approvals")
-def all_approvals(request: Request, tx: Reading) -> HTMLResponse:
-    """Approvals that wait for an answer, and answered ones."""
-    return render(request, "approvals.html", **approvals.page(tx))
-
-
-@router.get("/policy")
-def one_policy(request: Request, tx: Reading, level: Text = "cluster") -> HTMLResponse:
-    """The policy of a level, and the form that changes it."""
-    return render(request, "policy.html", **policy.page(tx, level))
 
 
 @router.post("/preview")

@@ -7,13 +7,13 @@ from typing import Any
 from sqlalchemy import Connection
 
 from controller.actions.fields import fill_in
-from controller.pages.context import MAX_ROWS
+from controller.pages.context import MAX_ROWS, Reading
 from controller.questions.approvals import LIST_APPROVALS, read_waiting
 from controller.questions.question import read_page
 from controller.tasks.dag_runs import presenting_run
 
 
-def page(tx: Connection) -> dict[str, Any]:
+def page(tx: Reading) -> dict[str, Any]:
     """Return the waiting approvals, and the newest `MAX_ROWS` approvals that were answered or have expired."""
     settled = fill_in(LIST_APPROVALS.request, {"state": "settled"})
     return {

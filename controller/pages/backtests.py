@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Connection
-
 from controller.actions import backtest_rows
 from controller.backtest.summary import summary_by_load, summary_by_policy
 from controller.pages import figures
-from controller.pages.context import MAX_ROWS
+from controller.pages.context import MAX_ROWS, Id, Reading
 from controller.questions.backtests import LIST_BACKTESTS, read_backtest
 from controller.questions.policies import LIST_CANDIDATES
 from controller.questions.question import read_answers
@@ -20,7 +18,7 @@ RUN_COLUMNS = "run_id, state, asked_at, asked_by, policies, cardinality(loads) A
 _SHADOW_FIRST = "state = 'shadow' DESC, candidate_id DESC"
 
 
-def page(tx: Connection) -> dict[str, Any]:
+def page(tx: Reading) -> dict[str, Any]:
     """Return the runs, newest first, and the candidates, those in shadow first; of each at most `MAX_ROWS` + 1
     rows.
     """
@@ -30,7 +28,7 @@ def page(tx: Connection) -> dict[str, Any]:
     }
 
 
-def run(tx: Connection, run_id: int) -> dict[str, Any]:
+def run(tx: Reading, run_id: Id) -> dict[str, Any]:
     """Return one run: a row for each policy, and the first `MAX_ROWS` rows by load and policy. Raises NotFound."""
     row, results = read_backtest(tx, run_id)
     rows = backtest_rows.result_rows(results)

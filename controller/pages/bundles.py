@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Connection
-
 from controller.bundles.questions import LIST_BROKERS, LIST_BUNDLES, LIST_PROPOSALS
 from controller.bundles.store.proposals import ProposalState
-from controller.pages.context import MAX_ROWS
+from controller.pages.context import MAX_ROWS, Reading, Text
 from controller.pages.figures import bundles_by_load
 from controller.questions.question import read_answers, read_view
 
@@ -17,7 +15,7 @@ MOST_BUNDLES = 5_000
 _OPEN = [ProposalState.PROPOSED, ProposalState.APPROVED, ProposalState.APPLIED]
 
 
-def page(tx: Connection, cluster: str, namespace: str) -> dict[str, Any]:
+def page(tx: Reading, cluster: Text = "", namespace: Text = "") -> dict[str, Any]:
     """Return all brokers and namespaces, the live proposals, and the bundles of one namespace of a cluster.
 
     If `cluster` or `namespace` is an empty text, the listed namespace with the most bytes per second is chosen, among those that match the

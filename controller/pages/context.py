@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import Request
+from fastapi import Depends, Query, Request
 from fastapi.responses import HTMLResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from sqlalchemy import Connection
@@ -73,6 +73,21 @@ class PageContext:
             self._kept = None
             self._open.close()
             self._replaced.close()
+
+
+def _reading(request: Request) -> Iterator[Connection]:
+    """Yield the snapshot that a page reads. Raises StoreUnavailable if a statement takes too long."""
+    context: PageContext = request.app.state.context
+    with context.reading() as tx:
+        yield tx
+
+
+Reading = Annotated[Connection, Depends(_reading)]
+"""The snapshot that a page reads."""
+Text = Annotated[str, Query(max_length=1_000)]
+"""A parameter of a page."""
+Id = Annotated[int, Query(ge=0, lt=2**63)]
+"""An id that a page shows."""
 
 
 def render(request: Request, template: str, **context: Any) -> HTMLResponse:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from typing import Annotated, Any, get_args
 
-from sqlalchemy import Connection
+from fastapi import Query
 
 from controller.actions.fields import fill_in
 from controller.pages import approvals
-from controller.pages.context import MAX_ROWS
+from controller.pages.context import MAX_ROWS, Reading, Text
 from controller.questions.overviews import ShowFleet, Shown, fleet_topics, last_load_run, live_workers
 
 
-def page(tx: Connection, find: str, show: str, after: int) -> dict[str, Any]:
+def page(
+    tx: Reading, find: Text = "", show: Text = "", after: Annotated[int, Query(ge=0, lt=2**31)] = 0
+) -> dict[str, Any]:
     """Return up to MAX_ROWS topics whose names contain `find`, in condition `show` (empty: any), without the first
     `after` topics, and the sums of the fleet. `next` is the value of `after` for the next page, None on the last.
     Raises InvalidInput for an unknown condition, or a number out of bounds.

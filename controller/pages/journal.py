@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
+from fastapi import Depends, Request
 from sqlalchemy import Connection
 
 from controller.actions.fields import fill_in
 from controller.domain.decision import Lane, RefusalReason
 from controller.domain.operation import OperationKind, OperationState, Origin
 from controller.pages.backtests import RUN_COLUMNS
-from controller.pages.context import MAX_ROWS
+from controller.pages.context import MAX_ROWS, Id, Reading, Text
 from controller.questions.backtests import LIST_BACKTESTS
 from controller.questions.decisions import LIST_DECISIONS, SHOW_DECISION
 from controller.questions.operations import LIST_OPERATIONS, LIST_STEPS, SHOW_OPERATION
@@ -20,7 +21,15 @@ from controller.questions.question import Question, Row, read_answers, read_page
 from controller.tasks.dag_runs import DagRun, dag_run, deciding_run
 
 
-def decisions(tx: Connection, wanted: Mapping[str, str]) -> dict[str, Any]:
+def _query(request: Request) -> Mapping[str, str]:
+    return request.query_params
+
+
+Wanted = Annotated[Mapping[str, str], Depends(_query)]
+"""The query of the request: the fields of a form."""
+
+
+def decisions(tx: Reading, wanted: Wanted) -> dict[str, Any]:
     """Return the page of decisions that the query `wanted` requests, as `_page` reads it. Raises InvalidInput for an invalid field or page,
     and TopicNotFound.
     """
@@ -33,13 +42,13 @@ def decisions(tx: Connection, wanted: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def decision(tx: Connection, decision_id: int) -> dict[str, Any]:
+def decision(tx: Reading, decision_id: Id) -> dict[str, Any]:
     """Return one decision with its evaluation input. Raises NotFound."""
     request = fill_in(SHOW_DECISION.request, {"decision_id": decision_id})
     return {"decision": shown(read_page(tx, SHOW_DECISION, request, limit=1).rows)[0]}
 
 
-def operations(tx: Connection, wanted: Mapping[str, str]) -> dict[str, Any]:
+def operations(tx: Reading, wanted: Wanted) -> dict[str, Any]:
     """Return the page of operations that the query `wanted` requests, as `_page` reads it; state `live` means operations in progress.
     Raises InvalidInput for an invalid field or page, and TopicNotFound.
     """
@@ -69,7 +78,7 @@ def _page(tx: Connection, question: Question, wanted: Mapping[str, str]) -> tupl
     return [*answer.rows], answer.next
 
 
-def operation(tx: Connection, operation_id: int) -> dict[str, Any]:
+def operation(tx: Reading, operation_id: Id) -> dict[str, Any]:
     """Return one operation: the segments it seals and creates, its steps, and the load at its request. Raises NotFound."""
     request = fill_in(SHOW_OPERATION.request, {"operation_id": operation_id})
     [row] = read_page(tx, SHOW_OPERATION, request, limit=1).rows
@@ -83,7 +92,7 @@ def operation(tx: Connection, operation_id: int) -> dict[str, Any]:
     }
 
 
-def run(tx: Connection, dag_id: str, run_id: str) -> dict[str, Any]:
+def run(tx: Reading, dag_id: Text, run_id: Text) -> dict[str, Any]:
     """Return the operations, backtests and decisions of a DAG run, and the candidates whose evidence is one of the backtests; of each at
     most `MAX_ROWS`, and none for an unknown run.
 

@@ -8,18 +8,18 @@ from sqlalchemy import Connection
 
 from controller.domain.names import CLUSTER, policy_level
 from controller.domain.policy import OVERRIDABLE_PARAMETERS, PARAMETERS, AutoScalePolicy, PolicyLevel
-from controller.pages.context import MAX_ROWS
+from controller.pages.context import MAX_ROWS, Reading, Text
 from controller.questions.policies import LIST_PARAMETER_CHANGES
 from controller.questions.question import read_answers, read_view
 from controller.services.policy_admin import kind_of
 from controller.store.topics import inspector_reads
 
 
-def page(tx: Connection, name: str) -> dict[str, Any]:
+def page(tx: Reading, level: Text = CLUSTER) -> dict[str, Any]:
     """Return the policy of one level with its newest 50 changes, and the first `MAX_ROWS` policies of all levels. Raises InvalidInput for a
-    name that is no level, and TopicNotFound.
+    text that is no level, and TopicNotFound.
     """
-    where = policy_level(name)
+    where = policy_level(level)
     kind = kind_of(where)
     own = None if where == CLUSTER else where
     stored = inspector_reads.set_parameters(tx, kind.value, own)

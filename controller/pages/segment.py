@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 from controller.domain.errors import NotFound
 from controller.domain.names import topic_name
 from controller.domain.operation import OperationState
-from controller.pages.context import MAX_ROWS
+from controller.pages.context import MAX_ROWS, Id, Reading, Text
 from controller.questions.history import LIST_LAYOUT_CHANGES, LIST_LOAD_HISTORY, LIST_SEGMENTS
 from controller.questions.operations import LIST_OPERATIONS
 from controller.questions.question import Row, read_answers
@@ -17,7 +17,7 @@ from controller.store.topics import inspector_reads
 from controller.store.topics.inspector_reads import InspectedTopic
 
 
-def page(tx: Connection, name: str, segment_id: int) -> dict[str, Any]:
+def page(tx: Reading, name: Text, segment_id: Id) -> dict[str, Any]:
     """Return one segment with its parents, children, layout changes, operations that are live or were aborted, and load. Raises
     InvalidInput, TopicNotFound, and NotFound for an unknown segment.
     """

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any
 
-from sqlalchemy import Connection
+from fastapi import Query
 
 from controller.domain.names import topic_name
 from controller.pages import approvals, figures, journal, ring_over_time
-from controller.pages.context import MAX_ROWS
-from controller.pages.load_over_time import MOST_LINES, MOST_PARTS, SPANS_HOURS, load_over_time
+from controller.pages.context import MAX_ROWS, Reading, Text
+from controller.pages.load_over_time import LONGEST_HOURS, MOST_LINES, MOST_PARTS, SPANS_HOURS, load_over_time
 from controller.questions.consumers import LIST_BUCKETS, readers_of
 from controller.questions.decisions import LIST_DECISIONS, LIST_REFUSALS_OF_TOPIC
 from controller.questions.history import load_cells, load_records, segments_over_time
@@ -29,13 +29,16 @@ UNITS = {
 }
 
 
-def page(tx: Connection, name: str, hours: float, now: datetime) -> dict[str, Any]:
-    """Return all data of a topic's page: the present, and the ring and load over the last `hours` before `now`. Lists are cut at their
+def page(
+    tx: Reading, name: Text, hours: Annotated[float, Query(gt=0, le=LONGEST_HOURS)] = 6.0
+) -> dict[str, Any]:
+    """Return all data of a topic's page: the present, and the ring and load over the last `hours`. Lists are cut at their
     maximum lengths.
 
     Raises InvalidInput, TopicNotFound.
     """
     inspected_topic = inspector_reads.find_topic(tx, topic_name(name))
+    now = datetime.now(UTC)
     since = now - timedelta(hours=hours)
     topic, segments = fleet_topic(tx, inspected_topic), active_segments(tx, inspected_topic)
     metric = str(topic["hottest_metric"] or "msg_rate_in")
