@@ -14,7 +14,7 @@ from pydantic import ConfigDict, Field
 from controller.actions import backtest_rows
 from controller.actions.action import Action
 from controller.actions.context import Context
-from controller.actions.fields import REASON, ActionRequest, PolicyParameters, Reason, TopicName
+from controller.actions.fields import ActionRequest, PolicyParameters, Reason, TopicName, TopicRequest
 from controller.actions.responses import Response, Row
 from controller.actions.rights import Right
 from controller.backtest.summary import summary_by_policy
@@ -61,13 +61,10 @@ class ProposeCandidate(ActionRequest):
     )
 
 
-class WithdrawCandidate(ActionRequest):
+class WithdrawCandidate(TopicRequest):
     """Withdraw a topic's candidate from shadow. The policy in force stays."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"reason": "not before the holidays"}]})
-
-    topic: TopicName
-    reason: Reason | None = REASON
 
 
 class PromoteCandidate(ActionRequest):

@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from controller.actions.action import Action
 from controller.actions.context import Context
-from controller.actions.fields import REASON, ActionRequest, Reason, SubscriptionName, TopicName
+from controller.actions.fields import ActionRequest, SubscriptionName, TopicName, TopicRequest
 from controller.actions.responses import (
     CancelledSeeks,
     OperationDocument,
@@ -44,14 +44,12 @@ _PATH = "/topics/{topic}/subscriptions/{subscription}"
 _CREATION = (OperationKind.SUBSCRIPTION_CREATE,)
 
 
-class SubscriptionRequest(ActionRequest):
+class SubscriptionRequest(TopicRequest):
     """A request about one subscription."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"reason": "no application reads it"}]})
 
-    topic: TopicName
     subscription: SubscriptionName
-    reason: Reason | None = REASON
 
 
 class CreateSubscription(SubscriptionRequest):
