@@ -31,7 +31,6 @@ from controller.questions import evaluations
 from controller.questions.decisions import LIST_INPUTS, SHOW_INPUTS
 from controller.questions.evaluations import stored_answer
 from controller.questions.spans import span
-from controller.services.history_replay import Retraced
 from controller.settings import load_settings
 
 _SHOWN_IN_FULL = 10
@@ -96,7 +95,7 @@ def _replay_all(topic: str, since: str | None, until: str | None, as_json: bool)
     """
     begins, ends = span(since, until)
     replayed, made_by, now_by = 0, set[str](), set[str]()
-    differing: list[tuple[Mapping[str, Any], Replay]] = []
+    differing: list[tuple[Mapping[str, Any], Replay, Sequence[str]]] = []
     name = topic_name(topic)
     request = fill_in(LIST_INPUTS.request, {"topic": name, "since": begins, "until": ends})
     for row in ask(LIST_INPUTS, request, limit=None):
@@ -105,14 +104,14 @@ def _replay_all(topic: str, since: str | None, until: str | None, as_json: bool)
         made_by.add(row["code_version"])
         now_by |= {again.code_version} if again.code_version else set()
         if not again.is_same:
-            differing.append((row, again))
+            differing.append((row, again, ()))
     document = {
         "topic": name,
         "replayed": replayed,
         "same": replayed - len(differing),
         "code_versions": sorted(made_by),
         "replayed_by": sorted(now_by),
-        "differing": [_document(row, again) for row, again in differing],
+        "differing": [_document(row, again) for row, again, _ in differing],
     }
     emit(as_json, document, Group(Text(_summary(document)), *_shown_in_full(differing)))
     return not differing
@@ -131,13 +130,16 @@ def _summary(document: Mapping[str, Any]) -> str:
     )
 
 
-def _shown_in_full(differing: Sequence[tuple[Mapping[str, Any], Replay]]) -> Iterator[RenderableType]:
-    """Yield a table for each of the first `_SHOWN_IN_FULL` differing decisions, then the number of the others if there are any. A decision
-    is its row of `inspect.decision_inputs` and its replay.
+def _shown_in_full(
+    differing: Sequence[tuple[Mapping[str, Any], Replay, Sequence[str]]],
+) -> Iterator[RenderableType]:
+    """Yield the loads that differ, and the table if the result differs, of each of the first `_SHOWN_IN_FULL` differing decisions, then the
+    number of the others if there are any. A decision is its row of `inspect.decision_inputs`, its replay, and the loads that differ.
     """
-    for row, again in differing[:_SHOWN_IN_FULL]:
-        yield Text("")
-        yield rows_table(_rows(row, again), _columns(again), title=_title(row, again))
+    for row, again, loads in differing[:_SHOWN_IN_FULL]:
+        yield Text("\n" + "\n".join((_title(row, again), *loads)))
+        if not again.is_same:
+            yield rows_table(_rows(row, again), _columns(again))
     if len(differing) > _SHOWN_IN_FULL:
         yield Text(f"\nand {len(differing) - _SHOWN_IN_FULL} more; --json has them all")
 
@@ -160,21 +162,21 @@ def _retrace(topic: str, since: str | None, until: str | None, as_json: bool) ->
         replays = [
             replay for same_topic in _by_topic(rows.values()) for replay in retraced(tx, settings, same_topic)
         ]
-    differing = [retraced_decision for retraced_decision in replays if not retraced_decision.is_same]
+    differing = [
+        (rows[retraced_decision.decided.decision_id], retraced_decision.replay, retraced_decision.differences)
+        for retraced_decision in replays
+        if not retraced_decision.is_same
+    ]
     document = {
         "topic": name,
         "retraced": len(replays),
         "same": len(replays) - len(differing),
         "history": settings.history_location,
         "differing": [
-            {
-                **_document(rows[retraced_decision.decided.decision_id], retraced_decision.replay),
-                "loads": list(retraced_decision.differences),
-            }
-            for retraced_decision in differing
+            {**_document(row, again), "loads": list(differences)} for row, again, differences in differing
         ],
     }
-    emit(as_json, document, Group(Text(_retraced_summary(document)), *_loads_that_differ(rows, differing)))
+    emit(as_json, document, Group(Text(_retraced_summary(document)), *_shown_in_full(differing)))
     return not differing
 
 
@@ -197,21 +199,6 @@ def _retraced_summary(document: Mapping[str, Any]) -> str:
     return (
         f"{document['topic']}: {counted(retraced, 'decision')} replayed from {document['history']}, {ended}"
     )
-
-
-def _loads_that_differ(
-    rows: Mapping[int, Mapping[str, Any]], differing: Sequence[Retraced]
-) -> Iterator[RenderableType]:
-    """Yield the loads that differ, and the table if the result differs, of each of the first `_SHOWN_IN_FULL` differing decisions, then the
-    number of the others if there are any. `rows` are rows of `inspect.decision_inputs`, by decision id.
-    """
-    for retraced_decision in differing[:_SHOWN_IN_FULL]:
-        row = rows[retraced_decision.decided.decision_id]
-        yield Text("\n" + "\n".join((_title(row, retraced_decision.replay), *retraced_decision.differences)))
-        if not retraced_decision.replay.is_same:
-            yield rows_table(_rows(row, retraced_decision.replay), _columns(retraced_decision.replay))
-    if len(differing) > _SHOWN_IN_FULL:
-        yield Text(f"\nand {len(differing) - _SHOWN_IN_FULL} more; --json has them all")
 
 
 def _again(row: Mapping[str, Any]) -> Replay:
