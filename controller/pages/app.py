@@ -5,15 +5,13 @@ The server that mounts the app controls access with `dependencies`; the app itse
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, Response
 from pydantic import BaseModel
-from starlette.datastructures import MutableHeaders
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from controller.domain.errors import CleaveError, InvalidInput, NotFound, Retryable
 from controller.domain.names import topic_name
@@ -58,19 +56,11 @@ HEADERS = {
 """Headers of every answer. Airflow shows the pages in a frame from its own address; no other site may do so."""
 
 
-class _Headed:
-    """Middleware that adds `HEADERS` to every answer."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def heading(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(HEADERS)
-            await send(message)
-
-        await self._app(scope, receive, heading)
+async def _headed(request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:
+    """Add `HEADERS` to the answer of a request."""
+    response = await answer(request)
+    response.headers.update(HEADERS)
+    return response
 
 
 class Wish(BaseModel):
@@ -93,7 +83,7 @@ def pages_app(context: PageContext, dependencies: Sequence[Any] = ()) -> FastAPI
         dependencies=list(dependencies),
     )
     app.state.context = context
-    app.add_middleware(_Headed)
+    app.middleware("http")(_headed)
     app.include_router(router)
     app.add_exception_handler(CleaveError, _refused)
     app.add_exception_handler(RequestValidationError, _wrong_form)
