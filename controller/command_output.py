@@ -36,8 +36,10 @@ def _reader_has_gone() -> NoReturn:
     raise typer.Exit(0)
 
 
-class PrintableConsole(Console):
-    """A console that escapes control characters in texts. The console's own colours and cursor movements are kept."""
+class _Console(Console):
+    """A console that escapes control characters in texts. The console's own colours and cursor movements are kept. A reader of the output
+    that goes away ends the process without an error.
+    """
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Yield the segments of the renderable with control characters escaped."""
@@ -47,8 +49,6 @@ class PrintableConsole(Console):
             else:
                 yield segment
 
-
-class _Console(PrintableConsole):
     def on_broken_pipe(self) -> None:
         _reader_has_gone()
 

@@ -26,14 +26,6 @@ class Arc:
     byte_rate: float
 
 
-@dataclass(frozen=True, slots=True)
-class Ring:
-    """One ring and its title."""
-
-    title: str
-    arcs: Sequence[Arc]
-
-
 def draw_namespace(
     path: Path, namespace: str, rows: Sequence[Mapping[str, Any]], proposals: Sequence[ProposalRow]
 ) -> None:
@@ -49,9 +41,9 @@ def draw_namespace(
         for row in rows
     ]
     own_proposals = [proposal for proposal in proposals if proposal.namespace == namespace]
-    rings = [Ring("now", arcs)]
+    rings: dict[str, Sequence[Arc]] = {"now": arcs}
     if own_proposals:
-        rings.append(Ring("after the proposals", arcs_after(arcs, own_proposals)))
+        rings["after the proposals"] = arcs_after(arcs, own_proposals)
     write_rings(path, f"Bundles of {namespace}", rings)
 
 
@@ -78,8 +70,8 @@ def arcs_after(arcs: Sequence[Arc], proposals: Sequence[ProposalRow]) -> list[Ar
     ]
 
 
-def write_rings(path: Path, title: str, rings: Sequence[Ring]) -> None:
-    """Write the page with the rings, at least one, side by side; the rings share one scale of load. Replaces the file. Raises
+def write_rings(path: Path, title: str, rings: Mapping[str, Sequence[Arc]]) -> None:
+    """Write the page with the rings (their arcs by title), at least one, side by side; the rings share one scale of load. Replaces the file. Raises
     Unsupported if plotly is not installed, and InvalidInput if the file cannot be written.
     """
     try:
@@ -92,23 +84,23 @@ def write_rings(path: Path, title: str, rings: Sequence[Ring]) -> None:
         rows=1,
         cols=len(rings),
         specs=[[{"type": "domain"}] * len(rings)],
-        subplot_titles=[ring.title for ring in rings],
+        subplot_titles=[*rings],
     )
-    highest = max((arc.byte_rate for ring in rings for arc in ring.arcs), default=0.0) or 1.0
-    for column, ring in enumerate(rings, start=1):
-        figure.add_trace(_pie(ring, highest, last=column == len(rings)), row=1, col=column)
+    highest = max((arc.byte_rate for arcs in rings.values() for arc in arcs), default=0.0) or 1.0
+    for column, arcs in enumerate(rings.values(), start=1):
+        figure.add_trace(_pie(arcs, highest, last=column == len(rings)), row=1, col=column)
     figure.update_layout(title=title, template="plotly_white", showlegend=False, height=640)
     with writing(path):
         figure.write_html(path, include_plotlyjs=True, full_html=True)
 
 
-def _pie(ring: Ring, highest: float, *, last: bool) -> Any:
+def _pie(ring: Sequence[Arc], highest: float, *, last: bool) -> Any:
     """Return the plotly trace of a ring. `highest` is the load in bytes per second of the darkest colour; the texts of the `last` ring stay
     inside the arcs.
     """
     import plotly.graph_objects as go
 
-    arcs = sorted(ring.arcs, key=lambda arc: arc.bundle.lower)
+    arcs = sorted(ring, key=lambda arc: arc.bundle.lower)
     return go.Pie(
         values=[arc.bundle.width for arc in arcs],
         labels=[f"{arc.bundle.range_text} {arc.broker}" for arc in arcs],

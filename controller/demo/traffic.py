@@ -9,7 +9,7 @@ their times.
 
 from __future__ import annotations
 
-import signal
+import threading
 import time
 from collections.abc import Sequence
 from contextlib import closing
@@ -26,6 +26,7 @@ from controller.client.producer import Producer
 from controller.client.retry import retry_for
 from controller.client.servers import Servers
 from controller.client.stream_consumer import StreamConsumer
+from controller.commands.stop_signals import on_stop_signals
 from controller.dataplane.log_client import LogClient, OutgoingMessage
 from controller.dataplane.registry import build_log_client
 from controller.demo.day_clock import read_share
@@ -46,18 +47,6 @@ PlaneName = Annotated[
 ]
 
 app = typer.Typer(pretty_exceptions_enable=False)
-
-
-class _Stop:
-    """Flag that SIGTERM and SIGINT set: finish the current work, then exit."""
-
-    def __init__(self) -> None:
-        self.is_requested = False
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._request)
-
-    def _request(self, *_: object) -> None:
-        self.is_requested = True
 
 
 def wait_file(records: Path, name: str) -> Path:
@@ -93,7 +82,8 @@ def produce(
 ) -> None:
     """Send the day's traffic with uniformly drawn keys until the day is over or SIGTERM, and record each message that is stored."""
     profile = from_trace(trace) if trace else synthetic_day()
-    stop, random = _Stop(), Random(name)
+    stop, random = threading.Event(), Random(name)
+    on_stop_signals(stop.set)
     numbers = [0] * KEYS
 
     with ProducerHistory(records / f"{name}.produced{SUFFIX}") as history:
@@ -113,7 +103,7 @@ def produce(
         ):
             pending = 0.0
             last = time.monotonic()
-            while not stop.is_requested:
+            while not stop.is_set():
                 day_share = read_share(clock)
                 if day_share >= 1.0:
                     break
@@ -143,7 +133,8 @@ def consume(
     """Read in order until SIGTERM, and record what happens to every message and when. Write the seconds until the first message to
     `wait_file`.
     """
-    stop, readings = _Stop(), Readings()
+    stop, readings = threading.Event(), Readings()
+    on_stop_signals(stop.set)
     with (
         closing(Servers([url], token)) as servers,
         closing(_logs(plane)) as logs,
@@ -153,7 +144,7 @@ def consume(
         ) as consumer,
     ):
         joined, waited = time.monotonic(), wait_file(records, name)
-        while not stop.is_requested:
+        while not stop.is_set():
             batch = consumer.receive(timeout_seconds=0.5)
             if batch is None:
                 continue
