@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from controller.client.servers import Servers
 from controller.client.session import Session
 from tests.support.bench import TOPIC
@@ -44,6 +46,8 @@ class Reader:
         return {(bucket.segment_id, bucket.bucket.start): bucket.generation for bucket in owned_buckets}
 
 
+Joining = Callable[[str], Reader]
+"""Begins the session of a consumer of this name."""
 EVERYTHING = {(segment, start) for segment in (0, 1) for start in (0, 32768)}
 """Two segments of two buckets each: a topic's four."""
 

@@ -50,7 +50,7 @@ def test_nothing_is_said_where_nothing_is(cleave: CommandLine) -> None:
     assert cleave.ok("topics", "list") == "nothing found\n"
 
 
-def test_a_list_is_by_name_and_a_prefix_is_taken_as_it_stands(cleave: CommandLine) -> None:
+def test_a_list_is_by_name_limited_and_a_prefix_is_taken_as_it_stands(cleave: CommandLine) -> None:
     names = [f"acme/shop/{name}" for name in ("B", "a", "ab", "b%", "b_")]
     for name in [*names, "acme/other/a"]:
         cleave.ok("topics", "create", name, "--no-wait")
@@ -61,19 +61,8 @@ def test_a_list_is_by_name_and_a_prefix_is_taken_as_it_stands(cleave: CommandLin
     assert listed("--namespace", "acme/shop") == sorted(names)
     assert listed("--prefix", "acme/shop/b") == sorted(names[3:])
     assert listed("--prefix", "acme/shop/b%") == ["acme/shop/b%"]
+    assert listed("--limit", "2") == ["acme/other/a", "acme/shop/B"]
     assert "greater than or equal to 1" in cleave.refused("topics", "list", "--limit", "0")
-
-
-def test_a_list_is_narrowed_and_limited(cleave: CommandLine, orders: str) -> None:
-    for name in ("a", "b", "c", "d"):
-        cleave.ok("topics", "create", f"acme/web/{name}", "--no-wait")
-
-    names = [row["topic"].rsplit("/", 1)[-1] for row in cleave.json("topics", "list", "--limit", "5")]
-
-    assert names == ["orders", "a", "b", "c", "d"]
-    assert len(cleave.json("topics", "list", "--limit", "3")) == 3
-    assert len(cleave.json("topics", "list", "--namespace", "acme/web")) == 4
-    assert len(cleave.json("topics", "list", "--prefix", "acme/shop")) == 1
 
 
 def test_without_waiting_the_intent_is_in_the_journal(cleave: CommandLine) -> None:

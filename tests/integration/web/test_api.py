@@ -27,6 +27,8 @@ from tests.support.bench import Bench
 from tests.support.every_row import every_row
 from tests.support.waiting import wait_until
 
+SEGMENTS = 2
+
 API = "/api/v1"
 TOPIC = f"{API}/topics/acme/shop/orders"
 NAME = "topic://acme/shop/orders"
@@ -36,13 +38,6 @@ LOAD = """
 """
 MOVES_ON = {"cleave.audit", "cleave.lease"}
 """Tables that a worker writes by itself, and the audit of what was refused."""
-
-
-@pytest.fixture
-def bench(bench: Bench) -> Bench:
-    """A topic of two segments with a subscription."""
-    bench.topic_with(segments=2)
-    return bench
 
 
 @pytest.fixture
@@ -405,38 +400,40 @@ class TestWhatIsShown:
 
 
 class TestLoadOfBrokers:
-    def test_samples_are_landed_under_the_brokers_own_name(
-        self, bench: Bench, http: httpx.Client, tmp_path: Path
-    ) -> None:
-        now = int(time.time() * 1000)
-        counters = {"instant_ms": now, "msg_in": 5, "byte_in": 50, "msg_out": 2**62, "byte_out": 0}
-        samples = [{"backing_topic": bench.log_of(1), **counters}, {"backing_topic": "none", **counters}]
-        broker = bearer(token_of(Role.BROKER, subject="broker-1"))
+    @pytest.fixture
+    def broker(self, http: httpx.Client) -> httpx.Client:
+        """The client, with the token of a broker."""
+        http.headers.update(bearer(token_of(Role.BROKER, subject="broker-1")))
+        return http
 
-        answer = http.post(f"{API}/load/samples", json={"samples": samples}, headers=broker)
+    def sample(self, bench: Bench, **counters: int) -> dict[str, Any]:
+        """Counters of segment 1, now and 0 unless they are given."""
+        now = {"instant_ms": int(time.time() * 1000), "msg_in": 0, "byte_in": 0, "msg_out": 0, "byte_out": 0}
+        return {"backing_topic": bench.log_of(1), **now, **counters}
+
+    def test_samples_are_landed_under_the_brokers_own_name(
+        self, bench: Bench, broker: httpx.Client, tmp_path: Path
+    ) -> None:
+        sample = self.sample(bench, msg_in=5, byte_in=50, msg_out=2**62)
+        samples = [sample, {**sample, "backing_topic": "none"}]
+
+        answer = broker.post(f"{API}/load/samples", json={"samples": samples})
 
         assert answer.json() == {"landed": 1, "unknown": ["none"]}
-        area = LandingArea(str(tmp_path / "landing"))
+        area, now = LandingArea(str(tmp_path / "landing")), sample["instant_ms"]
         [file], _ = area.files(now - 60_000, now + 60_000)
         [row] = pq.read_table(tmp_path / "landing" / file.path).to_pylist()
         assert (row["segment_id"], row["source"], row["msg_in"], row["msg_out"]) == (1, "broker-1", 5, 2**62)
 
     def test_after_its_clock_was_set_a_broker_is_another_reader_on_the_databases_time(
-        self, bench: Bench, http: httpx.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, bench: Bench, broker: httpx.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(counter_readers, "MOST_APART_MS", 10_000)  # a busy machine is slow to send
-        broker = bearer(token_of(Role.BROKER, subject="broker-1"))
         for number, ahead_ms in enumerate((0, 0, -20_000, -20_000, 30_000)):
             now = int(time.time() * 1000)
-            counters = {
-                "instant_ms": now + ahead_ms - 5_000,
-                "msg_in": number,
-                "byte_in": 50,
-                "msg_out": 0,
-                "byte_out": 0,
-            }
-            body = {"samples": [{"backing_topic": bench.log_of(1), **counters}], "sent_at_ms": now + ahead_ms}
-            assert http.post(f"{API}/load/samples", json=body, headers=broker).json()["landed"] == 1
+            sample = self.sample(bench, instant_ms=now + ahead_ms - 5_000, msg_in=number, byte_in=50)
+            body = {"samples": [sample], "sent_at_ms": now + ahead_ms}
+            assert broker.post(f"{API}/load/samples", json=body).json()["landed"] == 1
 
         area = LandingArea(str(tmp_path / "landing"))
         files, _ = area.files(now - 600_000, now + 600_000)
@@ -446,32 +443,15 @@ class TestLoadOfBrokers:
         assert [row["reader"] for row in rows[:2]] == [rows[0]["reader"]] * 2
         assert all(abs(row["instant"].timestamp() * 1000 - now + 5_000) < 60_000 for row in rows)
 
-    @pytest.mark.parametrize("sent_at_ms", [0, 2**62])
-    def test_a_request_that_was_sent_when_it_cannot_have_been_is_refused(
-        self, bench: Bench, http: httpx.Client, sent_at_ms: int
+    @pytest.mark.parametrize("wrong_ms", [0, 2**62])
+    @pytest.mark.parametrize("field", ["sent_at_ms", "instant_ms"])
+    def test_a_time_that_cannot_have_been_is_refused(
+        self, bench: Bench, broker: httpx.Client, field: str, wrong_ms: int
     ) -> None:
-        counters = {
-            "instant_ms": int(time.time() * 1000),
-            "msg_in": 0,
-            "byte_in": 0,
-            "msg_out": 0,
-            "byte_out": 0,
-        }
-        body = {"samples": [{"backing_topic": bench.log_of(1), **counters}], "sent_at_ms": sent_at_ms}
-        broker = bearer(token_of(Role.BROKER, subject="broker-1"))
+        """The time at which the request was sent, and that of a sample."""
+        sample, wrong = self.sample(bench), {field: wrong_ms}
+        body = {"samples": [sample], **wrong} if field == "sent_at_ms" else {"samples": [sample | wrong]}
 
-        answer = http.post(f"{API}/load/samples", json=body, headers=broker)
-
-        assert (answer.status_code, "synchronize the clocks" in answer.json()["reason"]) == (412, True)
-
-    @pytest.mark.parametrize("instant_ms", [0, 2**62])
-    def test_a_clock_that_is_wrong_is_told_so(
-        self, bench: Bench, http: httpx.Client, instant_ms: int
-    ) -> None:
-        counters = {"instant_ms": instant_ms, "msg_in": 0, "byte_in": 0, "msg_out": 0, "byte_out": 0}
-        samples = [{"backing_topic": bench.log_of(1), **counters}]
-        broker = bearer(token_of(Role.BROKER, subject="broker-1"))
-
-        answer = http.post(f"{API}/load/samples", json={"samples": samples}, headers=broker)
+        answer = broker.post(f"{API}/load/samples", json=body)
 
         assert (answer.status_code, "synchronize the clocks" in answer.json()["reason"]) == (412, True)

@@ -14,14 +14,9 @@ from controller.web.access import Role
 from tests.support.asking import bearer
 from tests.support.bench import Bench
 
+SEGMENTS = 1
+
 LAYOUT = "/api/v1/topics/acme/shop/orders/layout"
-
-
-@pytest.fixture
-def bench(bench: Bench) -> Bench:
-    """A topic."""
-    bench.topic_with(segments=1)
-    return bench
 
 
 @pytest.fixture

@@ -17,12 +17,7 @@ from tests.support.bench import TOPIC, Bench
 from tests.support.session_readers import EVERYTHING, Reader, owned, share
 from tests.support.waiting import wait_until
 
-
-@pytest.fixture
-def bench(bench: Bench) -> Bench:
-    """A topic with a subscription."""
-    bench.topic_with(segments=2)
-    return bench
+SEGMENTS = 2
 
 
 @pytest.fixture

@@ -27,19 +27,14 @@ from tests.support.recorded import keep_rates
 from tests.support.reports import milliseconds
 from tests.support.waiting import wait_until
 
+SEGMENTS = 2
+
 TOPIC = "/api/v1/topics/acme/shop/orders"
 BACKTESTS = "/api/v1/backtests/topics/acme/shop/orders"
 SINCE = datetime.now(UTC).replace(second=0, microsecond=0) + timedelta(hours=1)
 """In the time to come, since nothing is recorded of a topic before it is there."""
 OPERATORS = 8
 DRY_RUN = "?dry_run=true"
-
-
-@pytest.fixture
-def bench(bench: Bench) -> Bench:
-    """A topic with two segments and a subscription."""
-    bench.topic_with(segments=2)
-    return bench
 
 
 @pytest.fixture

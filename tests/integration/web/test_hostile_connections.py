@@ -24,6 +24,8 @@ from tests.support.bench import Bench
 from tests.support.certificates import Authority
 from tests.support.waiting import wait_until
 
+SEGMENTS = 1
+
 TOPIC = "/api/v1/topics/acme/shop/orders"
 CONSUMER = f"{TOPIC}/subscriptions/billing/consumers/a"
 SOON_SECONDS = 0.3
@@ -76,13 +78,6 @@ class RawConnection:
             return False
         finally:
             self.socket.settimeout(PATIENCE_SECONDS)
-
-
-@pytest.fixture
-def bench(bench: Bench) -> Bench:
-    """A topic."""
-    bench.topic_with(segments=1)
-    return bench
 
 
 @pytest.fixture

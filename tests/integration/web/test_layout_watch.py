@@ -16,15 +16,10 @@ from controller.services.watches import feeds
 from controller.store import leases
 from tests.support.bench import Bench
 
+SEGMENTS = 1
+
 WATCH = "/api/v1/topics/acme/shop/orders/layout/watch"
 MOST_HEARTBEATS = 50  # a third of a second each
-
-
-@pytest.fixture
-def bench(bench: Bench) -> Bench:
-    """A topic."""
-    bench.topic_with(segments=1)
-    return bench
 
 
 @pytest.fixture

@@ -15,16 +15,11 @@ from controller.store.postgres.inspection import rows
 from tests.support.asking import administrator
 from tests.support.bench import Bench
 
+SEGMENTS = 2
+
 TOPIC = "/admin/v2/scalable/acme/shop/orders"
 POLICY_OF_NAMESPACE = "/admin/v2/namespaces/acme/shop/scalableTopicAutoScalePolicy"
 SEGMENTS = "/admin/v2/segments/acme/shop/orders"
-
-
-@pytest.fixture
-def bench(bench: Bench) -> Bench:
-    """A topic of two segments with a subscription."""
-    bench.topic_with(segments=2)
-    return bench
 
 
 @pytest.fixture

@@ -20,14 +20,9 @@ from tests.support.bench import Bench
 from tests.support.over_http import server_process
 from tests.support.waiting import wait_until
 
+SEGMENTS = 1
+
 TOPIC = "/api/v1/topics/acme/shop/orders"
-
-
-@pytest.fixture
-def bench(bench: Bench) -> Bench:
-    """A topic."""
-    bench.topic_with(segments=1)
-    return bench
 
 
 @pytest.fixture

@@ -18,17 +18,12 @@ from controller.web import access
 from tests.support.bench import Bench
 from tests.support.waiting import wait_until
 
+SEGMENTS = 1
+
 CONSUMER = "/api/v1/topics/acme/shop/orders/subscriptions/billing/consumers/a"
 LIFE = {"incarnation": "f00d"}
 BUCKET = {"segment_id": 0, "bucket_start": 0, "generation": 1}
 Client = Callable[[str], httpx.Client]
-
-
-@pytest.fixture
-def bench(bench: Bench) -> Bench:
-    """A topic with a subscription."""
-    bench.topic_with(segments=1)
-    return bench
 
 
 @pytest.fixture

@@ -35,15 +35,10 @@ from controller.store.topics.subscriptions import SubscriptionKind
 from controller.web import access
 from tests.support.bench import TOPIC, Bench
 from tests.support.relay import Relay
-from tests.support.session_readers import EVERYTHING, Reader, owned, share
+from tests.support.session_readers import EVERYTHING, Joining, Reader, owned, share
 from tests.support.waiting import wait_until
 
-
-@pytest.fixture
-def bench(bench: Bench) -> Bench:
-    """A topic with a subscription."""
-    bench.topic_with(segments=2)
-    return bench
+SEGMENTS = 2
 
 
 @pytest.fixture
@@ -68,12 +63,12 @@ def test_one_consumer_owns_everything(bench: Bench, servers: Servers) -> None:
     session.close()
 
 
-def test_a_second_consumer_gets_its_share_and_what_stays_is_not_disturbed(servers: Servers) -> None:
-    first = Reader(servers, "a")
+def test_a_second_consumer_gets_its_share_and_what_stays_is_not_disturbed(join: Joining) -> None:
+    first = join("a")
     share(first)
     before = first.generations
 
-    second = Reader(servers, "b")
+    second = join("b")
     share(first, second)
 
     assert {segment for segment, _ in first.owned}.isdisjoint(segment for segment, _ in second.owned)
@@ -81,13 +76,12 @@ def test_a_second_consumer_gets_its_share_and_what_stays_is_not_disturbed(server
     assert all(second.generations[bucket] > before[bucket] for bucket in second.owned)
     second.session.close()
     share(first)
-    first.session.close()
 
 
-def test_a_bucket_changes_hands_only_when_its_owner_has_let_go(servers: Servers) -> None:
+def test_a_bucket_changes_hands_only_when_its_owner_has_let_go(servers: Servers, join: Joining) -> None:
     holder = Session(servers, TOPIC, "billing", "a", on_change=lambda: None)
     wait_until(lambda: owned(holder) == EVERYTHING, message="all is a's")
-    second = Reader(servers, "b")
+    second = join("b")
 
     def asked() -> list[tuple[int, int]]:
         found = holder.assignment
@@ -101,12 +95,11 @@ def test_a_bucket_changes_hands_only_when_its_owner_has_let_go(servers: Servers)
     assert found is not None
     holder.report_released([one for one in found.buckets if one.release])
     wait_until(lambda: second.owned == EVERYTHING - owned(holder), message="b has its share")
-    second.session.close()
     holder.close()
 
 
-def test_a_release_of_an_older_ownership_releases_nothing(servers: Servers) -> None:
-    first = Reader(servers, "a")
+def test_a_release_of_an_older_ownership_releases_nothing(servers: Servers, join: Joining) -> None:
+    first = join("a")
     share(first)
     before = first.generations
 
@@ -121,29 +114,25 @@ def test_a_release_of_an_older_ownership_releases_nothing(servers: Servers) -> N
     let_go(before[0, 0] - 1)
     let_go(before[0, 0] + 1)
 
-    second = Reader(servers, "b")
+    second = join("b")
     share(first, second)
     assert all(first.generations[bucket] == before[bucket] for bucket in first.owned)
-    second.session.close()
-    first.session.close()
 
 
-def test_who_comes_back_within_grace_finds_all_as_it_was(bench: Bench, servers: Servers) -> None:
-    first, second = Reader(servers, "a"), Reader(servers, "b")
+def test_who_comes_back_within_grace_finds_all_as_it_was(bench: Bench, join: Joining) -> None:
+    first, second = join("a"), join("b")
     share(first, second)
     before, others = first.generations, second.generations
 
     first.session.close(leave=False)
-    again = Reader(servers, "a")
+    again = join("a")
     wait_until(lambda: again.generations == before, message="a has what it had, at the same generations")
 
     assert second.generations == others
-    again.session.close()
-    second.session.close()
 
 
-def test_who_does_not_come_back_loses_its_share_after_grace(bench: Bench, servers: Servers) -> None:
-    first, second = Reader(servers, "a"), Reader(servers, "b")
+def test_who_does_not_come_back_loses_its_share_after_grace(bench: Bench, join: Joining) -> None:
+    first, second = join("a"), join("b")
     share(first, second)
     first.session.close(leave=False)
     assert len(second.owned) == 2
@@ -154,7 +143,6 @@ def test_who_does_not_come_back_loses_its_share_after_grace(bench: Bench, server
         assert tx.exec_driver_sql("SELECT name FROM cleave.consumer").scalars().all() == ["b"]
         reasons = tx.exec_driver_sql("SELECT name, reason FROM cleave.departed_consumer").all()
     assert [tuple(row) for row in reasons] == [("a", "expired")]
-    second.session.close()
 
 
 PATH = "/api/v1/topics/acme/shop/orders/subscriptions/billing/consumers/a"
@@ -176,10 +164,12 @@ def test_what_a_departed_life_still_says_is_refused(bench: Bench, servers: Serve
     assert [tuple(row) for row in rows] == [("a", "3")]
 
 
-def test_a_newer_process_of_the_same_name_replaces_the_older_for_good(servers: Servers) -> None:
+def test_a_newer_process_of_the_same_name_replaces_the_older_for_good(
+    servers: Servers, join: Joining
+) -> None:
     older = Session(servers, TOPIC, "billing", "a", on_change=lambda: None)
     wait_until(lambda: owned(older), message="the older is told")
-    newer = Reader(servers, "a")
+    newer = join("a")
     share(newer)
 
     def is_over() -> bool:
@@ -193,11 +183,12 @@ def test_a_newer_process_of_the_same_name_replaces_the_older_for_good(servers: S
     assert not older.is_current
     older.close()
     assert newer.owned == EVERYTHING
-    newer.session.close()
 
 
-def test_a_leader_whose_lease_has_passed_on_writes_nothing(bench: Bench, servers: Servers) -> None:
-    first = Reader(servers, "a")
+def test_a_leader_whose_lease_has_passed_on_writes_nothing(
+    bench: Bench, servers: Servers, join: Joining
+) -> None:
+    first = join("a")
     share(first)
     with bench.store.transaction() as tx:
         tx.exec_driver_sql(
@@ -355,8 +346,8 @@ def test_another_worker_sends_consumers_to_the_leader(bench: Bench, worker: Serv
             servers.close()
 
 
-def test_what_nobody_owns_cannot_be_drained(bench: Bench, servers: Servers) -> None:
-    first = Reader(servers, "a")
+def test_what_nobody_owns_cannot_be_drained(bench: Bench, servers: Servers, join: Joining) -> None:
+    first = join("a")
     share(first)
     servers.ask("POST", PATH, document={"incarnation": first.session._incarnation})
     owned_since = first.generations[0, 0]
@@ -372,11 +363,10 @@ def test_what_nobody_owns_cannot_be_drained(bench: Bench, servers: Servers) -> N
                 f"{PATH}/drained",
                 document={"incarnation": first.session._incarnation, "segments": [read]},
             )
-    first.session.close()
 
 
 def test_what_the_leader_writes_itself_is_settled_once(
-    bench: Bench, servers: Servers, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, servers: Servers, join: Joining, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its own notifications come back to it, and tell it nothing. A paused topic is not evaluated, so no move waits for a decision."""
     bench.execute("UPDATE cleave.evaluation SET not_before = 'infinity'")
@@ -396,13 +386,12 @@ def test_what_the_leader_writes_itself_is_settled_once(
     wait_until(
         lambda: {2, 3} <= {one.segment_id for one in held(session)}, message="the children are delivered"
     )
-    second = Reader(servers, "b")
+    second = join("b")
     wait_until(lambda: second.session.assignment, message="b is told")
 
     assert asked[0] == ["Drained"]
     assert ["Register"] in asked
     assert [] not in asked
-    second.session.close()
     session.close()
 
 
@@ -412,9 +401,9 @@ def held(session: Session) -> tuple[OwnedBucket, ...]:
 
 
 def test_what_was_read_before_a_seek_is_not_drained_by_a_word_that_comes_late(
-    bench: Bench, servers: Servers
+    bench: Bench, servers: Servers, join: Joining
 ) -> None:
-    first = Reader(servers, "a")
+    first = join("a")
     share(first)
     before = first.generations[0, 0]
     bench.publish(0)
@@ -434,7 +423,6 @@ def test_what_was_read_before_a_seek_is_not_drained_by_a_word_that_comes_late(
                 "segments": [{"segment_id": 0, "generation": before}],
             },
         )
-    first.session.close()
 
 
 def test_a_queue_is_not_shared_out(bench: Bench, servers: Servers) -> None:
@@ -450,11 +438,11 @@ def test_a_queue_is_not_shared_out(bench: Bench, servers: Servers) -> None:
 
 
 def test_a_sealed_segment_is_drained_by_several_and_read_by_one_when_it_is_clear(
-    bench: Bench, servers: Servers
+    bench: Bench, join: Joining
 ) -> None:
     bench.publish(0)
     bench.reshape(rebucketing(0, 8))
-    first, second = Reader(servers, "a"), Reader(servers, "b")
+    first, second = join("a"), join("b")
 
     def shares() -> list[list[int]]:
         """How many buckets of which segment each of the two has, by segment."""
@@ -471,5 +459,3 @@ def test_a_sealed_segment_is_drained_by_several_and_read_by_one_when_it_is_clear
     wait_until(lambda: sorted(shares()) == [[0, 0, 8], [0, 2, 0]], message="one reads its successor")
     with pytest.raises(InvalidInput, match="1 to 65536"), bench.store.transaction() as tx:
         subscriptions.set_sharing(tx, bench.topic_id, "billing", parents_block=None, drain_consumers=0)
-    first.session.close()
-    second.session.close()

@@ -22,6 +22,8 @@ from tests.support.asking import bearer
 from tests.support.bench import Bench
 from tests.support.waiting import wait_until
 
+SEGMENTS = 1
+
 NAME = "topic://acme/shop/orders"
 RETURNS = "topic://acme/shop/returns"
 TOPIC = "/api/v1/topics/acme/shop/orders"
@@ -34,13 +36,6 @@ STREAMS = {
 LIFE_SECONDS = 3.0
 LATE_SECONDS = CLOCK_LEEWAY_SECONDS / 2
 """A stream that has not ended by then was not ended for its token."""
-
-
-@pytest.fixture
-def bench(bench: Bench) -> Bench:
-    """A topic."""
-    bench.topic_with(segments=1)
-    return bench
 
 
 @pytest.fixture
