@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from controller.bootstrap import Application
-from controller.doctor import airflow, control_plane, database, gate_states, load, pulsar, rights
+from controller.doctor import airflow, control_plane, database, load, pulsar
 
 CHECKS: dict[str, Callable[[Application], str]] = {
     "database": database.database,
     "schema": database.schema,
     "role": database.role,
     "loader role": database.loader_role,
-    "public rights": rights.public,
-    "login limits": rights.logins,
+    "public rights": database.public,
+    "login limits": database.logins,
     "writes": database.writes,
     "workers": control_plane.workers,
     "worker schemas": control_plane.worker_schemas,
@@ -25,7 +25,7 @@ CHECKS: dict[str, Callable[[Application], str]] = {
     "topics held": control_plane.held_topics,
     "unmanaged logs": control_plane.unmanaged_logs,
     "entry buckets": control_plane.buckets,
-    "gates": gate_states.gates,
+    "gates": control_plane.gates,
     "java": load.java,
     "spark": load.spark,
     "landing area": load.landing,

@@ -15,10 +15,8 @@ from controller.store import audit
 from controller.store.audit import AuditRow
 from controller.web import (
     actions,
-    broken_log_reports,
-    dead_letters,
+    client_reports,
     deliveries,
-    key_counts,
     layouts,
     load,
     questions,
@@ -49,9 +47,7 @@ ROUTERS = (
     segment_lists.router,
     sessions.router,
     deliveries.router,
-    dead_letters.router,
-    key_counts.router,
-    broken_log_reports.router,
+    client_reports.router,
     *ROUTERS_FOR_PEOPLE,
     load.router,
 )

@@ -1,4 +1,5 @@
-"""Routes that count a consumer's deliveries across crashes. Every worker counts them.
+"""Routes that count a consumer's deliveries across crashes, which every worker counts, and that provide the log of a subscription's dead
+letters, which the leader of the topic creates.
 
 The protocol as a client sees it: docs/reference/client-protocol.md.
 """
@@ -14,12 +15,13 @@ from starlette.concurrency import run_in_threadpool
 
 from controller.domain.delivery_events import DeliveryEvent
 from controller.services import delivery_counts
+from controller.services.dead_letters import find, make
 from controller.store.topics.bucket_owners import SubscriptionKey
 from controller.store.topics.deliveries import Ownership
-from controller.web.paths import CONSUMER_PATH, ConsumerName, Name
+from controller.web.paths import CONSUMER_PATH, TOPIC_PATH, ConsumerName, Name
 from controller.web.refusals import LED, REFUSALS
 from controller.web.route_rights import CONSUME, DemandingRoute, Holder
-from controller.web.sessions import Life, ReleasedBucketModel, RequestingConsumer
+from controller.web.sessions import AtLeaderNow, Life, ReleasedBucketModel, RequestingConsumer
 from controller.web.shared_parameters import Topic, served_by
 
 router = APIRouter(
@@ -163,3 +165,29 @@ async def delivered(asker: Asker, body: Delivered) -> None:
         body.deliveries,
         None if body.error is None else body.error.replace("\0", " "),
     )
+
+
+class Logged(BaseModel):
+    """The log of a subscription's dead letters."""
+
+    data_plane: str = Field(examples=["embedded"])
+    backing_topic: str = Field(examples=["dead-letters://acme/shop/orders/billing"])
+
+
+@router.get(TOPIC_PATH + "/subscriptions/{subscription}/dead-letter-log")
+async def dead_letter_log(request: HttpRequest, topic: Topic, subscription: Name) -> Logged:
+    """Return the subscription's dead-letter log. 404 until a consumer has created it for a dead letter."""
+    app = served_by(request).app
+    log = await run_in_threadpool(find, app.store, app.planes, topic, subscription)
+    return Logged(data_plane=log.data_plane, backing_topic=log.backing_topic)
+
+
+@router.post(CONSUMER_PATH + "/dead-letters")
+async def dead_letters(asking: AtLeaderNow, _life: Life) -> Logged:
+    """Return the address of the subscription's dead-letter log. Create the log and the log's subscription `redrive`,
+    as far as they do not exist. An existing log keeps its messages. The call may be repeated after an error. The
+    incarnation is required but not checked.
+    """
+    key, app = asking.key, asking.served.app
+    log = await run_in_threadpool(make, app.store, app.planes, key.topic_id, key.name)
+    return Logged(data_plane=log.data_plane, backing_topic=log.backing_topic)
