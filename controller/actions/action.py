@@ -27,7 +27,6 @@ MODULES: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "controller.questions.overviews",
             "controller.questions.layouts",
             "controller.actions.topics",
-            "controller.actions.topic_recovery",
             "controller.actions.adoptions",
         ),
         "segments": ("controller.actions.segments",),

@@ -10,8 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from controller.actions.operation_outcome import aborted
-from controller.domain.errors import Retryable
+from controller.domain.errors import Retryable, Terminal
 from controller.domain.layout import SegmentLayout
 from controller.domain.operation import Operation, OperationState, ReservedChild
 from controller.domain.segment import Segment
@@ -207,6 +206,20 @@ def demand_ended(operation: OperationDocument, wait_seconds: float) -> Operation
             "longer, check that a worker runs, or read `cleave operations --stuck`"
         )
     return state
+
+
+def demand_done(operation: Operation) -> Operation:
+    """Return the operation unchanged, done or still in progress. Raises Terminal if it was aborted."""
+    if operation.state is OperationState.ABORTED:
+        raise aborted(operation.operation_id, operation.kind, operation.topic_name, operation.last_error)
+    return operation
+
+
+def aborted(operation_id: int | None, kind: str, topic: str, reason: str | None) -> Terminal:
+    """Return the error about an aborted operation; it is not raised here. `reason` None: the journal has no reason."""
+    return Terminal(
+        f"operation {operation_id} ({kind} of {topic}) was aborted: {reason or 'no reason is recorded'}"
+    )
 
 
 class CancelledSeeks(Response):

@@ -1,14 +1,13 @@
 """Reads whether an operation has ended, regardless of its requester and its runner.
 
-`operation_outcome` decides that an aborted operation is an error.
+`responses.demand_done` decides that an aborted operation is an error.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from controller.actions.operation_outcome import demand_done
-from controller.actions.responses import OperationDocument, operation_fields
+from controller.actions.responses import OperationDocument, demand_done, operation_fields
 from controller.domain.errors import InvalidInput
 from controller.domain.formatting import shown
 from controller.domain.whole_numbers import from_digits

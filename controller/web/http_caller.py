@@ -16,7 +16,7 @@ from fastapi import Depends
 from fastapi import Request as HttpRequest
 
 from controller.actions.context import REST_REASON, Caller, Context
-from controller.actions.operation_outcome import demand_done
+from controller.actions.responses import demand_done
 from controller.actions.rights import Right
 from controller.actions.wait_for_operation import run_to_its_end
 from controller.bootstrap import Application

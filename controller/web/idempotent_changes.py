@@ -17,8 +17,7 @@ from pydantic import BaseModel
 
 from controller.actions.action import AnyAction
 from controller.actions.context import Context, Options
-from controller.actions.dry_run import store_for
-from controller.actions.perform import perform_in
+from controller.actions.perform import perform_in, store_for
 from controller.actions.responses import Response
 from controller.services.computing.computers import Computation
 from controller.store import idempotency_keys

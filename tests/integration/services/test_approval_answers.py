@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import text
 from structlog.testing import capture_logs
 
-from controller.actions.dry_run import DryRunStore
+from controller.actions.perform import DryRunStore
 from controller.domain.approval_states import TRANSITIONS, ApprovalState, Subject
 from controller.domain.decision import Lane, RefusalReason
 from controller.domain.decision_replay import replay

@@ -7,7 +7,7 @@ from typing import Any
 
 from structlog.testing import capture_logs
 
-from controller.actions.dry_run import DryRunStore
+from controller.actions.perform import DryRunStore
 from controller.services import policy_admin
 from controller.services.segment_admin import splitting
 from tests.support.bench import TOPIC, Bench
