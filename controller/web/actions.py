@@ -34,7 +34,7 @@ def router() -> APIRouter:
         for path, right, level in _paths(action):
             routes.add_api_route(
                 route_path(path),
-                _report_endpoint(action, level) if action.reads else _endpoint(action, level),
+                _endpoint(action, level),
                 methods=[action.method],
                 dependencies=[demand_of(right), *([COMPUTE] if action.computes else [])],
                 response_model=action.response,
@@ -56,49 +56,38 @@ def _paths(action: AnyAction) -> Iterator[tuple[str, Right, Any]]:
 
 
 def _endpoint(action: AnyAction, level: Any) -> Any:
-    """Return the endpoint of an action that changes something: a function that performs the action, or its dry run, and returns the
-    response (`Change.perform`). Its parameters are the fields of the path, the body, the options of a change, and the wait and the
-    computation where the action has them. `level`: type of the level in the path; None without a level.
+    """Return the endpoint of an action. If the action changes nothing, the endpoint performs the action and returns the response; otherwise
+    it performs the action, or its dry run (`Change.perform`). Its parameters are the fields of the path, the other fields as the query of a
+    GET or else as the body, and, as far as the action has them, the options of a change, the wait and the computation. `level`: type of the
+    level in the path; None without a level.
     """
-    body = _document_of(action)
+    document = _document_of(action)
 
     def perform(
-        change: Change,
+        by: Acting | Change,
         body: BaseModel | None = None,
         wait_seconds: float = 0.0,
         computation: Computation | None = None,
         **path: Any,
     ) -> Answer:
-        return change.perform(action, _request_of(action, body, path), wait_seconds, computation)
-
-    parameters = [keyword("change", Changing), *path_parameters(action.path_fields, action.request, level)]
-    if body is not None:
-        parameters.append(_body_parameter(body))
-    if action.is_waited_for:
-        parameters.append(keyword("wait_seconds", Wait, 0.0))
-    if action.computes:
-        parameters.append(keyword("computation", Computing))
-    return describe(perform, action.name, action.request.__doc__, parameters)
-
-
-def _report_endpoint(action: AnyAction, level: Any) -> Any:
-    """Return the endpoint of an action that changes nothing: a function that performs the action and returns the response. Its parameters
-    are the fields of the path, and the other fields as the query of a GET, otherwise as the body. `level`: type of the level in the path;
-    None without a level.
-    """
-    document = _document_of(action)
-
-    def read(acting: Acting, body: BaseModel | None = None, **path: Any) -> Answer:
-        answer: Answer = perform_in(acting.context(), action, _request_of(action, body, path))
+        request = _request_of(action, body, path)
+        if isinstance(by, Change):
+            return by.perform(action, request, wait_seconds, computation)
+        answer: Answer = perform_in(by.context(), action, request)
         return answer
 
-    parameters = [keyword("acting", HttpCaller), *path_parameters(action.path_fields, action.request, level)]
+    kind = HttpCaller if action.reads else Changing
+    parameters = [keyword("by", kind), *path_parameters(action.path_fields, action.request, level)]
     if document is not None:
         is_query = action.method == "GET"
         parameters.append(
             keyword("body", Annotated[document, Query()]) if is_query else _body_parameter(document)
         )
-    return describe(read, action.name, action.request.__doc__, parameters)
+    if action.is_waited_for:
+        parameters.append(keyword("wait_seconds", Wait, 0.0))
+    if action.computes:
+        parameters.append(keyword("computation", Computing))
+    return describe(perform, action.name, action.request.__doc__, parameters)
 
 
 def _body_parameter(body: type[BaseModel]) -> inspect.Parameter:
