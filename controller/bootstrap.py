@@ -454,22 +454,24 @@ def _background_services(
     from controller.services.reconciler import Verifier, reconcile
 
     settings = app.settings
-    mirror = MirrorLoop(
-        app.store, app.planes, lambda: leases.held, interval_seconds=settings.mirror_interval_seconds
-    )
     events = build_asset_events(app, lambda: leases.held)
-    trimmer = LogTrimmer(app.planes, retention_seconds=settings.embedded_retention_seconds)
-    limiter = LockLimiter(app.planes)
-    keeper = GateKeeper(app.store, app.planes, lambda: leases.held, SystemClock())
-    sampler = KeySampler(
-        app.store,
-        app.planes,
-        lambda: leases.held,
-        SystemClock(),
-        messages=settings.key_sample_messages,
-        from_load=settings.key_sample_from_load,
-        every_seconds=settings.key_sample_every_seconds,
-        fresh_seconds=settings.key_sketch_seconds,
+    optional = (
+        GateKeeper(app.store, app.planes, lambda: leases.held, SystemClock()),
+        MirrorLoop(
+            app.store, app.planes, lambda: leases.held, interval_seconds=settings.mirror_interval_seconds
+        ),
+        LogTrimmer(app.planes, retention_seconds=settings.embedded_retention_seconds),
+        LockLimiter(app.planes),
+        KeySampler(
+            app.store,
+            app.planes,
+            lambda: leases.held,
+            SystemClock(),
+            messages=settings.key_sample_messages,
+            from_load=settings.key_sample_from_load,
+            every_seconds=settings.key_sample_every_seconds,
+            fresh_seconds=settings.key_sketch_seconds,
+        ),
     )
     return (
         ApprovalClock(app.store, interval_seconds=settings.worker_sweep_seconds),
@@ -481,11 +483,7 @@ def _background_services(
             reconcile=partial(reconcile, app.store, app.planes),
         ),
         Verifier(app.store, app.planes, lambda: leases.held, rescan),
-        *([keeper] if keeper.is_needed else []),
-        *([mirror] if mirror.is_needed else []),
-        *([trimmer] if trimmer.is_needed else []),
-        *([limiter] if limiter.is_needed else []),
-        *([sampler] if sampler.is_needed else []),
+        *(service for service in optional if service.is_needed),
         *([events] if events is not None else []),
     )
 

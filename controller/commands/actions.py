@@ -49,8 +49,14 @@ def command_of(action: AnyAction) -> Callable[..., None]:
     command logs errors only. The command raises InvalidInput for values that the request refuses.
     """
 
-    def command(
-        dry_run: bool, no_wait: bool, timeout_seconds: float, as_json: bool, yes: bool, **values: Any
+    def run(
+        *,
+        as_json: bool,
+        dry_run: bool = False,
+        no_wait: bool = False,
+        timeout_seconds: float = 0.0,
+        yes: bool = False,
+        **values: Any,
     ) -> None:
         fields = {name: value for name, value in values.items() if value is not None}
         if "reason" in action.request.model_fields:
@@ -66,9 +72,6 @@ def command_of(action: AnyAction) -> Callable[..., None]:
         response.demand_done(options.wait_seconds)
         if response.exit_code:
             raise typer.Exit(response.exit_code)
-
-    def run(**values: Any) -> None:
-        command(**{"dry_run": False, "no_wait": False, "timeout_seconds": 0.0, "yes": False, **values})
 
     parameters = [
         *(parameter_of(name, field) for name, field in action.request.model_fields.items()),
