@@ -119,22 +119,21 @@ class AdoptionResponse(OperationResponse):
         description="Subscriptions that no consumer of Cleave can read, with the reasons; delete them first.",
     )
 
-    def sentence(self) -> str:
-        """Return a sentence about the operation; for a dry run, about the logs that would end, the number of segments that
-        would be created, the connected clients (cut off, or to be stopped first unless `cut_off`), and the unreadable
-        subscriptions for which the adoption would be refused.
+    def preview(self) -> tuple[str, Sequence[Row]]:
+        """Return a sentence about the logs that would end, the number of segments that would be created, the connected clients (cut off, or
+        to be stopped first unless `cut_off`), and the unreadable subscriptions for which the adoption would be refused; the segments to
+        create as rows.
         """
-        if not self.dry_run:
-            return super().sentence()
         connected = ", ".join([*self.producers, *self.consumers])
         connected_text = (
             f"{connected} would be cut off" if self.cut_off else f"stop {connected} first, or give cut_off"
         )
         refusal_text = f"; it would be refused, because {'; '.join(self.unserved)}" if self.unserved else ""
-        return (
+        sentence = (
             f"{', '.join(self.closes)} would end; {self.topic} would have {len(self.creates)} segments"
             f"{f'; {connected_text}' if connected else ''}{refusal_text}"
         )
+        return sentence, [segment.model_dump() for segment in self.creates]
 
 
 class AttachmentResponse(OperationResponse):
@@ -145,11 +144,12 @@ class AttachmentResponse(OperationResponse):
         description="Active segments of the topic on the broker, in a dry run; null otherwise, and for a repeated request.",
     )
 
-    def rows(self) -> Sequence[Row]:
-        """Return the active segments on the broker for a dry run, otherwise the operation as one row."""
+    def preview(self) -> tuple[str, Sequence[Row]]:
+        """Return the sentence of any operation, and the active segments on the broker as rows."""
+        sentence, rows = super().preview()
         if self.on_broker is None:
-            return super().rows()
-        return [segment.model_dump(include=_ON_BROKER) for segment in self.on_broker]
+            return sentence, rows
+        return sentence, [segment.model_dump(include=_ON_BROKER) for segment in self.on_broker]
 
 
 def adopt(context: Context, request: AdoptTopic) -> AdoptionResponse:

@@ -166,24 +166,27 @@ class OperationResponse(OperationDocument, Response):
     )
 
     def sentence(self) -> str:
-        """Return a sentence with the id, kind, parents, topic and state of the operation. For a dry run: the topic, the
-        epoch of its layout, the kind, the subscription (epoch and subscription only if there is one), and the segments
-        to seal and create, or that the action would be accepted if it would create none.
+        """Return a sentence with the id, kind, parents, topic and state of the operation; for a dry run that of `preview`."""
+        if self.dry_run:
+            return self.preview()[0]
+        sealed_text = f" of segment {', '.join(map(str, self.parents))}" if self.parents else ""
+        return f"operation {self.operation_id}: {self.kind}{sealed_text} on {self.topic} is {self.state}"
+
+    def preview(self) -> tuple[str, Sequence[Row]]:
+        """Return the sentence and the rows of a dry run: the topic, the epoch of its layout, the kind, the subscription (epoch and
+        subscription only if there is one), and the segments to seal and create, or that the action would be accepted if it would create
+        none; the segments to create as rows.
         """
-        if not self.dry_run:
-            sealed_text = f" of segment {', '.join(map(str, self.parents))}" if self.parents else ""
-            return f"operation {self.operation_id}: {self.kind}{sealed_text} on {self.topic} is {self.state}"
         epoch_text = "" if self.layout_epoch is None else f" at epoch {self.layout_epoch}"
         seal_text = f"seal {', '.join(map(str, self.parents))} and " if self.parents else ""
         effect = f"{seal_text}create {segments_text(self.creates)}" if self.creates else "be accepted"
         subscription = self.parameters.get("subscription")
-        return f"{self.topic}{epoch_text}: {self.kind}{f' {subscription}' if subscription else ''} would {effect}"
+        sentence = f"{self.topic}{epoch_text}: {self.kind}{f' {subscription}' if subscription else ''} would {effect}"
+        return sentence, [segment.model_dump() for segment in self.creates]
 
     def rows(self) -> Sequence[Row]:
-        """Return the segments that the action would create for a dry run, otherwise the operation as one row."""
-        if self.dry_run:
-            return [segment.model_dump() for segment in self.creates]
-        return [self.row()]
+        """Return the rows of `preview` for a dry run, otherwise the operation as one row."""
+        return self.preview()[1] if self.dry_run else [self.row()]
 
     def demand_done(self, wait_seconds: float) -> None:
         """Raise Terminal if the operation was aborted, Retryable if it is still in progress. Does nothing in a dry

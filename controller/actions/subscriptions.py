@@ -186,17 +186,14 @@ class SeekResponse(OperationResponse):
         examples=["to the first message that still exists"],
     )
 
-    def sentence(self) -> str:
-        """Return a sentence about the operation; for a dry run, about the position to which the subscription would move."""
+    def preview(self) -> tuple[str, Sequence[Row]]:
+        """Return a sentence about the position to which the subscription would move, and the cursors that would move as rows; those of any
+        operation for a repeated request.
+        """
         if self.cursors is None:
-            return super().sentence()
-        return f"{self.topic}: {self.parameters.get('subscription')} would go {self.target}"
-
-    def rows(self) -> Sequence[Row]:
-        """Return the cursors that would move for a dry run, otherwise the operation as one row."""
-        if self.cursors is None:
-            return super().rows()
-        return [cursor.model_dump(exclude={"range_start"}) for cursor in self.cursors]
+            return super().preview()
+        sentence = f"{self.topic}: {self.parameters.get('subscription')} would go {self.target}"
+        return sentence, [cursor.model_dump(exclude={"range_start"}) for cursor in self.cursors]
 
 
 def create(context: Context, request: CreateSubscription) -> OperationResponse:

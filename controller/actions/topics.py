@@ -76,17 +76,14 @@ class DeletionResponse(OperationResponse):
         description="Segments that the topic would lose, in a dry run; null otherwise, and for a repeated request.",
     )
 
-    def sentence(self) -> str:
-        """Return a sentence about the operation; for a dry run, about the number of segments that the topic would lose."""
+    def preview(self) -> tuple[str, Sequence[Row]]:
+        """Return a sentence about the number of segments that the topic would lose, and these segments as rows; those of any operation for
+        a repeated request.
+        """
         if self.segments is None:
-            return super().sentence()
-        return f"{self.topic} would lose {len(self.segments)} segments and all their messages"
-
-    def rows(self) -> Sequence[Row]:
-        """Return the segments that the topic would lose for a dry run, otherwise the operation as one row."""
-        if self.segments is None:
-            return super().rows()
-        return [segment.model_dump(include=set(SEGMENT_COLUMNS)) for segment in self.segments]
+            return super().preview()
+        rows = [segment.model_dump(include=set(SEGMENT_COLUMNS)) for segment in self.segments]
+        return f"{self.topic} would lose {len(rows)} segments and all their messages", rows
 
 
 class RecoverTopic(ActionRequest):
