@@ -288,9 +288,8 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show one backtest: its request and its results."""
-    request = fill_in(LIST_BACKTEST_RESULTS.request, {"run_id": run_id})
     run = perform(SHOW_BACKTEST, fill_in(ShowBacktest, {"run_id": run_id}))
-    results = list(ask_question(LIST_BACKTEST_RESULTS, request, limit=None)) if run.results else []
+    results = list(ask_question(LIST_BACKTEST_RESULTS, {"run_id": run_id}, limit=None)) if run.results else []
     stored_results = [
         BacktestResult(**{name: row[name] for name in BacktestResult.__slots__}) for row in results
     ]

@@ -53,8 +53,7 @@ def draw(namespace: str, path: Annotated[Path, typer.Argument(metavar="FILE")]) 
 def brokers(as_json: AsJson = False) -> None:
     """List brokers by usage at the last aggregation, and whether each is active in the cluster."""
     answer = perform(LIST_ACTIVE_BROKERS, ListActiveBrokers())
-    request = fill_in(LIST_BROKERS.request, {"cluster": answer.cluster})
-    rows = list(ask(LIST_BROKERS, request, limit=None))
+    rows = list(ask(LIST_BROKERS, {"cluster": answer.cluster}, limit=None))
     fullest = sorted(rows, key=lambda row: (row["usage"] is None, -(row["usage"] or 0), row["broker"]))
     document, table = tables.broker_table(fullest, answer.brokers)
     emit(as_json, document, table)

@@ -72,7 +72,6 @@ def _answers(context: typer.Context, name: str, prefix: str) -> Sequence[Row]:
 
         name_server(context.find_root().params.get("api_url"))
         [question] = [question for question in questions_of("topics") if question.name == name]
-        request = question.request.model_validate({"prefix": prefix})
-        return list(ask(question, request, limit=MOST, most_seconds=SERVER_SECONDS))
+        return list(ask(question, {"prefix": prefix}, limit=MOST, most_seconds=SERVER_SECONDS))
     except Exception:  # noqa: BLE001 - a shell in the middle of a line can do nothing with it
         return []

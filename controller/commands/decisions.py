@@ -12,7 +12,6 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from controller.actions.fields import fill_in
 from controller.clock import to_ms
 from controller.command_output import cell, emit, rows_table
 from controller.commands import completion, evaluation_tables
@@ -76,7 +75,7 @@ def _replay_one(decision_id: int, as_json: bool) -> bool:
     """Replay the decision and print the result. Return True if the results are the same; inputs that cannot be read count as different.
     Raises InvalidInput for an invalid id, and NotFound.
     """
-    [row] = ask(SHOW_INPUTS, fill_in(SHOW_INPUTS.request, {"decision_id": decision_id}), limit=1)
+    [row] = ask(SHOW_INPUTS, {"decision_id": decision_id}, limit=1)
     again = _again(row)
     emit(
         as_json,
@@ -97,8 +96,7 @@ def _replay_all(topic: str, since: str | None, until: str | None, as_json: bool)
     replayed, made_by, now_by = 0, set[str](), set[str]()
     differing: list[tuple[Mapping[str, Any], Replay, Sequence[str]]] = []
     name = topic_name(topic)
-    request = fill_in(LIST_INPUTS.request, {"topic": name, "since": begins, "until": ends})
-    for row in ask(LIST_INPUTS, request, limit=None):
+    for row in ask(LIST_INPUTS, {"topic": name, "since": begins, "until": ends}, limit=None):
         again = _again(row)
         replayed += 1
         made_by.add(row["code_version"])
@@ -155,8 +153,7 @@ def _retrace(topic: str, since: str | None, until: str | None, as_json: bool) ->
     demand_database("decisions replay --from-history")
     begins, ends = span(since, until)
     settings, name = load_settings(), topic_name(topic)
-    request = fill_in(LIST_INPUTS.request, {"topic": name, "since": begins, "until": ends})
-    inputs = ask(LIST_INPUTS, request, limit=None)
+    inputs = ask(LIST_INPUTS, {"topic": name, "since": begins, "until": ends}, limit=None)
     rows = {row["decision_id"]: row for row in inputs}
     with reading() as tx:
         replays = [

@@ -9,7 +9,6 @@ from typing import Any
 from rich.console import Group
 from rich.text import Text
 
-from controller.actions.fields import fill_in
 from controller.command_output import emit, rows_table
 from controller.commands.options import AsJson, Topic
 from controller.commands.server_choice import ask
@@ -38,8 +37,7 @@ def hot_keys(topic: Topic, as_json: AsJson = False) -> None:
     load. Raises InvalidInput for an invalid name, and the errors of `ask`. The help text is in `command_list`.
     """
     name = topic_name(topic)
-    request = fill_in(LIST_HOT_KEYS.request, {"topic": name})
-    rows = sorted(ask(LIST_HOT_KEYS, request, limit=None), key=_hottest_first)
+    rows = sorted(ask(LIST_HOT_KEYS, {"topic": name}, limit=None), key=_hottest_first)
     table = rows_table([_shown(row) for row in rows], _COLUMNS, title=name)
     emit(as_json, {"topic": name, "segments": rows}, _with_advice(table, rows))
 

@@ -9,7 +9,6 @@ import typer
 from rich.console import Group
 from rich.text import Text
 
-from controller.actions.fields import fill_in
 from controller.actions.signatures import keyword
 from controller.command_output import emit, rows_table
 from controller.commands.options import AsJson, Limit
@@ -35,7 +34,7 @@ def command_of(question: Question) -> Callable[..., None]:
     def run(as_json: bool, limit: int = 1, **values: Any) -> None:
         filters = {name: value for name, value in values.items() if value is not None}
         # One additional row shows that the list is incomplete.
-        read = list(ask(question, fill_in(question.request, filters), limit=limit + 1))
+        read = list(ask(question, filters, limit=limit + 1))
         rows = read[:limit]
         document = rows[0] if question.one_row else rows
         columns = [name for name in question.table if name not in filters] or None

@@ -5,7 +5,7 @@ The token comes from the environment or a file, never from the command line, whi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from controller.actions.action import AnyAction
     from controller.actions.context import Options
     from controller.commands.http_calls import Calls
-    from controller.questions.question import Question, QuestionRequest, Row
+    from controller.questions.question import Question, Row
     from controller.settings import Settings
 
 
@@ -86,14 +86,22 @@ def performing(*, name: str = "cleave") -> Iterator[Perform]:
 
 
 def ask(
-    question: Question, request: QuestionRequest, *, limit: int | None, most_seconds: float | None = None
+    question: Question,
+    filters: Mapping[str, object],
+    *,
+    limit: int | None,
+    most_seconds: float | None = None,
 ) -> Iterator[Row]:
     """Yield the rows that answer the question, `limit` at most (None: all), from the server or, in a read-only snapshot, from the database.
+    `filters` are values by filter, as the fields of the question's request accept them.
 
     With `most_seconds`, an answer of a server may take this time, and the request is not repeated; without, `CALL_SECONDS`. Raises the
-    errors of `read_page`, over HTTP also those of `Calls`, and InvalidInput for an invalid address or token of the server.
+    errors of `read_page`, over HTTP also those of `Calls`, and InvalidInput for invalid filters, and for an invalid address or token of the
+    server.
     """
-    url = server_url()
+    from controller.actions.fields import fill_in
+
+    request, url = fill_in(question.request, filters), server_url()
     if url is None:
         from controller.commands.read_only_store import reading
         from controller.questions.question import read_rows

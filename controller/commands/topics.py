@@ -21,9 +21,9 @@ _SUBSCRIPTION = ("subscription", "kind", "state")
 def show(topic: Topic, as_json: AsJson = False) -> None:
     """Show a topic's segments and subscriptions."""
     name = topic_name(topic)
-    [row] = ask(SHOW_TOPIC, fill_in(SHOW_TOPIC.request, {"topic": name}), limit=1)
+    [row] = ask(SHOW_TOPIC, {"topic": name}, limit=1)
     layout = perform(SHOW_LAYOUT, fill_in(ShowLayout, {"topic": name})).layout
-    rows = ask(LIST_SUBSCRIPTIONS, fill_in(LIST_SUBSCRIPTIONS.request, {"topic": name}), limit=None)
+    rows = ask(LIST_SUBSCRIPTIONS, {"topic": name}, limit=None)
     subs = [{name: row[name] for name in _SUBSCRIPTION} for row in rows]
     document: dict[str, Any] = {
         "topic": name,

@@ -10,7 +10,6 @@ from pathlib import Path
 import jwt
 import pytest
 
-from controller.actions.fields import fill_in
 from controller.client.servers import Servers, topic_path
 from controller.client.stream_consumer import StreamConsumer
 from controller.commands import server_choice
@@ -157,7 +156,7 @@ def test_a_command_reads_its_token_file_again(
         return read[-1]
 
     monkeypatch.setattr(server_choice, "_token", renewed_behind_the_first_call)
-    topics = list(server_choice.ask(LIST_TOPICS, fill_in(LIST_TOPICS.request, {}), limit=10))
+    topics = list(server_choice.ask(LIST_TOPICS, {}, limit=10))
 
     assert [one["topic"] for one in topics] == [bench.topic_name]
     assert read[0] == read[1] != read[2]
