@@ -19,7 +19,7 @@ SEGMENTS = 2
 
 TOPIC = "/admin/v2/scalable/acme/shop/orders"
 POLICY_OF_NAMESPACE = "/admin/v2/namespaces/acme/shop/scalableTopicAutoScalePolicy"
-SEGMENTS = "/admin/v2/segments/acme/shop/orders"
+SEGMENT_LOGS = "/admin/v2/segments/acme/shop/orders"
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_one_segment_by_itself(bench: Bench, http: httpx.Client) -> None:
     assert found["subscriptions"] == {"billing": {"backlog": 3}}
     assert (found["state"], found["hashRange"]) == ("ACTIVE", {"start": 0x8000, "end": 0xFFFF})
     assert http.get(f"{TOPIC}/segments/7/stats").status_code == 404
-    assert http.get(f"{SEGMENTS}/8000-ffff-1/subscription/billing/backlog").json() == 3
+    assert http.get(f"{SEGMENT_LOGS}/8000-ffff-1/subscription/billing/backlog").json() == 3
 
 
 def test_a_policy_replaces_what_pulsar_knows_and_keeps_the_rest(bench: Bench, http: httpx.Client) -> None:
@@ -171,7 +171,7 @@ def test_what_is_unread_is_not_deleted_by_any_force(bench: Bench, http: httpx.Cl
     bench.publish(0, count=1)
     bench.reshape(splitting(0))
 
-    refused = http.delete(f"{SEGMENTS}/0000-7fff-0", params={"force": True})
+    refused = http.delete(f"{SEGMENT_LOGS}/0000-7fff-0", params={"force": True})
 
     assert (refused.status_code, refused.json()["kind"]) == (409, "Conflict")
     assert "billing has 1 unread" in refused.json()["reason"]
@@ -179,7 +179,7 @@ def test_what_is_unread_is_not_deleted_by_any_force(bench: Bench, http: httpx.Cl
 
 
 def test_an_active_segment_is_not_deleted(http: httpx.Client) -> None:
-    refused = http.delete(f"{SEGMENTS}/0000-7fff-0", params={"force": True})
+    refused = http.delete(f"{SEGMENT_LOGS}/0000-7fff-0", params={"force": True})
 
     assert (refused.status_code, "is active" in refused.json()["reason"]) == (409, True)
 
