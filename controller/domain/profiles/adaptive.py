@@ -58,7 +58,7 @@ from controller.domain.profiles.ring_plan import (
 from controller.domain.profiles.unsplittable import STOP_TICKS
 from controller.domain.split_points.fewest_parts import fewest_cuts
 
-CODE_VERSION = "adaptive-12"
+CODE_VERSION = "adaptive-13"
 
 SETTLE_TICKS = 1
 """Ticks after its creation in which a segment above its capacity was made too large: it is scaled out without tolerance.

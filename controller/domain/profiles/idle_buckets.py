@@ -38,7 +38,8 @@ def answer(context: EvaluationContext) -> tuple[Decision, ...]:
 def _rebuckets(context: EvaluationContext) -> list[Rebucket]:
     """Return a rebucket for each segment that can give up at least half of its entry buckets: segments with the most
     buckets first, among equals the lowest id. A segment keeps its share of the topic's budget, and the topic keeps
-    the places for its consumers, as `answer` describes.
+    the places for its consumers, as `answer` describes. A segment that would keep more buckets than
+    `entry_bucket_max_per_segment`, because the limit was lowered, is left as it is.
 
     The result also has busy segments, so that the caller can refuse them. The buckets of busy segments do not count
     as given up.
@@ -50,7 +51,7 @@ def _rebuckets(context: EvaluationContext) -> list[Rebucket]:
     for segment in sorted(context.active, key=lambda s: (-s.bucket_count, s.segment_id)):
         places = context.places_of(segment.bucket_count)
         buckets_kept = max(minimum, rounded_up(places - spare) if spare < places else 1)
-        if segment.bucket_count >= 2 * buckets_kept:
+        if segment.bucket_count >= 2 * buckets_kept and buckets_kept <= policy.entry_bucket_max_per_segment:
             if segment.segment_id not in context.busy:
                 spare -= places - context.places_of(buckets_kept)
             rebuckets.append(Rebucket(segment.segment_id, buckets_kept, "idle-buckets"))

@@ -335,8 +335,9 @@ def _parts_needed(load: float, prices: Prices) -> int:
 
 
 def _is_equal(members: Sequence[Member], first: int, end: int) -> bool:
-    """Return True if the members from index `first` to before `end` have equal widths and none has a histogram, so
-    that the same number of cuts of equal width would change nothing.
+    """Return True if the members from index `first` to before `end` have equal widths, and not all of them have a
+    histogram: then they are cut into parts of equal width, and the same number of parts would change nothing.
     """
-    widths = [members[i].width for i in range(first, end) if not members[i].has_histogram]
-    return len(widths) == end - first and max(widths) - min(widths) <= _WIDTH_TOLERANCE
+    widths = [member.width for member in members[first:end]]
+    has_histograms = all(member.has_histogram for member in members[first:end])
+    return not has_histograms and max(widths) - min(widths) <= _WIDTH_TOLERANCE

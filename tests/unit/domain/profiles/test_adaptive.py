@@ -586,6 +586,20 @@ def test_neighbours_of_unlike_density_are_cut_together_where_both_are_known() ->
     assert act.at[0] < 0x4000
 
 
+@pytest.mark.parametrize("known", [(3,), (4,), (3, 4)])
+def test_equal_neighbours_are_not_cut_as_they_are(known: tuple[int, ...]) -> None:
+    """Also if the load lies evenly, as far as it is known."""
+    loads = [0.5] * 16
+    loads[2:5] = 0.3, 1.2, 0.6
+    situation = replace(ring(*loads), sketches=dict.fromkeys(known, (1.0,) * 1024))
+
+    evaluation = decide(situation)
+
+    assert 3 in {i for act in evaluation.decisions for i in sealed_by(act)}
+    for act in evaluation.decisions:
+        plan(act, situation.layout, max_buckets=64)
+
+
 def test_what_is_hot_in_itself_is_told_apart_and_then_left_alone() -> None:
     [act] = decide(sketched(ring(3.0), (0.1, 0.1, 2.7, 0.1))).decisions
     whole = SegmentLayout.initial(1, now=0)

@@ -266,6 +266,15 @@ def test_a_split_is_no_reason_to_give_up_the_buckets_of_its_neighbour() -> None:
     assert ask(idle(10, 10, 10, buckets=1, consumers=1, layout=layout)) == Evaluation()
 
 
+@pytest.mark.parametrize(("consumers", "left"), [(20, None), (4, 4)])
+def test_no_more_buckets_are_kept_than_a_segment_may_have(consumers: int, left: int | None) -> None:
+    """A segment may have more since before the limit was lowered; it keeps them while the consumers need them."""
+    lowered = AutoScalePolicy(max_segments=1, entry_bucket_max_per_segment=8)
+    expected = () if left is None else (Rebucket(0, left, "idle-buckets"),)
+
+    assert ask(idle(10, buckets=64, consumers=consumers, policy=lowered)).decisions == expected
+
+
 def test_what_is_given_up_is_not_asked_for_again() -> None:
     at_cap = AutoScalePolicy(max_segments=1)
     for buckets, consumers in ((64, 3), (64, 17), (1024, 200)):
