@@ -73,8 +73,8 @@ def run_pass(
     the actions are logged. At the end, decisions and refusals are counted as metrics.
 
     `shards` and `topic_ids` restrict the topics; None: all. Paused topics, and topics whose evaluation row another transaction has
-    locked, are skipped. A topic whose data plane is not in `planes`, or that cannot be read or evaluated, is logged and paused for
-    `PAUSE_SECONDS`, and stays due. `decided_by` names this process or run: it is stored with the decisions, and as the actor of their
+    locked, are skipped. A topic that cannot be read, evaluated or acted on is logged and paused for `PAUSE_SECONDS`, and stays due; so is
+    a topic whose data plane is not in `planes`, for `ELSEWHERE_SECONDS`. `decided_by` names this process or run: it is stored with the decisions, and as the actor of their
     operations. `demand_right_to_act` is called first in each transaction, and raises an error if this process must not act.
 
     A dry run (`dry_run`) writes nothing, and its outcomes have no ids. With `topic_ids`, a dry run evaluates these topics even if they
@@ -110,7 +110,7 @@ def run_pass(
             batch.log_outcomes()
         postponed = batch.with_treatment(Treatment.POSTPONED)
         handled_ids += batch.topics.keys() - set(postponed)
-        still_dirty += batch.with_treatment(Treatment.IN_USE, Treatment.PAUSED)
+        still_dirty += batch.with_treatment(Treatment.IN_USE, Treatment.ELSEWHERE, Treatment.PAUSED)
         # If many topics act, each full batch would be evaluated for the few topics on which it may act.
         batch_size = min(batch_topics, 2 * ACTING_TOPICS) if postponed else batch_topics
         evaluated += sum(topic.evaluation is not None for topic in batch.topics.values())

@@ -34,6 +34,11 @@ log = telemetry.get_logger(__name__)
 PAUSE_SECONDS = 60.0
 """Seconds for which a topic that cannot be decided or acted on is not evaluated."""
 
+ELSEWHERE_SECONDS = 5.0
+"""Seconds for which a topic is not evaluated whose data plane is not configured here. The pause also holds for processes
+that have the data plane, so it is short; without a pause, this process would evaluate the topic without end.
+"""
+
 ACTING_TOPICS = 100
 """Maximum number of topics acted on in one transaction. Their intents take tens of milliseconds, during which
 the rows of the batch are locked.
@@ -80,8 +85,8 @@ class Batch:
         and results in `topics`. Does nothing without ids.
 
         A topic whose rows cannot be read, or whose evaluation raises an error, is paused, and the reason is kept for
-        the view `inspect.set_aside`. A live topic whose data plane is not in `planes` is paused and logged. A topic
-        that is not live is left without an evaluation. Raises DBAPIError for a failed statement, and Retryable
+        the view `inspect.set_aside`. A live topic whose data plane is not in `planes` is left to other processes
+        (`ELSEWHERE_SECONDS`), and logged. A topic that is not live is left without an evaluation. Raises DBAPIError for a failed statement, and Retryable
         errors; the transaction must then be rolled back.
         """
         if not topic_ids:
@@ -103,7 +108,7 @@ class Batch:
             evaluation_inputs.live_elsewhere(self._tx, missing, self._planes).items() if missing else ()
         ):
             log.warning("data plane of a topic not configured here", topic_id=topic_id, plane=plane)
-            self.topics[topic_id].drop(Treatment.PAUSED)
+            self.topics[topic_id].drop(Treatment.ELSEWHERE)
 
     def act(self) -> None:
         """Write everything that follows from the evaluations: intents, the decision log, requests for approval,
@@ -129,6 +134,7 @@ class Batch:
         finished = [topic.finished() for topic in topics if topic.treatment is Treatment.FINISHED]
         evaluations.finish(self._tx, self._lanes, finished)
         evaluations.defer(self._tx, self.with_treatment(Treatment.PAUSED), PAUSE_SECONDS)
+        evaluations.defer(self._tx, self.with_treatment(Treatment.ELSEWHERE), ELSEWHERE_SECONDS)
         set_aside_topics = [topic.set_aside for topic in topics if topic.set_aside]
         set_aside.note(self._tx, set_aside.Batch.EVALUATION, set_aside_topics)
 
@@ -310,7 +316,7 @@ class Batch:
     def _refused(self, topic: BatchTopic, error: CleaveError | IntegrityError) -> None:
         """Drop and log a topic whose intent was refused with `error`. After LostRace or SegmentBusy, the topic counts
         as in use: it stays due for the next pass, and the race is counted as a metric. After any other error, such as
-        a violated constraint, the topic is paused for `PAUSE_SECONDS`.
+        a violated constraint, the topic is paused, and the reason is kept for the view `inspect.set_aside`.
         """
         if isinstance(error, LostRace | SegmentBusy):
             metrics.LOST_RACES.labels("intent").inc()
@@ -322,4 +328,4 @@ class Batch:
             topic.drop(Treatment.IN_USE)
         else:
             log.error("intent of a decision not written", topic_id=topic.topic_id, error=str(error))
-            topic.drop(Treatment.PAUSED)
+            topic.pause("its action cannot be performed", error)

@@ -46,6 +46,8 @@ class Treatment(Enum):
     """The next batch of the pass takes the topic, which stays due."""
     IN_USE = auto()
     """Another process is working on the topic, which stays due."""
+    ELSEWHERE = auto()
+    """The topic's data plane is not configured here. The topic stays due, and is not evaluated for `ELSEWHERE_SECONDS`."""
     PAUSED = auto()
     """The topic cannot be decided or acted on here. The topic stays due, and is not evaluated for `PAUSE_SECONDS`."""
 

@@ -16,7 +16,7 @@ from sqlalchemy.exc import DBAPIError
 
 from controller.clock import SystemClock
 from controller.dataplane.base import Counters, CreatedLog, Successor
-from controller.domain.decision import Evaluation, Lane
+from controller.domain.decision import Evaluation, Lane, Split
 from controller.domain.errors import CleaveError, Retryable
 from controller.domain.evaluation_input import EvaluationInput
 from controller.domain.gate_states import GateState
@@ -111,7 +111,19 @@ def inputs_that_no_json_holds(_bench: Bench, topic_id: int, monkeypatch: pytest.
     monkeypatch.setattr(EvaluationInput, "to_json", trouble)
 
 
-@pytest.mark.parametrize("poison", [unreadable_rows, undecidable, inputs_that_no_json_holds])
+def impossible(_bench: Bench, _topic_id: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An action that the layout does not accept."""
+    decide = batch.decide
+
+    def trouble(situation: EvaluationInput, lanes: Collection[Lane]) -> Evaluation:
+        if situation.policy.max_segments == 77:
+            return Evaluation((Split(99),))
+        return decide(situation, lanes)
+
+    monkeypatch.setattr(batch, "decide", trouble)
+
+
+@pytest.mark.parametrize("poison", [unreadable_rows, undecidable, impossible, inputs_that_no_json_holds])
 def test_a_pass_decides_on_the_healthy(
     bench: Bench,
     poisoned: int,
