@@ -104,7 +104,8 @@ def _recorded_logs(plane_view: PlaneView, names: Iterable[str]) -> list[SegmentL
 def recovered(plane_view: PlaneView, metadata: ExpectedLogs, planned: RecoveryPlan) -> RecoveredLayout:
     """Return the plan together with the subscriptions and drained segments that the data plane shows. Writes nothing.
     A subscription is new if every active log of the planned layout has its cursor and the journal does not know it,
-    not even as being deleted. A new subscription is a QUEUE if one of its cursors is that of a queue, otherwise a
+    not even as being deleted. A subscription with a name that the journal cannot record, such as one with spaces, stays
+    a subscription of the applications that created it. A new subscription is a QUEUE if one of its cursors is that of a queue, otherwise a
     STREAM.
 
     `marks` of the result say, by subscription and segment id, whether the subscription has read a sealed segment to
@@ -116,7 +117,8 @@ def recovered(plane_view: PlaneView, metadata: ExpectedLogs, planned: RecoveryPl
     reports = {segment_id: plane_view.reports.get(name, MISSING_LOG) for segment_id, name in names.items()}
     active = [reports[segment.segment_id] for segment in planned.layout.active]
     everywhere = set.intersection(*({*report.cursors} for report in active)) if active else set()
-    new_subscriptions = everywhere - metadata.subscriptions.keys() - metadata.deleting_subscriptions
+    recordable = {name for name in everywhere if name.split() == [name] and "\0" not in name}
+    new_subscriptions = recordable - metadata.subscriptions.keys() - metadata.deleting_subscriptions
     kinds = {name: _kind(reports, name) for name in new_subscriptions}
     marks = {
         (name, segment_id): _is_read(reports[segment_id], name)

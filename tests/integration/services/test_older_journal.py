@@ -289,6 +289,24 @@ def test_subscriptions_and_positions_are_those_of_the_data_plane(bench: Bench, b
     assert bench.plane.backlog(bench.log_of(1), "audit") == 2
 
 
+@pytest.mark.parametrize("name", ["my reports", "tab\there"])
+def test_a_subscription_that_no_journal_can_record_does_not_keep_a_topic_from_being_recovered(
+    bench: Bench, backups: Backups, name: str
+) -> None:
+    bench.topic_with(1)
+    backup = backups.take()
+    bench.plane.create_subscription(bench.log_of(0), name)
+    bench.reshape(splitting(0))
+    for child in (1, 2):
+        bench.publish(child)
+    backups.restore(backup)
+
+    recover(bench.store, bench.looking, bench.topic_name, actor="ann")
+
+    assert [one.segment_id for one in bench.layout.active] == [1, 2]
+    assert name in bench.plane.list_subscriptions(bench.log_of(1))
+
+
 def test_what_was_moved_back_in_the_lost_time_is_unread_again(bench: Bench, backups: Backups) -> None:
     bench.topic_with()
     bench.publish(0, 4)
