@@ -17,14 +17,13 @@ SELECT o.operation_id, t.name AS topic, o.topic_id, o.kind, o.state,
        o.request_key, o.parameters, CASE WHEN o.finished_at IS NULL THEN stuck.reason END AS stuck_because, o.kept_until
   FROM cleave.operation o
   JOIN cleave.topic t USING (topic_id)
- CROSS JOIN LATERAL (SELECT CASE WHEN o.state IN ('fencing', 'fenced') THEN clock_timestamp() - coalesce(o.fenced_at,
-       (SELECT max(s.finished_at) FROM cleave.operation_step s WHERE s.operation_id = o.operation_id AND s.step = 'set-fencing'),
-       o.intended_at) END AS lasts) fence
+ CROSS JOIN LATERAL (
+       SELECT CASE WHEN o.state IN ('fencing', 'fenced') THEN clock_timestamp() - coalesce(o.fenced_at, o.intended_at) END AS lasts) fence
  CROSS JOIN LATERAL (SELECT count(*) AS segments FROM cleave.operation_parent p WHERE p.operation_id = o.operation_id) sealed
  CROSS JOIN LATERAL (SELECT CASE
        WHEN o.state IN ('fencing', 'fenced') AND o.deadline < clock_timestamp()
            THEN 'past its deadline behind the fence: ' || sealed.segments || ' segment(s) take no writes until it is committed'
-       WHEN o.deadline < clock_timestamp() THEN 'past its deadline'
+       WHEN o.deadline < clock_timestamp() AND o.kind <> 'seek' THEN 'past its deadline'  -- a seek waits for its consumers
        WHEN fence.lasts > interval '10 seconds'
            THEN 'behind its fence for ' || round(extract(epoch FROM fence.lasts)) || ' s: '
                 || CASE WHEN sealed.segments > 0 THEN sealed.segments || ' segment(s) take no writes until it is committed'

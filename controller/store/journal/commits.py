@@ -26,7 +26,7 @@ from controller.store.decisions import candidates, evaluations
 from controller.store.decisions.candidates import CandidateState
 from controller.store.journal import adoptions, deletion_entries, seeks, steps, subscription_intents
 from controller.store.journal.claim_check import GIVEN, HELD, fenced_out, held_parameters
-from controller.store.journal.steps import JOURNAL, STEP_TYPES, StepRecord
+from controller.store.journal.steps import FENCED_AT, JOURNAL, STEP_TYPES, StepRecord
 from controller.store.load.load_deletion import forget_counts, forget_rates
 from controller.store.mirrors import commits as mirror_commits
 from controller.store.postgres.clock import database_now
@@ -80,7 +80,7 @@ COMMIT = Prepared(
         UPDATE cleave.operation o
            SET state = 'committed', row_version = o.row_version + 1, epoch = r.epoch, attempts = 0, last_error = NULL,
                subscription_version = r.subscription_version,
-               fenced_at = CASE WHEN 'fenced' = ANY (r.states) THEN CAST(:started_at AS timestamptz) ELSE o.fenced_at END,
+               fenced_at = {FENCED_AT.format(states="r.states")},
                committed_at = clock_timestamp()
           FROM raised r WHERE o.operation_id = r.operation_id
      RETURNING o.operation_id, o.topic_id, o.claim_term, o.kind, o.origin, o.actor, o.reason, o.epoch)

@@ -55,8 +55,10 @@ OBSERVED_COLUMNS = f"""clock_timestamp() AS now, o.intended_at, t.subscription_v
 """Columns of the operation `o` and its topic `t` that `observed_of` reads."""
 
 # Part of the statements that record steps and commit reshapes.
-# `fenced_at` is the time at which the termination of the parents began, which is the earliest time at which the range accepts no
-# writes. The first step began at the time that the runner gives. A second step in the same transaction began when the first ended.
+# `fenced_at` is the time at which the termination of the parents could first begin, which is the earliest time at which the range
+# accepts no writes; later attempts keep the time. The first step began at the time that the runner gives. A second step in the same transaction began when the first ended.
+FENCED_AT = """coalesce(o.fenced_at, CASE WHEN 'fenced' = ANY ({states}) THEN CAST(:started_at AS timestamptz)
+                                                WHEN 'fencing' = ANY ({states}) THEN clock_timestamp() END)"""
 JOURNAL = """
         INSERT INTO cleave.operation_step (operation_id, sequence, step, runner, claim_term, started_at, detail)
         SELECT m.operation_id,
@@ -82,7 +84,7 @@ RECORD = Prepared(
                last_error = CASE WHEN 'aborting' = ANY (g.states) THEN g.detail ->> 'reason'
                                  WHEN 'aborted' = ANY (g.states) THEN {ABORT_REASON} END,
                subscription_version = coalesce(g.subscription_version, o.subscription_version),
-               fenced_at = CASE WHEN 'fenced' = ANY (g.states) THEN CAST(:started_at AS timestamptz) ELSE o.fenced_at END,
+               fenced_at = {FENCED_AT.format(states="g.states")},
                committed_at = CASE WHEN 'committed' = ANY (g.states) THEN clock_timestamp() ELSE o.committed_at END,
                finished_at = CASE WHEN g.states && :final_states THEN clock_timestamp() END,
                claimed_by = CASE WHEN NOT g.states && :final_states THEN o.claimed_by END,

@@ -13,7 +13,7 @@ from controller.domain.errors import Conflict, DataPlaneUnavailable, InvalidInpu
 from controller.domain.operation import OperationState
 from controller.domain.operation_steps import Step
 from controller.services import subscription_admin, topic_admin
-from controller.services.operation_runner import Outcome, run_due
+from controller.services.operation_runner import Outcome, run_due, run_operation
 from controller.services.segment_admin import merging, rebucketing, splitting
 from controller.store.shards import Shards
 from tests.support.bench import CALL_TIMEOUT_SECONDS, TOPIC, Bench
@@ -87,6 +87,20 @@ def test_how_long_the_range_took_no_writes_counts_from_before_the_parents_were_c
         for one in ("fenced_at", "committed_at")
     )
     assert fenced_at <= closing_at[0] < committed_at
+
+
+def test_how_long_the_range_took_no_writes_counts_from_the_first_attempt(bench: Bench) -> None:
+    bench.topic_with()
+    plane = faulty(bench, PlannedFault(Fault.LOST_ANSWER, "terminate_segments", times=1))
+    operation = bench.intend(splitting(0)).operation
+    run_operation(bench.context(planes={"embedded": plane.as_data_plane()}), operation.operation_id)
+    after_first = bench.scalar("SELECT clock_timestamp()")
+    assert bench.plane.segment_state(bench.log_of(0)) is LogState.TERMINATED
+
+    bench.drive(operation.operation_id)
+
+    statement = "SELECT fenced_at FROM cleave.operation WHERE operation_id = :id"
+    assert bench.scalar(statement, id=operation.operation_id) < after_first
 
 
 def test_operations_on_disjoint_segments_run_at_once_and_commit_an_epoch_each(bench: Bench) -> None:
