@@ -29,6 +29,7 @@ from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.dataplane.pulsar.http_errors import (
     closed,
     half_answer,
+    is_broken_handshake,
     late,
     network_failure,
     refusal,
@@ -303,12 +304,12 @@ def _parse(text: str) -> Any:
 
 def _may_not_have_arrived(error: requests.RequestException) -> bool:
     """Return True if the request may be sent again after the error: the connection was refused, or was closed without
-    a response. In the second case the broker may have performed the request, but every call of this package may be
-    repeated. False for a time-out, an invalid certificate or any other error.
+    a response, during the TLS handshake too. The broker may have performed the request, but every call of this package
+    may be repeated. False for a time-out, an invalid certificate or any other error.
     """
-    return isinstance(error, requests.ConnectionError) and not isinstance(
-        error, requests.Timeout | requests.exceptions.SSLError
-    )
+    if isinstance(error, requests.exceptions.SSLError):
+        return is_broken_handshake(error)
+    return isinstance(error, requests.ConnectionError) and not isinstance(error, requests.Timeout)
 
 
 def may_be_under_way(error: CleaveError) -> bool:

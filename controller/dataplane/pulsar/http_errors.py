@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+import ssl
 from collections.abc import Callable
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -168,15 +169,15 @@ def network_failure(
 ) -> CleaveError:
     """Return, without raising it, the error for a call to `address` that ended with `error` of `requests`:
     DataPlaneTimeout for a time-out; Terminal for an invalid certificate; DataPlaneUnavailable for a connection that
-    was refused or broke, and for a body that cannot be decoded; InvalidInput for any other error, such as an invalid
+    was refused or broke, during the TLS handshake too, and for a body that cannot be decoded; InvalidInput for any other error, such as an invalid
     URL. `purpose` begins the message. `seconds` is the time limit of the call, for the message.
     """
     if isinstance(error, requests.Timeout) or any(
         isinstance(cause, urllib3.exceptions.ReadTimeoutError) for cause in error.args
     ):
         return late(purpose, seconds)
-    cause = _root_cause(error)
-    if isinstance(error, requests.exceptions.SSLError):
+    cause = _text(_root_cause(error))
+    if isinstance(error, requests.exceptions.SSLError) and not is_broken_handshake(error):
         return Terminal(
             f"{purpose}: {address} has no valid certificate ({cause}); check CLEAVE_PULSAR_CA_FILE, the certificate's names "
             "and CLEAVE_PULSAR_VERIFY_HOSTNAME"
@@ -190,10 +191,13 @@ def network_failure(
     return InvalidInput(f"{purpose}: {address} cannot be called ({cause}); correct CLEAVE_PULSAR_ADMIN_URL")
 
 
-def _root_cause(error: BaseException) -> str:
-    """Return the text of the innermost cause, without the address if the connection failed; the cause's class
-    name if it has no text. `requests` nests errors three levels deep and repeats addresses.
-    """
+def is_broken_handshake(error: requests.RequestException) -> bool:
+    """Return True if the other side closed the connection during the TLS handshake, as a broker does that restarts."""
+    return isinstance(_root_cause(error), ssl.SSLEOFError | ssl.SSLZeroReturnError | ssl.SSLSyscallError)
+
+
+def _root_cause(error: BaseException) -> BaseException:
+    """Return the innermost cause. `requests` nests errors three levels deep."""
     cause: BaseException = error
     while True:
         inner = getattr(cause, "reason", None) or next(
@@ -202,6 +206,13 @@ def _root_cause(error: BaseException) -> str:
         if not isinstance(inner, BaseException) or inner is cause:
             break
         cause = inner
+    return cause
+
+
+def _text(cause: BaseException) -> str:
+    """Return the text of a cause, without the address if the connection failed; the cause's class name if it has no
+    text.
+    """
     text = (
         str(cause).rpartition(": ")[2]
         if isinstance(cause, urllib3.exceptions.NewConnectionError)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import ssl
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from controller.dataplane.base import LogState
+from controller.dataplane.pulsar.admin import AdminCalls, Ask
 from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.dataplane.pulsar.plane import PulsarDataPlane
 from controller.domain.errors import DataPlaneUnavailable, InvalidInput, Terminal
@@ -116,3 +120,36 @@ def test_settings_that_cannot_be_right_are_refused_without_their_secrets(
     with pytest.raises(InvalidInput, match=words) as raised:
         PulsarAccess(**wrong)  # type: ignore[arg-type]
     assert "hush" not in str(raised.value)
+
+
+class ClosingServer(socket.socket):
+    """Closes each connection after the first bytes."""
+
+    accepted = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bind(("127.0.0.1", 0))
+        self.listen()
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = self.accept()
+                self.accepted += 1
+                with connection:
+                    connection.recv(4096)
+
+
+def test_a_broker_that_goes_away_during_the_handshake_is_out_of_reach_and_the_next_one_is_called() -> None:
+    closing = [ClosingServer(), ClosingServer()]
+    address = ",".join(f"https://127.0.0.1:{server.getsockname()[1]}" for server in closing)
+    calls = AdminCalls(PulsarAccess(admin_url=address), call_timeout_seconds=10.0)
+
+    with contextlib.closing(calls), pytest.raises(DataPlaneUnavailable, match="out of reach"):
+        calls.ask(Ask("GET", "brokers/version", "check"), calls.deadline())
+
+    for server in closing:
+        server.close()
+        assert server.accepted
