@@ -83,7 +83,7 @@ class PulsarAuth:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PulsarAccess(PulsarAuth):
     """Settings of one cluster. `admin_url` has scheme `http` or `https`, and may name several brokers:
-    `http://one:8080,two:8080`. Raises InvalidInput as `PulsarAuth` does, and for an address of another form.
+    `http://one:8080,two:8080` or `http://one:8080,http://two:8080`. Raises InvalidInput as `PulsarAuth` does, and for an address of another form.
     """
 
     admin_url: str
@@ -92,6 +92,10 @@ class PulsarAccess(PulsarAuth):
 
     def __post_init__(self) -> None:
         _check_url("CLEAVE_PULSAR_ADMIN_URL", self.admin_url, _ADMIN_SCHEMES)
+        if any(url.count("://") > 1 for url in self.admin_urls):
+            raise InvalidInput(
+                f"CLEAVE_PULSAR_ADMIN_URL={self.admin_url}: give the addresses of all brokers the same scheme"
+            )
         if self.service_url is not None:
             _check_url("CLEAVE_PULSAR_SERVICE_URL", self.service_url, _SERVICE_SCHEMES)
         PulsarAuth.__post_init__(self)
@@ -104,7 +108,8 @@ class PulsarAccess(PulsarAuth):
     def admin_urls(self) -> tuple[str, ...]:
         """Addresses of the brokers in the order of `admin_url`, without a slash at the end."""
         scheme, _, hosts = self.admin_url.partition("://")
-        return tuple(f"{scheme}://{host.strip().rstrip('/')}" for host in hosts.split(","))
+        names = (host.strip().removeprefix(f"{scheme}://").rstrip("/") for host in hosts.split(","))
+        return tuple(f"{scheme}://{name}" for name in names)
 
     @property
     def has_credentials(self) -> bool:

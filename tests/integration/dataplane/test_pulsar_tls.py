@@ -108,6 +108,7 @@ def test_a_token_is_not_taken_to_where_there_is_no_tls(broker: ScriptedBroker, a
         ({"admin_url": "broker:8080"}, "CLEAVE_PULSAR_ADMIN_URL"),
         ({"admin_url": "http://"}, "CLEAVE_PULSAR_ADMIN_URL"),
         ({"admin_url": "http://host:port"}, "CLEAVE_PULSAR_ADMIN_URL"),
+        ({"admin_url": "https://one:8443,http://two:8080"}, "CLEAVE_PULSAR_ADMIN_URL.*the same scheme"),
         ({"admin_url": "http://user:hush@host:8080"}, "CLEAVE_PULSAR_TOKEN"),
         ({"admin_url": "http://h:1", "service_url": "http://h:2"}, "CLEAVE_PULSAR_SERVICE_URL"),
         ({"admin_url": "http://h:1", "cert_file": __file__}, "CLEAVE_PULSAR_KEY_FILE"),
