@@ -632,7 +632,7 @@ class StreamConsumer(PollingConsumer[Batch]):
             except DataPlaneUnavailable as error:
                 self._lose(attachment, error)
                 return None
-            self._readers.succeed(attachment)
+            self._readers.settled(attachment)
             self._wakeup.set()
             return None
         after, attachment.delivered = attachment.delivered, messages[-1].position

@@ -20,31 +20,9 @@ from controller.store.topics import held_topics, unmanaged_logs
 from controller.store.topics.unmanaged_logs import UnmanagedLog
 from tests.support.bundle_brokers import staged_bench
 from tests.support.command_line import CommandLine
+from tests.support.doctor_checks import DATABASE_CHECKS
 from tests.support.landing import land_rates
 from tests.support.store_driver import request
-
-DATABASE_CHECKS = frozenset(
-    {
-        "database",
-        "schema",
-        "role",
-        "loader role",
-        "public rights",
-        "login limits",
-        "writes",
-        "workers",
-        "worker schemas",
-        "operations",
-        "topics held",
-        "unmanaged logs",
-        "entry buckets",
-        "gates",
-        "load runs",
-        "collectors",
-        "set aside",
-    }
-)
-"""Checks that fail if PostgreSQL does not answer. `loader role` runs only if `CLEAVE_LOADER_URL` is set."""
 
 
 def findings(cleave: CommandLine) -> dict[str, tuple[str, str]]:
