@@ -62,8 +62,8 @@ def can_give_up(operation: Operation) -> bool:
     """Return True if the operation is aborted when the data plane refuses its next step permanently. The last state
     in which this is allowed depends on the kind:
 
-    A kind of `NOT_ABORTABLE` can be given up before its first step is done. A seek can be given up in the states
-    INTENDED and PREPARED, even if the seek has moved some cursors. Every other operation can be given up as long as
+    A kind of `NOT_ABORTABLE` can be given up before its first step is done. A seek, and the creation of a subscription,
+    can be given up in the states INTENDED and PREPARED, even if the operation has moved or created some cursors. Every other operation can be given up as long as
     `is_abortable` is True. A reshape of a mirrored topic can also be given up in the state FENCED, before the commit,
     because the mirror finds the changes that a broker has made to the layout.
 
@@ -72,10 +72,10 @@ def can_give_up(operation: Operation) -> bool:
     """
     if OperationState.ABORTING not in moves_of(operation):
         return False
+    if operation.kind in (OperationKind.SEEK, OperationKind.SUBSCRIPTION_CREATE):
+        return operation.state in ABORTABLE
     if operation.kind in NOT_ABORTABLE:
         return operation.state is OperationState.INTENDED
-    if operation.kind is OperationKind.SEEK:
-        return operation.state in ABORTABLE
     is_done_on_broker = (
         operation.is_mirrored and operation.kind.is_reshape and operation.state is OperationState.FENCED
     )

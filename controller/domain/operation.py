@@ -77,6 +77,8 @@ UNDOES = "undoes"
 """Parameter of a deletion that removes the remains of an aborted creation: the id of the creation's operation."""
 FROM_LATEST = "from_latest"
 """Parameter that marks the creation of a subscription which begins after all messages published so far."""
+CONSUMERS = "consumers"
+"""Parameter of the creation of a subscription that standard consumers read, with their kind. Absent for consumers of Cleave."""
 SEEK_TARGET, RELEASE_SECONDS = "sought_ms", "release_seconds"
 """Parameters of a seek: its target (`SeekTarget.sought`), and the seconds that consumers have to release their buckets.
 """

@@ -32,6 +32,8 @@ class Step(StrEnum):
     """Perform the one transaction: parents sealed, children active, epoch + 1."""
     FINISH = "finish"
     """Notify and clean up; the operation is then done."""
+    FIND_CURSORS = "find-cursors"
+    """Record the logs that have a cursor of the subscription before the operation makes or deletes any."""
     CREATE_CURSORS = "create-cursors"
     """Create the subscription on every segment that it reads, at earliest or after the last message."""
     DELETE_CURSORS = "delete-cursors"
@@ -85,7 +87,8 @@ MOVES: Mapping[OperationKind, Mapping[OperationState, tuple[Step, OperationState
     _K.PRUNE: _COMMIT_ONLY,
     _K.DELETE: _COMMIT_ONLY,
     _K.SUBSCRIPTION_CREATE: {
-        _S.INTENDED: (Step.CREATE_CURSORS, _S.COMMITTED),
+        _S.INTENDED: (Step.FIND_CURSORS, _S.PREPARED),
+        _S.PREPARED: (Step.CREATE_CURSORS, _S.COMMITTED),
         _S.COMMITTED: (Step.FINISH, _S.DONE),
         _S.ABORTING: (Step.FINISH_ABORT, _S.ABORTED),
     },

@@ -9,7 +9,7 @@ only; an error of a call applies to all operations of the call.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -26,11 +26,11 @@ from controller.domain.errors import (
     Unsupported,
 )
 from controller.domain.next_step import Observed
-from controller.domain.operation import FROM_LATEST, SEEK_TARGET, SUBSCRIPTION, Operation
+from controller.domain.operation import CONSUMERS, FROM_LATEST, SEEK_TARGET, SUBSCRIPTION, Operation
 from controller.domain.operation_steps import Step
 from controller.services.operation_runner.call_all import CallAll
 from controller.services.operation_runner.gate_steps import GateSteps, seek
-from controller.store.journal import seeks
+from controller.store.journal import seeks, subscription_intents
 from controller.store.journal.seeks import SeekLog
 from controller.store.postgres.engine import Store
 from controller.store.topics import backing_logs, gates, subscriptions
@@ -115,6 +115,15 @@ class LogSteps:
         self._plane = plane
         self._call_all = call_all
         self._gates = GateSteps(store, plane, call_all)
+        self._acts_of_one: Mapping[Step, Callable[[Operation], Detail]] = {
+            Step.FIND_CURSORS: self._find_cursors,
+            Step.CREATE_CURSORS: self._create_cursors,
+            Step.DELETE_CURSORS: self._delete_cursors,
+            Step.STOP_READERS: self._stop_readers,
+            Step.MOVE_CURSORS: self._move_cursors,
+            Step.FINISH_ABORT: self._finish_abort,
+        }
+        """Actions that are performed for one operation after the other."""
 
     def perform(self, step: Step, subjects: Sequence[ObservedOperation]) -> StepResults:
         """Perform the step for all operations, and return the results. An obstacle of a single operation
@@ -136,24 +145,11 @@ class LogSteps:
                 return self._terminate_parents(subjects)
             case Step.FINISH:
                 return self._complete_children(subjects)
-            case Step.CREATE_CURSORS:
-                return StepResults(
-                    {subject.operation_id: self._create_cursors(subject.operation) for subject in subjects}
-                )
-            case Step.DELETE_CURSORS:
-                return StepResults(
-                    {subject.operation_id: self._delete_cursors(subject.operation) for subject in subjects}
-                )
-            case Step.STOP_READERS:
-                return StepResults(
-                    {subject.operation_id: self._stop_readers(subject.operation) for subject in subjects}
-                )
-            case Step.MOVE_CURSORS:
-                return StepResults(
-                    {subject.operation_id: self._move_cursors(subject.operation) for subject in subjects}
-                )
             case _:
-                return StepResults({subject.operation_id: {} for subject in subjects})
+                act = self._acts_of_one.get(step)
+                return StepResults(
+                    {subject.operation_id: act(subject.operation) if act else {} for subject in subjects}
+                )
 
     def _create_children(self, subjects: Sequence[ObservedOperation], *, demands_open: bool) -> StepResults:
         """Create the log of each child with every subscription at the earliest message, then close the children's
@@ -301,6 +297,19 @@ class LogSteps:
         self._gates.probe_fences(logs)
         return results
 
+    def _find_cursors(self, operation: Operation) -> Detail:
+        """Return the number of logs of the topic's segments that are not pruned as `logs`, and as `found on` those of
+        them that have a cursor of the subscription. Makes no change. The result is recorded before the operation's
+        first change, so that the undo of a creation keeps the cursors of an application. A missing log counts as a
+        log without cursors. Raises the errors of the calls and the store.
+        """
+        name = str(operation.parameters[SUBSCRIPTION])
+        with self._store.single_statement() as tx:
+            logs = backing_logs.backing_topics(tx, operation.topic_id)
+        names = self._call_all([partial(self._plane.list_subscriptions, log) for log in logs])
+        found = [log for log, existing in zip(logs, names, strict=True) if name in existing]
+        return {"logs": len(logs), "found on": found}
+
     def _create_cursors(self, operation: Operation) -> Detail:
         """Create the subscription's cursors on every log of the topic that must have one: logs of segments that are
         not pruned and were active after the subscription's creation epoch, sealed segments included. Return the
@@ -321,6 +330,20 @@ class LogSteps:
         key = SubscriptionKey(operation.topic_id, name)
         ungated, missing = self._gates.create_cursors(operation, key, logs) if is_stock else (logs, [])
         return {"logs": len(logs), "logs found missing": [*missing, *self._add_cursors(ungated, name)]}
+
+    def _finish_abort(self, operation: Operation) -> Detail:
+        """Open at the data plane the gates of a subscription whose creation is aborted and whose cursors are kept: an
+        application reads them, and a dispatch rate would hold its messages back for ever. No effect for any other
+        operation; where the cursors are deleted, the deletion opens the gates. Raises the errors of
+        `GateSteps.remove`, and the errors of the store.
+        """
+        if CONSUMERS not in operation.parameters:
+            return {}
+        with self._store.single_statement() as tx:
+            is_deleted = subscription_intents.found_no_cursors(tx, operation)
+        if not is_deleted:
+            self._gates.remove(operation, str(operation.parameters[SUBSCRIPTION]))
+        return {}
 
     def _delete_cursors(self, operation: Operation) -> Detail:
         """Delete the subscription's cursors from every log of the topic's segments that are not pruned, even if

@@ -37,7 +37,7 @@ from controller.domain.errors import (
     UnmanagedLog,
 )
 from controller.domain.next_step import Observed, next_step, why_aborted
-from controller.domain.operation import Operation, OperationKind, OperationState
+from controller.domain.operation import CONSUMERS, Operation, OperationKind, OperationState
 from controller.domain.operation_steps import Step
 from controller.services.operation_runner import backoff
 from controller.services.operation_runner.after_a_failure import Reaction, after_failure
@@ -277,7 +277,8 @@ class OperationSet:
         that finishes without its last action makes no call; its details are the reason.
 
         A mirrored operation, which must be the only member, makes its calls at the broker (`MirrorSteps`). Other
-        operations make no call for `COMMIT` and `FINISH_ABORT`, and otherwise act on the logs (`LogSteps`). Raises
+        operations make no call for `COMMIT`, and for `FINISH_ABORT` unless the operation creates a subscription of
+        standard consumers, which has gates. Otherwise they act on the logs (`LogSteps`). Raises
         DataPlaneUnavailable if a call is needed and the data plane is not configured in this process, and the errors
         of `MirrorSteps.perform` and `LogSteps.perform`.
         """
@@ -294,7 +295,9 @@ class OperationSet:
                 self._context.store, self._plane_of(mirrored), mirrored.operation, self._call_all
             )
             return StepResults({mirrored.operation_id: mirror_acts.perform(step)})
-        if step in (Step.COMMIT, Step.FINISH_ABORT) or all(member.left_undone for member in members):
+        has_gates = any(CONSUMERS in member.operation.parameters for member in members)
+        needs_no_call = step is Step.COMMIT or (step is Step.FINISH_ABORT and not has_gates)
+        if needs_no_call or all(member.left_undone for member in members):
             # The step needs no call, so that it can be taken where the data plane is not configured.
             return StepResults({member.operation_id: _left_undone(member) for member in members})
         plane = self._plane_of(members[0])()

@@ -154,9 +154,6 @@ _KEEP_SUBSCRIPTION = """
 _MAY_HAVE_MOVED = """
     SELECT EXISTS (SELECT FROM cleave.operation_step WHERE operation_id = :operation_id AND step = 'stop-readers')
 """
-_FORGET_SUBSCRIPTION = (
-    "DELETE FROM cleave.subscription WHERE topic_id = :topic_id AND name = :name AND state = 'deleting'"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,7 +295,8 @@ def abort(
     A topic still in state creating is deleted, and its name is free. If a deletion or detachment of a topic is
     aborted, the topic is live again, or deleted if it never had a layout: the deletion had ended its creation. If the deletion of a subscription is aborted, the subscription is live again;
     but if the deletion undoes an aborted creation, the row of the subscription is deleted. If the creation of a
-    subscription is aborted, the deletion of the subscription is requested.
+    subscription is aborted, the deletion of the subscription is requested, or only its row is deleted
+    (`undo_subscription`).
 
     After the abort of a seek, the leader is notified to assign the buckets again. If the seek had stopped its
     readers, the seek is committed with all segments unread. After any other operation, automatic decisions on the
@@ -428,7 +426,7 @@ def _subscription_delete(tx: Connection, topic: TopicRow, record: StepRecord) ->
     """Delete the subscription's row and raise the subscription version again, so that a reshape that copied its cursors reads the state
     again.
     """
-    _end_deletion(tx, topic, record.operation, _FORGET_SUBSCRIPTION)
+    _end_deletion(tx, topic, record.operation, subscription_intents.FORGET_SUBSCRIPTION)
 
 
 def _keep_topic(tx: Connection, topic: TopicRow) -> None:
@@ -444,7 +442,9 @@ def _keep_topic(tx: Connection, topic: TopicRow) -> None:
 def _keep_subscription(tx: Connection, topic: TopicRow, operation: Operation) -> None:
     """Make the subscription live again, because its cursors cannot be deleted. Delete it if its creation was aborted."""
     is_undo = UNDOES in operation.parameters
-    _end_deletion(tx, topic, operation, _FORGET_SUBSCRIPTION if is_undo else _KEEP_SUBSCRIPTION)
+    _end_deletion(
+        tx, topic, operation, subscription_intents.FORGET_SUBSCRIPTION if is_undo else _KEEP_SUBSCRIPTION
+    )
 
 
 def _end_deletion(tx: Connection, topic: TopicRow, operation: Operation, statement: str) -> None:

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, text
 
 from controller.domain.errors import Conflict
 from controller.domain.names import demand_name
-from controller.domain.operation import FROM_LATEST, SUBSCRIPTION, UNDOES, Operation, OperationKind
+from controller.domain.operation import CONSUMERS, FROM_LATEST, SUBSCRIPTION, UNDOES, Operation, OperationKind
 from controller.domain.subscription_consumers import SubscriptionConsumers
 from controller.store.journal.operations import NewOperation, Request, write_operation
 from controller.store.journal.request_keys import Intent, once
@@ -19,6 +19,13 @@ from controller.store.topics.topics import TopicRow, TopicState
 
 _DELETING_SUBSCRIPTION = """
     UPDATE cleave.subscription SET state = 'deleting' WHERE topic_id = :topic_id AND name = :name AND state = 'live'
+"""
+FORGET_SUBSCRIPTION = (
+    "DELETE FROM cleave.subscription WHERE topic_id = :topic_id AND name = :name AND state = 'deleting'"
+)
+_FOUND_NO_CURSORS = """
+    SELECT EXISTS (SELECT FROM cleave.operation_step
+                    WHERE operation_id = :operation_id AND step = 'find-cursors' AND detail -> 'found on' = '[]')
 """
 
 
@@ -63,7 +70,7 @@ def intend_subscription_create(
         topics.update_topic(tx, topic, subscription_version=topic.subscription_version + 1)
         parameters = {SUBSCRIPTION: name, **compared}
         if consumers is not SubscriptionConsumers.CLEAVE:
-            parameters["consumers"] = consumers.value
+            parameters[CONSUMERS] = consumers.value
         return write_operation(
             tx, topic, NewOperation(OperationKind.SUBSCRIPTION_CREATE, parameters=parameters), request
         )
@@ -97,9 +104,24 @@ def intend_subscription_delete(tx: Connection, topic_id: int, name: str, request
     return once(tx, request, write_intent, topic_id, OperationKind.SUBSCRIPTION_DELETE, name)
 
 
+def found_no_cursors(tx: Connection, operation: Operation) -> bool:
+    """Return True if the creation of a subscription recorded, before its first change, that no log had a cursor of the
+    name. False if a log had one, and if the operation did not look for cursors; in both cases no cursor may be deleted.
+    """
+    found_none: bool = tx.execute(
+        text(_FOUND_NO_CURSORS), {"operation_id": operation.operation_id}
+    ).scalar_one()
+    return found_none
+
+
 def undo_subscription(tx: Connection, topic: TopicRow, operation: Operation) -> None:
-    """Undo the aborted creation of a subscription: set the subscription to deleting, raise the subscription version
-    of the topic, and write the intent to delete the cursors that logs and reserved children may have already.
+    """Undo the aborted creation of a subscription, and raise the subscription version of the topic. If the operation
+    recorded that no log had a cursor of the name before it, set the subscription to deleting, and write the intent to
+    delete the cursors that logs and reserved children may have already.
+
+    In any other case delete the row only: an application made some cursors, and has not read all their messages; or
+    the operation made no cursor, because it did not look for cursors. Logs keep the cursors, and the application may
+    read on as a subscription without a row does.
 
     `operation` is the aborted creation, whose origin and actor the deletion gets. Does nothing if the topic is not
     live, or if the subscription is being deleted or does not exist. The caller has locked the topic row.
@@ -109,6 +131,9 @@ def undo_subscription(tx: Connection, topic: TopicRow, operation: Operation) -> 
     if not is_live or tx.execute(text(_DELETING_SUBSCRIPTION), names).rowcount == 0:
         return
     topics.update_topic(tx, topic, subscription_version=topic.subscription_version + 1)
+    if not found_no_cursors(tx, operation):
+        tx.execute(text(FORGET_SUBSCRIPTION), names)
+        return
     parameters = {SUBSCRIPTION: operation.parameters[SUBSCRIPTION], UNDOES: operation.operation_id}
     request = Request(
         f"undo-{operation.operation_id}",

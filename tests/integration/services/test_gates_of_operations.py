@@ -16,7 +16,7 @@ from controller.bootstrap import Application
 from controller.clock import SystemClock
 from controller.dataplane.base import LogState
 from controller.domain.decision import Lane
-from controller.domain.errors import Conflict, DataPlaneUnavailable, TopicNotLive, Unsupported
+from controller.domain.errors import AccessDenied, Conflict, DataPlaneUnavailable, TopicNotLive, Unsupported
 from controller.domain.gate_states import FenceState, GateState
 from controller.domain.operation import Operation, OperationState, Origin
 from controller.domain.seek_target import EARLIEST, SeekTarget
@@ -283,6 +283,34 @@ def test_a_new_subscription_is_made_although_a_log_behind_a_barrier_is_missing(b
     assert bench.gate_rows("audit") == {1: "closed", 2: "closed"}
     bench.settle()
     assert bench.closed_at_plane("audit") == {bench.log_of(1), bench.log_of(2)}
+
+
+@pytest.mark.parametrize("is_known", [True, False], ids=["an application's", "of the creation"])
+def test_a_creation_that_is_given_up_leaves_no_gate_closed(bench: GatedBench, is_known: bool) -> None:
+    bench.stock_split()
+    bench.publish(1)
+    if is_known:
+        bench.plane.create_subscription(bench.log_of(1), "audit")
+    plane = FaultyDataPlane(bench.gated)
+
+    def refuse(call: str, _number: int) -> None:
+        if call == "create_subscription":  # of the sealed segment, which is behind no gate
+            raise AccessDenied("the token has expired")
+
+    plane.before_call = refuse
+    create = subscription_admin.create_subscription
+    intent = create(bench.store, bench.topic_name, "audit", bench.request(), consumers=STOCK)
+    bench.gated.before = lambda act, _log: acts.append((act, bench.gate_rows("audit") != {}))
+    acts: list[tuple[str, bool]] = []
+
+    bench.run_once(intent.operation.operation_id, planes={"embedded": plane.as_data_plane()})
+    assert bench.operation(intent.operation.operation_id).state is OperationState.ABORTED
+    bench.settle()
+
+    assert acts == [("close", True)] * 2 + [("open", True)] * 2
+    assert bench.closed_at_plane("audit") == set()
+    has_cursor = ["audit" in bench.plane.list_subscriptions(bench.log_of(one)) for one in (1, 2)]
+    assert has_cursor == [is_known, is_known]
 
 
 def test_a_new_subscription_is_refused_where_messages_came_without_a_barrier(bench: GatedBench) -> None:

@@ -421,6 +421,7 @@ def test_what_people_are_told_and_what_leads_to_deletions_waits_for_the_disk(
 ) -> None:
     """The commit of a split is another statement; see the store's tests."""
     assert waiting_for_disk(bench, monkeypatch) == {
+        _S.PREPARED: {False},
         _S.FENCING: {True},
         _S.COMMITTED: {True},
         _S.ABORTING: {True},
