@@ -133,7 +133,7 @@ class OperationSet:
         these operations end as STOPPED. The thread sleeps while all operations wait for their next try. Raises errors
         of the store, such as StoreUnavailable: the recorded steps stay, and the other claims are not released.
         """
-        self._defer_late_calls()
+        self._defer_late_calls(self._under_way())
         while members := self._under_way():
             if self._context.should_stop():
                 self._release_claims(members)
@@ -147,14 +147,14 @@ class OperationSet:
         """Return the members without an outcome, in the order of the claims."""
         return [member for member in self._members if member.outcome is None]
 
-    def _defer_late_calls(self) -> None:
-        """Defer each operation for which an earlier call of this process timed out and may still be in progress.
-        Another attempt is due when the call must have ended. Such an operation was claimed again because the record
-        of its deferral was lost. An operation whose claim is lost ends as FENCED_OUT. Raises the errors of
+    def _defer_late_calls(self, members: Sequence[_Member]) -> None:
+        """Defer each of these operations for which an earlier call of this process timed out and may still be in
+        progress. Another attempt is due when the call must have ended. The operation was claimed again because the
+        record of its deferral was lost, or it is about to end an abort. An operation whose claim is lost ends as FENCED_OUT. Raises the errors of
         `Store.single_statement`.
         """
         now = self._context.clock.monotonic_seconds()
-        for member in self._under_way():
+        for member in members:
             late_seconds = self._context.in_progress.late_seconds(member.operation_id, now)
             if late_seconds > 0:
                 self._defer(member, "a call that timed out may still be under way", late_seconds)
@@ -179,7 +179,8 @@ class OperationSet:
         """Choose the next step of each operation that is ready (its `ready_at` has passed), and take the most urgent
         of these steps, by `_urgency`, together for the operations with this step. If no operation is ready, only
         sleep until the first one is. Each member must have been observed. An operation whose next step is WAIT is
-        deferred, with a reason that says for what it waits.
+        deferred, with a reason that says for what it waits. An operation whose abort is to be finished is deferred
+        while a call that timed out may still be in progress.
 
         If some of the operations with this step finish without their last action, only these are taken. Operations
         without a lost race go before operations that lost a race. The latter are taken one at a time, unless the step
@@ -204,6 +205,10 @@ class OperationSet:
         elif not all(member.needs_no_call_for(transition[0]) for member in sharing):
             # Each operation that lost a race makes its calls alone. A commit makes no call, so it stays shared.
             sharing = sharing[:1]
+        if transition[0] is Step.FINISH_ABORT:
+            # The step has the effects of the operation undone, and a late call would bring them back afterwards.
+            self._defer_late_calls(sharing)
+            sharing = [member for member in sharing if member.outcome is None]
         if transition[0] is Step.WAIT:
             for member in sharing:
                 observed = member.observation()
@@ -213,7 +218,7 @@ class OperationSet:
                     else f"waits until {observed.readers} bucket(s) are released; `cleave consumers why` says by whom"
                 )
                 self._defer(member, reason, backoff.wait_seconds(member.operation.attempts))
-        else:
+        elif sharing:
             self._take(transition, sharing)
 
     def _take(self, transition: Transition, members: Sequence[_Member]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime
@@ -202,6 +203,45 @@ def test_nobody_calls_again_while_a_call_that_timed_out_may_be_under_way(bench: 
         "FROM cleave.operation WHERE operation_id = :operation_id"
     )
     assert bench.scalar(statement, operation_id=operation.operation_id) >= CALL_TIMEOUT_SECONDS
+
+
+@pytest.mark.parametrize(
+    "error", [Terminal("not allowed"), None], ids=["refused beside it", "past the deadline"]
+)
+def test_an_abort_ends_when_a_call_that_timed_out_cannot_take_effect_any_more(
+    bench: Bench, error: Terminal | None
+) -> None:
+    """Two calls look for cursors; of two that create cursors, the second times out. The data plane may perform the call later."""
+    bench.topic_with(2)
+    deadline_seconds = 60.0 if error else 0.0
+    operation = subscription_admin.create_subscription(
+        bench.store, TOPIC, "audit", bench.request(deadline_seconds=deadline_seconds)
+    ).operation
+    plane = faulty(bench, PlannedFault(Fault.LOST_REQUEST, "create_subscription", number=4))
+
+    both_called = threading.Barrier(2)
+
+    def refuse(call: str, number: int) -> None:
+        if call == "create_subscription":
+            both_called.wait(CALL_TIMEOUT_SECONDS)
+        if error and number == 3:
+            raise error
+
+    plane.before_call = refuse
+    outcome = bench.run_once(
+        operation.operation_id, planes={"embedded": plane.as_data_plane()}, parallel_calls=2
+    )
+
+    assert (outcome, journal(bench, operation.operation_id)) == (
+        Outcome.DEFERRED,
+        ["find-cursors", "abort"],
+    )
+    statement = (
+        "SELECT extract(epoch FROM not_before - (SELECT max(finished_at) FROM cleave.operation_step)) "
+        "FROM cleave.operation WHERE operation_id = :operation_id"
+    )
+    assert bench.scalar(statement, operation_id=operation.operation_id) > CALL_TIMEOUT_SECONDS * 0.9
+    assert bench.drive(operation.operation_id).state is OperationState.ABORTED
 
 
 @pytest.mark.parametrize("failing", ["create_successors"])
