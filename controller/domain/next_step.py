@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from controller.domain.operation import Operation, OperationKind, OperationState
+from controller.domain.operation import UNDOES, Operation, OperationKind, OperationState
 from controller.domain.operation_steps import Step, moves_of
 
 ABORTABLE = frozenset({OperationState.INTENDED, OperationState.PREPARED})
@@ -28,7 +28,8 @@ NOT_ABORTABLE = frozenset(
     }
 )
 """Kinds that cannot be aborted on request, and that no deadline ends while they wait. They are given up if the data
-plane refuses the first step permanently, or if the data plane is unavailable for the step after their deadline. The
+plane refuses the first step permanently, or if the data plane is unavailable for the step after their deadline
+(`can_give_up`). The
 deletion of a topic that is not mirrored has no abort at all.
 """
 
@@ -58,12 +59,15 @@ def is_abortable(operation: Operation) -> bool:
     )
 
 
-def can_give_up(operation: Operation) -> bool:
+def can_give_up(operation: Operation, observed: Observed | None) -> bool:
     """Return True if the operation is aborted when the data plane refuses its next step permanently. The last state
     in which this is allowed depends on the kind:
 
     A kind of `NOT_ABORTABLE` can be given up before its first step is done. A seek, and the creation of a subscription,
-    can be given up in the states INTENDED and PREPARED, even if the operation has moved or created some cursors. Every other operation can be given up as long as
+    can be given up in the states INTENDED and PREPARED, even if the operation has moved or created some cursors. The same
+    holds for the deletion of a subscription that undoes a creation, or whose topic is being deleted or detached
+    (`observed`; None: unknown). Any other deletion of a subscription may have deleted cursors in the state PREPARED:
+    given up, it would leave a live subscription that misses messages. Every other operation can be given up as long as
     `is_abortable` is True. A reshape of a mirrored topic can also be given up in the state FENCED, before the commit,
     because the mirror finds the changes that a broker has made to the layout.
 
@@ -72,7 +76,11 @@ def can_give_up(operation: Operation) -> bool:
     """
     if OperationState.ABORTING not in moves_of(operation):
         return False
-    if operation.kind in (OperationKind.SEEK, OperationKind.SUBSCRIPTION_CREATE):
+    is_topic_ending = observed is not None and observed.abort_requested
+    needs_no_cursor = operation.kind is OperationKind.SUBSCRIPTION_DELETE and (
+        UNDOES in operation.parameters or is_topic_ending
+    )
+    if needs_no_cursor or operation.kind in (OperationKind.SEEK, OperationKind.SUBSCRIPTION_CREATE):
         return operation.state in ABORTABLE
     if operation.kind in NOT_ABORTABLE:
         return operation.state is OperationState.INTENDED
@@ -147,7 +155,7 @@ def next_step(operation: Operation, observed: Observed) -> tuple[Step, Operation
     Otherwise the next step of `moves_of` for the operation's state. Raises KeyError for a final state (pass live
     operations only) and, like `moves_of`, for a kind that operations on the topic cannot have.
     """
-    may_end = observed.is_refused and can_give_up(operation)
+    may_end = observed.is_refused and can_give_up(operation, observed)
     if may_end or (is_abortable(operation) and _must_abort(operation, observed)):
         return Step.ABORT, OperationState.ABORTING
     if observed.other_live_operations > 0 and WAITS_BEFORE.get(operation.kind) is operation.state:

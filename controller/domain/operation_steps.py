@@ -93,8 +93,9 @@ MOVES: Mapping[OperationKind, Mapping[OperationState, tuple[Step, OperationState
         _S.ABORTING: (Step.FINISH_ABORT, _S.ABORTED),
     },
     _K.SUBSCRIPTION_DELETE: {
-        _S.INTENDED: (Step.DELETE_CURSORS, _S.PREPARED),
-        _S.PREPARED: (Step.COMMIT, _S.COMMITTED),
+        _S.INTENDED: (Step.FIND_CURSORS, _S.PREPARED),
+        _S.PREPARED: (Step.DELETE_CURSORS, _S.FENCED),
+        _S.FENCED: (Step.COMMIT, _S.COMMITTED),
         _S.COMMITTED: (Step.FINISH, _S.DONE),
         _S.ABORTING: (Step.FINISH_ABORT, _S.ABORTED),
     },

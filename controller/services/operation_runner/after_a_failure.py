@@ -67,7 +67,8 @@ def after_failure(
         return AfterFailure(Reaction.LEAVE)
     if isinstance(error, LostRace) and lost_races + 1 < backoff.LOST_RACES_IN_A_ROW:
         return AfterFailure(Reaction.TRY_AGAIN, backoff.pause_seconds(error.delay_seconds, lost_races + 1))
-    if not is_aborted_next and can_give_up(operation) and _is_final(error, operation, last_observation):
+    may_abort = not is_aborted_next and can_give_up(operation, last_observation)
+    if may_abort and _is_final(error, operation, last_observation):
         return AfterFailure(Reaction.ABORT)
     if isinstance(error, Terminal) and _is_at_last_action(operation) and not is_action_left_out:
         return AfterFailure(Reaction.FINISH_WITHOUT)

@@ -151,6 +151,9 @@ _HAS_HISTORY = "SELECT EXISTS (SELECT FROM cleave.layout_change WHERE topic_id =
 _KEEP_SUBSCRIPTION = """
     UPDATE cleave.subscription SET state = 'live' WHERE topic_id = :topic_id AND name = :name AND state = 'deleting'
 """
+_MAY_HAVE_DELETED = """
+    SELECT EXISTS (SELECT FROM cleave.operation_step WHERE operation_id = :operation_id AND step = 'find-cursors')
+"""
 _MAY_HAVE_MOVED = """
     SELECT EXISTS (SELECT FROM cleave.operation_step WHERE operation_id = :operation_id AND step = 'stop-readers')
 """
@@ -294,7 +297,7 @@ def abort(
 
     A topic still in state creating is deleted, and its name is free. If a deletion or detachment of a topic is
     aborted, the topic is live again, or deleted if it never had a layout: the deletion had ended its creation. If the deletion of a subscription is aborted, the subscription is live again;
-    but if the deletion undoes an aborted creation, the row of the subscription is deleted. If the creation of a
+    but if the deletion undoes an aborted creation, or may have deleted cursors, the row of the subscription is deleted. If the creation of a
     subscription is aborted, the deletion of the subscription is requested, or only its row is deleted
     (`undo_subscription`).
 
@@ -440,10 +443,15 @@ def _keep_topic(tx: Connection, topic: TopicRow) -> None:
 
 
 def _keep_subscription(tx: Connection, topic: TopicRow, operation: Operation) -> None:
-    """Make the subscription live again, because its cursors cannot be deleted. Delete it if its creation was aborted."""
-    is_undo = UNDOES in operation.parameters
+    """Make the subscription live again, because its cursors cannot be deleted. Delete it if its creation was aborted,
+    and if some cursors may be deleted already: a live subscription without these cursors would miss messages.
+    """
+    is_gone = (
+        UNDOES in operation.parameters
+        or tx.execute(text(_MAY_HAVE_DELETED), {"operation_id": operation.operation_id}).scalar_one()
+    )
     _end_deletion(
-        tx, topic, operation, subscription_intents.FORGET_SUBSCRIPTION if is_undo else _KEEP_SUBSCRIPTION
+        tx, topic, operation, subscription_intents.FORGET_SUBSCRIPTION if is_gone else _KEEP_SUBSCRIPTION
     )
 
 

@@ -34,6 +34,8 @@ FOR_NOW = DataPlaneUnavailable("the broker is away", delay_seconds=0.0)
 ANSWERS = {"for good": FOR_GOOD, "for now": FOR_NOW}
 GOES_ON = {
     ("for good", "terminate_segments"),
+    ("for good", "delete_subscription"),
+    ("for now", "delete_subscription"),
     ("for now", "terminate_segments"),
     ("for now", "subscriptions_of"),
     ("for now", "backlog"),
@@ -41,8 +43,8 @@ GOES_ON = {
     ("for now", "read_layout"),
     ("for now", "set_auto_scaler"),
 }
-"""A parent may be closed; a reshape that is true waits to give late subscriptions to its children, or to mirror what the
-broker did; a seek waits; an attachment that is given up waits to put the broker's own controller back.
+"""A parent may be closed, or a cursor deleted; a reshape that is true waits to give late subscriptions to its children, or
+to mirror what the broker did; a seek waits; an attachment that is given up waits to put the broker's own controller back.
 """
 _DUE = "UPDATE cleave.operation SET not_before = '-infinity', row_version = row_version + 1 WHERE finished_at IS NULL"
 _REASON = """

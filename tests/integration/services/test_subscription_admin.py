@@ -7,14 +7,22 @@ import itertools
 import pytest
 
 from controller.dataplane.registry import PLANE_NAMES
-from controller.domain.errors import AccessDenied, InvalidInput, SubscriptionNotFound
+from controller.domain.errors import (
+    AccessDenied,
+    CleaveError,
+    DataPlaneUnavailable,
+    InvalidInput,
+    SubscriptionNotFound,
+)
 from controller.domain.operation import OperationState
-from controller.services import subscription_admin
+from controller.services import subscription_admin, topic_admin
 from controller.services.operation_runner import Outcome, RunnerContext, run_due, run_operation
 from controller.services.segment_admin import splitting
 from controller.store.topics.subscriptions import SubscriptionKind
 from tests.support.bench import TOPIC, Bench
 from tests.support.faulty_data_plane import Fault, FaultyDataPlane, PlannedFault
+
+EXPIRED = AccessDenied("the token has expired")
 
 
 def test_a_subscription_that_does_not_exist_is_not_found(bench: Bench) -> None:
@@ -88,16 +96,16 @@ def test_a_subscription_without_dead_letters_needs_no_room_for_their_name(bench:
     )
 
 
-def expired(bench: Bench, from_call: int) -> RunnerContext:
-    """A runner whose token expires at the `from_call`th creation of a cursor."""
-    plane, created = FaultyDataPlane(bench.runner_plane), itertools.count(1)
+def refusing(bench: Bench, call: str, from_number: int, error: CleaveError) -> RunnerContext:
+    """A runner to whom a call is refused from the `from_number`th on."""
+    plane, called = FaultyDataPlane(bench.runner_plane), itertools.count(1)
 
-    def refuse(call: str, _number: int) -> None:
-        if call == "create_subscription" and next(created) >= from_call:
-            raise AccessDenied("the token has expired")
+    def refuse(name: str, _number: int) -> None:
+        if name == call and next(called) >= from_number:
+            raise error
 
     plane.before_call = refuse
-    return bench.context("expired", planes={"embedded": plane.as_data_plane()}, parallel_calls=1)
+    return bench.context("refused", planes={"embedded": plane.as_data_plane()}, parallel_calls=1)
 
 
 @pytest.mark.parametrize("found_on", [(0,), (1,), (0, 1)], ids=str)
@@ -110,7 +118,10 @@ def test_a_creation_that_is_given_up_keeps_the_cursors_of_an_application(
         bench.publish(segment_id, count=5)
     intent = subscription_admin.create_subscription(bench.store, TOPIC, "reports", bench.request())
 
-    assert run_operation(expired(bench, 2), intent.operation.operation_id) is Outcome.FINISHED
+    assert (
+        run_operation(refusing(bench, "create_subscription", 2, EXPIRED), intent.operation.operation_id)
+        is Outcome.FINISHED
+    )
     run_due(bench.context())
 
     assert bench.operation(intent.operation.operation_id).state is OperationState.ABORTED
@@ -133,7 +144,10 @@ def test_a_runner_that_repeats_a_creation_does_not_take_its_own_cursors_for_thos
     assert bench.plane.list_subscriptions(bench.log_of(0)) == ["audit", "billing"]
     bench.execute("UPDATE cleave.operation SET not_before = '-infinity', row_version = row_version + 1")
 
-    assert run_operation(expired(bench, 1), intent.operation.operation_id) is Outcome.FINISHED
+    assert (
+        run_operation(refusing(bench, "create_subscription", 1, EXPIRED), intent.operation.operation_id)
+        is Outcome.FINISHED
+    )
     run_due(bench.context())
 
     assert bench.operation(intent.operation.operation_id).state is OperationState.ABORTED
@@ -144,15 +158,67 @@ def test_a_creation_that_could_not_look_for_cursors_deletes_none(bench: Bench) -
     bench.topic_with(1)
     bench.plane.create_subscription(bench.log_of(0), "reports")
     intent = subscription_admin.create_subscription(bench.store, TOPIC, "reports", bench.request())
-    plane = FaultyDataPlane(bench.runner_plane)
-
-    def refuse(_call: str, _number: int) -> None:
-        raise AccessDenied("the token has expired")
-
-    plane.before_call = refuse
-    context = bench.context("expired", planes={"embedded": plane.as_data_plane()})
+    context = refusing(bench, "list_subscriptions", 1, EXPIRED)
     assert run_operation(context, intent.operation.operation_id) is Outcome.FINISHED
     run_due(bench.context())
 
     assert bench.plane.list_subscriptions(bench.log_of(0)) == ["billing", "reports"]
     assert bench.rows("SELECT name FROM cleave.subscription") == [("billing",)]
+
+
+REFUSALS = pytest.mark.parametrize(
+    "error",
+    [EXPIRED, DataPlaneUnavailable("the broker is away", 0.0)],
+    ids=["for good", "past the deadline"],
+)
+
+
+@REFUSALS
+def test_a_deletion_that_has_deleted_a_cursor_is_not_given_up(bench: Bench, error: CleaveError) -> None:
+    bench.topic_with(subscriptions=("audit",))
+    bench.publish(0)
+    bench.reshape(splitting(0))
+    intent = subscription_admin.delete_subscription(
+        bench.store, TOPIC, "audit", bench.request(deadline_seconds=0.0)
+    )
+    operation_id = intent.operation.operation_id
+
+    outcome = run_operation(refusing(bench, "delete_subscription", 2, error), operation_id)
+
+    carrying = [log for log in bench.plane.list_segments(TOPIC) if bench.plane.list_subscriptions(log)]
+    assert len(carrying) == 2
+    assert (outcome, bench.operation(operation_id).state) == (Outcome.DEFERRED, OperationState.PREPARED)
+    assert bench.rows("SELECT state FROM cleave.subscription") == [("deleting",)]
+    assert bench.drive(operation_id).state is OperationState.DONE
+    assert [log for log in carrying if bench.plane.list_subscriptions(log)] == []
+
+
+@REFUSALS
+def test_a_deletion_is_given_up_while_every_cursor_exists(bench: Bench, error: CleaveError) -> None:
+    bench.topic_with(2, subscriptions=("audit",))
+    bench.publish(0)
+    intent = subscription_admin.delete_subscription(
+        bench.store, TOPIC, "audit", bench.request(deadline_seconds=0.0)
+    )
+
+    outcome = run_operation(refusing(bench, "list_subscriptions", 2, error), intent.operation.operation_id)
+
+    assert outcome is Outcome.FINISHED
+    assert bench.operation(intent.operation.operation_id).state is OperationState.ABORTED
+    assert bench.rows("SELECT state FROM cleave.subscription") == [("live",)]
+    assert [bench.plane.list_subscriptions(bench.log_of(one)) for one in (0, 1)] == [["audit"]] * 2
+
+
+def test_a_deletion_that_has_deleted_a_cursor_does_not_keep_its_topic(bench: Bench) -> None:
+    bench.topic_with(2, subscriptions=("audit",))
+    intent = subscription_admin.delete_subscription(bench.store, TOPIC, "audit", bench.request())
+    operation_id = intent.operation.operation_id
+    context = refusing(bench, "delete_subscription", 2, EXPIRED)
+    assert run_operation(context, operation_id) is Outcome.DEFERRED
+    deletion = topic_admin.delete_topic(bench.store, TOPIC, bench.request()).operation
+    bench.execute("UPDATE cleave.operation SET not_before = '-infinity', row_version = row_version + 1")
+
+    assert run_operation(context, operation_id) is Outcome.FINISHED
+    assert bench.operation(operation_id).state is OperationState.ABORTED
+    assert bench.rows("SELECT name FROM cleave.subscription") == []
+    assert bench.drive(deletion.operation_id).state is OperationState.DONE
