@@ -16,7 +16,8 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
@@ -56,6 +57,8 @@ Result = TypeVar("Result")
 Transition = tuple[Step, OperationState]
 """A step, and the state that follows when the step succeeds."""
 
+NO_THREAD = "can't start new thread"
+"""Text of Python's RuntimeError if the process can start no thread."""
 _URGENCY = (Step.COMMIT, Step.SYNC_SUBSCRIPTIONS, Step.TERMINATE_PARENTS)
 """Steps past the fence, the most urgent first."""
 
@@ -629,7 +632,8 @@ class OperationSet:
 
     def _call_all(self, calls: Sequence[Callable[[], Result]], seconds: float | None = None) -> list[Result]:
         """Make the calls, up to `parallel_calls` at a time in threads, and return the results in order. Before each
-        group of calls, the claims are renewed if they might end before the calls. `seconds` is the longest time of
+        group of calls, the claims are renewed if they might end before the calls. Calls for which the process can start
+        no thread are made afterwards, one by one, and the claims are renewed before each. `seconds` is the longest time of
         one call; None: the time-out of an ordinary call. No calls: returns an empty list.
 
         Raises the first error in the order of the calls. The other calls of the group have ended by then and may have
@@ -643,20 +647,24 @@ class OperationSet:
             self._hold_claims(longest_seconds)
             if len(wave) == 1:
                 results.append(make_call(wave[0]))
-            else:
-                with ThreadPoolExecutor(len(wave)) as pool:
-                    results.extend(pool.map(make_call, wave))
+                continue
+            with ExitStack() as threads:
+                futures = [_in_thread(threads, partial(make_call, call)) for call in wave]
+            for call, future in zip(wave, futures, strict=True):
+                if future is None:
+                    self._hold_claims(longest_seconds)
+                results.append(make_call(call) if future is None else future.result())
         return results
 
     def _called(self, longest_seconds: float, call: Callable[[], Result]) -> Result:
-        """Make the call, and return its result. Raises the error of the call. After DataPlaneTimeout, the call may be
-        in progress for another `longest_seconds`, the longest time of one call. This time is noted in `in_progress`
+        """Make the call, and return its result. Raises the error of the call. After DataPlaneTimeout, and if the process
+        ran out of threads or memory during the call, the call may be in progress for another `longest_seconds`, the longest time of one call. This time is noted in `in_progress`
         for the operations of the present calls (`_calling`), so that their deferral lasts at least as long, even if
         the error of another call is raised.
         """
         try:
             return call()
-        except DataPlaneTimeout:
+        except (DataPlaneTimeout, MemoryError, RuntimeError):
             until = self._context.clock.monotonic_seconds() + longest_seconds
             self._context.in_progress.note_late_call(self._calling, until)
             raise
@@ -694,13 +702,30 @@ class OperationSet:
 
 def _as_cleave_error(exception: Exception) -> CleaveError:
     """Return the exception as a CleaveError. An exception of any other class is logged with its traceback and
-    becomes InvariantViolated, because it would otherwise end every operation of the set.
+    becomes InvariantViolated, because it would otherwise end every operation of the set. If the process has no thread
+    or memory left, the exception becomes DataPlaneUnavailable, which passes.
     """
     if isinstance(exception, CleaveError):
         return exception
+    if isinstance(exception, MemoryError) or NO_THREAD in str(exception):
+        return DataPlaneUnavailable(
+            f"this process has no thread or memory left: {exception!r}", backoff.LONGEST_DELAY_SECONDS
+        )
     # not `exc_info`: to draw all values on the stack may take longer than the claims last
     log.error("operation step raised what no step may raise", traceback=traceback.format_exc())
     return InvariantViolated(f"a step raised {type(exception).__name__}: {exception}; see the worker's log")
+
+
+def _in_thread(threads: ExitStack, call: Callable[[], Result]) -> Future[Result] | None:
+    """Make the call in a thread of its own, for whose end `threads` waits. Return None if the process can start no
+    thread; the call is not made then.
+    """
+    # In a pool that several calls share, another thread would make the call whose thread cannot be started.
+    pool = threads.enter_context(ThreadPoolExecutor(1))
+    try:
+        return pool.submit(call)
+    except (RuntimeError, MemoryError):
+        return None
 
 
 def _halves(members: Sequence[_Member]) -> tuple[Sequence[_Member], Sequence[_Member]]:

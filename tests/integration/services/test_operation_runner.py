@@ -373,6 +373,52 @@ def test_the_first_error_of_several_parallel_calls_is_raised_after_all_have_ende
     bench.check_laws()
 
 
+@pytest.mark.parametrize("started", [0, 1, 2])
+def test_calls_for_which_no_thread_can_be_started_are_made_one_after_another(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, started: int
+) -> None:
+    bench.topic_with(4)
+    intent = subscription_admin.create_subscription(bench.store, TOPIC, "audit", bench.request())
+    start, allowed = threading.Thread.start, iter(range(started))
+    plane = faulty(bench)
+
+    def start_few(thread: threading.Thread) -> None:
+        if next(allowed, None) is None:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_few)
+    context = bench.context(planes={"embedded": plane.as_data_plane()}, parallel_calls=4)
+    assert bench.run_once(intent.operation.operation_id, planes=context.planes, parallel_calls=4) is (
+        Outcome.FINISHED
+    )
+
+    assert bench.operation(intent.operation.operation_id).state is OperationState.DONE
+    assert sorted(log for call, (log, *_) in plane.log if call == "create_subscription") == sorted(
+        bench.plane.list_segments(TOPIC)
+    )
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("can't start new thread")], ids=repr)
+def test_a_shortage_of_the_process_is_no_refusal_of_the_data_plane(bench: Bench, error: Exception) -> None:
+    bench.topic_with()
+    operation = bench.intend(splitting(0)).operation
+    plane = faulty(bench)
+
+    def fail(_call: str, _number: int) -> None:
+        raise error
+
+    plane.before_call = fail
+
+    outcome = bench.run_once(operation.operation_id, planes={"embedded": plane.as_data_plane()})
+
+    assert (outcome, bench.operation(operation.operation_id).state) == (
+        Outcome.DEFERRED,
+        OperationState.INTENDED,
+    )
+    assert bench.drive(operation.operation_id).state is OperationState.DONE
+
+
 def test_a_data_plane_away_is_a_reason_to_come_back_never_to_raise(bench: Bench) -> None:
     bench.topic_with()
     operation = bench.intend(splitting(0)).operation
