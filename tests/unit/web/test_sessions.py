@@ -12,7 +12,7 @@ from controller.domain.errors import TopicNotFound
 from controller.services.computing.computers import Computers
 from controller.services.consumer_sessions.requests import Request
 from controller.services.consumer_sessions.timing import ConsumerTiming
-from controller.web import dead_letters
+from controller.web import deliveries
 from controller.web.app import create_app
 from controller.web.request_slots import Slots
 from tests.support.app_client import AppClient
@@ -61,7 +61,7 @@ def test_only_requests_that_begin_something_read_the_topic_from_the_database(
         layouts=SimpleNamespace(find=lambda _topic: (2, OWN)),
         app=SimpleNamespace(store=None, planes=None),
     )
-    monkeypatch.setattr(dead_letters, "make", make_log)
+    monkeypatch.setattr(deliveries, "make", make_log)
     client = AppClient(create_app(cast(Any, served), SECRET, Slots(10), computers=Computers(), address=OWN))
     consumer = PATH.removesuffix("/assignment")
     options = {"json": {"incarnation": "f00d"}, "headers": bearer(token_for())}

@@ -597,7 +597,7 @@ def test_equal_neighbours_are_not_cut_as_they_are(known: tuple[int, ...]) -> Non
 
     assert 3 in {i for act in evaluation.decisions for i in sealed_by(act)}
     for act in evaluation.decisions:
-        plan(act, situation.layout, max_buckets=64)
+        plan_action(act, situation.layout, max_buckets=64)
 
 
 def test_what_is_hot_in_itself_is_told_apart_and_then_left_alone() -> None:
