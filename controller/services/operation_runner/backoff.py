@@ -49,11 +49,11 @@ def delay_seconds(
     return max(delay, call_timeout_seconds) if isinstance(error, DataPlaneTimeout) else delay
 
 
-def wait_seconds(attempts: int) -> float:
-    """Return the seconds until the next check of a condition that other processes fulfil. The seconds begin with
-    `FIRST_DELAY_SECONDS` and double with each of the `attempts`, up to `LONGEST_DELAY_AFTER_RACES_SECONDS`.
+def wait_seconds(age_seconds: float) -> float:
+    """Return the seconds until the next check of a condition that other processes fulfil: half of the time since the
+    operation's intent, but at least `FIRST_DELAY_SECONDS` and at most `LONGEST_DELAY_AFTER_RACES_SECONDS`.
     """
-    return min(FIRST_DELAY_SECONDS * float(2 ** min(attempts, 10)), LONGEST_DELAY_AFTER_RACES_SECONDS)
+    return min(max(age_seconds / 2, FIRST_DELAY_SECONDS), LONGEST_DELAY_AFTER_RACES_SECONDS)
 
 
 def pause_seconds(first_seconds: float, lost_races: int) -> float:

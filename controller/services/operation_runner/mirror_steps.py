@@ -244,7 +244,7 @@ class MirrorSteps:
 
     def _keeper(self) -> LayoutKeeper:
         """Return the operation's data plane, which keeps layouts. Makes no call. Raises Unsupported if the data plane
-        keeps no layouts, and DataPlaneUnavailable if the data plane is not configured in this process.
+        keeps no layouts, and Retryable if the data plane is not configured in this process.
         """
         plane = self._plane()
         if not isinstance(plane, LayoutKeeper):

@@ -33,6 +33,7 @@ from controller.domain.errors import (
     HeldUp,
     InvariantViolated,
     LostRace,
+    Retryable,
     StoreUnavailable,
     Terminal,
     UnmanagedLog,
@@ -153,8 +154,8 @@ class OperationSet:
     def _defer_late_calls(self, members: Sequence[_Member]) -> None:
         """Defer each of these operations for which an earlier call of this process timed out and may still be in
         progress. Another attempt is due when the call must have ended. The operation was claimed again because the
-        record of its deferral was lost, or it is about to end an abort. An operation whose claim is lost ends as FENCED_OUT. Raises the errors of
-        `Store.single_statement`.
+        record of its deferral was lost, or it is about to end an abort. An operation whose claim is lost ends as
+        FENCED_OUT. Raises the errors of `Store.single_statement`.
         """
         now = self._context.clock.monotonic_seconds()
         for member in members:
@@ -220,7 +221,7 @@ class OperationSet:
                     if observed.other_live_operations
                     else f"waits until {observed.readers} bucket(s) are released; `cleave consumers why` says by whom"
                 )
-                self._defer(member, reason, backoff.wait_seconds(member.operation.attempts))
+                self._defer(member, reason, backoff.wait_seconds(observed.age_ms / 1000), is_wait=True)
         elif sharing:
             self._take(transition, sharing)
 
@@ -287,7 +288,7 @@ class OperationSet:
         A mirrored operation, which must be the only member, makes its calls at the broker (`MirrorSteps`). Other
         operations make no call for `COMMIT`, and for `FINISH_ABORT` unless the operation creates a subscription of
         standard consumers, which has gates. Otherwise they act on the logs (`LogSteps`). Raises
-        DataPlaneUnavailable if a call is needed and the data plane is not configured in this process, and the errors
+        Retryable if a call is needed and the data plane is not configured in this process, and the errors
         of `MirrorSteps.perform` and `LogSteps.perform`.
         """
         if step is Step.ABORT:
@@ -571,20 +572,25 @@ class OperationSet:
             late_seconds = self._context.in_progress.late_seconds(member.operation_id, now)
             self._defer(member, str(error), max(delay_seconds, late_seconds))
 
-    def _defer(self, member: _Member, reason: str, delay_seconds: float) -> None:
-        """Log the reason, then store it as the operation's error, count the attempt and release the claim. The
-        operation ends here with the outcome DEFERRED; another attempt is due after `delay_seconds`. If the claim is
-        lost, nothing is stored and the outcome is FENCED_OUT. Raises the errors of `Store.single_statement`.
+    def _defer(self, member: _Member, reason: str, delay_seconds: float, *, is_wait: bool = False) -> None:
+        """Log the reason, then store it as the operation's error, count the attempt and release the claim. With
+        `is_wait`, the operation only waits for others: the attempt does not count, and a reason that is stored
+        already is not logged again. The operation ends here with the outcome DEFERRED; another attempt is due after
+        `delay_seconds`. If the claim is lost, nothing is stored and the outcome is FENCED_OUT. Raises the errors of
+        `Store.single_statement`.
         """
-        log.info(
-            "operation deferred",
-            **self._ids(member.operation),
-            reason=reason,
-            delay_seconds=round(delay_seconds, 3),
-        )
+        if not (is_wait and reason == member.operation.last_error):
+            log.info(
+                "operation deferred",
+                **self._ids(member.operation),
+                reason=reason,
+                delay_seconds=round(delay_seconds, 3),
+            )
         try:
             with self._context.store.single_statement() as tx:
-                claims.record_failure(tx, member.operation, self._context.claimant, reason, delay_seconds)
+                claims.record_failure(
+                    tx, member.operation, self._context.claimant, reason, delay_seconds, is_wait=is_wait
+                )
         except FencedOut as error:
             self._end_as_taken_over(member, error)
         else:
@@ -614,14 +620,14 @@ class OperationSet:
 
     def _plane_of(self, member: _Member) -> Callable[[], DataPlane]:
         """Return a function that returns the operation's data plane. The function is called only if a step needs
-        the data plane, so that a pure commit runs in any process. The function raises DataPlaneUnavailable if the
+        the data plane, so that a pure commit runs in any process. The function raises Retryable if the
         data plane is not configured in this process.
         """
         name, topic = member.operation.data_plane, member.operation.topic_name
 
         def plane() -> DataPlane:
             if name not in self._context.planes:
-                raise DataPlaneUnavailable(
+                raise Retryable(  # not DataPlaneUnavailable, by which a late operation is given up
                     f"data plane {name!r} of topic {topic} is not configured in this process; "
                     f"run the operation where it is (here: {', '.join(sorted(self._context.planes)) or 'none'})",
                     delay_seconds=backoff.LONGEST_DELAY_SECONDS,

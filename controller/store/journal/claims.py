@@ -121,7 +121,7 @@ _RELEASE = f"""{GIVEN}
 """
 _FAIL = f"""{GIVEN}
     UPDATE cleave.operation o
-       SET claimed_by = NULL, claim_expires_at = NULL, row_version = o.row_version + 1, attempts = o.attempts + 1,
+       SET claimed_by = NULL, claim_expires_at = NULL, row_version = o.row_version + 1, attempts = o.attempts + :attempts,
            last_error = :error_text, not_before = clock_timestamp() + make_interval(secs => :delay_seconds)
     {_OF_RUNNER}
 """
@@ -230,13 +230,23 @@ def release(tx: Connection, operations: Sequence[Operation], runner: str) -> Non
 
 
 def record_failure(
-    tx: Connection, operation: Operation, runner: str, error_text: str, delay_seconds: float
+    tx: Connection,
+    operation: Operation,
+    runner: str,
+    error_text: str,
+    delay_seconds: float,
+    *,
+    is_wait: bool = False,
 ) -> None:
-    """Store the error, count the attempt, release the claim, and defer the next attempt by the delay.
+    """Store the error, count the attempt, release the claim, and defer the next attempt by the delay. With `is_wait`, the operation
+    only waits for others, and the attempt does not count.
 
     After a call that timed out, the delay must be at least the time-out of the call. Raises FencedOut if the claim is lost.
     """
-    if not _write(tx, [operation], runner, _FAIL, error_text=error_text, delay_seconds=delay_seconds):
+    counted = {"attempts": 0 if is_wait else 1}
+    if not _write(
+        tx, [operation], runner, _FAIL, error_text=error_text, delay_seconds=delay_seconds, **counted
+    ):
         raise fenced_out(operation, runner)
 
 

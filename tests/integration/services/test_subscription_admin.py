@@ -15,6 +15,7 @@ from controller.domain.errors import (
     SubscriptionNotFound,
 )
 from controller.domain.operation import OperationState
+from controller.domain.seek_target import EARLIEST
 from controller.services import subscription_admin, topic_admin
 from controller.services.operation_runner import Outcome, RunnerContext, run_due, run_operation
 from controller.services.segment_admin import splitting
@@ -222,3 +223,37 @@ def test_a_deletion_that_has_deleted_a_cursor_does_not_keep_its_topic(bench: Ben
     assert bench.operation(operation_id).state is OperationState.ABORTED
     assert bench.rows("SELECT name FROM cleave.subscription") == []
     assert bench.drive(deletion.operation_id).state is OperationState.DONE
+
+
+def test_a_process_without_the_data_plane_gives_nothing_up(bench: Bench) -> None:
+    bench.topic_with(1)
+    intent = subscription_admin.create_subscription(
+        bench.store, TOPIC, "audit", bench.request(deadline_seconds=0.0)
+    )
+    operation_id = intent.operation.operation_id
+
+    assert run_operation(bench.context("elsewhere", planes={}), operation_id) is Outcome.DEFERRED
+    assert bench.drive(operation_id).state is OperationState.DONE
+
+
+def test_a_seek_that_waits_for_consumers_does_not_fail_repeatedly(bench: Bench) -> None:
+    bench.topic_with(1)
+    bench.execute(
+        "INSERT INTO cleave.bucket_owner (topic_id, subscription, segment_id, bucket_start, bucket_end, consumer, generation)"
+        " VALUES (:id, 'billing', 0, 0, 65535, 'till-1', 1)",
+        id=bench.topic_id,
+    )
+    seek = subscription_admin.seek_subscription(
+        bench.store, TOPIC, "billing", EARLIEST, bench.request(), release_seconds=600.0
+    ).operation
+
+    for _ in range(4):
+        assert run_operation(bench.context("r"), seek.operation_id) is Outcome.DEFERRED
+        bench.execute("UPDATE cleave.operation SET not_before = '-infinity', row_version = row_version + 1")
+
+    waits = bench.operation(seek.operation_id)
+    assert (waits.attempts, waits.last_error) == (
+        0,
+        "waits until 1 bucket(s) are released; `cleave consumers why` says by whom",
+    )
+    assert bench.rows("SELECT * FROM inspect.stuck_operations") == []
