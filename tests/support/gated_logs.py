@@ -189,7 +189,7 @@ class GatedBench(Bench):
         `others` are subscriptions for registered consumers.
         """
         self.topic_with(segments, others)
-        self.subscribe("billing")
+        self.subscribe_standard("billing")
         return self.topic_id
 
     def stock_split(self) -> None:
@@ -204,7 +204,7 @@ class GatedBench(Bench):
         self.read(0)
         self.keep()
 
-    def subscribe(self, name: str, **options: Any) -> None:
+    def subscribe_standard(self, name: str, **options: Any) -> None:
         """Create a subscription for standard consumers, and finish the operation."""
         wanted = {"consumers": SubscriptionConsumers.STOCK, **options}
         self.finish(create_subscription(self.store, self.topic_name, name, self.request(), **wanted))

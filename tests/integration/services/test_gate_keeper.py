@@ -75,7 +75,7 @@ def test_subscriptions_that_failed_come_last_and_not_all_in_one_round(
 ) -> None:
     bench.stock_topic(1)
     for name in ("a", "b"):
-        bench.subscribe(name)
+        bench.subscribe_standard(name)
     bench.publish(0)
     bench.reshape(splitting(0))
     clock, tried = ManualClock(), list[str]()
@@ -129,7 +129,7 @@ def test_what_joins_two_segments_waits_for_both(bench: GatedBench) -> None:
 
 def test_each_subscription_has_gates_of_its_own(bench: GatedBench) -> None:
     bench.stock_topic(1, "ours")
-    bench.subscribe("audit")
+    bench.subscribe_standard("audit")
     bench.publish(0)
     bench.reshape(splitting(0))
     bench.read(0, "audit")
@@ -332,7 +332,7 @@ def test_a_gate_that_is_found_spent_is_closed_again(bench: GatedBench) -> None:
 def test_an_opened_gate_has_the_other_gates_of_its_topic_looked_at_soon(bench: GatedBench) -> None:
     """The change of a policy that opens a gate wears down the barriers of other subscriptions."""
     bench.stock_topic()
-    bench.subscribe("audit")
+    bench.subscribe_standard("audit")
     bench.publish(0)
     bench.reshape(splitting(0))
     clock = ManualClock()
@@ -417,7 +417,7 @@ def test_the_reconciler_skips_a_subscription_whose_deletion_begins_while_its_gat
     bench: GatedBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench.stock_topic()
-    bench.subscribe("audit")
+    bench.subscribe_standard("audit")
     bench.publish(0)
     bench.reshape(splitting(0))
     for subscription in ("audit", "billing"):

@@ -263,7 +263,7 @@ def test_a_new_subscription_waits_at_barriers_that_others_have_made(bench: Gated
     bench.publish(1)
     bench.gated.acts.clear()
 
-    bench.subscribe("audit")
+    bench.subscribe_standard("audit")
 
     assert bench.closed_at_plane("audit") == {bench.log_of(1), bench.log_of(2)}
     assert bench.gate_rows("audit") == {1: "closed", 2: "closed"}
@@ -276,7 +276,7 @@ def test_a_new_subscription_is_made_although_a_log_behind_a_barrier_is_missing(b
     bench.stock_split()
     bench.gated.delete_segment(bench.log_of(1))
 
-    bench.subscribe("audit")
+    bench.subscribe_standard("audit")
 
     assert bench.scalar(_FOUND_MISSING) == [bench.log_of(1)]
     assert bench.closed_at_plane("audit") == {bench.log_of(2)}
@@ -319,8 +319,8 @@ def test_a_new_subscription_is_refused_where_messages_came_without_a_barrier(ben
     bench.reshape(splitting(0))
 
     with pytest.raises(Conflict, match=r"segment\(s\) 1, 2 .* have messages and no barrier"):
-        bench.subscribe("audit")
-    bench.subscribe("audit", from_latest=True)
+        bench.subscribe_standard("audit")
+    bench.subscribe_standard("audit", from_latest=True)
     assert bench.gate_rows("audit") == {}
     bench.reshape(splitting(1))
     assert bench.gate_rows("audit") == {3: "closed", 4: "closed"}
@@ -330,7 +330,7 @@ def test_a_seek_is_refused_where_messages_came_without_a_barrier(bench: GatedBen
     bench.topic_with(1)
     bench.publish(0)
     bench.reshape(splitting(0))
-    bench.subscribe("audit", from_latest=True)
+    bench.subscribe_standard("audit", from_latest=True)
 
     with pytest.raises(Conflict, match="no barrier"):
         seek(bench, "audit", EARLIEST)
@@ -506,7 +506,7 @@ def test_key_shared_is_refused_with_the_reason_and_reported_where_it_comes_later
         subscription_consumers.demand_stock(
             bench.store, bench.planes, topic, "billing", SubscriptionKind.STREAM
         )
-    bench.subscribe("billing")
+    bench.subscribe_standard("billing")
     watch = ConsumerWatch(
         bench.store, bench.planes, interval_seconds=60.0, sealed_for_seconds=600.0, clock=SystemClock()
     )

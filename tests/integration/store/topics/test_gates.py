@@ -84,7 +84,7 @@ def test_a_gate_is_recorded_as_open_once(bench: GatedBench) -> None:
 
 def test_the_longest_opening_holds_a_seek_of_its_own_subscription_up(bench: GatedBench) -> None:
     """A keeper that comes later and opens for a shorter time does not shorten what the first one may take."""
-    bench.subscribe("audit")
+    bench.subscribe_standard("audit")
     bench.reshape(splitting(0))
     with bench.store.transaction() as tx:
         gates.make_ready(tx, key(bench), [1], opening_seconds=3600.0)
