@@ -316,8 +316,8 @@ class LogSteps:
         number of these logs as `logs`, and the logs that do not exist as `logs found missing`; the reconciler creates
         missing logs again with every cursor.
 
-        The cursors begin at the earliest message. If the operation's parameter `FROM_LATEST` is True, the cursors
-        begin after the last message, and existing cursors are moved there too. Cursors of standard consumers are
+        The cursors begin at the earliest message, or after the last message if the operation's parameter
+        `FROM_LATEST` is True. Cursors that existed before the operation stay where they are. Cursors of standard consumers are
         created together with their gates, which are recorded and closed. Raises SubscriptionNotFound, Unsupported if
         a gate is necessary on a data plane without gates, and the errors of the calls and the store.
         """
@@ -325,8 +325,9 @@ class LogSteps:
         with self._store.single_statement() as tx:
             logs = backing_logs.carrying_subscription(tx, operation.topic_id, name)
             is_stock = subscriptions.get_subscription(tx, operation.topic_id, name).is_stock
+            found = subscription_intents.cursors_found(tx, operation) or ()
         if operation.parameters.get(FROM_LATEST) is True:
-            self._call_all([partial(self._create_after_last, log, name) for log in logs])
+            self._call_all([partial(self._create_after_last, log, name) for log in logs if log not in found])
         key = SubscriptionKey(operation.topic_id, name)
         ungated, missing = self._gates.create_cursors(operation, key, logs) if is_stock else (logs, [])
         return {"logs": len(logs), "logs found missing": [*missing, *self._add_cursors(ungated, name)]}
@@ -334,14 +335,14 @@ class LogSteps:
     def _finish_abort(self, operation: Operation) -> Detail:
         """Open at the data plane the gates of a subscription whose creation is aborted and whose cursors are kept: an
         application reads them, and a dispatch rate would hold its messages back for ever. No effect for any other
-        operation; where the cursors are deleted, the deletion opens the gates. Raises the errors of
+        operation. Raises the errors of
         `GateSteps.remove`, and the errors of the store.
         """
         if CONSUMERS not in operation.parameters:
             return {}
         with self._store.single_statement() as tx:
-            is_deleted = subscription_intents.found_no_cursors(tx, operation)
-        if not is_deleted:
+            found = subscription_intents.cursors_found(tx, operation)
+        if found != []:  # otherwise the deletion of the cursors opens the gates
             self._gates.remove(operation, str(operation.parameters[SUBSCRIPTION]))
         return {}
 
@@ -457,8 +458,8 @@ class LogSteps:
             return name in gates.stock_subscriptions(tx, operation.topic_id)
 
     def _create_after_last(self, log: str, name: str) -> None:
-        """Create the cursor of the subscription `name` and move the cursor behind the last message. An existing
-        cursor is moved too, because an earlier attempt may have ended between the two calls. A missing log is
+        """Create the cursor of the subscription `name` and move the cursor behind the last message. A cursor that
+        exists is moved too, because an earlier attempt may have ended between the two calls. A missing log is
         skipped. Raises the other errors of the data plane, such as DataPlaneUnavailable.
         """
         with suppress(SegmentNotFound):

@@ -23,9 +23,8 @@ _DELETING_SUBSCRIPTION = """
 FORGET_SUBSCRIPTION = (
     "DELETE FROM cleave.subscription WHERE topic_id = :topic_id AND name = :name AND state = 'deleting'"
 )
-_FOUND_NO_CURSORS = """
-    SELECT EXISTS (SELECT FROM cleave.operation_step
-                    WHERE operation_id = :operation_id AND step = 'find-cursors' AND detail -> 'found on' = '[]')
+_CURSORS_FOUND = """
+    SELECT detail -> 'found on' FROM cleave.operation_step WHERE operation_id = :operation_id AND step = 'find-cursors'
 """
 
 
@@ -104,14 +103,14 @@ def intend_subscription_delete(tx: Connection, topic_id: int, name: str, request
     return once(tx, request, write_intent, topic_id, OperationKind.SUBSCRIPTION_DELETE, name)
 
 
-def found_no_cursors(tx: Connection, operation: Operation) -> bool:
-    """Return True if the creation of a subscription recorded, before its first change, that no log had a cursor of the
-    name. False if a log had one, and if the operation did not look for cursors; in both cases no cursor may be deleted.
+def cursors_found(tx: Connection, operation: Operation) -> list[str] | None:
+    """Return the logs that had a cursor of the name before the first change of the operation, the creation of a
+    subscription. None if the operation did not look for cursors.
     """
-    found_none: bool = tx.execute(
-        text(_FOUND_NO_CURSORS), {"operation_id": operation.operation_id}
-    ).scalar_one()
-    return found_none
+    found: list[str] | None = tx.execute(
+        text(_CURSORS_FOUND), {"operation_id": operation.operation_id}
+    ).scalar_one_or_none()
+    return found
 
 
 def undo_subscription(tx: Connection, topic: TopicRow, operation: Operation) -> None:
@@ -131,7 +130,7 @@ def undo_subscription(tx: Connection, topic: TopicRow, operation: Operation) -> 
     if not is_live or tx.execute(text(_DELETING_SUBSCRIPTION), names).rowcount == 0:
         return
     topics.update_topic(tx, topic, subscription_version=topic.subscription_version + 1)
-    if not found_no_cursors(tx, operation):
+    if cursors_found(tx, operation) != []:
         tx.execute(text(FORGET_SUBSCRIPTION), names)
         return
     parameters = {SUBSCRIPTION: operation.parameters[SUBSCRIPTION], UNDOES: operation.operation_id}

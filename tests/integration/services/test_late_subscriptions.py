@@ -9,11 +9,13 @@ import pytest
 
 from controller.domain.seek_target import EARLIEST, LATEST, SeekTarget
 from controller.services import subscription_admin
+from controller.services.operation_runner import Outcome, run_operation
 from controller.services.segment_admin import splitting
 from controller.store.journal.request_keys import Intent
 from tests.support.bench import Bench
 from tests.support.bench_planes import PulsarTopic
 from tests.support.brokers import SharedBroker
+from tests.support.faulty_data_plane import Fault, FaultyDataPlane, PlannedFault
 
 HAS_TO_READ = """
     SELECT coalesce(array_agg(s.segment_id ORDER BY s.segment_id), '{}') FROM cleave.segment s
@@ -61,6 +63,17 @@ def test_it_begins_at_the_first_message_of_every_segment_that_exists(bench: Benc
     assert bench.settle() == []
 
 
+def test_from_latest_the_cursors_that_an_application_made_stay(bench: Bench) -> None:
+    log = bench.log_of(1)
+    bench.plane.create_subscription(log, "late")
+    unread = bench.plane.backlog(log, "late")
+    assert unread > 0
+
+    create(bench, "late", from_latest=True)
+
+    assert bench.plane.backlog(log, "late") == bench.unread("late") == unread
+
+
 def test_from_latest_it_begins_behind_everything_published_so_far(bench: Bench) -> None:
     create(bench, "late", from_latest=True)
     bench.publish(2, 4)
@@ -72,8 +85,16 @@ def test_from_latest_it_begins_behind_everything_published_so_far(bench: Bench) 
 def test_from_latest_a_cursor_of_an_attempt_that_died_before_it_moved_the_cursor_is_moved(
     bench: Bench,
 ) -> None:
-    bench.plane.create_subscription(bench.log_of(1), "late")
-    create(bench, "late", from_latest=True)
+    intent = subscription_admin.create_subscription(
+        bench.store, bench.topic_name, "late", bench.request(), from_latest=True
+    )
+    faulty = FaultyDataPlane(bench.runner_plane, PlannedFault(Fault.REFUSED, "skip_all", times=1))
+    planes = {bench.plane.name: faulty.as_data_plane()}
+    assert run_operation(bench.context(planes=planes), intent.operation.operation_id) is Outcome.DEFERRED
+    assert bench.unread("late") > 0
+
+    bench.finish(intent)
+
     assert bench.unread("late") == 0
 
 
