@@ -74,9 +74,10 @@ LIST_PROPOSALS = Question(
         "namespace": _NAMESPACE,
         "state": Filter(
             "state = ANY (CAST(:state AS text[]))",
-            Annotated[list[ProposalState], Field(max_length=20)],
+            ProposalState,
             "Only proposals in these states.",
             [["proposed"]],
+            most=20,
         ),
         "cycle": Filter(
             "cycle_id = :cycle",

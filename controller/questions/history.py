@@ -131,9 +131,10 @@ LIST_LAYOUT_CHANGES = Question(
         "topic": TOPIC,
         "epoch": Filter(
             "epoch = ANY (CAST(:epoch AS bigint[]))",
-            Annotated[list[Annotated[int, Field(ge=0, le=MOST)]], Field(max_length=1000)],
+            Annotated[int, Field(ge=0, le=MOST)],
             "Only these epochs.",
             [[7]],
+            most=1000,
         ),
     },
     descending=True,
@@ -149,9 +150,10 @@ LIST_SEGMENTS = Question(
         "topic": TOPIC,
         "segment_id": Filter(
             "segment_id = ANY (CAST(:segment_id AS bigint[]))",
-            Annotated[list[SegmentId], Field(max_length=10_000)],
+            SegmentId,
             "Only these segments.",
             [[0]],
+            most=10_000,
         ),
     },
     table=("segment_id", "hash_range", "state", "parents", "children", "created_at", "sealed_at"),

@@ -42,9 +42,10 @@ LIST_OPERATIONS = Question(
         "find": FIND,
         "state": Filter(
             "state = ANY (CAST(:state AS text[]))",
-            Annotated[list[OperationState], Field(max_length=20)],
+            OperationState,
             "Only operations in these states.",
             [["done"]],
+            most=20,
         ),
         "kind": Filter("kind = :kind", OperationKind, "Only operations of this kind.", ["split"]),
         "origin": Filter("origin = :origin", Origin, "Only operations of this origin.", ["auto"]),

@@ -111,9 +111,10 @@ LIST_CANDIDATES = Question(
         "state": Filter("state = :state", CandidateState, "Only candidates in this state.", ["shadow"]),
         "run_id": Filter(
             "run_id = ANY (CAST(:run_id AS bigint[]))",
-            Annotated[list[Annotated[int, Field(ge=0, le=MOST)]], Field(max_length=1000)],
+            Annotated[int, Field(ge=0, le=MOST)],
             "Only candidates that have one of these backtests as evidence.",
             [[5]],
+            most=1000,
         ),
     },
     descending=True,

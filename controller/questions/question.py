@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from types import MappingProxyType
+from types import GenericAlias, MappingProxyType
 from typing import Annotated, Any, Generic, Self, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, create_model
@@ -153,6 +153,8 @@ class Filter:
     """Value of a request that leaves the filter out. None and False do not filter."""
     alias: str | None = None
     """Name of the field for people, if it differs from the filter's name."""
+    most: int | None = None
+    """Maximum number of values of a filter that may be given several times; None: one value."""
     is_argument: bool = False
     """True if the command takes the filter as an argument instead of an option."""
 
@@ -161,11 +163,17 @@ class Filter:
         if is_required:
             return self.kind, ...
         default = False if self.kind is bool else self.default
-        kind = self.kind | None if default is None else self.kind
+        kind = self.kind
+        if self.most is not None:  # FastAPI finds no list of several values within `Annotated`
+            kind = GenericAlias(list, (kind,))
+        if default is None:
+            kind = kind | None
         if self.is_argument:
             kind = Annotated[kind, AS_ARGUMENT]
         examples = None if self.examples is None else [*self.examples]
-        return kind, Field(default, alias=self.alias, description=self.description, examples=examples)
+        return kind, Field(
+            default, alias=self.alias, description=self.description, examples=examples, max_length=self.most
+        )
 
 
 TOPIC = Filter("topic_id = :topic_id", TopicName)
