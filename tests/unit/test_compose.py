@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import zipfile
 from importlib import metadata
@@ -167,7 +168,7 @@ def fresh(tmp_path: Path) -> Path:
 
 def script(directory: Path, name: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """The script has run in the directory, with these variables and a PATH."""
-    command = ["sh", str(directory / "docker" / name)]
+    command = ["/bin/sh", str(directory / "docker" / name)]
     env = {"PATH": os.environ["PATH"], **environment}
     return subprocess.run(command, env=env, capture_output=True, text=True, check=False)
 
@@ -188,6 +189,17 @@ def test_the_secrets_that_are_made_are_accepted(fresh: Path) -> None:
     assert {len(secret) for secret in made.values()} == {64}
     assert len(set(made.values())) == len(made)
     assert (fresh / ".env").stat().st_mode & 0o077 == 0, "nobody else of the machine may read it"
+
+
+def test_without_the_program_that_draws_secrets_none_are_written(fresh: Path) -> None:
+    (fresh / "bin").mkdir()
+    for name in ("dirname", "tr", "mv"):
+        (fresh / "bin" / name).symlink_to(str(shutil.which(name)))
+
+    refused = script(fresh, "make-env.sh", PATH=str(fresh / "bin"))
+
+    assert (refused.returncode, (fresh / ".env").exists()) == (2, False)
+    assert "openssl is missing" in refused.stderr
 
 
 def test_secrets_that_exist_are_never_replaced(fresh: Path) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from controller import metrics, telemetry
 from controller.clock import Clock
@@ -35,6 +36,17 @@ LIST_SHARE = 0.05
 """Largest share of the time that listing the topics may take: the list is reloaded each round, unless loading
 it took more than this share of the time since.
 """
+
+
+class ConsumerRound(NamedTuple):
+    """Result of a round."""
+
+    topics: int
+    """Number of topics that the round tried to read."""
+    silent: int
+    """Number of these topics that have a log without an answer."""
+    changed: list[int]
+    """Ids of the topics whose stored consumers changed."""
 
 
 class ConsumerWatch(Stoppable):
@@ -98,21 +110,19 @@ class ConsumerWatch(Stoppable):
         began_at = self._clock.monotonic_seconds()
         outcome = "failed"
         try:
-            _, silent, _ = self.round()
-            outcome = "partial" if silent else "whole"
+            outcome = "partial" if self.round().silent else "whole"
         finally:
             metrics.CONSUMER_ROUNDS.labels(outcome).inc()
         return max(0.0, began_at + self._interval_seconds - self._clock.monotonic_seconds())
 
-    def round(self) -> tuple[int, int, list[int]]:
+    def round(self) -> ConsumerRound:
         """Read the consumers of the listed topics, and store the changes, in batches of `CALL_TOPICS` topics with a
         transaction for each batch. The round ends when each topic was read, the interval is over, or `stop` was
         called. Unless `stop` was called, the round reads at least one batch. The next round begins after the last
         topic of this round.
 
-        Return the number of topics that the round tried to read, the number of these that have a log without an
-        answer, and the ids of the topics whose stored consumers changed, which are also logged. If a log of a topic
-        did not answer, the stored counts of the topic are not lowered. Errors of a data plane are logged, and its
+        Return the result; the topics whose stored consumers changed are also logged. If a log of a topic did not
+        answer, the stored counts of the topic are not lowered. Errors of a data plane are logged, and its
         logs count as without an answer.
 
         Raises StoreUnavailable and the other errors of `Store.transaction`, except InvalidInput. The batches before the
@@ -133,7 +143,7 @@ class ConsumerWatch(Stoppable):
                 break
         if changed:
             log.info("consumers changed", topics=changed)
-        return len(topics) - remaining, silent, changed
+        return ConsumerRound(len(topics) - remaining, silent, changed)
 
     def _stored(self, observations: Sequence[Observation]) -> list[int]:
         """Store the observations, and return the ids of the topics whose stored consumers changed. If the database

@@ -117,7 +117,7 @@ def recovered(plane_view: PlaneView, metadata: ExpectedLogs, planned: RecoveryPl
     reports = {segment_id: plane_view.reports.get(name, MISSING_LOG) for segment_id, name in names.items()}
     active = [reports[segment.segment_id] for segment in planned.layout.active]
     everywhere = set.intersection(*({*report.cursors} for report in active)) if active else set()
-    recordable = {name for name in everywhere if name.split() == [name] and "\0" not in name}
+    recordable = {name for name in everywhere if name.split() == [name]}
     new_subscriptions = recordable - metadata.subscriptions.keys() - metadata.deleting_subscriptions
     kinds = {name: _kind(reports, name) for name in new_subscriptions}
     marks = {

@@ -127,7 +127,7 @@ def test_a_second_process_of_an_application_splits_its_topic(cluster: Cluster) -
     subscribe(cluster.process(), [log], pulsar.ConsumerType.Failover)
     subscribe(cluster.process(), [log], pulsar.ConsumerType.Failover)
 
-    assert build_consumer_watch(cluster.app).round()[2]
+    assert build_consumer_watch(cluster.app).round().changed
     with cluster.app.store.transaction() as tx:
         assert tx.exec_driver_sql("SELECT count(*) FROM cleave.consumer").scalar_one() == 0
         observed = tx.exec_driver_sql(
@@ -153,7 +153,7 @@ def test_the_workers_of_a_queue_are_seen_and_split_nothing(cluster: Cluster) -> 
         cluster.create(segments=1)
         for _ in range(3):
             subscribe(cluster.process(), cluster.logs(), pulsar.ConsumerType.Shared)
-        assert watch.round()[2]
+        assert watch.round().changed
 
         def is_evaluated() -> bool:
             with cluster.app.store.transaction() as tx:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from structlog.testing import capture_logs
 
 from controller.dataplane.registry import PLANE_NAMES
 from controller.domain.errors import (
@@ -247,9 +248,12 @@ def test_a_seek_that_waits_for_consumers_does_not_fail_repeatedly(bench: Bench) 
         bench.store, TOPIC, "billing", EARLIEST, bench.request(), release_seconds=600.0
     ).operation
 
-    for _ in range(4):
-        assert run_operation(bench.context("r"), seek.operation_id) is Outcome.DEFERRED
-        bench.execute("UPDATE cleave.operation SET not_before = '-infinity', row_version = row_version + 1")
+    with capture_logs() as lines:
+        for _ in range(4):
+            assert run_operation(bench.context("r"), seek.operation_id) is Outcome.DEFERRED
+            bench.execute(
+                "UPDATE cleave.operation SET not_before = '-infinity', row_version = row_version + 1"
+            )
 
     waits = bench.operation(seek.operation_id)
     assert (waits.attempts, waits.last_error) == (
@@ -257,3 +261,4 @@ def test_a_seek_that_waits_for_consumers_does_not_fail_repeatedly(bench: Bench) 
         "waits until 1 bucket(s) are released; `cleave consumers why` says by whom",
     )
     assert bench.rows("SELECT * FROM inspect.stuck_operations") == []
+    assert [line["event"] for line in lines].count("operation deferred") == 1

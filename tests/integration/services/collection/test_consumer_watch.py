@@ -145,8 +145,8 @@ def test_only_topics_of_planes_that_see_and_of_the_prefix_are_looked_at(
     other = "topic://acme/mail/out"
     bench.finish(topic_admin.create_topic(bench.store, bench.planes, other, bench.request()))
 
-    assert watching(bench, prefix=TOPIC).round()[0] == 1
-    assert watching(bench).round()[0] == 2
+    assert watching(bench, prefix=TOPIC).round().topics == 1
+    assert watching(bench).round().topics == 2
     blind = Bench(bench.url)
     watch = watching(blind)
     assert (watch.can_observe, watch.round()) == (False, (0, 0, []))
@@ -163,7 +163,7 @@ def test_a_fleet_too_large_for_the_interval_is_looked_at_in_turns(
         )
 
     watch = watching(bench, clock=ManualClock(step=3600.0))
-    assert [watch.round()[0] for _ in range(4)] == [2, 2, 1, 2]
+    assert [watch.round().topics for _ in range(4)] == [2, 2, 1, 2]
     assert len({one for asked in plane.asked[:3] for one in asked}) == 5
     assert plane.asked[3] == plane.asked[0]
 
@@ -179,7 +179,7 @@ def test_a_name_that_the_database_refuses_keeps_no_other_topic_from_being_stored
     watch = watching(bench)
 
     with capture_logs() as lines:
-        assert len(watch.round()[2]) == 1
+        assert len(watch.round().changed) == 1
 
     assert seen(bench) == {"app": 1}
     [refused] = [line for line in lines if line["event"] == "consumers of a topic not stored"]
