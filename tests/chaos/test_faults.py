@@ -168,8 +168,9 @@ def test_a_log_broken_by_hand_with_nothing_under_way_is_put_right(
         case "delete sealed":
             bench.plane.delete_segment(sealed)
         case "reopen sealed":  # as from a backup of before the fence
+            origin = bench.plane.describe_logs([sealed])[sealed].origin
             bench.plane.delete_segment(sealed)
-            bench.plane.create_segment(sealed, ["billing"])
+            bench.plane.create_segment(sealed, ["billing"], origin)
     findings = bench.settle(collects=True)
     bench.check_laws()
     assert len(findings) == 1
