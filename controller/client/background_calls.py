@@ -25,7 +25,8 @@ class BackgroundCalls:
 
     def __init__(self, threads: int, name: str, *, is_awaited: bool = False) -> None:
         """Create the queue without threads. `threads` is the number of simultaneous calls, and `name` the name of the
-        threads. If `is_awaited`, the end of the process waits for the threads, which end when no call waits.
+        threads. If `is_awaited`, the end of the process waits for the threads that other than daemon threads begin;
+        the threads end when no call waits.
         """
         self._threads, self._name, self._is_awaited = threads, name, is_awaited
         self._change = threading.Condition()
@@ -52,7 +53,10 @@ class BackgroundCalls:
 
     def _start_thread(self) -> None:
         """Start a thread, if the process can start another one. Call it with the lock."""
-        thread = threading.Thread(target=self._run, name=self._name, daemon=not self._is_awaited)
+        # Not even an awaited thread may keep a process that only daemon threads give further calls, so it is a daemon
+        # if the thread that begins it is one.
+        daemon = None if self._is_awaited else True
+        thread = threading.Thread(target=self._run, name=self._name, daemon=daemon)
         with suppress(RuntimeError):
             thread.start()  # it waits for the lock before it looks for a call
             self._running.add(thread)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -99,3 +101,42 @@ def test_a_log_is_opened_queried_and_closed_although_no_thread_can_be_started() 
     threads.close()
     assert reader.closed_by is threading.current_thread()
     assert threads.leaving(slot.place) is None
+
+
+ENDS_WITHOUT_CLOSING = """
+import threading, time
+from controller.client.background_calls import BackgroundCalls
+
+calls, begun = BackgroundCalls(4, "reader", is_awaited=True), threading.Event()
+
+def call():
+    begun.set()
+    time.sleep(0.2)
+
+def maintain():
+    while True:
+        calls.submit(call)
+        time.sleep(0.01)
+
+threading.Thread(target=maintain, daemon=True).start()
+begun.wait()
+"""
+
+
+def test_a_process_that_closes_nothing_ends_though_a_daemon_thread_begins_calls_without_end() -> None:
+    program = [sys.executable, "-c", ENDS_WITHOUT_CLOSING]
+
+    assert subprocess.run(program, timeout=60, check=False).returncode == 0
+
+
+def test_a_process_waits_for_the_call_that_it_has_begun_itself() -> None:
+    """The library of a data plane does not survive the end of the process under it."""
+    call = "lambda: (time.sleep(0.2), print('ended', flush=True))"
+    program = f"""
+import time
+from controller.client.background_calls import BackgroundCalls
+BackgroundCalls(1, "reader", is_awaited=True).submit({call})
+"""
+    ended = subprocess.run([sys.executable, "-c", program], timeout=60, check=True, capture_output=True)
+
+    assert ended.stdout == b"ended\n"
