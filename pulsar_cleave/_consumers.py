@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from controller.client.arguments import checks_arguments
 from controller.client.closing import ClosesOnExit
-from controller.client.poll_loop import PollingConsumer
+from controller.client.polling_consumer import PollingConsumer
 from pulsar_cleave._messages import Message
 from pulsar_cleave._schemas import Schema
 

@@ -20,7 +20,7 @@ from controller.client.arguments import checks_arguments
 from controller.client.broken_log_reports import SuspectReports
 from controller.client.checkpoint import Checkpoint
 from controller.client.closing import close_and_deregister
-from controller.client.poll_loop import PollingConsumer
+from controller.client.polling_consumer import PollingConsumer
 from controller.client.position_reading import open_at, read_on
 from controller.client.reader_slot import ReaderSlot
 from controller.client.retry import retry_for

@@ -30,7 +30,7 @@ from controller.client.checkpoint_consumer import (
     instant_of,
 )
 from controller.client.closing import close_and_deregister
-from controller.client.poll_loop import PollingConsumer
+from controller.client.polling_consumer import PollingConsumer
 from controller.client.position_reading import open_at, read_on
 from controller.client.reader_slot import ReaderSlot
 from controller.client.segment_readers import SegmentReaders

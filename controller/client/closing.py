@@ -42,8 +42,8 @@ def closed_error(kind: str) -> InvalidInput:
 
 
 class ClosesOnExit(ABC):
-    """A class for use in a `with` block. The end of the block calls `close`, also after an error. After `close` a block
-    cannot be entered: InvalidInput is raised.
+    """A class for use in a `with` block. The end of the block calls `close`, also after an error. After a close that
+    `_begin_close` began, a block cannot be entered: InvalidInput is raised.
     """
 
     _is_closed = False

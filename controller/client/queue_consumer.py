@@ -24,7 +24,7 @@ from controller.client.background_calls import BackgroundCalls
 from controller.client.broken_log_reports import SuspectReports
 from controller.client.closing import CloseTime, close_and_deregister
 from controller.client.lag import BucketLag, lag_of
-from controller.client.poll_loop import PollingConsumer
+from controller.client.polling_consumer import PollingConsumer
 from controller.client.reader_set import LOOK_SECONDS
 from controller.client.reader_slot import ReaderSlot
 from controller.client.retry import retry_for

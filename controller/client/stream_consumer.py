@@ -30,7 +30,7 @@ from controller.client.closing import close_and_deregister
 from controller.client.exactly_once_table import Claim, PositionTable
 from controller.client.lag import BucketLag, lag_of
 from controller.client.maintenance import MaintenanceThread
-from controller.client.poll_loop import PollingConsumer
+from controller.client.polling_consumer import PollingConsumer
 from controller.client.reader_set import LOOK_SECONDS, WAITS_FOR_RECEIVE
 from controller.client.retry import retry_for
 from controller.client.servers import Servers

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, ParamSpec, Protocol, TypeVar
 
-from controller.client.poll_loop import PollingConsumer
+from controller.client.polling_consumer import PollingConsumer
 from controller.client.producer import Producer
 from controller.client.stream_consumer import StreamConsumer
 from controller.domain.key_hash import key_hash

@@ -52,9 +52,7 @@ class CounterScraper:
     """Reads pages, and keeps the latest counters of watched topics for each broker."""
 
     def __init__(self, session: requests.Session, brokers: BrokerList, *, deadline_seconds: float) -> None:
-        """Use the brokers. `deadline_seconds` is the time limit of one broker's whole page; `clock` gives the
-        times of the samples.
-        """
+        """Use the brokers. `deadline_seconds` is the time limit of one broker's whole page."""
         self._session, self._brokers = session, brokers
         self._deadline_seconds = deadline_seconds
         self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="broker-page")

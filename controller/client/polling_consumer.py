@@ -1,4 +1,4 @@
-"""Runs the loop of each consumer's `receive`: poll, then wait for a signal."""
+"""The base of the four consumers: receive, pause and resume."""
 
 from __future__ import annotations
 
