@@ -65,6 +65,8 @@ class _Segment:
     """True if the starting position is known. Otherwise no checkpoint of this member says anything about the
     segment.
     """
+    is_named: bool = False
+    """True once a checkpoint of this member, which the application may store, has named the segment as unfinished."""
     is_kept: bool = False
     is_notified: bool = False
     """True once the application was notified, without an error, that other members wait for the segment."""
@@ -196,6 +198,7 @@ class CheckpointGroupConsumer(PollingConsumer[CheckpointBatch]):
                     done.add(segment_id)
                 else:
                     positions[segment_id], generations[segment_id] = segment.position, segment.generation
+                    segment.is_named = True
         epoch = max(group.epoch if group else 0, assignment.epoch if assignment else 0)
         return Checkpoint(self._session.topic_id, self.topic, epoch, positions, frozenset(done), generations)
 
@@ -549,11 +552,12 @@ class CheckpointGroupConsumer(PollingConsumer[CheckpointBatch]):
         return CheckpointBatch(segment_reader.segment_id, page.messages, segment) if page.messages else None
 
     def _is_named(self, segment_id: int, segment: _Segment) -> bool:
-        """Return True if a stored value names the segment, also at its beginning, or the segment has a position
-        that the application may have stored.
+        """Return True if a value that is or may be stored names the segment as unfinished, also at its beginning, or
+        if the segment has a position.
         """
         group = self._group_position
-        return segment.position is not None or (group is not None and segment_id in group.positions)
+        is_stored = group is not None and segment_id in group.positions
+        return is_stored or segment.is_named or segment.position is not None
 
     def _is_ours(self, segment: _Segment) -> bool:
         """Return True if the newest assignment contains every bucket of this very ownership, and the leader

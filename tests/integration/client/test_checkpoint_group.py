@@ -382,6 +382,24 @@ def test_an_empty_segment_that_a_stored_value_names_is_reported_only_once_its_en
     assert bench.scalar(DRAINED) == [0]
 
 
+def test_an_empty_segment_that_a_checkpoint_has_named_waits_for_its_end_to_be_stored(
+    bench: Bench, join: Join, state: ApplicationState
+) -> None:
+    """The application may store the checkpoint after the segment was read to its end."""
+    a = join("a")
+    work_until(lambda: a.checkpoint().positions == {0: None, 1: None}, state, a, keeping=False)
+    bench.reshape(splitting(0))
+    unkept = "read to its end, once that is kept"
+    work_until(
+        lambda: {one.segment_id: one.reason for one in a.why()}.get(0) == unkept, state, a, keeping=False
+    )
+    assert not a._segments[0].is_kept
+
+    a.kept(a.checkpoint())
+
+    work_until(lambda: bench.scalar(DRAINED) == [0], state, a, keeping=False)
+
+
 def test_an_empty_segment_that_no_stored_value_names_is_reported_at_once(
     bench: Bench, producer: Producer, join: Join, state: ApplicationState
 ) -> None:
