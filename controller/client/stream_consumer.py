@@ -630,7 +630,8 @@ class StreamConsumer(PollingConsumer[Batch]):
             try:
                 reader.acknowledge(unfiltered[-1].position)
             except DataPlaneUnavailable as error:
-                self._lose(attachment, error)
+                attachment.setback = f"out of reach: {error}"
+                self._lose(attachment)
                 return None
             self._readers.settled(attachment)
             self._wakeup.set()

@@ -153,10 +153,12 @@ def test_what_is_all_committed_is_acknowledged_after_an_outage(
 
     heir = join("b")
     wait_until(lambda: heir.receive(0.1) is None and len(failures) >= 2)
+    wait_until(lambda: any(one.reason == "out of reach: injected: out of reach" for one in heir.why()))
     monkeypatch.undo()
     send(producer, b"3")
 
     assert payloads(received(heir)) == [b"3"]
+    assert heir._readers._backoffs == {}, "the next loss is repaired as soon as the first"
 
 
 def failing_acknowledgements(monkeypatch: pytest.MonkeyPatch) -> list[Position]:
