@@ -455,8 +455,9 @@ class KeyedWork(OneProcess, ClosesOnExit):
         is left to acknowledge, or the bucket does not belong to this consumer. Dead letters among the acknowledged
         messages are reported to a worker as ended, in a background thread.
 
-        Raises DataPlaneUnavailable if the log is out of reach for `patience_seconds`. After this error, or if the acknowledgement is refused, the messages stay settled and not
-        acknowledged. Also raises the errors of `on_release`, before the observer is notified.
+        Raises DataPlaneUnavailable if the log is out of reach for `patience_seconds`. After this error, or if the
+        acknowledgement is refused, the messages stay settled and not acknowledged. Also raises the errors of
+        `on_release`, before the observer is notified.
         """
         upto = lane.schedule.settled
         if upto is None or not lane.is_behind or not self._consumer.owns(lane.batch):

@@ -441,9 +441,11 @@ def test_a_bucket_that_cannot_be_acknowledged_stops_no_other_one(
 ) -> None:
     acknowledge = EmbeddedReader.acknowledge
     acknowledged: set[int] = set()
+    attempts: list[Position] = []
 
     def acknowledge_all_but_the_first(reader: EmbeddedReader, position: Position) -> None:
         if reader._bucket.start == 0:
+            attempts.append(position)
             raise DataPlaneUnavailable("injected: out of reach", delay_seconds=0.01)
         acknowledge(reader, position)
         acknowledged.add(reader._bucket.start)
@@ -453,6 +455,16 @@ def test_a_bucket_that_cannot_be_acknowledged_stops_no_other_one(
     with monkeypatch.context() as outage:
         outage.setattr(EmbeddedReader, "acknowledge", acknowledge_all_but_the_first)
         turn_until(lambda: len(handler.done) == len(KEYS) and len(acknowledged) == 3, one)
+        attempts.clear()
+        for _ in range(100):
+            one.turn(0.01)
+        assert 0 < len(attempts) < 50, "an attempt in every turn would leave no time for the others"
+
+    turn_until(lambda: bench.unread("billing") == 0, one)
+    assert {(lane.retry_at, lane.outage._since) for lane in one._lanes.values()} == {(0.0, None)}
+    send(producer, 1)
+    with monkeypatch.context() as outage:
+        outage.setattr(EmbeddedReader, "acknowledge", acknowledge_all_but_the_first)
         with pytest.raises(DataPlaneUnavailable, match="injected"):
             turn_until(lambda: False, one)
 
