@@ -71,8 +71,9 @@ class StreamConsumer(Consumer[InnerConsumer]):
         Needs `positions` of `Client.stream_consumer`; otherwise raises InvalidInput. Raises StoreUnavailable
         if the connection cannot be made or was lost: messages whose results are not stored are delivered
         again, so continue to receive. Raises Conflict if messages of a bucket that were delivered before one of
-        these are neither among these nor stored nor acknowledged; DataPlaneUnavailable if the results are stored
-        but the acknowledgement failed: continue to receive, which repeats it without delivering the messages.
+        these are neither among these nor stored nor acknowledged, or if an earlier transaction has stored some of
+        the messages of a bucket but not the last; DataPlaneUnavailable if the results are stored but the
+        acknowledgement failed: continue to receive, which repeats it without delivering the messages.
         """
         self._demand_open()
         if self._connect is None:

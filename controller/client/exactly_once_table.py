@@ -140,22 +140,31 @@ class PositionTable:
         return None if row[0] is None else tuple(row[0])
 
     def store(
-        self, connection: Any, claim: Claim, position: Position, *, after: Position | None = None
+        self,
+        connection: Any,
+        claim: Claim,
+        position: Position,
+        *,
+        first: Position | None = None,
+        after: Position | None = None,
     ) -> None:
         """Record, in the transaction of `connection`, that the results contain all messages of the bucket up to
         `position`. `connection` is of psycopg 2 or 3, or of SQLAlchemy on either. The caller commits the transaction.
-        `after` is the position that the results must have reached before: the last message that was delivered before
-        these messages; None demands no position.
+        `first` is the position of the first of the messages; None for a single message. `after` is the position that
+        the results must have reached before: the last message that was delivered before these messages; None demands
+        no position.
 
         Raises FencedOut if the bucket has another owner. Raises AlreadyStored if the results have reached `position`
-        already. Raises Conflict if the results have not reached `after`, because messages between would count as
-        stored without a result. Raises InvalidInput for a connection in autocommit mode. Raises the errors of the
-        database driver. After an error, roll back the transaction.
+        already. Raises Conflict if the results have reached `first`, because some messages would be stored twice, or
+        have not reached `after`, because messages between would count as stored without a result. Raises InvalidInput
+        for a connection in autocommit mode. Raises the errors of the database driver. After an error, roll back the
+        transaction.
         """
         _demand_transactions(connection)
         owned = (*claim.place, claim.origin, claim.generation)
-        reached, before = list(position), None if after is None else list(after)
-        if _execute(connection, self._store_sql, (reached, *owned, reached, before, before)) is not None:
+        begin, before = list(first or position), None if after is None else list(after)
+        parameters = (list(position), *owned, begin, before, before)
+        if _execute(connection, self._store_sql, parameters) is not None:
             return
         row = _execute(connection, self._owned_sql, owned)
         if row is None:
@@ -163,13 +172,19 @@ class PositionTable:
                 f"bucket {claim.bucket_start} of segment {claim.segment_id} is no longer owned as of generation "
                 f"{claim.generation}; roll back, because the new owner processes these messages"
             )
-        if row[0] is None or tuple(row[0]) < position:
+        reached = None if row[0] is None else tuple(row[0])
+        if reached is not None and reached >= position:
+            raise AlreadyStored(
+                f"the results hold position {list(position)} of segment {claim.segment_id} already; roll back and acknowledge"
+            )
+        if after is not None and (reached is None or reached < after):
             raise Conflict(
                 f"messages up to position {before} of segment {claim.segment_id}, which were delivered before these, are not "
                 "in the results; roll back, and commit those messages first or return them"
             )
-        raise AlreadyStored(
-            f"the results hold position {reached} of segment {claim.segment_id} already; roll back and acknowledge"
+        raise Conflict(
+            f"the results hold position {row[0]} of segment {claim.segment_id}, so they contain some of these messages already; "
+            "roll back, and store only the messages after it"
         )
 
     def _error_of(self, error: Exception) -> CleaveError:
@@ -208,7 +223,7 @@ class PositionTable:
     @property
     def _store_sql(self) -> str:
         """Statement that advances the position. Returns no row if the row has another ownership, has reached
-        the position, or has not reached the position that must come before.
+        the first message, or has not reached the position that must come before.
         """
         return f"""
             UPDATE {self.name} SET position = %s::bigint[], stored_at = clock_timestamp()

@@ -298,10 +298,10 @@ class StreamConsumer(PollingConsumer[Batch]):
         each message exactly once. The consumer must have been created with `positions`.
 
         Raises FencedOut if the ownership of the batch has ended. Raises AlreadyStored if an earlier transaction with
-        these results was committed. Raises Conflict if earlier delivered messages of the bucket are neither in the
-        results nor acknowledged: process the earlier messages first, or return them (`give_back`). Raises
-        InvalidInput for a consumer without `positions`, and the errors of the database driver. After an error, roll
-        back the transaction.
+        these results was committed. Raises Conflict if the results contain some of the messages but not the last one,
+        or if earlier delivered messages of the bucket are neither in the results nor acknowledged: process the earlier
+        messages first, or return them (`give_back`). Raises InvalidInput for a consumer without `positions`, and the
+        errors of the database driver. After an error, roll back the transaction.
         """
         if self._positions is None:
             raise InvalidInput(
@@ -315,7 +315,8 @@ class StreamConsumer(PollingConsumer[Batch]):
         after = batch.after
         if after is not None and attachment.acknowledged is not None and attachment.acknowledged >= after:
             after = None  # messages without a result, which the application has acknowledged
-        self._positions.store(connection, self._claim(attachment), batch.messages[-1].position, after=after)
+        first, last = batch.messages[0].position, batch.messages[-1].position
+        self._positions.store(connection, self._claim(attachment), last, first=first, after=after)
 
     def pause(self) -> None:
         """Deliver no messages until `resume`, and keep the buckets, except those that are assigned to another

@@ -52,9 +52,10 @@ def stored(
     claim: Claim,
     *position: int,
     after: tuple[int, ...] | None = None,
+    first: tuple[int, ...] | None = None,
 ) -> None:
     with closing(connect()) as connection:
-        table.store(connection, claim, position, after=after)
+        table.store(connection, claim, position, after=after, first=first)
         connection.commit()
 
 
@@ -105,6 +106,24 @@ def test_nothing_is_stored_over_what_was_handed_out_before_it_and_is_not(
     with pytest.raises(AlreadyStored):
         stored(table, connect, FIRST, 7, after=(5,))
     assert table.claim(FIRST) == (9,)
+
+
+def test_a_message_whose_result_is_stored_is_not_stored_again_with_the_next_one(
+    table: PositionTable, connect: Connect
+) -> None:
+    table.claim(FIRST)
+    stored(table, connect, FIRST, 5)
+
+    for first in ((4,), (5,)):
+        with pytest.raises(
+            Conflict, match=r"position \[5\] .* some of these messages already; roll back"
+        ) as refusal:
+            stored(table, connect, FIRST, 7, first=first)
+        assert not isinstance(refusal.value, AlreadyStored), "position 7 is not in the results"
+    with pytest.raises(AlreadyStored):
+        stored(table, connect, FIRST, 5, first=(4,))
+    stored(table, connect, FIRST, 7, after=(5,), first=(6,))
+    assert table.claim(FIRST) == (7,)
 
 
 def test_what_was_stored_of_a_bucket_says_nothing_of_the_run_that_begins_with_it(
