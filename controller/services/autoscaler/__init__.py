@@ -12,12 +12,13 @@ due. So a decision, its row in the decision log and its operations are committed
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
-from controller import metrics
+from controller import metrics, telemetry
 from controller.dataplane.base import DataPlane
 from controller.domain.decision import Lane, lane_of
 from controller.services.autoscaler.batch import ACTING_TOPICS, Batch
@@ -25,6 +26,8 @@ from controller.services.autoscaler.batch_topic import TopicOutcome, Treatment
 from controller.store.decisions import evaluations
 from controller.store.postgres.engine import Store
 from controller.store.shards import Shards
+
+log = telemetry.get_logger(__name__)
 
 __all__ = ["PassResult", "TopicOutcome", "run_pass"]
 
@@ -73,17 +76,20 @@ def run_pass(
     the actions are logged. At the end, decisions and refusals are counted as metrics.
 
     `shards` and `topic_ids` restrict the topics; None: all. Paused topics, and topics whose evaluation row another transaction has
-    locked, are skipped. A topic that cannot be read, evaluated or acted on is logged and paused for `PAUSE_SECONDS`, and stays due; so is
-    a topic whose data plane is not in `planes`, for `ELSEWHERE_SECONDS`. `decided_by` names this process or run: it is stored with the decisions, and as the actor of their
+    locked, are skipped. A topic that cannot be read, evaluated or acted on is logged and paused for `PAUSE_SECONDS`, and stays due. A
+    topic whose data plane is not in `planes` is paused for `ELSEWHERE_SECONDS`, and stays due; such topics are logged at the end, in one
+    line for each data plane. `decided_by` names this process or run: it is stored with the decisions, and as the actor of their
     operations. `demand_right_to_act` is called first in each transaction, and raises an error if this process must not act.
 
     A dry run (`dry_run`) writes nothing, and its outcomes have no ids. With `topic_ids`, a dry run evaluates these topics even if they
     are paused, not due or outside `shards`; without `topic_ids`, it evaluates the topics that are due.
 
     Raises the errors of `demand_right_to_act`, and those of `Store.transaction`, such as StoreUnavailable, or LostRace after a deadlock.
-    Batches that were committed before the error stay committed, but their decisions are not counted as metrics.
+    Batches that were committed before the error stay committed, but their decisions are not counted as metrics, and their topics of other
+    data planes are not logged.
     """
     evaluated, outcomes, still_dirty, handled_ids = 0, list[TopicOutcome](), list[int](), list[int]()
+    elsewhere = dict[int, str]()
     batch_size = batch_topics
     while len(handled_ids) < limit:
         batch_limit = min(batch_size, limit - len(handled_ids))
@@ -111,14 +117,31 @@ def run_pass(
         postponed = batch.with_treatment(Treatment.POSTPONED)
         handled_ids += batch.topics.keys() - set(postponed)
         still_dirty += batch.with_treatment(Treatment.IN_USE, Treatment.ELSEWHERE, Treatment.PAUSED)
+        elsewhere |= batch.elsewhere
         # If many topics act, each full batch would be evaluated for the few topics on which it may act.
         batch_size = min(batch_topics, 2 * ACTING_TOPICS) if postponed else batch_topics
         evaluated += sum(topic.evaluation is not None for topic in batch.topics.values())
         outcomes += [topic.outcome() for topic in batch.new_topics()]
         if len(pending) < batch_limit and not postponed:
             break  # No further topics are pending.
+    _log_elsewhere(elsewhere)
     _count(outcomes)
     return PassResult(evaluated, tuple(outcomes), tuple(still_dirty))
+
+
+def _log_elsewhere(elsewhere: Mapping[int, str]) -> None:
+    """Log the number of these topics, given with the names of their data planes, and one topic as an example, in one
+    line for each data plane.
+    """
+    examples = {plane: topic_id for topic_id, plane in elsewhere.items()}
+    topics = Counter(elsewhere.values())
+    for plane, topic_id in sorted(examples.items()):
+        log.warning(
+            "data plane not configured here: its topics are not evaluated",
+            data_plane=plane,
+            topics=topics[plane],
+            topic_id=topic_id,
+        )
 
 
 def _count(outcomes: Sequence[TopicOutcome]) -> None:

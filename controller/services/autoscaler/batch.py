@@ -69,6 +69,8 @@ class Batch:
             evaluation_row.topic_id: BatchTopic(evaluation_row, lanes, decided_by)
             for evaluation_row in pending
         }
+        self.elsewhere: dict[int, str] = {}
+        """Data planes, by topic, of the topics whose data plane is not configured here."""
 
     def with_treatment(self, *treatments: Treatment) -> list[int]:
         """Return the ids of the batch's topics that have one of these treatments, in the order of the batch."""
@@ -86,8 +88,8 @@ class Batch:
 
         A topic whose rows cannot be read, or whose evaluation raises an error, is paused, and the reason is kept for
         the view `inspect.set_aside`. A live topic whose data plane is not in `planes` is left to other processes
-        (`ELSEWHERE_SECONDS`), and logged. A topic that is not live is left without an evaluation. Raises DBAPIError for a failed statement, and Retryable
-        errors; the transaction must then be rolled back.
+        (`ELSEWHERE_SECONDS`), and added to `elsewhere`. A topic that is not live is left without an evaluation.
+        Raises DBAPIError for a failed statement, and Retryable errors; the transaction must then be rolled back.
         """
         if not topic_ids:
             return
@@ -104,10 +106,9 @@ class Batch:
             else:
                 topic.decided(situation, evaluation)
         missing = set(topic_ids) - readable.keys() - unreadable.keys()
-        for topic_id, plane in (
-            evaluation_inputs.live_elsewhere(self._tx, missing, self._planes).items() if missing else ()
-        ):
-            log.warning("data plane of a topic not configured here", topic_id=topic_id, plane=plane)
+        elsewhere = evaluation_inputs.live_elsewhere(self._tx, missing, self._planes) if missing else {}
+        self.elsewhere |= elsewhere
+        for topic_id in elsewhere:
             self.topics[topic_id].drop(Treatment.ELSEWHERE)
 
     def act(self) -> None:

@@ -7,8 +7,10 @@ from typing import Any
 
 from structlog.testing import capture_logs
 
+from benchmarks.fleet import insert_fleet
 from controller.actions.perform import DryRunStore
-from controller.services import policy_admin
+from controller.domain.evaluator import ALL_LANES
+from controller.services import autoscaler, policy_admin
 from controller.services.segment_admin import splitting
 from tests.support.bench import TOPIC, Bench
 from tests.support.passes import HOT, LOAD, report, run
@@ -94,6 +96,28 @@ def test_where_nothing_is_to_be_done_nothing_is_said(bench: Bench) -> None:
         run(bench, LOAD)
         bench.run_once(operation_id)
     assert lines == []
+
+
+def test_topics_of_a_plane_that_is_not_configured_are_one_line_a_pass_and_plane(bench: Bench) -> None:
+    bench.store.in_transaction(insert_fleet, 5, 1, rate=HOT)
+    topic_ids = [topic_id for (topic_id,) in bench.rows("SELECT topic_id FROM cleave.topic ORDER BY 1")]
+    bench.execute(
+        "UPDATE cleave.topic SET data_plane = 'paper', row_version = row_version + 1 WHERE topic_id < :id",
+        id=topic_ids[2],
+    )
+    with capture_logs() as lines:
+        result = autoscaler.run_pass(
+            bench.store, {}, ALL_LANES, decided_by="tests", limit=100, batch_topics=1
+        )
+
+    assert result.evaluated == 0
+    assert sorted(result.still_dirty) == topic_ids
+    event = "data plane not configured here: its topics are not evaluated"
+    told = [(line["event"], line["data_plane"], line["topics"], line["log_level"]) for line in lines]
+    assert sorted(told) == [(event, "embedded", 3, "warning"), (event, "paper", 2, "warning")]
+    examples = {line["data_plane"]: line["topic_id"] for line in lines}
+    assert examples["paper"] in topic_ids[:2]
+    assert examples["embedded"] in topic_ids[2:]
 
 
 def test_what_a_person_is_asked_is_told_once(bench: Bench) -> None:
