@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from controller import repeating, telemetry
 from controller.domain.errors import CleaveError, InvalidInput, LostRace, StoreUnavailable, WorkerNameInUse
-from controller.repeating import Repeating, repeat_every
+from controller.repeating import Repeating, contained, repeat_every
 
 log = telemetry.get_logger(__name__)
 
@@ -165,3 +165,50 @@ def test_a_loop_that_is_stopped_does_nothing_more(stopping: Stopping) -> None:
     stopping.set()
 
     Repeating(lambda: pytest.fail("done after the end"), stopping, log, "it failed").run()
+
+
+@pytest.mark.parametrize("error", UNKNOWN, ids=repr)
+def test_an_unknown_error_of_a_part_is_kept_from_the_others_with_its_traceback_and_counted(
+    error: Exception,
+) -> None:
+    before = errors_counted()
+    with (
+        capture_logs() as lines,
+        contained(log, "it failed", raised=(StoreUnavailable,), data_plane="paper"),
+    ):
+        raise error
+
+    [line] = lines
+    assert (line["event"], line["log_level"], line["data_plane"]) == ("it failed", "error", "paper")
+    assert line["exc_info"] is True
+    assert errors_counted() == before + 1
+
+
+def test_a_known_error_of_a_part_is_one_line_and_not_counted() -> None:
+    before = errors_counted()
+    with capture_logs() as lines:
+        with contained(log, "it failed", topic_id=7):
+            raise StoreUnavailable("away", 1.0)
+        with contained(log, "it failed"):
+            pass
+
+    [line] = lines
+    assert (line["event"], line["log_level"], line["topic_id"]) == ("it failed", "warning", 7)
+    assert line["error"] == "away"
+    assert "exc_info" not in line
+    assert errors_counted() == before
+
+
+@pytest.mark.parametrize("error", [StoreUnavailable("away", 1.0), ValueError("²")], ids=repr)
+def test_an_error_of_a_part_that_is_to_end_the_round_ends_it_without_a_line(error: Exception) -> None:
+    before = errors_counted()
+    with (
+        capture_logs() as lines,
+        pytest.raises(type(error)) as raised,
+        contained(log, "it failed", raised=(StoreUnavailable, ValueError)),
+    ):
+        raise error
+
+    assert raised.value is error
+    assert lines == []
+    assert errors_counted() == before
