@@ -22,8 +22,11 @@ from controller.domain.errors import (
 from controller.domain.layout import SegmentLayout
 from controller.domain.operation import Operation, OperationState
 from controller.domain.operation_steps import Step, moves_of
+from controller.domain.policy import PolicyOverride
 from controller.domain.reshape import Reshape, plan_merge, plan_split
 from controller.services import mirror
+from controller.store.decisions import candidates
+from controller.store.decisions.candidates import CandidateState
 from controller.store.journal import (
     claims,
     deletion_entries,
@@ -238,6 +241,26 @@ def test_a_topic_is_left_when_nothing_else_of_it_lives_and_its_logs_stay_the_bro
     assert driver.do(operations.get_operation, older.operation_id).state is _S.ABORTED
     assert driver.do(topics.get_topic, topic_id).state is TopicState.DELETED
     assert driver.do(deletion_entries.list_open) == []
+
+
+@pytest.mark.parametrize("leaves_by", ["detach", "delete"])
+def test_the_candidate_of_a_topic_that_is_left_is_withdrawn(driver: StoreDriver, leaves_by: str) -> None:
+    topic_id = attach(driver)
+    driver.do(
+        candidates.propose, topic_id, PolicyOverride(max_segments=9), proposed_by="ada", reason="to see"
+    )
+    act = mirror_intents.intend_detach if leaves_by == "detach" else topic_intents.intend_delete
+
+    commit(driver, to_the_commit(driver, driver.do(act, topic_id, request()).operation))
+
+    ended = driver.do(candidates.newest, topic_id)
+    assert ended is not None
+    assert ended.ended_at is not None
+    assert (ended.state, ended.ended_by, ended.outcome) == (
+        CandidateState.WITHDRAWN,
+        "tester",
+        "the topic was deleted",
+    )
 
 
 def give_up(driver: StoreDriver, operation: Operation) -> Operation:
