@@ -45,8 +45,8 @@ class Watcher(Protocol[Pushed_contra]):
 
 class Feed(ABC, Generic[Subject, Pushed]):
     """Watched subjects and their watchers, and the value that each subject's watchers received last. A subclass reads
-    subjects, and knows which notifications concern them. `watch` and `forget` are thread-safe; the feeds' thread calls
-    the other methods.
+    subjects, and knows which notifications concern them. `watch`, `forget` and `look` are thread-safe; only the feeds'
+    thread calls the other methods of this class.
     """
 
     subject_field: ClassVar[str]
@@ -67,8 +67,9 @@ class Feed(ABC, Generic[Subject, Pushed]):
 
     @abstractmethod
     def look(self, subject: Subject) -> Pushed:
-        """Read and return the present value of the subject. Raises NotFound if there is no such subject, and
-        TopicNotLive if the subject has no value yet.
+        """Read and return the present value of the subject. Requests call this method in threads of their own, so a
+        subclass must keep it thread-safe. Raises NotFound if there is no such subject, and TopicNotLive if the subject
+        has no value yet.
         """
 
     @abstractmethod
