@@ -30,7 +30,6 @@ from controller.services.consumer_sessions.requests import (
 )
 from controller.services.consumer_sessions.timing import ConsumerTiming
 from controller.store.journal import seeks
-from controller.store.journal.intent_checks import segments_before_reshape
 from controller.store.journal.seeks import SeekUnderWay
 from controller.store.topics import (
     bucket_owners,
@@ -259,9 +258,9 @@ def _without_deferred_moves(
     stay, such as grants of buckets without an owner, and the requests to release that a seek causes, which are for no
     other consumer.
     """
-    return (
-        changes.without_moves(segments_before_reshape(tx, key.topic_id)) if changes.moves_buckets else changes
-    )
+    if not changes.moves_buckets:
+        return changes
+    return changes.without_moves(bucket_owners.segments_before_reshape(tx, key.topic_id))
 
 
 def _overdue_buckets(

@@ -13,17 +13,6 @@ from sqlalchemy import Connection, text
 from controller.domain.errors import LostRace, SegmentBusy
 
 _BUSY = "SELECT segment_id, operation_id FROM cleave.operation_parent WHERE live AND topic_id = :topic_id"
-# A registration makes the evaluation of its topic pending in the same transaction, so that a consumer's first settlement
-# already waits for the decision. A paused topic (not_before) is not evaluated, so nothing waits for it.
-_BEFORE_RESHAPE = """
-    SELECT s.segment_id FROM cleave.segment s
-     WHERE s.topic_id = :topic_id AND s.state = 'ACTIVE'
-       AND (EXISTS (SELECT FROM cleave.evaluation e
-                     WHERE e.topic_id = s.topic_id AND e.consumer_version < e.input_version
-                       AND e.not_before <= clock_timestamp())
-         OR EXISTS (SELECT FROM cleave.operation_parent p
-                     WHERE p.topic_id = s.topic_id AND p.segment_id = s.segment_id AND p.live))
-"""
 
 
 def busy_segments(tx: Connection, topic_id: int) -> dict[int, int]:
@@ -31,14 +20,6 @@ def busy_segments(tx: Connection, topic_id: int) -> dict[int, int]:
     compare the row version of the topic.
     """
     return {row.segment_id: row.operation_id for row in tx.execute(text(_BUSY), {"topic_id": topic_id})}
-
-
-def segments_before_reshape(tx: Connection, topic_id: int) -> frozenset[int]:
-    """Return the ids of the ACTIVE segments that a live operation will replace; all ACTIVE segments while the topic
-    waits to be evaluated for its consumers (and its evaluation is not deferred), because the decision may replace any
-    of them. Their buckets should not be moved between consumers just before. Empty for an unknown topic.
-    """
-    return frozenset(tx.execute(text(_BEFORE_RESHAPE), {"topic_id": topic_id}).scalars())
 
 
 def demand_free(topic: str, busy: Mapping[int, int], segment_ids: Collection[int]) -> None:

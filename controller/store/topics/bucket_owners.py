@@ -1,7 +1,7 @@
-"""Owners of entry buckets. The leader of the topic writes these rows, under the lease of its shard. Only the runner of a seek deletes
-rows, too (`journal.seeks`).
+"""Owners of entry buckets, and the segments whose buckets should keep their owners because a reshape may come. The leader of the topic
+writes the owners' rows, under the lease of its shard. Only the runner of a seek deletes rows, too (`journal.seeks`).
 
-Each transaction that writes them calls `lock` first. The lock serializes the leaders of one subscription, and returns the generation
+Each transaction that writes these rows calls `lock` first. The lock serializes the leaders of one subscription, and returns the generation
 that the next change raises.
 """
 
@@ -71,6 +71,17 @@ _END = """
      WHERE topic_id = :topic_id AND subscription = :subscription AND segment_id = :segment_id
        AND bucket_start = :bucket_start
 """
+# A registration makes the evaluation of its topic pending in the same transaction, so that a consumer's first settlement
+# already waits for the decision. A paused topic (not_before) is not evaluated, so nothing waits for it.
+_BEFORE_RESHAPE = """
+    SELECT s.segment_id FROM cleave.segment s
+     WHERE s.topic_id = :topic_id AND s.state = 'ACTIVE'
+       AND (EXISTS (SELECT FROM cleave.evaluation e
+                     WHERE e.topic_id = s.topic_id AND e.consumer_version < e.input_version
+                       AND e.not_before <= clock_timestamp())
+         OR EXISTS (SELECT FROM cleave.operation_parent p
+                     WHERE p.topic_id = s.topic_id AND p.segment_id = s.segment_id AND p.live))
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +122,14 @@ def owners(tx: Connection, key: SubscriptionKey) -> tuple[BucketOwner, ...]:
         )
         for row in tx.execute(text(_OWNERS), key.parameters)
     )
+
+
+def segments_before_reshape(tx: Connection, topic_id: int) -> frozenset[int]:
+    """Return the ids of the ACTIVE segments that a live operation will replace; all ACTIVE segments while the topic
+    waits to be evaluated for its consumers (and its evaluation is not deferred), because the decision may replace any
+    of them. Their buckets should not be moved between consumers just before. Empty for an unknown topic.
+    """
+    return frozenset(tx.execute(text(_BEFORE_RESHAPE), {"topic_id": topic_id}).scalars())
 
 
 @dataclass(frozen=True, slots=True)
