@@ -78,7 +78,7 @@ def reconcile_topics(
     skipped. Only errors of the store are raised, such as StoreUnavailable, and InvalidInput for a `limit` below 1.
     """
     whole(limit, "limit", 1)
-    topic_ids = store.in_transaction(held_topics.comparable_topics, limit=limit, after=after, shards=shards)
+    topic_ids = store.in_transaction(backing_logs.comparable_topics, limit=limit, after=after, shards=shards)
     findings = _compare_all(store, planes, topic_ids, dry_run=dry_run)
     findings += reconcile_gates(store, planes, topic_ids, dry_run=dry_run)
     return findings, topic_ids[-1] if len(topic_ids) == limit else None

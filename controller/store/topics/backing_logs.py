@@ -1,4 +1,5 @@
-"""Reads the logs that should exist on a data plane: the logs of segments, reserved logs, and logs to be deleted.
+"""Reads the logs that should exist on a data plane (the logs of segments, reserved logs, and logs to be deleted), and the topics whose
+logs are compared.
 
 The operation runner reads which logs have a subscription; the reconciler compares. The caller lists the logs of the data plane, and
 must do so *before* `read_expected_logs`: then each listed log was reserved by that time or is unmanaged.
@@ -16,6 +17,7 @@ from sqlalchemy import Connection, Row, TextClause, text
 from controller.domain.log_origin import LogOrigin, Ownership
 from controller.domain.operation import OperationState
 from controller.domain.segment import SegmentState
+from controller.store.shards import Shards, filter_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +183,30 @@ def carrying_subscription(tx: Connection, topic_id: int, subscription: str) -> l
     """
     parameters = {"topic_id": topic_id, "subscription": subscription}
     return [row.backing_topic for row in tx.execute(_CARRYING, parameters)]
+
+
+_COMPARABLE = text("""
+    SELECT t.topic_id
+      FROM cleave.topic t
+     WHERE t.topic_id > :after
+       AND (t.state <> 'deleted' OR t.deleted_at > clock_timestamp() - :deleted_hours * interval '1 hour')
+       AND (CAST(:shards AS bigint[]) IS NULL
+            OR t.topic_id % CAST(:shard_count AS bigint) = ANY (CAST(:shards AS bigint[])))
+     ORDER BY t.topic_id
+     LIMIT :limit""")
+
+
+def comparable_topics(
+    tx: Connection, *, limit: int, after: int = 0, deleted_hours: float = 24.0, shards: Shards | None = None
+) -> list[int]:
+    """Return up to `limit` ids above `after`, ascending, of the topics of the shards (None: all) whose logs are to be
+    compared: topics that are not deleted, and topics deleted within `deleted_hours`, because a delayed call may still
+    create one of their logs.
+    """
+    rows = tx.execute(
+        _COMPARABLE, {"limit": limit, "after": after, "deleted_hours": deleted_hours, **filter_of(shards)}
+    )
+    return [row.topic_id for row in rows]
 
 
 def read_expected_logs(tx: Connection, topic_ids: Collection[int]) -> dict[int, ExpectedLogs]:

@@ -28,15 +28,6 @@ LONGEST_DELAY_SECONDS = 60.0
 _WHY_NOT = text(
     f"SELECT t.name, {WHY_NOT} AS why_not FROM cleave.topic t WHERE t.topic_id = :topic_id"  # noqa: S608 - constants only
 )
-_COMPARABLE = text("""
-    SELECT t.topic_id
-      FROM cleave.topic t
-     WHERE t.topic_id > :after
-       AND (t.state <> 'deleted' OR t.deleted_at > clock_timestamp() - :deleted_hours * interval '1 hour')
-       AND (CAST(:shards AS bigint[]) IS NULL
-            OR t.topic_id % CAST(:shard_count AS bigint) = ANY (CAST(:shards AS bigint[])))
-     ORDER BY t.topic_id
-     LIMIT :limit""")
 # Two range conditions instead of one inequality let the planner search the index. Topics with live operations come first.
 _UNVERIFIED = text("""
     SELECT t.topic_id
@@ -104,18 +95,6 @@ def demand_topic_may_act(tx: Connection, topic_id: int) -> None:
     """Raise TopicHeld if the topic is held or has to be verified first. Does nothing for an unknown topic."""
     for row in tx.execute(_WHY_NOT, {"topic_id": topic_id}):
         demand_may_act(row.name, row.why_not)
-
-
-def comparable_topics(
-    tx: Connection, *, limit: int, after: int = 0, deleted_hours: float = 24.0, shards: Shards | None = None
-) -> list[int]:
-    """Return up to `limit` ids above `after`, ascending, of topics of the shards (None: all) to compare: topics that are
-    not deleted, and topics deleted within `deleted_hours`, because a delayed call may still create one of their logs.
-    """
-    rows = tx.execute(
-        _COMPARABLE, {"limit": limit, "after": after, "deleted_hours": deleted_hours, **filter_of(shards)}
-    )
-    return [row.topic_id for row in rows]
 
 
 def unverified_topics(
