@@ -58,8 +58,9 @@ def split_pass(
 
 
 def split_pass_has_work(*, dsn: str, extras: Extras) -> bool:
-    """Return True if the load lane has work that is due by the database's clock. Without a running worker,
-    return True also for due work of the consumer lane and for due operations. Reads indexes only, so that a check each minute costs almost nothing. Changes nothing.
+    """Return True if the load lane has work that is due by the database's clock. Without a running worker, return True
+    also for due work of the consumer lane and for due operations. Reads indexes only, so that a check each minute costs
+    almost nothing. Changes nothing.
     """
     with cleave_at(dsn, extras) as app:
         has_worker = worker_is_up(app)

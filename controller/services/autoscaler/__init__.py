@@ -75,11 +75,13 @@ def run_pass(
     of its own. Write the intents of the decisions, requests for approval, and the decision log. Return the results. After each commit,
     the actions are logged. At the end, decisions and refusals are counted as metrics.
 
-    `shards` and `topic_ids` restrict the topics; None: all. Paused topics, and topics whose evaluation row another transaction has
-    locked, are skipped. A topic that cannot be read, evaluated or acted on is logged and paused for `PAUSE_SECONDS`, and stays due. A
-    topic whose data plane is not in `planes` is paused for `ELSEWHERE_SECONDS`, and stays due; such topics are logged at the end, in one
-    line for each data plane. `decided_by` names this process or run: it is stored with the decisions, and as the actor of their
-    operations. `demand_right_to_act` is called first in each transaction, and raises an error if this process must not act.
+    `shards` and `topic_ids` restrict the topics; None: all. `decided_by` names this process or run: it is stored with the decisions, and
+    as the actor of their operations. `demand_right_to_act` is called first in each transaction, and raises an error if this process must
+    not act.
+
+    Paused topics, and topics whose evaluation row another transaction has locked, are skipped. A topic that cannot be read, evaluated or
+    acted on is logged and paused for `PAUSE_SECONDS`. A topic whose data plane is not in `planes` is paused for `ELSEWHERE_SECONDS`; at
+    the end, one line for each such data plane is logged. Topics that the pass pauses stay due.
 
     A dry run (`dry_run`) writes nothing, and its outcomes have no ids. With `topic_ids`, a dry run evaluates these topics even if they
     are paused, not due or outside `shards`; without `topic_ids`, it evaluates the topics that are due.

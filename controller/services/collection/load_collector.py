@@ -228,9 +228,10 @@ class LoadCollector(Stoppable):
         self, deadline: float, name: str, logs: Mapping[str, WatchedLog]
     ) -> tuple[list[tuple[WatchedLog, Counters]], bool]:
         """Sample the counters of `logs`, which belong to the data plane `name`, in calls of limited size. `logs` is
-        keyed by backing topic and not empty. Return the counters, and True if the answer is whole. A log without an answer, or with invalid counters, has no sample; this
-        does not mean that the log has no load. Raises nothing: an error of the data plane, and a data plane that is
-        not configured here, are logged. The answer is then marked as not whole, and keeps the samples read before.
+        keyed by backing topic and not empty. Return the counters, and True if the answer is whole. A log without an
+        answer, or with invalid counters, has no sample; this does not mean that the log has no load. Raises nothing:
+        an error of the data plane, and a data plane that is not configured here, are logged. The answer is then
+        marked as not whole, and keeps the samples read before.
 
         The first call is made in any case. No further call begins after `deadline` (monotonic seconds); the answer is
         then also not whole, and the next tick begins with the logs that were left out. So every log of a slow data

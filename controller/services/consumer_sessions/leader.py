@@ -132,8 +132,9 @@ class SessionLeader(Stoppable):
             self._refuse_remaining()
 
     def run(self) -> None:
-        """Run rounds until `stop`; none if `stop` was called before. If a round fails, log the error, pause for at most `LONGEST_WAIT_SECONDS`, end the
-        streams of shards that were lost and of silent consumers, and run the next round.
+        """Run rounds until `stop`; none if `stop` was called before. If a round fails, log the error, pause for at most
+        `LONGEST_WAIT_SECONDS`, end the streams of shards that were lost and of silent consumers, and run the next
+        round.
 
         At the end, end every stream with the reason `moved`, refuse the requests in the mailbox with
         StoreUnavailable, and close the listener and the store. The sessions stay in the database, so consumers can

@@ -663,10 +663,12 @@ class OperationSet:
         return results
 
     def _called(self, longest_seconds: float, call: Callable[[], Result]) -> Result:
-        """Make the call, and return its result. Raises the error of the call. After DataPlaneTimeout, and if the process
-        ran out of threads or memory during the call, the call may be in progress for another `longest_seconds`, the longest time of one call. This time is noted in `in_progress`
-        for the operations of the present calls (`_calling`), so that their deferral lasts at least as long, even if
-        the error of another call is raised.
+        """Make the call, and return its result. Raises the error of the call.
+
+        After DataPlaneTimeout, and if the process ran out of threads or memory during the call, the call may be in
+        progress for another `longest_seconds`, the longest time of one call. This time is noted in `in_progress` for
+        the operations of the present calls (`_calling`), so that their deferral lasts at least as long, even if the
+        error of another call is raised.
         """
         try:
             return call()

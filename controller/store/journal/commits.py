@@ -296,10 +296,11 @@ def abort(
     the lock of the topic row.
 
     A topic still in state creating is deleted, and its name is free. If a deletion or detachment of a topic is
-    aborted, the topic is live again, or deleted if it never had a layout: the deletion had ended its creation. If the deletion of a subscription is aborted, the subscription is live again;
-    but if the deletion undoes an aborted creation, or may have deleted cursors, the row of the subscription is deleted. If the creation of a
-    subscription is aborted, the deletion of the subscription is requested, or only its row is deleted
-    (`undo_subscription`).
+    aborted, the topic is live again, or deleted if it never had a layout: the deletion had ended its creation.
+
+    If the deletion of a subscription is aborted, the subscription is live again. But if the deletion undoes an aborted
+    creation, or may have deleted cursors, the row of the subscription is deleted. If the creation of a subscription is
+    aborted, the deletion of the subscription is requested, or only its row is deleted (`undo_subscription`).
 
     After the abort of a seek, the leader is notified to assign the buckets again. If the seek had stopped its
     readers, the seek is committed with all segments unread. After any other operation, automatic decisions on the

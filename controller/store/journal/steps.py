@@ -54,11 +54,12 @@ OBSERVED_COLUMNS = f"""clock_timestamp() AS now, o.intended_at, t.subscription_v
                   WHERE u.topic_id = o.topic_id AND u.consumers = 'stock' AND u.state = 'live' ORDER BY u.name) AS stock_subscriptions"""
 """Columns of the operation `o` and its topic `t` that `observed_of` reads."""
 
-# Part of the statements that record steps and commit reshapes.
-# `fenced_at` is the time at which the termination of the parents could first begin, which is the earliest time at which the range
-# accepts no writes; later attempts keep the time. The first step began at the time that the runner gives. A second step in the same transaction began when the first ended.
+# `FENCED_AT` and `JOURNAL` are parts of the statements that record steps and commit reshapes.
+# The termination of the parents can begin at `fenced_at` at the earliest, so the range accepts writes until then. Later
+# attempts keep the time of the first.
 FENCED_AT = """coalesce(o.fenced_at, CASE WHEN 'fenced' = ANY ({states}) THEN CAST(:started_at AS timestamptz)
                                                 WHEN 'fencing' = ANY ({states}) THEN clock_timestamp() END)"""
+# The first step began at the time that the runner gives. A second step in the same transaction began when the first ended.
 JOURNAL = """
         INSERT INTO cleave.operation_step (operation_id, sequence, step, runner, claim_term, started_at, detail)
         SELECT m.operation_id,
