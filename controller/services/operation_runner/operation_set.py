@@ -39,7 +39,7 @@ from controller.domain.errors import (
     UnmanagedLog,
 )
 from controller.domain.next_step import Observed, next_step, why_aborted
-from controller.domain.operation import CONSUMERS, Operation, OperationKind, OperationState
+from controller.domain.operation import CONSUMERS, Operation, OperationState
 from controller.domain.operation_steps import Step
 from controller.services.operation_runner import backoff
 from controller.services.operation_runner.after_a_failure import Reaction, after_failure
@@ -48,7 +48,7 @@ from controller.services.operation_runner.log_steps import LogSteps, ObservedOpe
 from controller.services.operation_runner.mirror_steps import MirrorSteps
 from controller.store.journal import claim_check, claims, commits, steps
 from controller.store.journal.claims import Claim
-from controller.store.journal.steps import FORGETTABLE, StepRecord
+from controller.store.journal.steps import FORGETTABLE, PREPARED_ON_DISK, StepRecord
 from controller.store.postgres.engine import count_race
 from controller.store.topics import held_topics
 
@@ -380,13 +380,12 @@ class OperationSet:
 
     def _waits_for_disk(self, leads_to: OperationState, member: _Member) -> bool:
         """Return True if the transaction that records a step to the state `leads_to` must be on disk before the
-        operation goes on. Return False for the states in `FORGETTABLE`, except for the state PREPARED of a seek:
-        without this record, the seek could be cancelled after its cursors have moved. Also return False for FENCING,
-        the announcement of a fence, if the logs to be terminated are in the journal's server, which loses both
-        together. A data plane that is not configured here gives True for FENCING. `member` is one of the recorded
-        operations, which all use one data plane.
+        operation goes on. Return False for the states in `FORGETTABLE`, except for the state PREPARED of the kinds in
+        `PREPARED_ON_DISK`. Also return False for FENCING, the announcement of a fence, if the logs to be terminated
+        are in the journal's server, which loses both together. A data plane that is not configured here gives True
+        for FENCING. `member` is one of the recorded operations, which all make the same step on one data plane.
         """
-        if member.operation.kind is OperationKind.SEEK and leads_to is OperationState.PREPARED:
+        if leads_to is OperationState.PREPARED and member.operation.kind in PREPARED_ON_DISK:
             return True
         if leads_to is not OperationState.FENCING:
             return leads_to not in FORGETTABLE

@@ -19,20 +19,28 @@ from sqlalchemy import Connection, Row
 
 from controller.clock import to_datetime, to_ms
 from controller.domain.next_step import Observed
-from controller.domain.operation import Operation, OperationState
+from controller.domain.operation import Operation, OperationKind, OperationState
 from controller.domain.operation_steps import Step
 from controller.store.journal.claim_check import GIVEN, HELD
 from controller.store.postgres.prepared_statements import Prepared
 from controller.store.topics.topics import TopicState
 
 FORGETTABLE = frozenset({OperationState.PREPARED, OperationState.FENCED, OperationState.DONE})
-"""States whose record need not wait for the disk, except `prepared` of a seek, which decides whether the seek can be cancelled.
+"""States whose record need not wait for the disk, except `prepared` of the kinds in `PREPARED_ON_DISK`.
 
 A server that crashes shortly afterwards loses such a record, and the runner performs the step again. The step is idempotent, and
 its later effects in this database are lost with the record, because PostgreSQL loses changes only from the end of its log. After
 `prepared` and `fenced` comes a state that waits for the disk. The set must not contain `fencing`, which must be stored before a log is
 terminated; `committed`, which is reported to users; or `aborting` and `aborted`, after which logs are deleted. Claims wait for the
 disk too, because a lost term would be used twice. Within one worker, the list of operations in progress keeps threads apart.
+"""
+
+PREPARED_ON_DISK = frozenset(
+    {OperationKind.SEEK, OperationKind.SUBSCRIPTION_CREATE, OperationKind.SUBSCRIPTION_DELETE}
+)
+"""Kinds whose record of `prepared` waits for the disk, because the next step changes cursors. Without the record, a seek could be
+cancelled after cursors have moved. A repeated search for cursors would take those that a creation has made for an application's, and a
+deletion could be given up after a cursor is gone.
 """
 
 LEADER_LATE_SECONDS = 5
