@@ -299,15 +299,23 @@ class LogSteps:
 
     def _find_cursors(self, operation: Operation) -> Detail:
         """Return the number of logs of the topic's segments that are not pruned as `logs`, and as `found on` those of
-        them that have a cursor of the subscription. Makes no change. The result is recorded before the operation's
-        first change, so that the undo of a creation keeps the cursors of an application. A missing log counts as a
-        log without cursors. Raises the errors of the calls and the store.
+        them that had a cursor of the subscription before the operation. Makes no change. The result is recorded
+        before the operation's first change, so that the undo of a creation keeps the cursors of an application.
+
+        A missing log counts as a log without cursors. So does the log of a segment that a reshape has created since
+        the intent, because the reshape gave it the cursor of the subscription. An application's cursor is found on a
+        parent instead, so the log counts if a parent is pruned. Raises the errors of the calls and the store.
         """
         name = str(operation.parameters[SUBSCRIPTION])
-        with self._store.single_statement() as tx:
+        with self._store.transaction() as tx:
             logs = backing_logs.backing_topics(tx, operation.topic_id)
+            made_since = backing_logs.made_since_intent(tx, operation.operation_id)
         names = self._call_all([partial(self._plane.list_subscriptions, log) for log in logs])
-        found = [log for log, existing in zip(logs, names, strict=True) if name in existing]
+        found = [
+            log
+            for log, existing in zip(logs, names, strict=True)
+            if name in existing and made_since.get(log, True)
+        ]
         return {"logs": len(logs), "found on": found}
 
     def _create_cursors(self, operation: Operation) -> Detail:
@@ -317,17 +325,19 @@ class LogSteps:
         missing logs again with every cursor.
 
         The cursors begin at the earliest message, or after the last message if the operation's parameter
-        `FROM_LATEST` is True. Cursors that existed before the operation stay where they are. Cursors of standard consumers are
-        created together with their gates, which are recorded and closed. Raises SubscriptionNotFound, Unsupported if
-        a gate is necessary on a data plane without gates, and the errors of the calls and the store.
+        `FROM_LATEST` is True. Cursors that existed before the operation stay where they are, and so do those of
+        segments that were created since the intent. Cursors of standard consumers are created together with their
+        gates, which are recorded and closed. Raises SubscriptionNotFound, Unsupported if a gate is necessary on a
+        data plane without gates, and the errors of the calls and the store.
         """
         name = str(operation.parameters[SUBSCRIPTION])
-        with self._store.single_statement() as tx:
+        with self._store.transaction() as tx:
             logs = backing_logs.carrying_subscription(tx, operation.topic_id, name)
             is_stock = subscriptions.get_subscription(tx, operation.topic_id, name).is_stock
             found = subscription_intents.cursors_found(tx, operation) or ()
+            kept = {*found, *backing_logs.made_since_intent(tx, operation.operation_id)}
         if operation.parameters.get(FROM_LATEST) is True:
-            self._call_all([partial(self._create_after_last, log, name) for log in logs if log not in found])
+            self._call_all([partial(self._create_after_last, log, name) for log in logs if log not in kept])
         key = SubscriptionKey(operation.topic_id, name)
         ungated, missing = self._gates.create_cursors(operation, key, logs) if is_stock else (logs, [])
         return {"logs": len(logs), "logs found missing": [*missing, *self._add_cursors(ungated, name)]}

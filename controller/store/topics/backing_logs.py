@@ -130,6 +130,14 @@ _CARRYING = text("""
        AND (s.sealed_epoch IS NULL OR s.sealed_epoch > u.created_epoch)
      ORDER BY s.range_start, s.segment_id""")
 
+_MADE_SINCE = text("""
+    SELECT s.backing_topic,
+           EXISTS (SELECT FROM cleave.segment_parent l
+                     JOIN cleave.segment q ON q.topic_id = l.topic_id AND q.segment_id = l.parent_id
+                    WHERE l.topic_id = s.topic_id AND l.child_id = s.segment_id AND q.pruned_epoch IS NOT NULL) AS has_pruned_parent
+      FROM cleave.operation o
+      JOIN cleave.segment s ON s.topic_id = o.topic_id AND s.created_at > o.intended_at
+     WHERE o.operation_id = :operation_id AND s.pruned_epoch IS NULL""")
 
 _OWNERSHIP = text("""
     SELECT w.name, o.operation_id IS NOT NULL AS is_reserved, CAST(o.token AS text) AS token,
@@ -183,6 +191,15 @@ def carrying_subscription(tx: Connection, topic_id: int, subscription: str) -> l
     """
     parameters = {"topic_id": topic_id, "subscription": subscription}
     return [row.backing_topic for row in tx.execute(_CARRYING, parameters)]
+
+
+def made_since_intent(tx: Connection, operation_id: int) -> dict[str, bool]:
+    """Return the logs of the segments that were created after the intent of the operation and are not pruned, each with True if a parent
+    of its segment is pruned. The reshape that created such a segment gave its log the cursors of the topic's live subscriptions and of the
+    applications on the parents.
+    """
+    rows = tx.execute(_MADE_SINCE, {"operation_id": operation_id})
+    return {row.backing_topic: row.has_pruned_parent for row in rows}
 
 
 _COMPARABLE = text("""

@@ -82,6 +82,19 @@ def test_from_latest_it_begins_behind_everything_published_so_far(bench: Bench) 
     assert bench.settle() == []
 
 
+def test_from_latest_the_cursors_that_a_reshape_beside_it_has_made_stay(bench: Bench) -> None:
+    reshape = bench.intend(splitting(1)).operation
+    intent = subscription_admin.create_subscription(
+        bench.store, bench.topic_name, "late", bench.request(), from_latest=True
+    )
+    bench.drive(reshape.operation_id)
+    bench.publish(3, 4)
+
+    bench.finish(intent)
+
+    assert bench.unread("late") == bench.plane.backlog(bench.log_of(3), "late") == 4
+
+
 def test_from_latest_a_cursor_of_an_attempt_that_died_before_it_moved_the_cursor_is_moved(
     bench: Bench,
 ) -> None:

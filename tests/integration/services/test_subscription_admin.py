@@ -15,9 +15,10 @@ from controller.domain.errors import (
     InvalidInput,
     SubscriptionNotFound,
 )
-from controller.domain.operation import OperationState
+from controller.domain.operation import OperationKind, OperationState
 from controller.domain.seek_target import EARLIEST
 from controller.services import subscription_admin, topic_admin
+from controller.services.garbage_collector import collect
 from controller.services.operation_runner import Outcome, RunnerContext, run_due, run_operation
 from controller.services.segment_admin import splitting
 from controller.store.topics.subscriptions import SubscriptionKind
@@ -131,6 +132,48 @@ def test_a_creation_that_is_given_up_keeps_the_cursors_of_an_application(
     assert bench.rows("SELECT name FROM cleave.subscription") == [("billing",)]
     unread = [bench.plane.backlog(bench.log_of(segment_id), "reports") for segment_id in found_on]
     assert unread == [5] * len(found_on)
+
+
+def test_a_creation_that_is_given_up_deletes_the_cursors_that_a_reshape_beside_it_has_made(
+    bench: Bench,
+) -> None:
+    bench.topic_with()
+    reshape = bench.intend(splitting(0)).operation
+    intent = subscription_admin.create_subscription(bench.store, TOPIC, "audit", bench.request())
+    bench.drive(reshape.operation_id)
+    assert bench.plane.list_subscriptions(bench.log_of(1)) == ["audit", "billing"]
+
+    context = refusing(bench, "create_subscription", 1, EXPIRED)
+    assert run_operation(context, intent.operation.operation_id) is Outcome.FINISHED
+    run_due(bench.context())
+
+    assert bench.operation(intent.operation.operation_id).state is OperationState.ABORTED
+    logs = bench.plane.list_segments(TOPIC)
+    assert [bench.plane.list_subscriptions(log) for log in logs] == [["billing"]] * 3
+
+
+@pytest.mark.parametrize("is_collected", [False, True], ids=["parent left", "parent collected"])
+def test_a_creation_that_is_given_up_keeps_what_a_reshape_beside_it_has_copied_for_an_application(
+    bench: Bench, is_collected: bool
+) -> None:
+    bench.topic_with(subscriptions=())
+    bench.plane.create_subscription(bench.log_of(0), "reports")
+    reshape = bench.intend(splitting(0)).operation
+    intent = subscription_admin.create_subscription(bench.store, TOPIC, "reports", bench.request())
+    bench.drive(reshape.operation_id)
+    bench.publish(1, count=5)
+    if is_collected:
+        assert collect(bench.store, bench.planes, retention_minutes=0.0).segments == {TOPIC: (0,)}
+        [prune] = [one for one in bench.live_operations() if one.kind is OperationKind.PRUNE]
+        bench.drive(prune.operation_id)
+
+    context = refusing(bench, "create_subscription", 1, EXPIRED)
+    assert run_operation(context, intent.operation.operation_id) is Outcome.FINISHED
+    run_due(bench.context())
+
+    assert bench.operation(intent.operation.operation_id).state is OperationState.ABORTED
+    assert bench.rows("SELECT name FROM cleave.subscription") == []
+    assert bench.plane.backlog(bench.log_of(1), "reports") == 5
 
 
 def test_a_runner_that_repeats_a_creation_does_not_take_its_own_cursors_for_those_of_an_application(
