@@ -28,7 +28,6 @@ from controller.dataplane.base import DataPlane, SetWiseDataPlane
 from controller.domain.errors import (
     CleaveError,
     DataPlaneTimeout,
-    DataPlaneUnavailable,
     FencedOut,
     HeldUp,
     InvariantViolated,
@@ -710,12 +709,12 @@ class OperationSet:
 def _as_cleave_error(exception: Exception) -> CleaveError:
     """Return the exception as a CleaveError. An exception of any other class is logged with its traceback and
     becomes InvariantViolated, because it would otherwise end every operation of the set. If the process has no thread
-    or memory left, the exception becomes DataPlaneUnavailable, which passes.
+    or memory left, the exception becomes Retryable, which passes.
     """
     if isinstance(exception, CleaveError):
         return exception
     if isinstance(exception, MemoryError) or NO_THREAD in str(exception):
-        return DataPlaneUnavailable(
+        return Retryable(  # not DataPlaneUnavailable, by which a late operation is given up
             f"this process has no thread or memory left: {exception!r}", backoff.LONGEST_DELAY_SECONDS
         )
     # not `exc_info`: to draw all values on the stack may take longer than the claims last

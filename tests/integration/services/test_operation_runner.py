@@ -419,6 +419,27 @@ def test_a_shortage_of_the_process_is_no_refusal_of_the_data_plane(bench: Bench,
     assert bench.drive(operation.operation_id).state is OperationState.DONE
 
 
+def test_a_shortage_of_the_process_does_not_abort_what_is_late(bench: Bench) -> None:
+    bench.topic_with()
+    operation = subscription_admin.create_subscription(
+        bench.store, TOPIC, "audit", bench.request(deadline_seconds=0.0)
+    ).operation
+    plane = faulty(bench)
+
+    def fail(_call: str, _number: int) -> None:
+        raise MemoryError
+
+    plane.before_call = fail
+
+    outcome = bench.run_once(operation.operation_id, planes={"embedded": plane.as_data_plane()})
+
+    assert (outcome, bench.operation(operation.operation_id).state) == (
+        Outcome.DEFERRED,
+        OperationState.INTENDED,
+    )
+    assert bench.drive(operation.operation_id).state is OperationState.DONE
+
+
 def test_a_data_plane_away_is_a_reason_to_come_back_never_to_raise(bench: Bench) -> None:
     bench.topic_with()
     operation = bench.intend(splitting(0)).operation
