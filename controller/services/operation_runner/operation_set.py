@@ -663,16 +663,17 @@ class OperationSet:
     def _called(self, longest_seconds: float, call: Callable[[], Result]) -> Result:
         """Make the call, and return its result. Raises the error of the call.
 
-        After DataPlaneTimeout, and if the process ran out of threads or memory during the call, the call may be in
+        After DataPlaneTimeout, and after a shortage of threads or memory (`_is_shortage`), the call may be in
         progress for another `longest_seconds`, the longest time of one call. This time is noted in `in_progress` for
         the operations of the present calls (`_calling`), so that their deferral lasts at least as long, even if the
         error of another call is raised.
         """
         try:
             return call()
-        except (DataPlaneTimeout, MemoryError, RuntimeError):
-            until = self._context.clock.monotonic_seconds() + longest_seconds
-            self._context.in_progress.note_late_call(self._calling, until)
+        except Exception as error:
+            if isinstance(error, DataPlaneTimeout) or _is_shortage(error):
+                until = self._context.clock.monotonic_seconds() + longest_seconds
+                self._context.in_progress.note_late_call(self._calling, until)
             raise
 
     def _hold_claims(self, longest_seconds: float | None = None) -> None:
@@ -713,13 +714,18 @@ def _as_cleave_error(exception: Exception) -> CleaveError:
     """
     if isinstance(exception, CleaveError):
         return exception
-    if isinstance(exception, MemoryError) or NO_THREAD in str(exception):
+    if _is_shortage(exception):
         return Retryable(  # not DataPlaneUnavailable, by which a late operation is given up
             f"this process has no thread or memory left: {exception!r}", backoff.LONGEST_DELAY_SECONDS
         )
     # not `exc_info`: to draw all values on the stack may take longer than the claims last
     log.error("operation step raised what no step may raise", traceback=traceback.format_exc())
     return InvariantViolated(f"a step raised {type(exception).__name__}: {exception}; see the worker's log")
+
+
+def _is_shortage(exception: Exception) -> bool:
+    """Return True if the exception says that this process has no thread or memory left."""
+    return isinstance(exception, MemoryError) or NO_THREAD in str(exception)
 
 
 def _in_thread(threads: ExitStack, call: Callable[[], Result]) -> Future[Result] | None:

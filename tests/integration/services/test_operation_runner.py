@@ -9,12 +9,12 @@ from datetime import datetime
 
 import pytest
 
-from controller.dataplane.base import LogState
+from controller.dataplane.base import DataPlane, LogState
 from controller.domain.errors import Conflict, DataPlaneUnavailable, InvalidInput, SegmentBusy, Terminal
 from controller.domain.operation import OperationState
 from controller.domain.operation_steps import Step
 from controller.services import subscription_admin, topic_admin
-from controller.services.operation_runner import Outcome, run_due, run_operation
+from controller.services.operation_runner import Outcome, backoff, run_due, run_operation
 from controller.services.segment_admin import merging, rebucketing, splitting
 from controller.store.shards import Shards
 from tests.support.bench import CALL_TIMEOUT_SECONDS, TOPIC, Bench
@@ -39,6 +39,17 @@ def journal(bench: Bench, operation_id: int) -> list[str]:
 def faulty(bench: Bench, *faults: PlannedFault) -> FaultyDataPlane:
     """The bench's data plane with faults."""
     return FaultyDataPlane(bench.runner_plane, *faults)
+
+
+def raising(bench: Bench, error: Exception) -> DataPlane:
+    """A data plane of which each call raises the error. A call may take longer than the longest delay after an error."""
+    plane = FaultyDataPlane(bench.plane)
+
+    def fail(_call: str, _number: int) -> None:
+        raise error
+
+    plane.before_call = fail
+    return plane.as_data_plane()
 
 
 def test_a_topic_is_created_split_merged_and_rebucketed(bench: Bench) -> None:
@@ -401,22 +412,36 @@ def test_calls_for_which_no_thread_can_be_started_are_made_one_after_another(
 
 @pytest.mark.parametrize("error", [MemoryError(), RuntimeError("can't start new thread")], ids=repr)
 def test_a_shortage_of_the_process_is_no_refusal_of_the_data_plane(bench: Bench, error: Exception) -> None:
+    """The call may be in progress in another thread: the next attempt comes after the longest time of a call."""
     bench.topic_with()
     operation = bench.intend(splitting(0)).operation
-    plane = faulty(bench)
+    context = bench.context(planes={"embedded": raising(bench, error)}, lease_seconds=UNHURRIED_LEASE_SECONDS)
 
-    def fail(_call: str, _number: int) -> None:
-        raise error
-
-    plane.before_call = fail
-
-    outcome = bench.run_once(operation.operation_id, planes={"embedded": plane.as_data_plane()})
+    outcome = run_operation(context, operation.operation_id)
 
     assert (outcome, bench.operation(operation.operation_id).state) == (
         Outcome.DEFERRED,
         OperationState.INTENDED,
     )
+    left = "SELECT extract(epoch FROM not_before - clock_timestamp()) FROM cleave.operation WHERE operation_id = :id"
+    assert bench.scalar(left, id=operation.operation_id) > backoff.LONGEST_DELAY_SECONDS
+    bench.execute("UPDATE cleave.operation SET not_before = '-infinity', row_version = row_version + 1")
     assert bench.drive(operation.operation_id).state is OperationState.DONE
+
+
+@pytest.mark.parametrize("error", [RuntimeError("wrong"), RecursionError(), NotImplementedError()], ids=repr)
+def test_an_error_of_the_program_leaves_no_call_in_progress(bench: Bench, error: Exception) -> None:
+    bench.topic_with()
+    operation = bench.intend(splitting(0)).operation
+
+    context = bench.context(planes={"embedded": raising(bench, error)}, lease_seconds=UNHURRIED_LEASE_SECONDS)
+
+    outcome = run_operation(context, operation.operation_id)
+
+    assert (outcome, bench.operation(operation.operation_id).state) == (
+        Outcome.FINISHED,
+        OperationState.ABORTED,
+    )
 
 
 def test_a_shortage_of_the_process_does_not_abort_what_is_late(bench: Bench) -> None:
@@ -424,19 +449,18 @@ def test_a_shortage_of_the_process_does_not_abort_what_is_late(bench: Bench) -> 
     operation = subscription_admin.create_subscription(
         bench.store, TOPIC, "audit", bench.request(deadline_seconds=0.0)
     ).operation
-    plane = faulty(bench)
 
-    def fail(_call: str, _number: int) -> None:
-        raise MemoryError
+    context = bench.context(
+        planes={"embedded": raising(bench, MemoryError())}, lease_seconds=UNHURRIED_LEASE_SECONDS
+    )
 
-    plane.before_call = fail
-
-    outcome = bench.run_once(operation.operation_id, planes={"embedded": plane.as_data_plane()})
+    outcome = run_operation(context, operation.operation_id)
 
     assert (outcome, bench.operation(operation.operation_id).state) == (
         Outcome.DEFERRED,
         OperationState.INTENDED,
     )
+    bench.execute("UPDATE cleave.operation SET not_before = '-infinity', row_version = row_version + 1")
     assert bench.drive(operation.operation_id).state is OperationState.DONE
 
 
