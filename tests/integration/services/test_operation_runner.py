@@ -384,30 +384,47 @@ def test_the_first_error_of_several_parallel_calls_is_raised_after_all_have_ende
     bench.check_laws()
 
 
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("can't start new thread")], ids=repr)
 @pytest.mark.parametrize("started", [0, 1, 2])
 def test_calls_for_which_no_thread_can_be_started_are_made_one_after_another(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, started: int
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, started: int, error: Exception
 ) -> None:
+    """Each call lasts as long as a claim, which is therefore renewed before the next call."""
     bench.topic_with(4)
-    intent = subscription_admin.create_subscription(bench.store, TOPIC, "audit", bench.request())
+    operation = subscription_admin.create_subscription(bench.store, TOPIC, "audit", bench.request()).operation
     start, allowed = threading.Thread.start, iter(range(started))
-    plane = faulty(bench)
+    plane, clock = faulty(bench), ManualClock()
+    expiries: dict[str, list[datetime]] = {"list_subscriptions": [], "create_subscription": []}
 
     def start_few(thread: threading.Thread) -> None:
         if next(allowed, None) is None:
-            raise RuntimeError("can't start new thread")
+            raise error
         start(thread)
 
+    def let_time_pass(call: str, _number: int) -> None:
+        expiries[call].append(claim_expiry(bench, operation.operation_id))
+        clock.seconds += UNHURRIED_LEASE_SECONDS
+
+    plane.before_call = let_time_pass
     monkeypatch.setattr(threading.Thread, "start", start_few)
-    context = bench.context(planes={"embedded": plane.as_data_plane()}, parallel_calls=4)
-    assert bench.run_once(intent.operation.operation_id, planes=context.planes, parallel_calls=4) is (
-        Outcome.FINISHED
+    outcome = bench.run_once(
+        operation.operation_id,
+        planes={"embedded": plane.as_data_plane()},
+        parallel_calls=4,
+        lease_seconds=UNHURRIED_LEASE_SECONDS,
+        clock=clock,
     )
 
-    assert bench.operation(intent.operation.operation_id).state is OperationState.DONE
+    assert (outcome, bench.operation(operation.operation_id).state) == (
+        Outcome.FINISHED,
+        OperationState.DONE,
+    )
     assert sorted(log for call, (log, *_) in plane.log if call == "create_subscription") == sorted(
         bench.plane.list_segments(TOPIC)
     )
+    assert [len(times) for times in expiries.values()] == [4, 4]
+    assert len({*expiries["list_subscriptions"]}) == min(started, 1) + 4 - started
+    assert len({*expiries["create_subscription"]}) == 4
 
 
 @pytest.mark.parametrize("error", [MemoryError(), RuntimeError("can't start new thread")], ids=repr)

@@ -269,6 +269,24 @@ def test_a_deletion_that_has_deleted_a_cursor_does_not_keep_its_topic(bench: Ben
     assert bench.drive(deletion.operation_id).state is OperationState.DONE
 
 
+def test_a_deletion_that_undoes_a_creation_ends_though_its_cursors_cannot_be_deleted(bench: Bench) -> None:
+    bench.topic_with(2)
+    creation = subscription_admin.create_subscription(bench.store, TOPIC, "audit", bench.request()).operation
+    assert (
+        run_operation(refusing(bench, "create_subscription", 2, EXPIRED), creation.operation_id)
+        is Outcome.FINISHED
+    )
+    [deletion] = bench.live_operations()
+
+    outcome = run_operation(refusing(bench, "delete_subscription", 1, EXPIRED), deletion.operation_id)
+
+    assert (outcome, bench.operation(deletion.operation_id).state) == (
+        Outcome.FINISHED,
+        OperationState.ABORTED,
+    )
+    assert bench.rows("SELECT name FROM cleave.subscription") == [("billing",)]
+
+
 def test_a_process_without_the_data_plane_gives_nothing_up(bench: Bench) -> None:
     bench.topic_with(1)
     intent = subscription_admin.create_subscription(

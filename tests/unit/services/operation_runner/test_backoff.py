@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from controller.domain.errors import CleaveError, DataPlaneTimeout, DataPlaneUnavailable, LostRace, Terminal
-from controller.services.operation_runner.backoff import delay_seconds, pause_seconds
+from controller.services.operation_runner.backoff import delay_seconds, pause_seconds, wait_seconds
 
 
 @pytest.mark.parametrize(
@@ -37,3 +37,10 @@ def test_an_attempt_comes_after_a_pause_which_is_short_while_ranges_take_no_writ
 def test_pauses_double_up_to_the_longest() -> None:
     assert [pause_seconds(0.01, n) for n in (1, 2, 3, 6, 7)] == [0.01, 0.02, 0.04, 0.25, 0.25]
     assert pause_seconds(0.0, 5) == 0.0
+
+
+@pytest.mark.parametrize(("age_seconds", "expected_seconds"), [(0.0, 0.1), (0.6, 0.3), (10.0, 0.5)])
+def test_a_condition_is_checked_more_rarely_the_longer_it_is_waited_for(
+    age_seconds: float, expected_seconds: float
+) -> None:
+    assert wait_seconds(age_seconds) == expected_seconds
