@@ -28,9 +28,9 @@ NOT_ABORTABLE = frozenset(
     }
 )
 """Kinds that cannot be aborted on request, and that no deadline ends while they wait. They are given up if the data
-plane refuses the first step permanently, or if the data plane is unavailable for the step after their deadline
-(`can_give_up`). The
-deletion of a topic that is not mirrored has no abort at all.
+plane refuses a step permanently, or is unavailable for the step after their deadline. This holds for the first step,
+and for some operations on subscriptions also in the state PREPARED (`can_give_up`). The deletion of a topic that is
+not mirrored has no abort at all.
 """
 
 

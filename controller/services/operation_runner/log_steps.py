@@ -345,8 +345,7 @@ class LogSteps:
     def _finish_abort(self, operation: Operation) -> Detail:
         """Open at the data plane the gates of a subscription whose creation is aborted and whose cursors are kept: an
         application reads them, and a dispatch rate would hold its messages back for ever. No effect for any other
-        operation. Raises the errors of
-        `GateSteps.remove`, and the errors of the store.
+        operation. Raises the errors of `GateSteps.remove`, and the errors of the store.
         """
         if CONSUMERS not in operation.parameters:
             return {}
@@ -526,7 +525,9 @@ class LogSteps:
 
 
 def _portions(successors: Iterable[Successor]) -> Iterator[list[Successor]]:
-    """Yield portions of successors with at most `MOST_CURSORS` cursors each. A successor with more cursors is a portion by itself."""
+    """Yield portions of successors with at most `MOST_CURSORS` cursors each. A successor with more cursors is a
+    portion by itself.
+    """
     portion: list[Successor] = []
     cursors = 0
     for successor in successors:

@@ -636,13 +636,14 @@ class OperationSet:
 
     def _call_all(self, calls: Sequence[Callable[[], Result]], seconds: float | None = None) -> list[Result]:
         """Make the calls, up to `parallel_calls` at a time in threads, and return the results in order. Before each
-        group of calls, the claims are renewed if they might end before the calls. Calls for which the process can start
-        no thread are made afterwards, one by one, and the claims are renewed before each. `seconds` is the longest time of
-        one call; None: the time-out of an ordinary call. No calls: returns an empty list.
+        group of calls, the claims are renewed if they might end before the calls. Calls for which the process can
+        start no thread are made after the others of the group, one by one; before each, the claims are renewed in the
+        same way. `seconds` is the longest time of one call; None: the time-out of an ordinary call. No calls: returns
+        an empty list.
 
-        Raises the first error in the order of the calls. The other calls of the group have ended by then and may have
-        taken effect; no further group is called. Raises HeldUp before a group if a claim is lost, or if a call might
-        outlive the renewed claims, and the errors of `Store.single_statement` if the renewal fails.
+        Raises the first error in the order of the calls. The other calls in threads have ended by then and may have
+        taken effect; no further call is made. Raises HeldUp before a group or a call if a claim is lost, or if a call
+        might outlive the renewed claims, and the errors of `Store.single_statement` if the renewal fails.
         """
         results: list[Result] = []
         longest_seconds = self._context.call_timeout_seconds if seconds is None else seconds
