@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from controller.domain.errors import CleaveError, DataPlaneUnavailable, FencedOut, LostRace, Terminal
 from controller.domain.next_step import NOT_ABORTABLE, Observed, can_give_up
-from controller.domain.operation import Operation, OperationState
+from controller.domain.operation import UNDOES, Operation, OperationState
 from controller.services.operation_runner import backoff
 
 
@@ -82,11 +82,16 @@ def _is_final(error: CleaveError, operation: Operation, last_observation: Observ
     """Return True if another attempt is useless. This is the case after any Terminal error. It is also the case after
     DataPlaneUnavailable if the kind of the operation is in `NOT_ABORTABLE` (no deadline ends such an operation while
     it waits) and its deadline has passed at `last_observation`. Without `last_observation`, the deadline counts as
-    not passed.
+    not passed. A deletion that undoes a creation waits for the data plane, unless its topic is being deleted.
     """
-    is_late = last_observation is not None and last_observation.now_ms >= operation.deadline_at_ms
-    is_patient = operation.kind in NOT_ABORTABLE
-    return isinstance(error, Terminal) or (is_patient and is_late and isinstance(error, DataPlaneUnavailable))
+    if isinstance(error, Terminal):
+        return True
+    if last_observation is None or operation.kind not in NOT_ABORTABLE:
+        return False
+    is_late = last_observation.now_ms >= operation.deadline_at_ms
+    # Cursors that an undo would leave have no reader, so the segments of the topic would be kept for ever.
+    is_needed = UNDOES in operation.parameters and not last_observation.abort_requested
+    return is_late and not is_needed and isinstance(error, DataPlaneUnavailable)
 
 
 def _is_at_last_action(operation: Operation) -> bool:

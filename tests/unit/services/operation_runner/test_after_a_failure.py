@@ -13,7 +13,7 @@ from controller.domain.errors import (
     Terminal,
 )
 from controller.domain.next_step import Observed
-from controller.domain.operation import Operation, OperationKind, OperationState
+from controller.domain.operation import UNDOES, Operation, OperationKind, OperationState
 from controller.services.operation_runner.after_a_failure import AfterFailure, Reaction, after_failure
 from controller.services.operation_runner.backoff import LOST_RACES_IN_A_ROW
 from tests.support.operations import DEADLINE_MS, make_operation
@@ -27,6 +27,7 @@ def after(
     operation: Operation,
     *,
     now_ms: int | None = 0,
+    abort_requested: bool = False,
     lost_races: int = 0,
     is_aborted_next: bool = False,
     is_action_left_out: bool = False,
@@ -35,7 +36,9 @@ def after(
     return after_failure(
         error,
         operation,
-        None if now_ms is None else Observed(now_ms=now_ms, subscription_version=3),
+        None
+        if now_ms is None
+        else Observed(now_ms=now_ms, subscription_version=3, abort_requested=abort_requested),
         8.0,
         lost_races=lost_races,
         is_aborted_next=is_aborted_next,
@@ -108,6 +111,18 @@ def test_what_no_deadline_ends_is_aborted_if_the_data_plane_is_away_after_it(
 
     assert after(UNAVAILABLE, operation, now_ms=now_ms).reaction is expected
     assert after(UNAVAILABLE, INTENDED_SPLIT, now_ms=now_ms).reaction is Reaction.DEFER
+
+
+@pytest.mark.parametrize("state", [OperationState.INTENDED, OperationState.PREPARED])
+def test_the_undo_of_a_creation_waits_for_the_end_of_an_outage_unless_its_topic_is_deleted(
+    state: OperationState,
+) -> None:
+    """Cursors that nobody reads would keep all later messages of the topic."""
+    undo = make_operation(OperationKind.SUBSCRIPTION_DELETE, state, parameters={UNDOES: 6})
+
+    assert after(UNAVAILABLE, undo, now_ms=DEADLINE_MS).reaction is Reaction.DEFER
+    assert after(UNAVAILABLE, undo, now_ms=DEADLINE_MS, abort_requested=True).reaction is Reaction.ABORT
+    assert after(REFUSED, undo).reaction is Reaction.ABORT
 
 
 def test_the_next_attempt_comes_sooner_while_ranges_take_no_writes() -> None:
