@@ -89,7 +89,7 @@ class Bundles:
         the loader.
 
         `applied` of the result is False if nothing was merged: no file of brokers landed, or this run, this window or a later one was merged
-        before. Files that cannot be read are quarantined in any case. After a merge, the topics of hot bundles are stored in `area`. Raises
+        before. Files that are not reports are quarantined in any case. After a merge, the topics of hot bundles are stored in `area`. Raises
         StoreUnavailable, OSError if the storage of the reports does not answer, InvalidInput for a window of 0 s or less, and the errors of
         the Spark session. The call opens a connection pool of its own and closes it.
         """

@@ -125,7 +125,7 @@ _BASELINE = dict(
 @dataclass(frozen=True, slots=True)
 class BundleRun:
     """One aggregation run. `run_id` makes the merge idempotent; `window_end` is the watermark of the run. `topics`: number of rows in the
-    files of topics that were read, one for each topic and tick. `quarantined`: paths of the files that could not be read.
+    files of topics that were read, one for each topic and tick. `quarantined`: paths of the files that are not reports.
     """
 
     run_id: str

@@ -1,4 +1,6 @@
-"""One window of bundle load: what a run leaves that fails after the computation. The computation itself is given."""
+"""One window of bundle load: what a run leaves that fails after the computation, and what it says of files that are no reports. The
+computation itself is given.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +8,14 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from structlog.testing import capture_logs
 
 from controller.bundles.broker_reports import REPORT_SCHEMAS, ReportArea
 from controller.bundles.services import aggregation
 from controller.bundles.services.aggregation import BundleAggregation, aggregate
 from controller.bundles.store.loads import CHANGE_SCHEMAS
+from controller.landing.file_names import day_directory
+from controller.landing.location import Location
 from spark_jobs.bundle_figures import ReportWindow
 from tests.support.store_driver import StoreDriver
 
@@ -53,3 +58,26 @@ def test_a_run_that_could_not_store_the_hot_topics_is_made_up_for_by_its_repeat(
     assert found is not None
     assert found.column("topic").to_pylist() == ["t"]
     assert not run().applied
+
+
+def test_a_file_that_could_not_be_moved_is_not_said_to_be_in_quarantine(
+    driver: StoreDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    area = ReportArea(str(tmp_path))
+    stray = f"brokers/{day_directory(END_MS)}/export.parquet"
+    with area.location.writing(stray) as stream:
+        stream.write(b"no report")
+
+    def refuse(*_arguments: object) -> None:
+        raise PermissionError("the directory is read-only")
+
+    monkeypatch.setattr(Location, "move", refuse)
+
+    with capture_logs() as logged:
+        result = aggregate(driver.store, area, "local[1]", ReportWindow(END_MS), run_id="run")
+
+    assert result.quarantined == (stray,)
+    assert [(entry["event"], entry["path"]) for entry in logged] == [
+        ("file set aside", stray),
+        ("cannot move file to quarantine", stray),
+    ]
