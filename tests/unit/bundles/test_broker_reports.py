@@ -1,10 +1,12 @@
-"""Which brokers the last ticks on file heard."""
+"""Which brokers the last ticks on file heard, and what is read of files that the storage does not give."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 from structlog.testing import capture_logs
 
 from controller.bundles.broker_reports import REPORT_SCHEMAS, ReportArea
@@ -60,3 +62,21 @@ def test_files_that_cannot_be_read_are_named_and_stop_nothing(tmp_path: Path) ->
     assert sorted(entry["path"] for entry in logged) == [
         file.relative_to(tmp_path).as_posix() for file in (no_parquet, damaged)
     ]
+
+
+@pytest.mark.parametrize("kind", REPORT_SCHEMAS)
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux has files that even root may not read")
+def test_a_file_that_the_storage_does_not_give_is_no_report_that_is_missing(
+    tmp_path: Path, kind: str
+) -> None:
+    area = ReportArea(str(tmp_path))
+    land(area, NOW_MS, "one", "a")
+    land(area, NOW_MS, "two", "b")
+    [_, closed] = sorted(tmp_path.glob(f"{kind}/*/*"))
+    closed.unlink()
+    closed.symlink_to("/proc/self/mem")
+
+    with pytest.raises(OSError, match=f"{closed.relative_to(tmp_path).as_posix()}: .*Input/output error"):
+        area.landed(NOW_MS, NOW_MS)
+
+    assert closed.is_symlink(), "it stays where it is"
