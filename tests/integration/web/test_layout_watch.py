@@ -1,4 +1,4 @@
-"""Watches of a layout over HTTP: what is sent to who comes back, and who leads by now."""
+"""Watches of a layout over HTTP: what is sent to who comes back, who leads by now, and that who goes away is forgotten."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from controller.services.segment_admin import splitting
 from controller.services.watches import feeds
 from controller.store import leases
 from tests.support.bench import Bench
+from tests.support.waiting import wait_until
 
 SEGMENTS = 1
 
@@ -95,3 +96,27 @@ def test_who_comes_back_and_has_missed_something_is_sent_it_at_once(
     bench.reshape(splitting(0))
     with watched(http, **known) as told:
         assert next(told)["epoch"] == 1
+
+
+@pytest.mark.parametrize(
+    "path", [WATCH, "/api/v1/namespaces/acme/shop/topics/watch"], ids=["layout", "topics"]
+)
+def test_who_goes_away_is_watched_for_no_more(
+    http: httpx.Client, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    watched_feeds = list[feeds.Feed[Any, Any]]()
+    watch = feeds.Feed.watch
+
+    def noted(feed: feeds.Feed[Any, Any], *arguments: Any) -> None:
+        watched_feeds.append(feed)
+        watch(feed, *arguments)
+
+    monkeypatch.setattr(feeds.Feed, "watch", noted)
+
+    with httpx_sse.connect_sse(http, "GET", path) as stream:
+        events = stream.iter_sse()  # held, because its end closes the stream
+        next(events)
+        [feed] = watched_feeds
+        assert feed._watchers
+
+    wait_until(lambda: not feed._watchers, message="its watch is forgotten")
