@@ -325,8 +325,9 @@ def _verify_claimed(
         state, outcome = ProposalState.APPLIED, error.message
     except CleaveError as error:
         state, outcome = ProposalState.FAILED, error.message
+    report = _record(store, row, state, outcome, claimant, _AGAIN_SECONDS)
     log.info("bundle proposal checked", proposal_id=row.proposal_id, state=state.value, outcome=outcome)
-    return _record(store, row, state, outcome, claimant, _AGAIN_SECONDS)
+    return report
 
 
 def _look(reader: BundleReader, row: ProposalRow, now: datetime) -> tuple[ProposalState, str]:

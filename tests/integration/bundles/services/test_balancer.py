@@ -14,9 +14,10 @@ from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
+from structlog.testing import capture_logs
 
 from controller.bundles.broker_reports import REPORT_SCHEMAS, ReportArea
-from controller.bundles.brokers import BundleActions
+from controller.bundles.brokers import BundleActions, BundleReader
 from controller.bundles.brokers.checked_changes import UnloadResult
 from controller.bundles.domain.balancing.settings import BalanceSettings
 from controller.bundles.domain.ring import NamespaceBundle, topic_hash
@@ -681,6 +682,41 @@ def test_an_unload_waits_for_its_owner_by_the_clock_of_the_database(
         ProposalState.VERIFIED,
         "released; no client has looked it up since",
     )
+
+
+def test_what_cannot_be_judged_yet_is_read_again_after_a_pause(balancer: Balancer) -> None:
+    balancer.uneven(BalancingMode.AUTOMATIC)
+    [act] = balancer.apply(balancer.propose())
+    balancer.bench.cluster.owners.pop(NamespaceBundle.parse(act.bundle))
+
+    assert [seen.state for seen in balancer.verify()] == [ProposalState.APPLIED]
+    assert balancer.verify() == [], "it is not read again at once"
+
+    [(pause_seconds,)] = balancer.driver.sql(
+        "SELECT extract(epoch FROM claimed_until - clock_timestamp())::float FROM cleave.bundle_proposal"
+    )
+    assert 10.0 < pause_seconds <= 20.0
+
+
+def test_no_check_is_told_that_was_not_recorded(balancer: Balancer, monkeypatch: pytest.MonkeyPatch) -> None:
+    balancer.uneven(BalancingMode.AUTOMATIC)
+    balancer.apply(balancer.propose())
+    owner = BundleReader.owner
+
+    def owner_after_another(reader: BundleReader, *args: Any, **more: Any) -> str | None:
+        monkeypatch.undo()
+        balancer.driver.sql("UPDATE cleave.bundle_proposal SET claimed_until = NULL")
+        [other] = balancer.verify()
+        assert other.state is ProposalState.VERIFIED
+        return owner(reader, *args, **more)
+
+    monkeypatch.setattr(BundleReader, "owner", owner_after_another)
+
+    with capture_logs() as logged, pytest.raises(LostRace):
+        balancer.verify()
+
+    told = [entry["state"] for entry in logged if entry["event"] == "bundle proposal checked"]
+    assert told == ["verified"], "the other one's"
 
 
 def test_a_stored_cycle_is_decided_again_to_the_byte(balancer: Balancer) -> None:
