@@ -103,7 +103,9 @@ class ReportArea:
     def __init__(self, url: str) -> None:
         """Create the area at a path or URL (see `Location`), without using the storage."""
         self.location = Location(url)
-        self._areas = {kind: LandingArea(url, schema, kind) for kind, schema in REPORT_SCHEMAS.items()}
+        self._areas = {
+            kind: LandingArea(self.location, schema, kind) for kind, schema in REPORT_SCHEMAS.items()
+        }
 
     def append(self, tick_ms: int, collector: str, tables: Mapping[str, pa.Table]) -> str:
         """Write a tick of one collector. Each kind is one file, which is written completely or not at all; the file of brokers is last,

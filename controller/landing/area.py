@@ -111,13 +111,13 @@ class Examination:
 
 
 class LandingArea:
-    """Samples below `url`: `day=YYYY-MM-DD/<tick>-<collector>.parquet`. Each file has the columns of `schema`. Areas that
-    share a URL each have a directory `parent` for their days.
+    """Samples below a location: `day=YYYY-MM-DD/<tick>-<collector>.parquet`. Each file has the columns of `schema`. Areas that
+    share a location each have a directory `parent` for their days.
     """
 
-    def __init__(self, url: str, schema: pa.Schema = SAMPLE_SCHEMA, parent: str = "") -> None:
-        """Store a path or URL as for `Location`. The storage is not accessed before the first use."""
-        self.location = Location(url)
+    def __init__(self, location: str | Location, schema: pa.Schema = SAMPLE_SCHEMA, parent: str = "") -> None:
+        """Store the location, or the location at a path or URL. The storage is not accessed before the first use."""
+        self.location = location if isinstance(location, Location) else Location(location)
         self.schema = schema
         self._prefix = f"{parent}/" if parent else ""
 

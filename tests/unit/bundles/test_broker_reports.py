@@ -10,6 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from controller.bundles.broker_reports import REPORT_SCHEMAS, ReportArea
+from controller.landing import location
 
 NOW_MS = 1_800_000_000_000
 
@@ -80,3 +81,16 @@ def test_a_file_that_the_storage_does_not_give_is_no_report_that_is_missing(
         area.landed(NOW_MS, NOW_MS)
 
     assert closed.is_symlink(), "it stays where it is"
+
+
+def test_the_storage_is_found_once_for_all_kinds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = list[str]()
+    resolve = location._resolve
+    monkeypatch.setattr(location, "_resolve", lambda url: (found.append(url), resolve(url))[1])
+    area = ReportArea(str(tmp_path))
+
+    land(area, NOW_MS, "one", "a")
+    area.publish_hot_topics(NOW_MS, pa.table({"topic": ["t"]}))
+    area.landed(NOW_MS, NOW_MS)
+
+    assert found == [area.location.url()]
