@@ -210,5 +210,5 @@ class ReportArea:
         """Delete the directories of days (UTC) before `before`, of reports and of hot topics. Return their paths. Quarantined files are
         kept. Raises OSError if the storage does not answer.
         """
-        kinds = (*REPORT_SCHEMAS, HOT_TOPICS)
-        return [f"{kind}/{day}" for kind in kinds for day in expire_days(self.location, before, kind)]
+        of_reports = [path for area in self._areas.values() for path in area.expire(before)]
+        return [*of_reports, *expire_days(self.location, before, HOT_TOPICS)]

@@ -119,13 +119,14 @@ class LandingArea:
         """Store the location, or the location at a path or URL. The storage is not accessed before the first use."""
         self.location = location if isinstance(location, Location) else Location(location)
         self.schema = schema
+        self._parent = parent
         self._prefix = f"{parent}/" if parent else ""
 
     def append(self, tick_ms: int, collector: str, samples: pa.Table) -> str:
-        """Write one tick of one collector, completely or not at all. Return the file's path in the area. A file of the
-        same tick and collector is replaced; columns that are not in the schema are left out. Raises InvalidInput for a
-        collector name that cannot be part of a file name, KeyError for a missing column, pyarrow's errors for values
-        that do not fit the schema, and the errors of the storage.
+        """Write one tick of one collector, completely or not at all. Return the file's path in the location, with the
+        area's parent. A file of the same tick and collector is replaced; columns that are not in the schema are left
+        out. Raises InvalidInput for a collector name that cannot be part of a file name, KeyError for a missing column,
+        pyarrow's errors for values that do not fit the schema, and the errors of the storage.
         """
         path = self._prefix + tick_path(tick_ms, collector)
         with self.location.writing(path) as stream:
@@ -214,8 +215,10 @@ class LandingArea:
                 yield from pq.ParquetFile(stream).iter_batches(columns=list(columns))
 
     def expire(self, before: date) -> list[str]:
-        """Delete the directories of the days before `before`. Return their names."""
-        return expire_days(self.location, before)
+        """Delete the directories of the area's days before `before`. Return their paths in the location, with the area's
+        parent.
+        """
+        return expire_days(self.location, before, self._parent)
 
     def _list(self, directory: str) -> tuple[list[LandedFile], list[RejectedFile]]:
         """Return the files of one day with a valid name, oldest first, and the files whose names are not valid."""
@@ -257,9 +260,11 @@ def examine_file(
 
 
 def expire_days(location: Location, before: date, parent: str = "") -> list[str]:
-    """Delete the directories of the days before `before` directly below `parent`. Return their names."""
-    days = location.directories(parent)
-    expired = [name for name in days if (day := day_of(name)) is not None and day < before]
-    for name in expired:
-        location.delete_directory(f"{parent}/{name}" if parent else name)
+    """Delete the directories of the days before `before` directly below `parent`. Return their paths."""
+    names = [
+        name for name in location.directories(parent) if (day := day_of(name)) is not None and day < before
+    ]
+    expired = [f"{parent}/{name}" if parent else name for name in names]
+    for path in expired:
+        location.delete_directory(path)
     return expired

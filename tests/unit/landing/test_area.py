@@ -159,3 +159,12 @@ def test_old_days_are_deleted_whole(area: LandingArea) -> None:
 
     assert area.expire(date(2027, 1, 14)) == ["day=2027-01-13"]
     assert counts(area, NOON - 72 * HOUR) == [0, 1]
+
+
+def test_old_days_are_deleted_in_the_directory_of_the_area(area: LandingArea, url: str) -> None:
+    own, other = LandingArea(url, parent="own"), LandingArea(url, parent="other")
+    for one in (area, own, other):
+        one.append(NOON, "c", samples(1))
+
+    assert own.expire(date(2027, 1, 16)) == [f"own/{DAY}"]
+    assert (counts(area), counts(own), counts(other)) == ([1], [], [1])
