@@ -23,7 +23,8 @@ OperationId = Annotated[int, Field(ge=0, le=MOST, description="Id of the operati
 
 
 _ONE_OPERATION = Filter("operation_id = :operation_id", OperationId)
-_DECIDED_BY_RUN = f"decision_id IN (SELECT decision_id FROM inspect.decisions WHERE {DECIDED_BY_RUN})"  # noqa: S608 - constants only
+_FROM_DECISION_BY_RUN = f"decision_id IN (SELECT decision_id FROM inspect.decisions WHERE {DECIDED_BY_RUN})"  # noqa: S608 - constants only
+"""Condition that the operation carries out a decision that the DAG run made."""
 LIST_OPERATIONS = Question(
     "operations",
     "/operations",
@@ -61,7 +62,7 @@ LIST_OPERATIONS = Question(
             "Only operations that seal or create this segment.",
             [0],
         ),
-        "run": run_filter(f"{ASKED_BY_RUN} OR {_DECIDED_BY_RUN}"),
+        "run": run_filter(f"{ASKED_BY_RUN} OR {_FROM_DECISION_BY_RUN}"),
     },
     descending=True,
     table=(

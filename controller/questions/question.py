@@ -179,8 +179,9 @@ class Filter:
 TOPIC = Filter("topic_id = :topic_id", TopicName)
 """The topic in the path of a question."""
 ONE_TOPIC = Filter("topic_id = :topic_id", TopicName, "Only this topic.", ["topic://acme/shop/orders"])
+"""A topic as a filter of a question about the present. The condition is on the topic's id."""
 ONE_PAST_TOPIC = replace(ONE_TOPIC, condition="topic = :topic")
-"""The topic as a filter, of a question about the past."""
+"""A topic as a filter of a question `of_past`. The condition is on the name, because the topic may be deleted."""
 # A full name is looked up by its index; a part of a name is searched in all names.
 FIND = Filter(
     "topic = :find OR (NOT starts_with(:find, 'topic://') AND strpos(topic, :find) > 0)",

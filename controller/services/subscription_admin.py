@@ -57,11 +57,11 @@ def create_subscription(
     says whether Cleave's client or standard consumers read the subscription; for standard consumers call
     `subscription_consumers.demand_stock` first.
 
-    A repeated request key returns its first intent, even if `consumers` differ. Raises TopicNotFound and TopicNotLive. Raises InvalidInput if the name is invalid, or if the name of the dead-letter log of a stream
-    subscription would be too long. Raises Conflict if the topic has a subscription of the name, even while that
-    subscription is being deleted; if a segment that standard consumers must not read yet has no barrier; or if the
-    request key was used for another subscription, kind of request, `kind` or `from_latest`. Also raises the errors of
-    `Store.transaction`.
+    A repeated request key returns its first intent, even if `consumers` differ. Raises TopicNotFound and TopicNotLive.
+    Raises InvalidInput if the name is invalid, or if the name of the dead-letter log of a stream subscription would be
+    too long. Raises Conflict if the topic has a subscription of the name, even while that subscription is being
+    deleted; if a segment that standard consumers must not read yet has no barrier; or if the request key was used for
+    another subscription, kind of request, `kind` or `from_latest`. Also raises the errors of `Store.transaction`.
     """
     with store.transaction() as tx:
         row = topics.find_topic(tx, topic)
