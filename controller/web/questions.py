@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
@@ -86,7 +87,7 @@ def _endpoint(question: Question) -> Any:
     parameters = [keyword("acting", HttpCaller), *path_parameters(question.path_fields, question.request)]
     if query is not None:
         parameters.append(keyword("query", Annotated[query, Query()]))
-    documentation = question.description
+    documentation = inspect.cleandoc(question.description)
     if question.relation:
         documentation += f"\n\nA row of `{question.relation}`."
     return describe(ask, question.name, documentation, parameters)

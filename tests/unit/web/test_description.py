@@ -136,6 +136,17 @@ def test_each_parameter_has_an_example() -> None:
     assert {name: wrong for name, wrong in found.items() if wrong} == {}
 
 
+def test_no_description_has_the_indentation_of_its_source() -> None:
+    indented = {
+        name: line
+        for name, call in calls()
+        for line in call["description"].splitlines()
+        if line.startswith(" ")
+    }
+
+    assert indented == {}
+
+
 def test_each_document_that_is_answered_has_an_example() -> None:
     found = documents_answered()
     without = [
