@@ -30,7 +30,7 @@ log = telemetry.get_logger(__name__)
 
 OWNER_WAIT_SECONDS = 300.0
 """Seconds for which a bundle without an owner after its unload may wait for the lookup of a client."""
-_CLAIM_SECONDS, _AGAIN_SECONDS, _AT_ONCE = 120.0, 20.0, 100
+_VERIFY_CLAIM_SECONDS, _VERIFY_AGAIN_SECONDS, _VERIFY_AT_ONCE = 120.0, 20.0, 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,8 +305,8 @@ def verify(store: Store, reader: BundleReader, *, claimant: str) -> list[ActRepo
             reader.cluster,
             ProposalState.APPLIED,
             claimant=claimant,
-            seconds=_CLAIM_SECONDS,
-            limit=_AT_ONCE,
+            seconds=_VERIFY_CLAIM_SECONDS,
+            limit=_VERIFY_AT_ONCE,
         )
         now = database_now(tx)
     return [_verify_claimed(store, reader, row, claimant, now) for row in claimed]
@@ -325,7 +325,7 @@ def _verify_claimed(
         state, outcome = ProposalState.APPLIED, error.message
     except CleaveError as error:
         state, outcome = ProposalState.FAILED, error.message
-    report = _record(store, row, state, outcome, claimant, _AGAIN_SECONDS)
+    report = _record(store, row, state, outcome, claimant, _VERIFY_AGAIN_SECONDS)
     log.info("bundle proposal checked", proposal_id=row.proposal_id, state=state.value, outcome=outcome)
     return report
 
