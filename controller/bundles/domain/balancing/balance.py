@@ -30,10 +30,10 @@ from controller.bundles.domain.balancing.placement import Choice, Occupancy, pla
 from controller.bundles.domain.balancing.settings import BalanceSettings, validate
 from controller.bundles.domain.balancing.shedding.avg import avg
 from controller.bundles.domain.balancing.shedding.even import even
+from controller.bundles.domain.balancing.shedding.overload_and_threshold import overload, threshold
 from controller.bundles.domain.balancing.shedding.shedder import Shedder, Shedding
 from controller.bundles.domain.balancing.shedding.transfer import transfer
 from controller.bundles.domain.balancing.shedding.uniform import uniform
-from controller.bundles.domain.balancing.shedding.usage_line import overload, threshold
 from controller.bundles.domain.cluster import BrokerReport, Bundle, Cluster
 from controller.bundles.domain.load import (
     RESOURCES,

@@ -20,15 +20,15 @@ from controller.bundles.domain.splitting.algorithms.base import (
     SplitPlan,
     SplitRequest,
 )
-from controller.bundles.domain.splitting.algorithms.by_position import (
+from controller.bundles.domain.splitting.algorithms.flow_or_qps_equally import flow_or_qps_equally
+from controller.bundles.domain.splitting.algorithms.isolate_outstanding import isolate_outstanding
+from controller.bundles.domain.splitting.algorithms.load_equally import load_equally
+from controller.bundles.domain.splitting.algorithms.without_load import (
     range_equally,
     specified_positions,
     specified_topic_count_equally,
     topic_count_equally,
 )
-from controller.bundles.domain.splitting.algorithms.flow_or_qps_equally import flow_or_qps_equally
-from controller.bundles.domain.splitting.algorithms.isolate_outstanding import isolate_outstanding
-from controller.bundles.domain.splitting.algorithms.load_equally import load_equally
 from controller.bundles.domain.splitting.thresholds import SplitThresholds
 from controller.bundles.domain.splitting.triggers import TriggerSettings, trigger_rules
 from controller.domain.errors import InvalidInput, InvalidPolicy

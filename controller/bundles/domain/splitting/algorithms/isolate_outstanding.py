@@ -25,7 +25,7 @@ from controller.bundles.domain.splitting.algorithms.base import (
     places,
     too_few,
 )
-from controller.bundles.domain.splitting.algorithms.by_position import topics_named
+from controller.bundles.domain.splitting.algorithms.without_load import topics_named
 
 
 def isolate_outstanding(request: SplitRequest) -> CutPoints | CutRefusal:

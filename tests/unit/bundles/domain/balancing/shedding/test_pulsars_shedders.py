@@ -10,9 +10,9 @@ from controller.bundles.domain.balancing.balance import SHEDDERS
 from controller.bundles.domain.balancing.moves import BalanceState, MoveRefusalReason
 from controller.bundles.domain.balancing.settings import BalanceSettings
 from controller.bundles.domain.balancing.shedding.avg import avg
+from controller.bundles.domain.balancing.shedding.overload_and_threshold import overload, threshold
 from controller.bundles.domain.balancing.shedding.shedder import Shedding
 from controller.bundles.domain.balancing.shedding.uniform import uniform
-from controller.bundles.domain.balancing.shedding.usage_line import overload, threshold
 from controller.bundles.domain.cluster import Cluster
 from tests.unit.bundles.domain.balancing import clusters as make
 from tests.unit.bundles.domain.balancing.clusters import MIB, NOW_MS, bundle_id
