@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Self
 
 from pydantic import ConfigDict, Field
 
 from controller.actions.action import Action
 from controller.actions.context import Context
 from controller.actions.fields import AS_ARGUMENT, ActionRequest, PolicyParameters
-from controller.actions.responses import Response, Row
+from controller.actions.responses import Answer, Response, Row
 from controller.actions.rights import Right
-from controller.bundles.actions.fields import BundleNamespace, SplitPolicyDocument
+from controller.bundles.actions.fields import BundleNamespace
+from controller.bundles.domain.splitting.policy import SplitPolicy
 from controller.bundles.store import namespaces
 from controller.bundles.store.namespaces import BalancingMode
 
@@ -55,6 +56,37 @@ class BalancingModeResponse(Response):
     def rows(self) -> Sequence[Row]:
         """Return the rows of the answer's table."""
         return [{"namespace": self.namespace, "mode": self.mode.value, "row_version": self.row_version}]
+
+
+class SplitPolicyDocument(Answer):
+    """The split policy of a namespace."""
+
+    namespace: str = Field(examples=["acme/shop"])
+    effective: dict[str, Any] = Field(description="Every parameter in force.", examples=[{"max_topics": 500}])
+    overrides: dict[str, Any] = Field(
+        description="Parameters that the namespace sets.", examples=[{"max_topics": 500}]
+    )
+
+    @classmethod
+    def of(cls, namespace: str, overrides: Mapping[str, Any], **fields: Any) -> Self:
+        """Return the document of a namespace that sets the parameters `overrides`, with further `fields`. Raises InvalidPolicy for
+        parameters that are unknown, of a wrong type or not valid together.
+        """
+        effective = SplitPolicy.from_document(overrides).to_document()
+        return cls(namespace=namespace, effective=effective, overrides=overrides, **fields)
+
+    def sentence(self) -> str:
+        """Return one sentence about the answer."""
+        return self.namespace
+
+    def rows(self) -> Sequence[Row]:
+        """Return a row for each parameter in force. `from` in the row is `namespace` for a parameter that the
+        namespace sets, otherwise `default`.
+        """
+        return [
+            {"parameter": name, "value": value, "from": "namespace" if name in self.overrides else "default"}
+            for name, value in self.effective.items()
+        ]
 
 
 class SplitPolicyResponse(SplitPolicyDocument, Response):

@@ -13,7 +13,8 @@ from controller.actions.action import report
 from controller.actions.context import Context
 from controller.actions.fields import AS_ARGUMENT
 from controller.actions.responses import Answer, Document, Row
-from controller.bundles.actions.fields import BundleNamespace, SplitPolicyDocument
+from controller.bundles.actions.fields import BundleNamespace
+from controller.bundles.actions.namespaces import SplitPolicyDocument
 from controller.bundles.domain.ring import edge_text, topic_hash
 from controller.bundles.store import cycles, namespaces
 from controller.bundles.store import views as bundle_views
