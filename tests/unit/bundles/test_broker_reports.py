@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyarrow import fs
 from structlog.testing import capture_logs
 
 from controller.bundles.broker_reports import REPORT_SCHEMAS, ReportArea
@@ -86,7 +87,12 @@ def test_a_file_that_the_storage_does_not_give_is_no_report_that_is_missing(
 def test_the_storage_is_found_once_for_all_kinds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = list[str]()
     resolve = location._resolve
-    monkeypatch.setattr(location, "_resolve", lambda url: (found.append(url), resolve(url))[1])
+
+    def noted(url: str) -> tuple[fs.FileSystem, str]:
+        found.append(url)
+        return resolve(url)
+
+    monkeypatch.setattr(location, "_resolve", noted)
     area = ReportArea(str(tmp_path))
 
     land(area, NOW_MS, "one", "a")
