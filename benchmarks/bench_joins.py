@@ -1,14 +1,14 @@
 """Measures consumers that join at the same time until each has its first message, with a real worker process: on the embedded logs and on
 Pulsar 4.2.4.
 
-7, 50 and 200 consumers register within a second on a topic of one or four segments: unchanged since its creation, just after a segment
-was split for load, and just after two were merged. Messages of many keys are sent meanwhile, so few that 200 consumers, which get them one
-by one, leave processor time for the joins: at 4,000 a second in twenty transactions, they alone need more than one core of this machine.
-Each consumer's time begins with its registration; `plans` are the decisions that followed, and `acts` their reshapes. The consumers are
-threads of `--processes` processes; `processor_seconds` is the processor time of these processes together, and of the servers, until the
-last consumer had its message and the processes had ended. `one_split_a_minute` is the rule of PIP-483 on the same topic, for the few consumers that it can serve within the
-time of the benchmark.
-Prints one line of JSON.
+7, 50 and 200 consumers register within a second on a topic of one or four segments: unchanged since its creation, just
+after a segment was split for load, and just after two were merged. Messages of many keys are sent meanwhile, so few
+that 200 consumers, which get them one by one, leave processor time for the joins: at 4,000 a second in twenty
+transactions, they alone need more than one core of this machine. Each consumer's time begins with its registration;
+`plans` are the decisions that followed, and `acts` their reshapes. The consumers are threads of `--processes`
+processes; `processor_seconds` is the processor time of these processes together, and of the servers, until the last
+consumer had its message and the processes had ended. `one_split_a_minute` is the rule of PIP-483 on the same topic, for
+the few consumers that it can serve within the time of the benchmark. Prints one line of JSON.
 """
 
 from __future__ import annotations

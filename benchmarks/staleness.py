@@ -1,8 +1,8 @@
 """Measures how much of the code behind a stored figure has changed since the figure was measured.
 
-The code behind a figure is what its benchmark imports, and the programs that the benchmark starts by their names. Changed lines are
-counted without comments and docstrings. Lines that moved to another file have not changed. `python -m benchmarks.staleness` lists the figures that are stale, and
-fails if there are any.
+The code behind a figure is what its benchmark imports, and the programs that the benchmark starts by their names.
+Changed lines are counted without comments and docstrings. Lines that moved to another file have not changed. `python -m
+benchmarks.staleness` lists the figures that are stale, and fails if there are any.
 """
 
 from __future__ import annotations

@@ -27,11 +27,13 @@ PARAMETERS: Final[Mapping[str, float | str]] = {
     "min_unload_byte_rate": 0,
     "overloaded_usage": 1,
 }
-"""Usage does not tell brokers of one machine apart, unless each is in a control group (`bench_bundle_even`). Each reports the
-whole machine's processor (185.6 and 186.0 of 200 at the same moment), and of a virtual network card no speed (a limit of
--1000, which counts as unknown). So a shedder by usage, the default `even` too, finds nothing to do, and a machine that is busy with other things makes both brokers
-overloaded, whatever they carry: hence the last parameter. Traffic does tell them apart: `uniform` levels messages a second,
-half the difference at once, with a floor below what flows here."""
+"""Usage does not tell brokers of one machine apart, unless each is in a control group (`bench_bundle_even`). Each
+reports the whole machine's processor (185.6 and 186.0 of 200 at the same moment), and of a virtual network card no
+speed (a limit of -1000, which counts as unknown). So a shedder by usage, the default `even` too, finds nothing to do,
+and a machine that is busy with other things makes both brokers overloaded, whatever they carry: hence the last
+parameter. Traffic does tell them apart: `uniform` levels messages a second, half the difference at once, with a floor
+below what flows here.
+"""
 
 
 def _patient_session() -> requests.Session:

@@ -57,8 +57,10 @@ if TYPE_CHECKING:
     from controller.store.backtests import BacktestAnswer
 
 OTHER_CONNECTIONS = 13
-"""Connections for concurrent work besides operations: evaluation, search for due work, mirroring, key samples, drains, verification of topics,
-defaults of approvals, sessions, layout feeds and requests. Leases have a connection of their own."""
+"""Connections for concurrent work besides operations: evaluation, search for due work, mirroring, key samples, drains,
+verification of topics, defaults of approvals, sessions, layout feeds and requests. Leases have a connection of their
+own.
+"""
 API_TRANSACTIONS = 20
 """Connections for the HTTP calls of people and their audit."""
 OPERATIONS_TOGETHER = 64

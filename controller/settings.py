@@ -38,8 +38,9 @@ class Settings(BaseSettings):
     pulsar_admin_url: str | None = None
     """Web address of the Pulsar cluster (`http://broker:8080`, several separated by commas). Unset: no Pulsar cluster."""
     pulsar_service_url: str | None = None
-    """Binary address of the Pulsar cluster (`pulsar://` or `pulsar+ssl://`). Workers pass it to applications, and need it to sample keys and for
-    subscriptions of standard clients; commands need it to create such subscriptions and for dead letters.
+    """Binary address of the Pulsar cluster (`pulsar://` or `pulsar+ssl://`). Workers pass it to applications, and need
+    it to sample keys and for subscriptions of standard clients; commands need it to create such subscriptions and for
+    dead letters.
     """
     pulsar_token: SecretStr | None = None
     """Token of a Pulsar role that administers the tenants of Cleave's topics."""
@@ -92,9 +93,9 @@ class Settings(BaseSettings):
     serve_key_file: str | None = None
     """Key of the certificate, PEM."""
     serve_connections: int = Field(10_000, ge=1, le=1_000_000)
-    """Maximum number of requests and streams that a worker serves at once; each consumer and each watch holds a stream. Beyond the maximum the
-    answer is 503. Watches may use half of it, other calls three quarters, consumers' streams seven eighths, which leaves capacity for
-    heartbeats. The process needs 1,500 open files more than this.
+    """Maximum number of requests and streams that a worker serves at once; each consumer and each watch holds a stream.
+    Beyond the maximum the answer is 503. Watches may use half of it, other calls three quarters, consumers' streams
+    seven eighths, which leaves capacity for heartbeats. The process needs 1,500 open files more than this.
     """
     serve_connections_of_subject: int | None = Field(None, ge=1, le=1_000_000)
     """Maximum number of them for one token subject, with the same shares for watches and calls. Default: a quarter of all. The subject is the
@@ -108,8 +109,8 @@ class Settings(BaseSettings):
     scalable_topics_enabled: bool = True
     """False: Pulsar's admin calls of scalable topics are answered with 503, as by a broker on which scalable topics are disabled."""
     consumer_grace_seconds: float = Field(60.0, ge=2.0, le=3600.0)
-    """Grace period in seconds: a consumer that is disconnected, or hangs, keeps its entry buckets for this time. For a consumer that hangs, the
-    time begins at its last heartbeat.
+    """Grace period in seconds: a consumer that is disconnected, or hangs, keeps its entry buckets for this time. For a
+    consumer that hangs, the time begins at its last heartbeat.
     """
 
     consumer_release_seconds: float = Field(0.0, ge=0.0, le=86_400.0)
@@ -141,8 +142,8 @@ class Settings(BaseSettings):
     call_timeout_seconds: float = Field(5.0, gt=0.1, le=60.0)
     """Timeout of one data-plane call in seconds."""
     reshape_timeout_seconds: float = Field(20.0, gt=0.1, le=600.0)
-    """Timeout in seconds of a split or merge by a broker that keeps the layout (Pulsar 5). After a timeout the topic is blocked for the same time
-    again, because the call may be in progress. Shorter than `operation_claim_seconds`.
+    """Timeout in seconds of a split or merge by a broker that keeps the layout (Pulsar 5). After a timeout the topic is
+    blocked for the same time again, because the call may be in progress. Shorter than `operation_claim_seconds`.
     """
 
     key_sample_messages: int = Field(2_000, ge=0, le=100_000)

@@ -71,8 +71,9 @@ def arcs_after(arcs: Sequence[Arc], proposals: Sequence[ProposalRow]) -> list[Ar
 
 
 def write_rings(path: Path, title: str, rings: Mapping[str, Sequence[Arc]]) -> None:
-    """Write the page with the rings (their arcs by title), at least one, side by side; the rings share one scale of load. Replaces the file. Raises
-    Unsupported if plotly is not installed, and InvalidInput if the file cannot be written.
+    """Write the page with the rings (their arcs by title), at least one, side by side; the rings share one scale of
+    load. Replaces the file. Raises Unsupported if plotly is not installed, and InvalidInput if the file cannot be
+    written.
     """
     try:
         from plotly.subplots import make_subplots

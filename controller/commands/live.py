@@ -1,7 +1,8 @@
 """`cleave watch` and `cleave top`: a topic, or the fleet, redrawn at an interval until the user exits.
 
-Each picture is one snapshot of schema `inspect` (`questions.overviews`). If the output is not a terminal, one picture is printed, so that both
-commands can be piped. If the database or server is unavailable, the command says so above the last picture and retries.
+Each picture is one snapshot of schema `inspect` (`questions.overviews`). If the output is not a terminal, one picture
+is printed, so that both commands can be piped. If the database or server is unavailable, the command says so above the
+last picture and retries.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The HTTP server of a process's metrics and health.
 
-`/metrics` has the metrics of a registry. `/live` answers while the process runs. `/health` answers 200 if the process reaches its database within
-`CHECK_SECONDS`, otherwise 503 with the reason; a check costs one short statement.
+`/metrics` has the metrics of a registry. `/live` answers while the process runs. `/health` answers 200 if the process
+reaches its database within `CHECK_SECONDS`, otherwise 503 with the reason; a check costs one short statement.
 """
 
 from __future__ import annotations

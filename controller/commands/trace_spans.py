@@ -22,8 +22,8 @@ from controller.tasks.dag_runs import DagRun, dag_run, deciding_run
 
 
 class SpanMaker:
-    """Builds the spans of one installation; `salt` distinguishes installations. `rate_window_seconds` is the length of a window of load, as in
-    the settings: no row records it.
+    """Builds the spans of one installation; `salt` distinguishes installations. `rate_window_seconds` is the length of
+    a window of load, as in the settings: no row records it.
     """
 
     def __init__(self, salt: str, resource: Resource, *, rate_window_seconds: float) -> None:

@@ -1,5 +1,6 @@
-"""Chooses the next step of an operation, from its row and the state that the runner has observed; and the rules for ending an operation early:
-the states in which it may be aborted or given up, and the kinds that cannot be aborted on request.
+"""Chooses the next step of an operation, from its row and the state that the runner has observed; and the rules for
+ending an operation early: the states in which it may be aborted or given up, and the kinds that cannot be aborted on
+request.
 
 This module decides the order only: it calls no other component and reads no clock.
 """

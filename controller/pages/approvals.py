@@ -23,8 +23,8 @@ def page(tx: Reading) -> dict[str, Any]:
 
 
 def waiting(tx: Connection, topic_id: int | None = None) -> list[dict[str, Any]]:
-    """Return the waiting approvals of one topic or of all topics, `MAX_ROWS` at most. Column `asking` is the Airflow run that requests the answer,
-    None without one; `question` is the map index of the task instance.
+    """Return the waiting approvals of one topic or of all topics, `MAX_ROWS` at most. Column `asking` is the Airflow
+    run that requests the answer, None without one; `question` is the map index of the task instance.
     """
     rows = read_waiting(tx, topic_id, limit=MAX_ROWS)
     return [row | {"asking": presenting_run(row["asked_in"])} for row in rows]

@@ -1,4 +1,5 @@
-"""Notifications of PostgreSQL, and the ids in their payloads. Every login of the database may send any payload on any channel, so a payload is outside text.
+"""Notifications of PostgreSQL, and the ids in their payloads. Every login of the database may send any payload on any
+channel, so a payload is outside text.
 
 A receiver reads it through `ids`, which takes the numbers of a payload and nothing else. Listeners ignore a notification that is not
 legible.

@@ -88,7 +88,9 @@ class ShowFleet(QuestionRequest):
 
 
 class FleetAnswer(Document):
-    """The fleet. `health` has the columns of `inspect.health`, and each topic the columns of `inspect.fleet` that the list of topics needs."""
+    """The fleet. `health` has the columns of `inspect.health`, and each topic the columns of `inspect.fleet` that the
+    list of topics needs.
+    """
 
     at: datetime = Field(examples=["2026-11-21T03:00:00Z"])
     health: InstantRow = Field(examples=[{"topics": 12, "active_segments": 40, "workers": 2}])

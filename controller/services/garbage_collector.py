@@ -133,8 +133,8 @@ def _collect_topic(
     operation. Does nothing if a broker keeps the layout.
 
     Raises Retryable if the data plane is not configured here, the topic has a checkpoint subscription or no log of the
-    topic exists; Unsupported if the data plane cannot describe logs; SegmentBusy, Conflict, TopicNotLive and TopicHeld for concurrent changes;
-    and the errors of the data plane and of `Store.transaction`.
+    topic exists; Unsupported if the data plane cannot describe logs; SegmentBusy, Conflict, TopicNotLive and TopicHeld
+    for concurrent changes; and the errors of the data plane and of `Store.transaction`.
     """
     plane = planes.get(topic.data_plane)
     if plane is None:
@@ -206,10 +206,10 @@ def collect_segment(
 
 
 def _inspect(store: Store, plane: DataPlane, topic: ExpiredTopic) -> _TopicView:
-    """Read the topic's layout, expected logs, drained segments and subscriptions from the database, and the reports
-    on its logs from the data plane. A log that did not answer has no report. Nothing is changed. Raises
-    TopicNotFound; Retryable for a topic with checkpoint subscriptions, or if no log of the topic exists; Unsupported if the data plane cannot describe
-    logs; and the errors of the data plane.
+    """Read the topic's layout, expected logs, drained segments and subscriptions from the database, and the reports on
+    its logs from the data plane. A log that did not answer has no report. Nothing is changed. Raises TopicNotFound;
+    Retryable for a topic with checkpoint subscriptions, or if no log of the topic exists; Unsupported if the data plane
+    cannot describe logs; and the errors of the data plane.
     """
     if not isinstance(plane, SetWiseDataPlane):
         raise Unsupported(

@@ -121,9 +121,10 @@ class GateKeeper(Stoppable):
         ).run()
 
     def round(self) -> int:
-        """Open, drain and audit the gates of the subscriptions that are due, up to `PARALLEL_CALLS` subscriptions at
-        a time; subscriptions whose last try failed come last, for `FAILING_SECONDS`. Return the number of subscriptions with shut gates, due or not. The number of shut gates is set as a
-        metric. The result is 0 if no shard is held or no data plane with gates is configured.
+        """Open, drain and audit the gates of the subscriptions that are due, up to `PARALLEL_CALLS` subscriptions at a
+        time; subscriptions whose last try failed come last, for `FAILING_SECONDS`. Return the number of subscriptions
+        with shut gates, due or not. The number of shut gates is set as a metric. The result is 0 if no shard is held or
+        no data plane with gates is configured.
 
         Topics and subscriptions that are not live do not count, nor do topics that are held or unverified. An error
         of one subscription is logged and stored with its gates, which stay shut and are tried again later. Raises

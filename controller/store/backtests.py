@@ -259,7 +259,9 @@ _INPUTS = text("SELECT inputs FROM cleave.backtest_run WHERE run_id = :run_id AN
 
 
 def inputs_of(tx: Connection, run_id: int) -> Document:
-    """Return the inputs (`policies`, `loads` and `prices`) of a run that is done. Raises NotFound if the run does not exist or is not done."""
+    """Return the inputs (`policies`, `loads` and `prices`) of a run that is done. Raises NotFound if the run does not
+    exist or is not done.
+    """
     inputs: Document | None = tx.execute(_INPUTS, {"run_id": run_id}).scalar_one_or_none()
     if inputs is None:
         raise NotFound(f"backtest {run_id} does not exist or is not done; `cleave backtests list` lists them")

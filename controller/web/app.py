@@ -109,8 +109,8 @@ def _routed(routers: Sequence[APIRouter]) -> FastAPI:
     """Return an app with the routes of the routers and nothing else. Raises InvariantViolated if a route does not declare exactly one right
     or could read a body before checking it, or if two routes of one method have equal paths but for the names of parameters.
     """
-    # `include_router` would build each route and its documents' models a second time, which takes half a second. It is only needed where an app
-    # adds a prefix, tags or answers to a router.
+    # `include_router` would build each route and its documents' models a second time, which takes half a second. It is
+    # only needed where an app adds a prefix, tags or answers to a router.
     routes = [route for router in routers for route in router.routes]
     # A path with a superfluous slash is unknown, because a redirect would lead to the host that the request names.
     app = FastAPI(

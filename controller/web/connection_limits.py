@@ -52,8 +52,8 @@ class _Refused(Exception):
 class Lobby:
     """The open connections without an admitted request. Only for the event loop's thread.
 
-    If the lobby is full, the address with the most connections in the lobby loses its oldest connection. So a client that sends its token soon
-    is served, however many connections another address opens.
+    If the lobby is full, the address with the most connections in the lobby loses its oldest connection. So a client
+    that sends its token soon is served, however many connections another address opens.
     """
 
     def __init__(self, limit: int) -> None:

@@ -62,8 +62,8 @@ class LayoutShown(BaseModel):
 
 
 class DataPlaneShown(BaseModel):
-    """The data plane of a topic and its addresses, without credentials. An address is null if this worker has none, or if it belongs to another
-    plane.
+    """The data plane of a topic and its addresses, without credentials. An address is null if this worker has none, or
+    if it belongs to another plane.
     """
 
     topic: str = Field(examples=["topic://acme/shop/orders"])

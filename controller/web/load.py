@@ -19,8 +19,8 @@ Count = Annotated[int, Field(ge=0, lt=2**63)]
 
 
 class SegmentCounters(BaseModel):
-    """Counters of one log. They increase, and restart from 0 with the broker or the log. *In* counts stored messages, *out* messages delivered
-    to all subscriptions.
+    """Counters of one log. They increase, and restart from 0 with the broker or the log. *In* counts stored messages,
+    *out* messages delivered to all subscriptions.
     """
 
     backing_topic: Annotated[str, Field(min_length=1, max_length=2000)] = Field(

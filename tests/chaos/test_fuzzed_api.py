@@ -95,7 +95,9 @@ def is_kept(case: schemathesis.Case) -> bool:
 
 
 def speak_of_what_is_there(case: schemathesis.Case, session: requests.Session) -> None:
-    """Put the names of what is there into the request. A consumer has registered just before, so it is connected when it asks for its stream."""
+    """Put the names of what is there into the request. A consumer has registered just before, so it is connected when
+    it asks for its stream.
+    """
     case.path_parameters = {name: REAL.get(name, value) for name, value in case.path_parameters.items()}
     if "consumer" not in case.path_parameters:
         return

@@ -1,4 +1,5 @@
-"""A gate keeper is killed before each request that it sends to a broker. The broker is killed at some of the requests, too, with or without it.
+"""A gate keeper is killed before each request that it sends to a broker. The broker is killed at some of the requests,
+too, with or without it.
 
 The keeper opens a gate, or closes a spent gate again, while a standard consumer is connected. Whatever dies, no message passes a gate
 whose parents are unread, and in the end the consumer is sent every message in order.

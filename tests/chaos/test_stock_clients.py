@@ -1,4 +1,6 @@
-"""Standard Java, Go and Python clients on a topic that is reshaped all the time, while they, the workers and the broker are killed and stopped."""
+"""Standard Java, Go and Python clients on a topic that is reshaped all the time, while they, the workers and the broker
+are killed and stopped.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ def failover_delay_ms() -> int:
 def killable_broker(
     tmp_path_factory: pytest.TempPathFactory, failover_delay_ms: int
 ) -> Iterator[PulsarStandalone]:
-    """A Pulsar broker (`CLEAVE_TEST_PULSAR_VERSION`, otherwise 4.2.4) that waits for the disk before it answers, and drops a client that was stopped for some seconds."""
+    """A Pulsar broker (`CLEAVE_TEST_PULSAR_VERSION`, otherwise 4.2.4) that waits for the disk before it answers, and
+    drops a client that was stopped for some seconds.
+    """
     properties = {
         "journalSyncData": "true",
         "keepAliveIntervalSeconds": str(KEEP_ALIVE_SECONDS),

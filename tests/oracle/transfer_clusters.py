@@ -92,7 +92,9 @@ def transfer_case(seed: int, cycles: int) -> TransferCase:
 
 
 def _closer_together(rng: random.Random, cluster: Cluster) -> tuple[list[str], dict[str, str]]:
-    """Brokers that stay and who owns what then, in half of the cases only two brokers: with several bundles on either side there is more to swap."""
+    """Brokers that stay and who owns what then, in half of the cases only two brokers: with several bundles on either
+    side there is more to swap.
+    """
     names = [broker.name for broker in cluster.brokers]
     keep = names[:2] if rng.random() < 0.5 else names
     owned = [bundle for bundle in cluster.bundles if bundle.owner is not None]

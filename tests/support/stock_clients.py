@@ -1,7 +1,8 @@
 """Processes on the standard Java, Go and Python clients: Cleave's producers for Java and Go, and pattern consumers without Cleave.
 
-The programs are in `tests/support/stock`, the Java consumer in `controller/devstack/pulsar/java`. Each writes a history that `cleave check-history` reads, ends in good order at SIGTERM, and
-keeps what it had written when it is killed. `tests.support.traffic` has the same on Cleave's Python client.
+The programs are in `tests/support/stock`, the Java consumer in `controller/devstack/pulsar/java`. Each writes a history
+that `cleave check-history` reads, ends in good order at SIGTERM, and keeps what it had written when it is killed.
+`tests.support.traffic` has the same on Cleave's Python client.
 """
 
 from __future__ import annotations

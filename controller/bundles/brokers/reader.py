@@ -1,7 +1,7 @@
 """Reads brokers for bundle balancing: the list of brokers, their load and bundles, the boundaries of namespaces, and the placement rules.
 
-Each call is one read within one deadline. An incomplete answer counts as no answer (Retryable). `checked_changes` changes bundles. The session
-has the certificates and tokens; `BrokerList` knows the addresses of the brokers.
+Each call is one read within one deadline. An incomplete answer counts as no answer (Retryable). `checked_changes`
+changes bundles. The session has the certificates and tokens; `BrokerList` knows the addresses of the brokers.
 """
 
 from __future__ import annotations

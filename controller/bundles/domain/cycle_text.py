@@ -123,8 +123,8 @@ def write_balance_verdict(verdict: BalanceVerdict) -> dict[str, Any]:
 
 
 def write_balance_state(state: BalanceState) -> dict[str, Any]:
-    """Return the document of the state between cycles, which `read_balance_state` reads. The keys are the fields of `BalanceState`; each entry of
-    `broker_averages` is a list of usage, byte rate and `reported_at`.
+    """Return the document of the state between cycles, which `read_balance_state` reads. The keys are the fields of
+    `BalanceState`; each entry of `broker_averages` is a list of usage, byte rate and `reported_at`.
     """
     document = {f.name: getattr(state, f.name) for f in fields(state)}
     for name in _FLOATS_BY_NAME:

@@ -237,7 +237,9 @@ def plan_merges(look: MergeInputs, settings: MergeSettings | None = None) -> Mer
 
 
 def _by_bundle(look: MergeInputs) -> dict[NamespaceBundle, BundleReport]:
-    """Return the reports of present bundles, by bundle; other reports are ignored. Raises InvalidInput if a present bundle is reported twice."""
+    """Return the reports of present bundles, by bundle; other reports are ignored. Raises InvalidInput if a present
+    bundle is reported twice.
+    """
     current = set(look.bundles.bundles)
     by_bundle: dict[NamespaceBundle, BundleReport] = {}
     for report in look.reports:

@@ -83,7 +83,8 @@ class PulsarAuth:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PulsarAccess(PulsarAuth):
     """Settings of one cluster. `admin_url` has scheme `http` or `https`, and may name several brokers:
-    `http://one:8080,two:8080` or `http://one:8080,http://two:8080`. Raises InvalidInput as `PulsarAuth` does, and for an address of another form.
+    `http://one:8080,two:8080` or `http://one:8080,http://two:8080`. Raises InvalidInput as `PulsarAuth` does, and for
+    an address of another form.
     """
 
     admin_url: str

@@ -168,9 +168,10 @@ def network_failure(
     error: requests.RequestException, purpose: str, address: str, seconds: float
 ) -> CleaveError:
     """Return, without raising it, the error for a call to `address` that ended with `error` of `requests`:
-    DataPlaneTimeout for a time-out; Terminal for an invalid certificate; DataPlaneUnavailable for a connection that
-    was refused or broke, during the TLS handshake too, and for a body that cannot be decoded; InvalidInput for any other error, such as an invalid
-    URL. `purpose` begins the message. `seconds` is the time limit of the call, for the message.
+    DataPlaneTimeout for a time-out; Terminal for an invalid certificate; DataPlaneUnavailable for a connection that was
+    refused or broke, during the TLS handshake too, and for a body that cannot be decoded; InvalidInput for any other
+    error, such as an invalid URL. `purpose` begins the message. `seconds` is the time limit of the call, for the
+    message.
     """
     if isinstance(error, requests.Timeout) or any(
         isinstance(cause, urllib3.exceptions.ReadTimeoutError) for cause in error.args

@@ -84,10 +84,10 @@ class TopicEnd:
         behind the place (ledger, entry), and True if the number is final. With False, more of the batch may
         still be stored.
 
-        The producer's last entry behind the place decides: all messages of the batch up to its end count. The
-        number is 0 if there is no such entry, or if an entry between it and the end of the topic was deleted,
-        for instance by retention, and is not one of `note_stored`. Concurrent calls wait for each other. Raises DataPlaneTimeout at the deadline,
-        and SegmentNotFound if there is no such topic.
+        The producer's last entry behind the place decides: all messages of the batch up to its end count. The number is
+        0 if there is no such entry, or if an entry between it and the end of the topic was deleted, for instance by
+        retention, and is not one of `note_stored`. Concurrent calls wait for each other. Raises DataPlaneTimeout at the
+        deadline, and SegmentNotFound if there is no such topic.
         """
         with self._locked(deadline):
             internal = self._final

@@ -1,8 +1,9 @@
 """The right to collect, as a lease, and the collection while a process holds it: of several processes with the same
 topics and data planes, one reads the brokers.
 
-The process that holds the lease renews it before each tick. The other processes wait, and one of them takes the lease once it has expired or was
-resigned. Rates are right even if two processes collect for a moment, because samples name their reader.
+The process that holds the lease renews it before each tick. The other processes wait, and one of them takes the lease
+once it has expired or was resigned. Rates are right even if two processes collect for a moment, because samples name
+their reader.
 """
 
 from __future__ import annotations

@@ -107,10 +107,11 @@ _MEMORIES = Prepared(
 """,
     {"topic_ids": "bigint[]"},
 )
-# Expected load of a segment without a load record, from its nearest ancestors with load records, in proportion to its part of their key
-# histograms, or of their widths. The range of a row is the part of the segment that came from the ancestor's child on the way to the
-# segment, because the rest came from other segments, which may have load records of their own. So a burst need not wait for a load record after
-# each reshape. Without any load record of the topic the search would visit all ancestors, which takes 0.1 s after some hundred reshapes.
+# Expected load of a segment without a load record, from its nearest ancestors with load records, in proportion to its
+# part of their key histograms, or of their widths. The range of a row is the part of the segment that came from the
+# ancestor's child on the way to the segment, because the rest came from other segments, which may have load records of
+# their own. So a burst need not wait for a load record after each reshape. Without any load record of the topic the
+# search would visit all ancestors, which takes 0.1 s after some hundred reshapes.
 _EXPECTED = Prepared(
     "situation_expected",
     """

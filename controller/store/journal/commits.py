@@ -161,9 +161,10 @@ _MAY_HAVE_MOVED = """
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """Result of a commit or of a finished abort. `epoch` is None if the operation made no epoch. `now_ms` is the time of the commit, or of the
-    last step of the abort, by the clock of the database, in milliseconds since the Unix epoch. `subscriptions` holds the names of all
-    subscriptions at the commit, including subscriptions being deleted; empty for a result of `commit_one` or `abort`.
+    """Result of a commit or of a finished abort. `epoch` is None if the operation made no epoch. `now_ms` is the time
+    of the commit, or of the last step of the abort, by the clock of the database, in milliseconds since the Unix epoch.
+    `subscriptions` holds the names of all subscriptions at the commit, including subscriptions being deleted; empty for
+    a result of `commit_one` or `abort`.
     """
 
     epoch: int | None

@@ -1,5 +1,5 @@
-"""Stores the number of producers of each segment, as its broker last reported it. `decisions/evaluation_inputs.py` reads the numbers, which are
-part of the reshape cost.
+"""Stores the number of producers of each segment, as its broker last reported it. `decisions/evaluation_inputs.py`
+reads the numbers, which are part of the reshape cost.
 """
 
 from __future__ import annotations

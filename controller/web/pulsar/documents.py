@@ -1,4 +1,6 @@
-"""Pulsar's JSON documents of the policy override, a topic's metadata, and statistics of topics and segments; conversion in both directions."""
+"""Pulsar's JSON documents of the policy override, a topic's metadata, and statistics of topics and segments; conversion
+in both directions.
+"""
 
 from __future__ import annotations
 
@@ -210,8 +212,8 @@ class SegmentLoad(_Camel):
 
 
 class SegmentStats(_Camel):
-    """Statistics of a segment. `name` and `state` are Pulsar's fields, the others are additions. `load` is null without a load record, as for a
-    sealed segment.
+    """Statistics of a segment. `name` and `state` are Pulsar's fields, the others are additions. `load` is null without
+    a load record, as for a sealed segment.
     """
 
     name: str = Field(examples=["segment://acme/shop/orders/0000-7fff-0"])

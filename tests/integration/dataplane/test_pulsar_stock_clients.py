@@ -1,4 +1,6 @@
-"""The Java and Go producers of `clients/`, and standard pattern consumers, on a real broker with a real worker, while the topic is reshaped."""
+"""The Java and Go producers of `clients/`, and standard pattern consumers, on a real broker with a real worker, while
+the topic is reshaped.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""docker-compose.yml on an engine: every service becomes healthy, the stack recovers whichever process dies, and health includes the database.
+"""docker-compose.yml on an engine: every service becomes healthy, the stack recovers whichever process dies, and health
+includes the database.
 
 `make matrix ONLY=compose` runs these tests; the cell gives them the command that drives the stack.
 """

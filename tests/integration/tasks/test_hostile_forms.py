@@ -1,4 +1,6 @@
-"""Values that no form expects, in every field of every form, as a DAG's run or an operator passes them: a result, or one line about the field."""
+"""Values that no form expects, in every field of every form, as a DAG's run or an operator passes them: a result, or
+one line about the field.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Text of a caller in every field of every action, as commands, forms and operators give it: a request, or one refusal that names the field."""
+"""Text of a caller in every field of every action, as commands, forms and operators give it: a request, or one refusal
+that names the field.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Selection of the destination of a bundle: the permitted brokers (`Occupancy`), the rules that choose among them, and the rules by the name that
-the settings give.
+"""Selection of the destination of a bundle: the permitted brokers (`Occupancy`), the rules that choose among them, and
+the rules by the name that the settings give.
 
 - `least_long_term_rate`: the broker with the lowest long-term message rate. Pulsar's `LeastLongTermMessageRate`, its default.
 - `least_usage` and `least_reported_usage`: a broker well below the mean usage. Pulsar's `LeastResourceUsageWithWeight`, in the variants

@@ -1,5 +1,5 @@
-"""Split policy of a namespace: triggers (`triggers`) and cuts (`algorithms`), as parameters that it can override; and the split algorithms by the
-name that a policy or an operator gives.
+"""Split policy of a namespace: triggers (`triggers`) and cuts (`algorithms`), as parameters that it can override; and
+the split algorithms by the name that a policy or an operator gives.
 
 Defaults are Pulsar's where Pulsar has the parameter. The overrides are stored with the namespace. Names of algorithms are Pulsar's, in its
 exact case. A broker gets the cut points of every algorithm as positions.

@@ -44,8 +44,9 @@ _TICKS_WITHIN_MS = 86_400_000  # older ticks do not show which brokers are silen
 class Snapshot:
     """Inputs of a cycle, the state on which they are based (after the new reports were added), and the mode of each namespace.
 
-    `state_version`: version of the stored state, for compare-and-set. `is_new` is True in the first cycle, and if reports were aggregated
-    since the previous cycle. `unreadable` holds, by namespace, the reason for which split settings cannot be read; such a namespace is not split.
+    `state_version`: version of the stored state, for compare-and-set. `is_new` is True in the first cycle, and if
+    reports were aggregated since the previous cycle. `unreadable` holds, by namespace, the reason for which split
+    settings cannot be read; such a namespace is not split.
     """
 
     inputs: CycleInputs

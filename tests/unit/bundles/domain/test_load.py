@@ -1,4 +1,6 @@
-"""Load: the order of bundles by weight, averages over samples, and usage of resources: shares, the three maxima, and reports that lack limits."""
+"""Load: the order of bundles by weight, averages over samples, and usage of resources: shares, the three maxima, and
+reports that lack limits.
+"""
 
 from __future__ import annotations
 

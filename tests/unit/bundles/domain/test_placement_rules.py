@@ -1,4 +1,6 @@
-"""The cluster's own rules of placement: which brokers a namespace may be on, which are everybody's, which are active, and what cannot be read."""
+"""The cluster's own rules of placement: which brokers a namespace may be on, which are everybody's, which are active,
+and what cannot be read.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Where a bundle goes: who may take it (policy, room for topics, anti-affinity, even spread, in that order), each placement on chosen figures, and the random choice, which is reproducible."""
+"""Where a bundle goes: who may take it (policy, room for topics, anti-affinity, even spread, in that order), each
+placement on chosen figures, and the random choice, which is reproducible.
+"""
 
 from __future__ import annotations
 
