@@ -326,6 +326,86 @@ func TestAnotherLayoutOfTheSameEpochIsTakenIfItIsThePresentOne(t *testing.T) {
 	}
 }
 
+// withFailing adds a worker that sends a useless answer. The next two requests are sent to this worker.
+func withFailing(t *testing.T, p *Producer, status int, body string) {
+	worker := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(status)
+		_, _ = w.Write([]byte(body))
+	}))
+	t.Cleanup(worker.Close)
+	if status == 0 {
+		worker.Close()
+	}
+	p.options.Workers = append(p.options.Workers, worker.URL, worker.URL) // the turn begins with the second worker
+}
+
+// runTasks runs the tasks of the router until the producer asks no worker for the layout.
+func runTasks(p *Producer) {
+	for rounds := 0; p.isAsking && rounds < 10; rounds++ {
+		for _, task := range tasksOf(p) {
+			task()
+		}
+	}
+}
+
+func TestAnOlderLayoutInDoubtIsAskedForAgainIfARequestFails(t *testing.T) {
+	for name, answer := range map[string]struct {
+		status int
+		body   string
+	}{"away": {0, ""}, "not ready": {503, "{}"}, "unreadable": {200, "no layout"}} {
+		for _, isAsking := range []bool{false, true} { // when the watch sends the older layout
+			t.Run(fmt.Sprintf("%s, asking %v", name, isAsking), func(t *testing.T) {
+				t.Parallel()
+				p, present := asking(t, 6)
+				withFailing(t, p, answer.status, answer.body)
+				present.Store(5)
+				if isAsking {
+					p.askForLayout()
+				}
+				p.take(layoutOf(5), false)
+				runTasks(p)
+				if p.layout.Epoch != 5 || p.isAsking || p.isInDoubt {
+					t.Errorf("routes by epoch %d, asks %v, in doubt %v", p.layout.Epoch, p.isAsking, p.isInDoubt)
+				}
+			})
+		}
+	}
+}
+
+func TestAnOlderLayoutThatComesDuringARequestIsAskedForAgain(t *testing.T) {
+	p, present := asking(t, 6)
+	present.Store(6)
+	p.askForLayout()
+	answers := tasksOf(p) // of before the restore
+	present.Store(5)
+	p.take(layoutOf(5), false)
+	answers[0]()
+	runTasks(p)
+	if p.layout.Epoch != 5 || p.isAsking || p.isInDoubt {
+		t.Errorf("routes by epoch %d, asks %v, in doubt %v", p.layout.Epoch, p.isAsking, p.isInDoubt)
+	}
+}
+
+func TestAFailedRequestIsNotRepeatedWithoutNeed(t *testing.T) {
+	p, present := asking(t, 6)
+	withFailing(t, p, 503, "{}")
+	p.askForLayout()
+	tasksOf(p)[0]()
+	if p.isAsking {
+		t.Error("a request is repeated although no layout is in doubt")
+	}
+
+	p.turn = 0
+	present.Store(5)
+	p.take(layoutOf(5), false)
+	tasksOf(p)[0]()
+	p.endAndClose(ErrTopicDeleted)
+	tasksOf(p)[0]() // the timer
+	if p.isAsking {
+		t.Error("a producer whose topic was deleted asks for the layout")
+	}
+}
+
 // recording is a standard client that hands over the options of the producers that it is asked for, and opens none.
 type recording struct {
 	pulsar.Client

@@ -232,8 +232,10 @@ type Producer struct {
 	next     *Layout // the newest layout, while messages of segments that it lacks are still in doubt
 	numbers  uint64
 	turn     int
-	isAsking bool
-	ending   error
+	isAsking bool // a request for the layout is in progress, or its repetition is due after a pause
+	// isInDoubt is true if an older layout came after the last request was sent, or if the request about an older layout failed.
+	isInDoubt bool
+	ending    error
 }
 
 // NewProducer opens a producer. It waits until a worker has sent the layout. The caller closes the client after the producer.
@@ -600,6 +602,7 @@ func (p *Producer) take(found Layout, isPresent bool) {
 		return
 	}
 	if found.Epoch <= newest.Epoch && !isPresent {
+		p.isInDoubt = true
 		p.askForLayout()
 		return
 	}
@@ -792,13 +795,14 @@ func (p *Producer) firstLayout(ctx context.Context) (Layout, error) {
 	return Layout{}, failure
 }
 
-// askForLayout asks the workers in turn for the layout. At most one request is in progress.
+// askForLayout asks the workers in turn for the layout. At most one request is in progress. A request that fails while an older layout
+// is in doubt is repeated after a pause, because the watch does not send the older layout again.
 func (p *Producer) askForLayout() {
-	if p.isAsking {
+	if p.isAsking || p.ending != nil {
 		return
 	}
-	p.isAsking = true
-	newest, worker := p.newest(), p.nextWorker()
+	newest, worker, wasInDoubt := p.newest(), p.nextWorker(), p.isInDoubt
+	p.isAsking, p.isInDoubt = true, false
 	go func() {
 		status, body, err := p.ask(p.context, worker, http.MethodGet, "/layout", "")
 		layout, unread := ParseLayout(body)
@@ -806,9 +810,22 @@ func (p *Producer) askForLayout() {
 			p.isAsking = false
 			if err == nil && status == http.StatusOK && unread == nil {
 				p.take(layout, newest.equals(p.newest()))
+				if p.isInDoubt { // an older layout came after the worker was asked
+					p.askForLayout()
+				}
+			} else if wasInDoubt || p.isInDoubt {
+				p.askAfterPause()
 			}
 		})
 	}()
+}
+
+func (p *Producer) askAfterPause() {
+	p.isAsking, p.isInDoubt = true, true
+	p.later(maxRetryPause, func() {
+		p.isAsking = false
+		p.askForLayout()
+	})
 }
 
 // watch holds the watch open until the producer is closed.
