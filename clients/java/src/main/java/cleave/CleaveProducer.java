@@ -246,7 +246,10 @@ public final class CleaveProducer implements AutoCloseable {
     private Layout next;
     private long numbers;
     private long turn;
+    /** A request for the layout is in progress, or its repetition is due after a pause. */
     private boolean isAsking;
+    /** An older layout came after the last request was sent, or the request about an older layout failed. */
+    private boolean isInDoubt;
     private Throwable ending;
 
     /**
@@ -564,6 +567,7 @@ public final class CleaveProducer implements AutoCloseable {
             return;
         }
         if (found.epoch() <= newest.epoch() && !isPresent) {
+            isInDoubt = true;
             askForLayout();
             return;
         }
@@ -726,19 +730,46 @@ public final class CleaveProducer implements AutoCloseable {
         throw failure;
     }
 
-    /** Asks the workers in turn for the layout, without blocking. At most one request is in progress. */
+    /**
+     * Asks the workers in turn for the layout, without blocking. At most one request is in progress. A request that fails while an
+     * older layout is in doubt is repeated after a pause, because the watch does not send the older layout again.
+     */
     private void askForLayout() {
-        if (isAsking) {
+        if (isAsking || ending != null) {
             return;
         }
-        isAsking = true;
         Layout newest = newest();
-        ask("/layout", null).whenCompleteAsync((response, error) -> {
+        boolean wasInDoubt = isInDoubt;
+        isAsking = true;
+        isInDoubt = false;
+        ask("/layout", null).thenApply(CleaveProducer::layoutOf).whenCompleteAsync((found, error) -> {
             isAsking = false;
-            if (error == null && response.statusCode() == 200) {
-                take(Layout.parse(response.body()), newest.equals(newest()));
+            if (error == null) {
+                take(found, newest.equals(newest()));
+                if (isInDoubt) { // an older layout came after the worker was asked
+                    askForLayout();
+                }
+            } else if (wasInDoubt || isInDoubt) {
+                askAfterPause();
             }
         }, router);
+    }
+
+    private void askAfterPause() {
+        isAsking = true;
+        isInDoubt = true;
+        later(MAX_RETRY_MS, () -> {
+            isAsking = false;
+            askForLayout();
+        });
+    }
+
+    /** Returns the layout of an answer. Throws RuntimeException if the answer has none. */
+    private static Layout layoutOf(HttpResponse<String> response) {
+        if (response.statusCode() != 200) {
+            throw new IllegalArgumentException("a worker answered " + response.statusCode() + ": " + response.body());
+        }
+        return Layout.parse(response.body());
     }
 
     /** Sends a request to the next worker: a POST of `document`, or a GET without one. */

@@ -18,6 +18,7 @@ import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.Collections;
 import java.util.HexFormat;
 import java.util.List;
@@ -42,6 +43,9 @@ import org.junit.jupiter.api.Test;
 
 /** Compares the producer with the vectors that Cleave's own rules made. */
 class ConformanceTest {
+    /** A worker with this answer sends the status 503. */
+    private static final String NOT_READY = "{}";
+
     private final Map<?, ?> vectors;
 
     ConformanceTest() throws IOException {
@@ -235,6 +239,105 @@ class ConformanceTest {
     }
 
     @Test
+    void anOlderLayoutInDoubtIsAskedForAgainIfAWorkerIsNotReady() throws Exception {
+        assertTakesAnOlderLayoutAfterAUselessAnswer(NOT_READY);
+    }
+
+    @Test
+    void anOlderLayoutInDoubtIsAskedForAgainIfAnAnswerIsUnreadable() throws Exception {
+        assertTakesAnOlderLayoutAfterAUselessAnswer("no layout");
+    }
+
+    @Test
+    void anOlderLayoutInDoubtIsAskedForAgainIfNoWorkerAnswers() throws Exception {
+        assertTakesAnOlderLayoutAfterAUselessAnswer(null);
+    }
+
+    /** The next two requests after the restore of the database are sent to a worker with this answer; null: it is away. */
+    private static void assertTakesAnOlderLayoutAfterAUselessAnswer(String answer) throws Exception {
+        CountDownLatch isRestored = new CountDownLatch(1);
+        HttpServer good = worker(isWatch -> {
+            if (isWatch) {
+                isRestored.await();
+            }
+            String layout = isRestored.getCount() == 0 ? layout(1, "", "one") : layout(2, "", "two");
+            return isWatch ? event(layout) : layout;
+        });
+        HttpServer useless = worker(isWatch -> answer);
+        if (answer == null) {
+            useless.stop(0);
+        }
+        List<String> sent = Collections.synchronizedList(new ArrayList<>());
+        try (CleaveProducer producer = producer(client(sent), good, useless, useless)) {
+            producer.send("", new byte[] {'0'}); // takes the turn of the first worker
+            isRestored.countDown();
+            waitFor(() -> {
+                producer.sendAsync("key", new byte[] {'1'});
+                return sent.contains("one 1");
+            });
+        } finally {
+            good.stop(0);
+            useless.stop(0);
+        }
+        assertTrue(sent.contains("one 1"));
+    }
+
+    @Test
+    void anOlderLayoutThatComesDuringARequestIsAskedForAgain() throws Exception {
+        assertTakesAnOlderLayoutThatComesDuringARequest(layout(2, "", "two")); // of before the restore
+    }
+
+    @Test
+    void anOlderLayoutThatComesDuringAFailingRequestIsAskedForAgain() throws Exception {
+        assertTakesAnOlderLayoutThatComesDuringARequest(NOT_READY);
+    }
+
+    /** The first open of the lane fails, so that the producer asks for the layout. The older layout comes before the answer. */
+    private static void assertTakesAnOlderLayoutThatComesDuringARequest(String answer) throws Exception {
+        AtomicInteger asked = new AtomicInteger();
+        CountDownLatch isRestored = new CountDownLatch(1);
+        HttpServer worker = worker(isWatch -> {
+            int number = isWatch ? 0 : asked.incrementAndGet();
+            if (isWatch || number == 2) {
+                isRestored.await();
+            }
+            if (number == 2) {
+                Thread.sleep(200); // the producer takes the layout of the watch
+                return answer;
+            }
+            return isWatch ? event(layout(1, "", "one")) : number > 2 ? layout(1, "", "one") : layout(2, "", "late");
+        });
+        List<String> sent = Collections.synchronizedList(new ArrayList<>());
+        try (CleaveProducer producer = producer(client(sent), worker)) {
+            producer.send("key", new byte[] {'0'});
+            isRestored.countDown();
+            waitFor(() -> {
+                producer.sendAsync("key", new byte[] {'1'});
+                return sent.contains("one 1");
+            });
+        } finally {
+            worker.stop(0);
+        }
+        assertTrue(sent.contains("one 1"));
+    }
+
+    @Test
+    void aProducerWhoseTopicWasDeletedDoesNotAskAgain() throws Exception {
+        AtomicInteger asked = new AtomicInteger();
+        String created = layout(3, "", "three").replace("\"topic_id\": 1", "\"topic_id\": 2");
+        HttpServer worker = worker(isWatch -> isWatch ? event(layout(1, "", "one")) + event(created)
+                : asked.incrementAndGet() == 1 ? layout(2, "", "two") : NOT_READY);
+        try (CleaveProducer producer = producer(client(new ArrayList<>()), worker)) {
+            waitFor(() -> asked.get() == 2);
+            Thread.sleep(2_500); // a request is repeated after 2 s
+            assertEquals(2, asked.get());
+            assertTrue(producer.sendAsync("key", new byte[0]).handle((id, error) -> error != null).join());
+        } finally {
+            worker.stop(0);
+        }
+    }
+
+    @Test
     void settingsThatContradictLanesAreReplaced() throws Exception {
         try (PulsarClient client = PulsarClient.builder().serviceUrl("pulsar://127.0.0.1:1").build()) {
             List<String> names = new ArrayList<>();
@@ -263,9 +366,10 @@ class ConformanceTest {
         worker.setExecutor(Executors.newCachedThreadPool());
         worker.createContext("/", exchange -> {
             boolean isWatch = exchange.getRequestURI().getPath().endsWith("/watch");
-            exchange.sendResponseHeaders(200, 0);
             try (OutputStream body = exchange.getResponseBody()) {
-                body.write(answer.to(isWatch).getBytes(StandardCharsets.UTF_8));
+                String layout = isWatch ? "" : answer.to(false);
+                exchange.sendResponseHeaders(layout.equals(NOT_READY) ? 503 : 200, 0);
+                body.write((isWatch ? answer.to(true) : layout).getBytes(StandardCharsets.UTF_8));
                 while (isWatch) {
                     body.flush();
                     Thread.sleep(50);
@@ -283,9 +387,9 @@ class ConformanceTest {
         String to(boolean isWatch) throws InterruptedException;
     }
 
-    private static CleaveProducer producer(PulsarClient client, HttpServer worker) throws IOException {
-        String address = "http://127.0.0.1:" + worker.getAddress().getPort();
-        return new CleaveProducer(client, CleaveProducer.Options.of(List.of(address), () -> "token", "topic://acme/shop/orders"));
+    private static CleaveProducer producer(PulsarClient client, HttpServer... workers) throws IOException {
+        List<String> addresses = Arrays.stream(workers).map(worker -> "http://127.0.0.1:" + worker.getAddress().getPort()).toList();
+        return new CleaveProducer(client, CleaveProducer.Options.of(addresses, () -> "token", "topic://acme/shop/orders"));
     }
 
     private static String event(String layout) {
@@ -314,7 +418,7 @@ class ConformanceTest {
 
     /**
      * Returns a standard client that records each message with its topic. Topic "one" answers none, topic "full" has no room for any,
-     * and topic "closed" cannot be opened, which is recorded.
+     * topic "closed" cannot be opened, which is recorded, and topic "late" only in a later attempt.
      */
     private static PulsarClient client(List<String> sent) {
         return fake(PulsarClient.class, (name, given) -> {
@@ -327,7 +431,7 @@ class ConformanceTest {
     }
 
     private static CompletableFuture<?> opened(String topic, List<String> sent) {
-        if (topic.equals("closed")) {
+        if (topic.equals("closed") || topic.equals("late") && !sent.contains(topic)) {
             sent.add(topic);
             return CompletableFuture.failedFuture(new PulsarClientException.TopicTerminatedException(topic));
         }
