@@ -57,7 +57,7 @@ import org.apache.pulsar.client.impl.ProducerBuilderImpl;
  * order of the calls, every message of the segment that was not acknowledged, before any later message of the same keys.
  *
  * <p>Delivery is at least once: a message whose acknowledgement was lost is stored again in the successor. A message is retried
- * until it is stored, refused by the broker for good (too large, not authorized), or the producer is closed.
+ * until it is stored, refused by the broker for good (too large, not authorized, another schema), or the producer is closed.
  *
  * <p>Each segment has several standard producers, and a message may be sent more than once. Settings of the standard client that do
  * not allow this are replaced (see {@link Options}).
@@ -670,6 +670,7 @@ public final class CleaveProducer implements AutoCloseable {
         return cause instanceof PulsarClientException.InvalidMessageException
                 || cause instanceof PulsarClientException.AuthorizationException
                 || cause instanceof PulsarClientException.AuthenticationException
+                || cause instanceof PulsarClientException.IncompatibleSchemaException
                 || cause instanceof PulsarClientException.CryptoException
                 || cause instanceof PulsarClientException.InvalidConfigurationException;
     }

@@ -183,6 +183,18 @@ class ConformanceTest {
         }
     }
 
+    @Test
+    void aMessageFailsIfTheTopicHasAnotherSchema() throws Exception {
+        HttpServer worker = worker(isWatch -> isWatch ? "" : layout(1, "", "typed"));
+        try (CleaveProducer producer = producer(client(new ArrayList<>()), worker)) {
+            CompletableFuture<MessageId> answer = producer.sendAsync("key", new byte[0]);
+            waitFor(answer::isDone);
+            assertTrue(answer.isCompletedExceptionally());
+        } finally {
+            worker.stop(0);
+        }
+    }
+
     /** A lane that cannot be opened asks for the layout. The answer, of before the split, comes after the watch has sent the split. */
     @Test
     void aLateAnswerWithAnOlderLayoutIsNotTaken() throws Exception {
@@ -418,7 +430,7 @@ class ConformanceTest {
 
     /**
      * Returns a standard client that records each message with its topic. Topic "one" answers none, topic "full" has no room for any,
-     * topic "closed" cannot be opened, which is recorded, and topic "late" only in a later attempt.
+     * topic "closed" cannot be opened, which is recorded, topic "late" only in a later attempt, and topic "typed" has another schema.
      */
     private static PulsarClient client(List<String> sent) {
         return fake(PulsarClient.class, (name, given) -> {
@@ -434,6 +446,9 @@ class ConformanceTest {
         if (topic.equals("closed") || topic.equals("late") && !sent.contains(topic)) {
             sent.add(topic);
             return CompletableFuture.failedFuture(new PulsarClientException.TopicTerminatedException(topic));
+        }
+        if (topic.equals("typed")) {
+            return CompletableFuture.failedFuture(new PulsarClientException.IncompatibleSchemaException(topic));
         }
         return CompletableFuture.completedFuture(producer(topic, sent));
     }
