@@ -84,6 +84,10 @@ class Leader:
         self.round()
         return [_answer(request) for request in requests]
 
+    def submit(self, request: Request) -> None:
+        """Put it into the mailbox; a later round answers it."""
+        self._leader.submit(request)
+
     def led_topic_id(self, topic: str) -> int | None:
         """Of the leader."""
         return self._leader.led_topic_id(topic)

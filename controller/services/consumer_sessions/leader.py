@@ -10,7 +10,7 @@ segments drained, and the resulting changes of owners. Consumers receive only co
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import InvalidStateError
 from contextlib import suppress
@@ -55,6 +55,10 @@ LONGEST_WAIT_SECONDS = 1.0
 """Longest wait of a round, and longest pause after a failed round."""
 RETRY_SECONDS = 0.5
 """Seconds until a subscription whose settlement failed is settled again."""
+SETTLING_SECONDS = 0.1
+"""Seconds of a round after which subscriptions that are due wait for the next round if requests are in the mailbox. A
+heartbeat would otherwise wait for a sweep over all subscriptions, which may last longer than consumers wait for it.
+"""
 SWEEP_SECONDS = 30.0
 """Seconds between two sweeps; the longest delay that a lost notification causes."""
 LATE_SECONDS = 3600.0
@@ -94,7 +98,8 @@ class SessionLeader(Stoppable):
         self._store, self._listener, self._leases = store, listener, leases
         self._shard_count, self.timing, self._clock = shard_count, timing, clock
         self._mailbox: deque[Request] = deque()
-        self._subscriptions: dict[SubscriptionKey, SubscriptionSessions] = {}
+        self._subscriptions: OrderedDict[SubscriptionKey, SubscriptionSessions] = OrderedDict()
+        """Sessions in memory. Subscriptions that `_settle_in_turn` has settled are last, the latest at the end."""
         self._topic_ids: dict[str, int] = {}
         self._terms: dict[int, int] = {}
         self._sweep_at = -math.inf
@@ -326,23 +331,22 @@ class SessionLeader(Stoppable):
 
     def _process_due(self) -> None:
         """Disconnect silent consumers, and update the metrics. End the sessions whose grace period has passed, in one
-        transaction per subscription; a subscription whose settlement failed waits for its `retry_at`.
+        transaction per subscription (`_settle_in_turn`); a subscription whose settlement failed waits for its
+        `retry_at`.
 
         Every `SWEEP_SECONDS`, also mark all subscriptions as not settled, and delete the records of consumers, of any
         topic, that departed more than `LATE_SECONDS` ago. Raises StoreUnavailable.
         """
         self._disconnect_silent()
         now = self._clock.monotonic_seconds()
-        for key, sessions in list(self._subscriptions.items()):
-            expired = sessions.expired(now) if sessions.retry_at <= now else []
-            if expired:
-                self._settle(
-                    key,
-                    [
-                        Deregister(key=key, consumer=name, incarnation=incarnation, has_expired=True)
-                        for name, incarnation in expired
-                    ],
-                )
+        expired: dict[SubscriptionKey, list[Request]] = {}
+        for key, sessions in self._subscriptions.items():
+            if sessions.retry_at <= now and (names := sessions.expired(now)):
+                expired[key] = [
+                    Deregister(key=key, consumer=name, incarnation=incarnation, has_expired=True)
+                    for name, incarnation in names
+                ]
+        self._settle_in_turn(expired)
         self._measure()
         if now >= self._sweep_at:
             self._sweep_at = now + SWEEP_SECONDS
@@ -410,15 +414,32 @@ class SessionLeader(Stoppable):
             sessions.disconnect_silent(now)
 
     def _settle_all(self) -> None:
-        """Settle each subscription that has changed or whose time to be settled has come, without requests. A
-        subscription whose settlement failed is left out until its `retry_at`. Raises StoreUnavailable if the database
-        is unavailable; the remaining subscriptions are then not settled. Other errors are logged.
+        """Settle the subscriptions that have changed or whose time to be settled has come, without requests
+        (`_settle_in_turn`). A subscription whose settlement failed is left out until its `retry_at`.
         """
         now = self._clock.monotonic_seconds()
-        for key, sessions in list(self._subscriptions.items()):
-            is_due = not sessions.is_settled or min(sessions.settle_at, sessions.note_at) <= now
-            if is_due and sessions.retry_at <= now:
-                self._settle(key, ())
+        self._settle_in_turn(
+            {
+                key: ()
+                for key, sessions in self._subscriptions.items()
+                if (not sessions.is_settled or min(sessions.settle_at, sessions.note_at) <= now)
+                and sessions.retry_at <= now
+            }
+        )
+
+    def _settle_in_turn(self, requests: Mapping[SubscriptionKey, Sequence[Request]]) -> None:
+        """Settle these subscriptions, each with its requests, in the order of the mapping. If the mailbox has requests
+        after `SETTLING_SECONDS`, leave the others to the next round, which finds them due, before those of this round.
+        Raises StoreUnavailable if the database is unavailable; the remaining subscriptions are then not settled.
+        Other errors are logged.
+        """
+        until = self._clock.monotonic_seconds() + SETTLING_SECONDS
+        for key, of_subscription in requests.items():
+            self._settle(key, of_subscription)
+            if key in self._subscriptions:
+                self._subscriptions.move_to_end(key)
+            if self._mailbox and self._clock.monotonic_seconds() >= until:
+                return
 
     def _settle(self, key: SubscriptionKey, requests: Sequence[Request]) -> None:
         """Settle the requests of one subscription, together with all other changes of the subscription, in one
