@@ -134,8 +134,8 @@ class Bundles:
 
     def apply(self, cycle_id: int | None, claimant: str) -> list[ActReport]:
         """Approve proposals of `cycle_id` in automatic namespaces (None: approve none), and apply approved proposals, both up to
-        `bundle_max_splits` splits and `bundle_max_unloads` unloads. Return a report for each claimed proposal. `cycle_id` must be a
-        cycle of the cluster. `claimant` names the process in the claims.
+        `bundle_max_splits` splits and `bundle_max_unloads` unloads; calls for the same cycle share these limits. Return a report for each
+        claimed proposal. `cycle_id` must be a cycle of the cluster. `claimant` names the process in the claims.
 
         Proposals that were approved more than an hour ago and are not being applied, and approved merges, are refused. Approved proposals
         of namespaces in dry run are left. An action that fails is recorded and raises no error. Raises StoreUnavailable, and LostRace if

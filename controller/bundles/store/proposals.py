@@ -197,9 +197,17 @@ _APPROVE_AUTOMATIC = text(f"""
                AND NOT EXISTS (SELECT FROM cleave.bundle_proposal o
                                 WHERE o.cluster = q.cluster AND o.namespace = q.namespace
                                   AND o.lower_bound = q.lower_bound AND o.state IN ('approved', 'applied'))
-             ORDER BY q.ordinal LIMIT :limit) chosen
+             ORDER BY q.ordinal
+             LIMIT greatest(0, :limit - (SELECT count(*) FROM cleave.bundle_proposal d
+                                          WHERE d.cluster = :cluster AND d.cycle_id = :cycle_id AND d.kind = :kind
+                                            AND d.approved_at IS NOT NULL))) chosen
      WHERE p.proposal_id = chosen.proposal_id AND p.state = 'proposed' RETURNING p.proposal_id
 """)  # noqa: S608
+_COUNT_BEGUN = text("""
+    SELECT count(*) FROM cleave.bundle_proposal
+     WHERE cluster = :cluster AND cycle_id = :cycle_id AND kind = :kind AND attempts > 0
+       AND NOT (state = 'approved' AND (claimed_until IS NULL OR claimed_until < clock_timestamp()))
+""")
 
 
 def add(tx: Connection, cycle_id: int, cluster: str, proposals: Sequence[NewProposal], *, actor: str) -> None:
@@ -323,9 +331,11 @@ def list_proposals(
 def approve_automatic(
     tx: Connection, cluster: str, cycle_id: int, kind: ProposalKind, *, limit: int, actor: str
 ) -> int:
-    """Approve the first `limit` proposals of a cycle of the cluster and of a kind that are in the state proposed, in namespaces with mode
-    automatic. Return the number of approved proposals; 0 for a cycle of another cluster. `actor` is recorded as the approver.
+    """Approve the first proposals of a cycle of the cluster and of a kind that are in the state proposed, in namespaces with mode
+    automatic, until `limit` proposals of the cycle and the kind have been approved. Return the number of proposals approved by this call;
+    0 for a cycle of another cluster. `actor` is recorded as the approver.
 
+    Proposals that an earlier call or a person approved count, whatever their present state, so that calls for one cycle share the limit.
     Stale proposals, proposals for a bundle with a live (approved or applied) proposal, and proposals that a concurrent transaction
     approves or refuses are skipped. An approval that was requested before the mode became automatic ends.
     """
@@ -333,6 +343,15 @@ def approve_automatic(
     ids = tx.execute(_APPROVE_AUTOMATIC, values).scalars().all()
     approvals.end(tx, Subject.BUNDLE_PROPOSAL, ids, ApprovalState.EXPIRED, "the namespace has mode automatic")
     return len(ids)
+
+
+def count_begun(tx: Connection, cluster: str, cycle_id: int, kind: ProposalKind) -> int:
+    """Return the number of proposals of a cycle of the cluster and of a kind that have been attempted, whatever the outcome. Approved
+    proposals without a running claim do not count: they can be attempted again.
+    """
+    values = {"cluster": cluster, "cycle_id": cycle_id, "kind": kind.value}
+    count: int = tx.execute(_COUNT_BEGUN, values).scalar_one()
+    return count
 
 
 def move(

@@ -35,7 +35,8 @@ _VERIFY_CLAIM_SECONDS, _VERIFY_AGAIN_SECONDS, _VERIFY_AT_ONCE = 120.0, 20.0, 100
 
 @dataclass(frozen=True, slots=True)
 class ApplySettings:
-    """Limits of one call: the proposals of each kind, and the attempts of a proposal that fails temporarily.
+    """Limits of one call: the proposals of each kind, and the attempts of a proposal that fails temporarily. Calls for the same cycle share
+    the limits of proposals.
 
     `claim_seconds` should exceed the duration of one action; `_apply_kind` says what happens during a longer action. Raises InvalidInput for
     negative limits, no attempt, or a claim of 0 s.
@@ -77,7 +78,8 @@ def apply(
 ) -> list[ActReport]:
     """Refuse proposals that were approved more than an hour ago and have no running claim. Then, for splits and afterwards for unloads,
     approve proposals of `cycle_id` in automatic namespaces (None: approve none), claim approved proposals and apply them, each up to the
-    limit of `settings`.
+    limit of `settings`. Proposals of `cycle_id` that earlier calls approved or began count, because a caller repeats a call that was
+    interrupted.
 
     Approved proposals of namespaces in dry run are left. A merge cannot be applied: it is claimed and refused. Each outcome is recorded in a
     transaction of its own. After a temporary error the proposal stays approved for a later call, until `max_attempts`. A proposal that fails
@@ -89,11 +91,12 @@ def apply(
         bundle_proposals.expire_approved(tx, cluster)
     reports = []
     for kind in (ProposalKind.SPLIT, ProposalKind.UNLOAD, ProposalKind.MERGE):
+        limit = settings.limit(kind)
         if cycle_id is not None:
-            limit = settings.limit(kind)
             with store.transaction() as tx:
                 bundle_proposals.approve_automatic(tx, cluster, cycle_id, kind, limit=limit, actor=claimant)
-        reports += _apply_kind(store, acts, cluster, kind, settings, claimant)
+                limit -= bundle_proposals.count_begun(tx, cluster, cycle_id, kind)
+        reports += _apply_kind(store, acts, cluster, kind, limit, settings, claimant)
     return reports
 
 
@@ -102,10 +105,11 @@ def _apply_kind(
     acts: BundleActions,
     cluster: str,
     kind: ProposalKind,
+    limit: int,
     settings: ApplySettings,
     claimant: str,
 ) -> list[ActReport]:
-    """Claim and perform approved proposals of the kind, one after the other by id, up to the limit of `settings`. Return a report for each.
+    """Claim and perform approved proposals of the kind, one after the other by id, up to `limit` proposals. Return a report for each.
 
     Each proposal is claimed when its turn comes, so a claim covers one action. If the action takes longer than `claim_seconds`, because
     brokers are silent, another process may claim the proposal and perform the action too. That process reads the cluster first, and sends no
@@ -115,7 +119,7 @@ def _apply_kind(
     """
     reports: list[ActReport] = []
     last_id = 0
-    while len(reports) < settings.limit(kind):
+    while len(reports) < limit:
         with store.transaction() as tx:
             claimed = bundle_proposals.claim(
                 tx,

@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from unittest.mock import Mock
 
 import pyarrow as pa
@@ -31,7 +31,7 @@ from controller.bundles.store.namespaces import BalancingMode
 from controller.bundles.store.proposals import ProposalState
 from controller.clock import SystemClock
 from controller.domain.approval_states import Subject
-from controller.domain.errors import Conflict, DataPlaneUnavailable, InvalidPolicy, LostRace
+from controller.domain.errors import Conflict, DataPlaneUnavailable, InvalidPolicy, LostRace, StoreUnavailable
 from tests.support import bundle_reports as rows
 from tests.support.approvals import answer_subject
 from tests.support.bundle_brokers import ActionFailure, Bench, staged_bench
@@ -510,6 +510,58 @@ def test_limits_of_a_call_hold(balancer: Balancer) -> None:
 
     assert balancer.apply(balancer.propose(), max_splits=0) == []
     assert balancer.states() == ["proposed"]
+
+
+def _interrupt_records(monkeypatch: pytest.MonkeyPatch, when: Literal["before", "after"]) -> None:
+    """The store fails before or after each outcome is recorded."""
+    module = sys.modules["controller.bundles.services.balancer.apply"]
+    record = module._record
+
+    def interrupted(*args: Any) -> None:
+        if when == "after":
+            record(*args)
+        raise StoreUnavailable("the connection was lost", 0.0)
+
+    monkeypatch.setattr(module, "_record", interrupted)
+
+
+def test_attempts_for_one_cycle_share_the_limit(balancer: Balancer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Airflow repeats a task whose outcome was recorded before its connection was lost."""
+    balancer.crowded(BalancingMode.AUTOMATIC)
+    cycle = balancer.propose("run-0", EVEN)
+    assert cycle.moves > 3
+
+    with monkeypatch.context() as patch:
+        _interrupt_records(patch, "after")
+        with pytest.raises(StoreUnavailable):
+            balancer.apply(cycle, max_unloads=2)
+        with pytest.raises(StoreUnavailable):
+            balancer.apply(cycle, max_unloads=2)
+    assert balancer.apply(cycle, max_unloads=2) == []
+
+    assert balancer.states() == ["applied"] * 2 + ["proposed"] * (cycle.moves - 2)
+
+
+def test_a_move_whose_outcome_is_not_recorded_counts_in_the_limit(
+    balancer: Balancer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    balancer.crowded(BalancingMode.AUTOMATIC)
+    cycle = balancer.propose("run-0", EVEN)
+    with monkeypatch.context() as patch:
+        _interrupt_records(patch, "before")
+        with pytest.raises(StoreUnavailable):
+            balancer.apply(cycle, max_unloads=1)
+    balancer.driver.sql(
+        "UPDATE cleave.bundle_proposal SET state = 'approved'"
+        " WHERE proposal_id = (SELECT max(proposal_id) FROM cleave.bundle_proposal)"
+    )
+
+    assert balancer.apply(cycle, max_unloads=1) == [], "the first move is claimed and may have been made"
+    balancer.driver.sql("UPDATE cleave.bundle_proposal SET claimed_until = now() - interval '1 second'")
+    [repeated] = balancer.apply(cycle, max_unloads=1)
+
+    assert repeated.state is ProposalState.APPLIED
+    assert balancer.states() == ["applied"] + ["proposed"] * (cycle.moves - 2) + ["approved"]
 
 
 def test_an_act_nobody_can_tell_of_is_found_done_the_next_time(balancer: Balancer) -> None:
