@@ -259,7 +259,8 @@ def _unload(_store: Store, acts: BundleActions, row: ProposalRow) -> tuple[Propo
     """Unload the bundle, to the destination if the proposal has a destination. Return the state for the proposal and
     its outcome as a text. APPLIED: the bundle has left its owner, whichever broker owns the bundle now, or the
     destination or no broker owned the bundle before. FAILED: the previous owner still owns the bundle, or owns it
-    again, or neither the source nor the destination owned the bundle but another broker did.
+    again. If neither the source nor the destination owned the bundle but another broker did, the first attempt is
+    FAILED, and a later attempt APPLIED.
 
     Raises InvalidInput if the placement rules forbid the destination, and the other errors of `demand_allowed` and
     `BundleActions.unload`.
@@ -269,6 +270,10 @@ def _unload(_store: Store, acts: BundleActions, row: ProposalRow) -> tuple[Propo
     try:
         result = acts.unload(row.bundle, destination=row.destination, source=row.broker)
     except LostRace as error:
+        if row.attempts > 1:
+            # An attempt whose outcome was not recorded may have moved the bundle. The verification judges the owner.
+            why = f"an earlier attempt may have unloaded it: {row.broker} no longer owns it"
+            return ProposalState.APPLIED, why
         # The bundle has moved since the proposal, so another attempt would find the same.
         return ProposalState.FAILED, error.message
     if result.outcome is ActOutcome.NOTHING_CHANGED:

@@ -644,6 +644,42 @@ def test_a_bundle_that_has_moved_since_ends_its_proposal(balancer: Balancer) -> 
     )
 
 
+@pytest.mark.parametrize(
+    ("has_destination", "judged"), [(False, ProposalState.VERIFIED), (True, ProposalState.FAILED)]
+)
+def test_an_unload_that_was_not_recorded_is_found_done(
+    balancer: Balancer, monkeypatch: pytest.MonkeyPatch, has_destination: bool, judged: ProposalState
+) -> None:
+    """When the unload is repeated, another broker than the source has the bundle; verification knows the destination."""
+    balancer.uneven(BalancingMode.AUTOMATIC)
+    cycle = balancer.propose()
+    with monkeypatch.context() as patch:
+        _interrupt_records(patch, "before")
+        with pytest.raises(StoreUnavailable):
+            balancer.apply(cycle)
+    first, second = balancer.bench.cluster.brokers
+    [row] = balancer.driver.do(bundle_proposals.list_proposals, CLUSTER)
+    assert balancer.bench.cluster.owners[row.bundle] == second
+    source, destination = ("gone:8080", first) if has_destination else (first, None)
+    balancer.driver.sql("ALTER TABLE cleave.bundle_proposal DISABLE TRIGGER USER")
+    balancer.driver.sql(
+        "UPDATE cleave.bundle_proposal SET broker = :source, destination = :destination,"
+        " claimed_until = now() - interval '1 second'",
+        source=source,
+        destination=destination,
+    )
+    balancer.driver.sql("ALTER TABLE cleave.bundle_proposal ENABLE TRIGGER USER")
+
+    [repeated] = balancer.apply(None)
+    [seen] = balancer.verify()
+
+    assert (repeated.state, repeated.outcome) == (
+        ProposalState.APPLIED,
+        f"an earlier attempt may have unloaded it: {source} no longer owns it",
+    )
+    assert seen.state is judged
+
+
 def test_the_rest_of_an_exchange_that_a_crash_interrupted_is_made_by_the_next_run(balancer: Balancer) -> None:
     light, heavy = balancer.exchange()
     first, second = balancer.bench.cluster.brokers
