@@ -21,7 +21,7 @@ from controller.domain.hash_range import RING_SIZE, HashRange
 from controller.domain.layout import SegmentLayout
 from controller.domain.load_record import METRICS, LoadRecord, LoadStats
 from controller.domain.policy import AutoScalePolicy, UnreadablePolicy
-from controller.domain.policy_parameters import misfit, write_parameter
+from controller.domain.policy_parameters import NON_FINITE, ParameterValue, misfit, write_parameter
 from controller.domain.reshape import ReshapeKind
 from controller.domain.segment import Segment, SegmentState
 from controller.domain.whole_numbers import MOST, whole, wholes
@@ -86,11 +86,13 @@ class EvaluationInput:
     or are ahead of the journal.
 
     `clients`, `producers`: estimated numbers of consumers and producers that are connected to one segment; 0 if they
-    are not counted. `reconnections_left`: number of clients that may be made to reconnect at this time, None for no
-    limit. `strikes`: number of consecutive cuts that left nearly all of the load in this segment, by its id.
-    `sketches`: key histograms of the load of segments, by id (see `key_sketch`). `kept`: start and end, in milliseconds
-    since the Unix epoch, of the time in which a person excludes a segment from merges, by its id. `approvals`: for each
-    action the latest approval that is pending, approved or rejected, if the policy requires approvals.
+    are not counted. `reconnections_left`: number of the topic's clients that may be made to reconnect at this time,
+    None for no limit. `cluster_reconnections_left`: the same for the clients of all topics; None if
+    `reconnections_left` is the smaller of both numbers, as in inputs that were stored without this field. `strikes`:
+    number of consecutive cuts that left nearly all of the load in this segment, by its id. `sketches`: key histograms
+    of the load of segments, by id (see `key_sketch`). `kept`: start and end, in milliseconds since the Unix epoch, of
+    the time in which a person excludes a segment from merges, by its id. `approvals`: for each action the latest
+    approval that is pending, approved or rejected, if the policy requires approvals.
     """
 
     layout: SegmentLayout
@@ -107,6 +109,7 @@ class EvaluationInput:
     clients: int = 0
     producers: int = 0
     reconnections_left: float | None = None
+    cluster_reconnections_left: float | None = None
     strikes: Mapping[int, int] = field(default_factory=dict)
     sketches: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
     kept: Mapping[int, tuple[int, int]] = field(default_factory=dict)
@@ -160,16 +163,14 @@ class EvaluationInput:
         the active segments; values of other segments are left out, except in `approvals`.
         """
         ids = [segment.segment_id for segment in active]
-        reconnections_left = self.reconnections_left
         values: dict[str, Any] = {
             "foreign_controller": self.foreign_controller or None,
             "is_held": self.is_held or None,
             "consumers_changed_at": self.consumers_changed_at,
             "clients": self.clients or None,
             "producers": self.producers or None,
-            "reconnections_left": None
-            if reconnections_left is None
-            else write_parameter(float(reconnections_left)),
+            "reconnections_left": _write_number(self.reconnections_left),
+            "cluster_reconnections_left": _write_number(self.cluster_reconnections_left),
             "strikes": {str(i): n for i in ids if (n := self.strikes.get(i, 0))} or None,
             "kept": {str(i): list(self.kept[i]) for i in ids if i in self.kept} or None,
             "sketches": {
@@ -220,6 +221,9 @@ class EvaluationInput:
             clients=whole(document.get("clients", 0), "clients"),
             producers=whole(document.get("producers", 0), "producers"),
             reconnections_left=_read_number(document.get("reconnections_left"), "reconnections_left"),
+            cluster_reconnections_left=_read_number(
+                document.get("cluster_reconnections_left"), "cluster_reconnections_left"
+            ),
             sketches={
                 int(key): tuple(map(float, sketch)) for key, sketch in document.get("sketches", {}).items()
             },
@@ -329,6 +333,11 @@ def _read_stats(rates: list[Any]) -> LoadStats:
     return LoadStats(*map(float, rates))
 
 
+def _write_number(value: float | None) -> ParameterValue | None:
+    """Return the number as a JSON value, and None for None."""
+    return None if value is None else write_parameter(float(value))
+
+
 def _write_load(record: LoadRecord) -> dict[str, Any]:
     rates = dict(zip(METRICS, _write_stats(record.stats), strict=True))
     return rates | {
@@ -405,11 +414,13 @@ def _read_span(value: Any) -> tuple[int, int]:
 
 
 def _read_number(value: Any, name: str) -> float | None:
-    """Return a number as a float, and None for None. Raises InvalidInput, which names the field `name`, for any other
-    value, booleans and integers beyond the range of floats included.
+    """Return a value of `_write_number` as a float, and None for None. Raises InvalidInput, which names the field
+    `name`, for any other value, booleans and integers beyond the range of floats included.
     """
     if value is None:
         return None
+    if value in NON_FINITE:
+        return float(value)
     expected = misfit(value, float)
     if expected is not None:
         raise InvalidInput(f"{name} = {shown(value)}; give {expected}")

@@ -527,36 +527,52 @@ class _Planner:
         )
 
     def _within_reconnection_budget(self, actions: Sequence[_PlannedAction]) -> list[_PlannedAction]:
-        """Return the actions, in their order, for which the budget of reconnections suffices. Refuse every other
-        action until the budget will suffice. Without a budget all actions are returned.
+        """Return the actions, in their order, for which the budgets of the topic and of the cluster suffice. Refuse every
+        other action until both budgets will suffice. Without a budget all actions are returned.
 
-        Each accepted action reduces the budget by its number of reconnecting clients. An action may need more clients
+        Each accepted action reduces both budgets by its number of reconnecting clients. An action may need more clients
         than the whole budget of one minute, which is `reconnections_per_minute` or
         `cluster_reconnections_per_minute`, whichever is smaller. Such an action is accepted as soon as a whole budget
         is left.
         """
-        budget_left = self._context.situation.reconnections_left
-        if budget_left is None:
+        left, rates = self._reconnection_budgets()
+        if not left:
             return list(actions)
-        policy = self._context.policy
-        budget = min(policy.reconnections_per_minute, policy.cluster_reconnections_per_minute)
         accepted = []
         for action in actions:
-            needed = min(action.reconnections, budget)
-            if needed <= budget_left:
-                budget_left -= action.reconnections
+            needed = min(action.reconnections, *rates)
+            if needed <= min(left):
+                left = [budget - action.reconnections for budget in left]
                 accepted.append(action)
                 continue
-            wait_ms = math.ceil((needed - budget_left) / budget * 60_000)
+            waits_ms = [
+                (needed - budget) / rate * 60_000
+                for budget, rate in zip(left, rates, strict=True)
+                if budget < needed
+            ]
             self._refuse_run(
                 action.run,
                 RefusalReason.RECONNECTION_BUDGET,
                 "reconnections",
                 action.reconnections,
-                max(0.0, budget_left),
-                self._context.now + wait_ms,
+                max(0.0, min(left)),
+                self._context.now + math.ceil(max(waits_ms)),
             )
         return accepted
+
+    def _reconnection_budgets(self) -> tuple[list[float], list[float]]:
+        """Return the remaining reconnections of the topic and of the cluster, and the rates per minute at which the two
+        budgets grow. If only the smaller remainder is known, return that with the smaller rate. Without a limit both
+        lists are empty.
+        """
+        situation, policy = self._context.situation, self._context.policy
+        of_topic, of_cluster = situation.reconnections_left, situation.cluster_reconnections_left
+        rates = [policy.reconnections_per_minute, policy.cluster_reconnections_per_minute]
+        if of_topic is None:
+            return [], []
+        if of_cluster is None:
+            return [of_topic], [min(rates)]
+        return [of_topic, of_cluster], rates
 
     # The decisions and refusals
 

@@ -256,8 +256,9 @@ def load_evaluation_inputs(
     `capabilities` are by name of the data plane. `instead` contains, by topic id, policies that replace the policies in force; a stored
     policy that cannot be read is an `UnreadablePolicy`. The layout has only ACTIVE segments unless the policy has `strict_pulsar`. A
     segment without a load record gets an expected load if the profile is `adaptive` and the load of the segment's ancestors determines
-    the load. `approvals` are read only for policies that require approvals. `recent_loads`, `strikes`, `clients`, `producers` and
-    `reconnections_left` are read only for the profile `adaptive`, and `sketches` only if the data plane can also split at any hash.
+    the load. `approvals` are read only for policies that require approvals. `recent_loads`, `strikes`, `clients`, `producers`,
+    `reconnections_left` and `cluster_reconnections_left` are read only for the profile `adaptive`, and `sketches` only if the data plane
+    can also split at any hash.
 
     `stream_consumers` contains the registered consumers of a stream subscription. If a stream subscription has no registered consumers or
     is read by standard clients, the number that brokers list counts instead. Subscriptions that only brokers know are included, except
@@ -441,9 +442,10 @@ class _Clients(TypedDict):
     clients: int
     producers: int
     reconnections_left: float | None
+    cluster_reconnections_left: float | None
 
 
-_NO_CLIENTS = _Clients(clients=0, producers=0, reconnections_left=None)
+_NO_CLIENTS = _Clients(clients=0, producers=0, reconnections_left=None, cluster_reconnections_left=None)
 
 
 def _clients(
@@ -454,10 +456,10 @@ def _clients(
 
     `clients` is the number of consumers that read an average segment: for each subscription in `consumers`, its
     consumers divided by the ACTIVE segments, rounded up; plus all consumers of queues. `producers` is the largest
-    number of producers of any ACTIVE segment. `reconnections_left` is the present reconnection budget: the smaller of
-    the topic's budget and the cluster's budget.
+    number of producers of any ACTIVE segment. `reconnections_left` and `cluster_reconnections_left` are the present
+    reconnection budgets of the topic and of the cluster.
 
-    If no client is connected or the profile is not `adaptive`, both numbers are 0 and the budget is None.
+    If no client is connected or the profile is not `adaptive`, both numbers are 0 and both budgets are None.
     """
     if policy.profile != "adaptive":
         return _NO_CLIENTS
@@ -474,7 +476,10 @@ def _clients(
         row.cluster_left, row.cluster_at, policy.cluster_reconnections_per_minute, row.now
     )
     return _Clients(
-        clients=clients, producers=producer_count, reconnections_left=min(topic_budget, cluster_budget)
+        clients=clients,
+        producers=producer_count,
+        reconnections_left=topic_budget,
+        cluster_reconnections_left=cluster_budget,
     )
 
 

@@ -142,7 +142,14 @@ def test_the_clusters_budget_holds_back_as_well(bench: Bench) -> None:
     [outcome] = run(bench, LOAD).outcomes
 
     assert outcome.operation_ids == ()
-    assert [r.reason for r in outcome.evaluation.refusals] == [RefusalReason.RECONNECTION_BUDGET]
+    [refusal] = outcome.evaluation.refusals
+    assert refusal.reason is RefusalReason.RECONNECTION_BUDGET
+    [row] = decisions(bench)
+    situation = EvaluationInput.from_json(row.situation)
+    assert situation.reconnections_left == situation.policy.reconnections_per_minute
+    assert situation.cluster_reconnections_left == pytest.approx(-30_000, abs=10_000)
+    assert refusal.not_before is not None
+    assert 40_000 < refusal.not_before - situation.now < 60_100  # the cluster regains its 30000 in a minute
 
 
 @pytest.mark.parametrize("lane", [Lane.LOAD, Lane.MERGE])

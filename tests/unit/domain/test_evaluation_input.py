@@ -79,11 +79,12 @@ def test_why_a_policy_could_not_be_read_is_a_text(why: object) -> None:
         EvaluationInput.from_json(json.dumps(document))
 
 
+@pytest.mark.parametrize("name", ["reconnections_left", "cluster_reconnections_left"])
 @pytest.mark.parametrize("value", [10**400, -(10**400), True, "1"], ids=["large", "low", "true", "text"])
-def test_a_number_of_reconnections_that_is_no_float_is_refused(value: object) -> None:
-    document = json.loads(topic(10).to_json()) | {"reconnections_left": value}
+def test_a_number_of_reconnections_that_is_no_float_is_refused(name: str, value: object) -> None:
+    document = json.loads(topic(10).to_json()) | {name: value}
 
-    with pytest.raises(InvalidInput, match=r"reconnections_left = .*; give a number"):
+    with pytest.raises(InvalidInput, match=rf"^{name} = .*; give a number"):
         EvaluationInput.from_json(json.dumps(document))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -401,6 +402,54 @@ def test_an_act_beyond_the_whole_budget_of_the_cluster_is_made_when_that_is_full
     assert (refusal.value, refusal.needed, refusal.not_before) == (200, 50, NOW + 30_000)
 
 
+@pytest.mark.parametrize(
+    ("of_topic", "of_cluster", "wait_seconds"),
+    [
+        (3_000.0, -29_960.0, 60),  # the cluster regains 500 a second
+        (-5_960.0, 30_000.0, 120),  # the topic 50
+        (-1_460.0, -29_960.0, 60),
+        (-5_960.0, -29_960.0, 120),
+    ],
+)
+def test_the_wait_ends_when_both_budgets_suffice(
+    of_topic: float, of_cluster: float, wait_seconds: int
+) -> None:
+    hot = replace(
+        ring(3.0, policy=POLICY),
+        clients=40,
+        reconnections_left=of_topic,
+        cluster_reconnections_left=of_cluster,
+    )
+
+    evaluation = decide(EvaluationInput.from_json(hot.to_json()))
+
+    [refusal] = evaluation.refusals
+    assert (evaluation.decisions, refusal.reason) == ((), RefusalReason.RECONNECTION_BUDGET)
+    assert (refusal.value, refusal.needed, refusal.not_before) == (40, 0, NOW + 1_000 * wait_seconds)
+
+
+def test_a_budget_without_limit_does_not_lengthen_the_wait() -> None:
+    policy = replace(POLICY, reconnections_per_minute=math.inf)
+    hot = replace(
+        ring(3.0, policy=policy), clients=40, reconnections_left=math.inf, cluster_reconnections_left=25.0
+    )
+
+    [refusal] = decide(EvaluationInput.from_json(hot.to_json())).refusals
+
+    assert (refusal.needed, refusal.not_before) == (25, NOW + 30)
+
+
+def test_an_act_spends_both_budgets() -> None:
+    hot = replace(ring(1.5, 0.8, 3.0, 0.8, policy=POLICY), clients=40, reconnections_left=3_000.0)
+
+    assert len(decide(replace(hot, cluster_reconnections_left=80.0)).decisions) == 2
+    evaluation = decide(replace(hot, cluster_reconnections_left=70.0))
+
+    assert [sealed_by(act) for act in evaluation.decisions] == [(2,)]
+    [refusal] = [r for r in evaluation.refusals if r.segment_id == 0]
+    assert (refusal.value, refusal.needed, refusal.not_before) == (40, 30, NOW + 20)
+
+
 def test_a_broker_that_only_halves_is_asked_for_halves() -> None:
     halves = Capabilities(midpoint_only=True)
 
@@ -452,6 +501,7 @@ def adaptive_situations(draw: st.DrawFn) -> EvaluationInput:
         clients=draw(st.sampled_from([0, 3])),
         producers=draw(st.sampled_from([0, 2])),
         reconnections_left=draw(st.sampled_from([None, -4.0, 10.0])),
+        cluster_reconnections_left=draw(st.sampled_from([None, -9.0, 12.0])),
         strikes={i: draw(st.integers(1, 3)) for i in list(drawn.loads)[:1]},
         sketches={i: tuple(draw(st.lists(st.floats(0, 9), min_size=1, max_size=1 if s.hash_range.width < 8 else 8)))
                   for i, s in drawn.layout.segments.items() if draw(st.booleans())},
