@@ -485,11 +485,13 @@ def _clients(
 
 def _refilled(remaining: float | None, at: datetime | None, per_minute: float, now: datetime) -> float:
     """Return the reconnection budget at `now`: `remaining`, which was stored at `at`, and `per_minute` for each
-    minute since, at most `per_minute`. Without a stored budget, return `per_minute`.
+    minute since, at most `per_minute`. Without a stored budget, return `per_minute`. Nothing is added if `at` is later
+    than `now`, because the clock was set back.
     """
     if remaining is None or at is None:
         return per_minute
-    return float(min(per_minute, remaining + per_minute * (now - at).total_seconds() / 60))
+    elapsed_seconds = max(0.0, (now - at).total_seconds())
+    return float(min(per_minute, remaining + per_minute * elapsed_seconds / 60))
 
 
 def _ticks(rates: Sequence[float]) -> tuple[LoadStats, ...]:

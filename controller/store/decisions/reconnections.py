@@ -16,7 +16,7 @@ _SPEND = text("""
     UPDATE cleave.evaluation e
        SET reconnections_at = clock_timestamp(),
            reconnections_left = least(g.per_minute, coalesce(e.reconnections_left + g.per_minute
-               * extract(epoch FROM clock_timestamp() - e.reconnections_at) / 60, g.per_minute)) - g.spent
+               * greatest(0, extract(epoch FROM clock_timestamp() - e.reconnections_at)) / 60, g.per_minute)) - g.spent
       FROM unnest(CAST(:topic_id AS bigint[]), CAST(:spent AS float8[]), CAST(:per_minute AS float8[]))
            AS g (topic_id, spent, per_minute)
      WHERE e.topic_id = g.topic_id
@@ -25,7 +25,7 @@ _SPEND_OF_CLUSTER = text("""
     UPDATE cleave.cluster_reconnections
        SET reconnections_at = clock_timestamp(),
            reconnections_left = least(:per_minute, coalesce(reconnections_left + CAST(:per_minute AS float8)
-               * extract(epoch FROM clock_timestamp() - reconnections_at) / 60, :per_minute)) - :spent
+               * greatest(0, extract(epoch FROM clock_timestamp() - reconnections_at)) / 60, :per_minute)) - :spent
 """)
 
 
@@ -44,9 +44,10 @@ def spend(tx: Connection, spendings: Sequence[Spending]) -> None:
     from the budget of the cluster. A budget may become negative. `spendings` has at most one spending per topic.
     Without a spending nothing changes.
 
-    Each budget is first refilled for the time since its last change, at most up to the rate of one minute. A budget
-    that was never changed is full. The budget of the cluster is refilled at the largest `cluster_per_minute` of the
-    spendings. The caller has locked the `evaluation` rows of the topics.
+    Each budget is first refilled for the time since its last change, at most up to the rate of one minute. Nothing is
+    added if that change is in the future, because the clock was set back. A budget that was never changed is full. The
+    budget of the cluster is refilled at the largest `cluster_per_minute` of the spendings. The caller has locked the
+    `evaluation` rows of the topics.
     """
     if not spendings:
         return

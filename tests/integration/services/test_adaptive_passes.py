@@ -152,6 +152,27 @@ def test_the_clusters_budget_holds_back_as_well(bench: Bench) -> None:
     assert 40_000 < refusal.not_before - situation.now < 60_100  # the cluster regains its 30000 in a minute
 
 
+def test_budgets_of_a_time_to_come_are_neither_refilled_nor_emptied(bench: Bench) -> None:
+    """The clock of the database was set back by an hour."""
+    adaptive(bench, 2, reconnections_per_minute=3.0)
+    for name in "ab":  # one on each segment
+        register(bench, name)
+    report(bench, {0: WARM, 1: HOT})
+    ahead = "reconnections_at = clock_timestamp() + interval '1 hour'"
+    bench.execute(f"UPDATE cleave.evaluation SET reconnections_left = 2, {ahead}")
+    bench.execute(f"UPDATE cleave.cluster_reconnections SET reconnections_left = 20, {ahead}")
+
+    [outcome] = run(bench, LOAD).outcomes
+
+    assert len(outcome.operation_ids) == 1
+    [row] = decisions(bench)
+    situation = EvaluationInput.from_json(row.situation)
+    assert (situation.reconnections_left, situation.cluster_reconnections_left) == (2, 20)
+    assert bench.scalar("SELECT reconnections_left FROM cleave.evaluation") == 1
+    assert bench.scalar("SELECT reconnections_left FROM cleave.cluster_reconnections") == 19
+    assert bench.scalar("SELECT max(reconnections_at) <= clock_timestamp() FROM cleave.evaluation")
+
+
 @pytest.mark.parametrize("lane", [Lane.LOAD, Lane.MERGE])
 def test_a_pass_of_one_lane_leaves_the_other_to_its_own(bench: Bench, lane: Lane) -> None:
     adaptive(bench, 4, reseal_price_segment_seconds=0.0)
