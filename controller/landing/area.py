@@ -119,7 +119,7 @@ class LandingArea:
         """Store the location, or the location at a path or URL. The storage is not accessed before the first use."""
         self.location = location if isinstance(location, Location) else Location(location)
         self.schema = schema
-        self._parent = parent
+        self.parent = parent
         self._prefix = f"{parent}/" if parent else ""
 
     def append(self, tick_ms: int, collector: str, samples: pa.Table) -> str:
@@ -218,7 +218,7 @@ class LandingArea:
         """Delete the directories of the area's days before `before`. Return their paths in the location, with the area's
         parent.
         """
-        return expire_days(self.location, before, self._parent)
+        return expire_days(self.location, before, self.parent)
 
     def _list(self, directory: str) -> tuple[list[LandedFile], list[RejectedFile]]:
         """Return the files of one day with a valid name, oldest first, and the files whose names are not valid."""

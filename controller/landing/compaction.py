@@ -21,6 +21,7 @@ from itertools import groupby
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from controller.domain.errors import InvalidInput
 from controller.landing.area import LandingArea, RejectedFile, footer_note, replacements
 from controller.landing.file_names import LandedFile, compacted_path, day_directory, day_of
 from controller.landing.schemas import SAMPLE_SCHEMA
@@ -63,13 +64,17 @@ def compact(
 ) -> CompactionReport:
     """Compact the last `days_back` days and today once: write compacted files for hours that ended at least `settle_ms`
     ago, quarantine files of these hours without valid samples, and delete files that were replaced at least `grace_ms`
-    ago. Drafts that were last written at least `settle_ms` ago are deleted, too. `area` holds counter samples; `now_ms`
-    is in milliseconds since the Unix epoch.
+    ago. Drafts that were last written at least `settle_ms` ago are deleted, too. `area` is an area of counter samples
+    without a parent directory; `now_ms` is in milliseconds since the Unix epoch.
 
     Memory is bounded whatever the files contain. Files with an invalid name are ignored. Files that the storage cannot
-    read stay in place and are logged; the result is logged if anything changed. Raises OSError if the storage does not
-    answer.
+    read stay in place and are logged; the result is logged if anything changed. Raises InvalidInput for another area,
+    before anything is changed, and OSError if the storage does not answer.
     """
+    if area.parent or area.schema != SAMPLE_SCHEMA:
+        raise InvalidInput(
+            "cannot compact this area; give an area of counter samples without a parent directory"
+        )
     written: list[str] = []
     rejected: list[RejectedFile] = []
     unreadable: list[RejectedFile] = []

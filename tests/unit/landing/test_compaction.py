@@ -12,9 +12,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from controller.domain.errors import InvalidInput
 from controller.landing import compaction
 from controller.landing.area import REPLACES, LandingArea
 from controller.landing.compaction import compact
+from controller.landing.schemas import KEY_COUNT_SCHEMA, SAMPLE_SCHEMA
 from tests.support.drawn import cases
 from tests.unit.landing.conftest import HOUR, NOON, counts, samples
 
@@ -37,6 +39,18 @@ def test_the_files_of_an_hour_become_one(area: LandingArea) -> None:
     assert counts(area) == [0, 1, 2, 61, 62]
     assert len(area.files(NOON, LATER)[0]) == 2
     assert counts(area, NOON + HOUR, LATER) == [61, 62]
+
+
+@pytest.mark.parametrize(("schema", "parent"), [(SAMPLE_SCHEMA, "keys"), (KEY_COUNT_SCHEMA, "")])
+def test_an_area_that_is_not_one_of_counter_samples_is_refused(
+    area: LandingArea, schema: pa.Schema, parent: str
+) -> None:
+    land(area, 0, 1)
+
+    with pytest.raises(InvalidInput, match="cannot compact"):
+        compact(LandingArea(area.location, schema, parent), LATER)
+
+    assert len(area.files(NOON, LATER)[0]) == 2
 
 
 def test_an_hour_that_has_not_settled_is_left_alone(area: LandingArea) -> None:
