@@ -252,11 +252,8 @@ class CheckpointConsumer(PollingConsumer[CheckpointBatch]):
         for segment_id in layout.segments.keys() - self._positions.keys() - self._done:
             self._positions[segment_id] = None
         self._done &= layout.segments.keys()
-        departed = {
-            i: segment
-            for i, segment in self._segments.items()
-            if i in self._positions.keys() - layout.segments.keys()
-        }
+        departed_ids = self._positions.keys() - layout.segments.keys()
+        departed = {i: segment for i, segment in self._segments.items() if i in departed_ids}
         self._segments = {**departed, **layout.segments}
         links = {i: self._parents.get(i, frozenset()) for i in self._segments}
         for segment_id, segment in layout.segments.items():
