@@ -307,14 +307,11 @@ class AsyncQueueConsumer(AsyncConsumer[QueueConsumer]):
 class AsyncCheckpointConsumer(AsyncConsumer[CheckpointConsumer]):
     """Asynchronous version of `CheckpointConsumer`, for use in `async with`. For one task."""
 
-    _before: Checkpoint
-    """Position of the consumer before a message that is received and not returned yet."""
-
     async def checkpoint(self) -> Checkpoint:
         """Asynchronous version of `CheckpointConsumer.checkpoint`. The position is before a message that a
         cancelled `receive` has taken.
         """
-        return await self.call(lambda consumer: self._before if self._received else consumer.checkpoint())
+        return await self.call(lambda consumer: consumer._checkpoint_before([*self._received]))
 
     async def seek(self, checkpoint: Checkpoint | bytes) -> None:
         """Asynchronous version of `CheckpointConsumer.seek`."""
@@ -328,13 +325,6 @@ class AsyncCheckpointConsumer(AsyncConsumer[CheckpointConsumer]):
     async def kept(self, checkpoint: Checkpoint) -> None:
         """Asynchronous version of `CheckpointConsumer.kept`."""
         await self.call(lambda consumer: consumer.kept(checkpoint))
-
-    def _receive(self, consumer: CheckpointConsumer, seconds: float) -> Message | None:
-        """Return the next message, None if there is none, and keep the position before it for `checkpoint`.
-        Runs in the thread.
-        """
-        self._before = consumer.checkpoint()
-        return consumer.receive(seconds)
 
 
 def _pause_and_count(consumer: QueueConsumer) -> int:

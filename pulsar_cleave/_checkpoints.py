@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection
 from dataclasses import replace
-from typing import TypeVar
 
 from controller.client.arguments import checks_arguments
 from controller.client.checkpoint import Checkpoint
-from controller.client.checkpoint_consumer import CheckpointBatch, SegmentStatus
 from controller.client.checkpoint_consumer import CheckpointConsumer as AloneConsumer
+from controller.client.checkpoint_consumer import SegmentStatus
 from controller.client.checkpoint_group import CheckpointGroupConsumer as GroupConsumer
-from controller.dataplane.log_client import Position
 from controller.domain.errors import InvalidInput
 from pulsar_cleave._consumers import Consumer
 from pulsar_cleave._messages import Message
-from pulsar_cleave._schemas import Schema
-
-Value = TypeVar("Value")
 
 
 @checks_arguments
@@ -26,35 +21,27 @@ class CheckpointConsumer(Consumer[AloneConsumer | GroupConsumer]):
     `Client.checkpoint_consumer`. For one thread.
     """
 
-    def __init__(self, inner: AloneConsumer | GroupConsumer, topic: str, schema: Schema | None) -> None:
-        """Wrap the inner consumer. For `Client`."""
-        super().__init__(inner, topic, schema)
-        self._before: dict[int, tuple[Mapping[int, Position | None], Mapping[int, int]]] = {}
-        """By segment id, the position and the generation before the first buffered batch of the segment's ownership, as
-        parts of a checkpoint (`_only`).
-        """
-
     def checkpoint(self) -> Checkpoint:
         """Return the position behind every message that was returned by `receive`; received messages that are still buffered are not
         included. Take it when the application has processed these messages.
         """
+        return self._checkpoint_before(())
+
+    def _checkpoint_before(self, taken: Collection[Message]) -> Checkpoint:
+        """Return the position before the messages `taken`, the last ones that `receive` has returned, and behind all
+        earlier ones. Messages of an ownership that has ended are ignored. For the asynchronous consumer.
+        """
         point = self._inner.checkpoint()
         positions, generations = dict(point.positions), dict(point.generations)
         firsts: dict[int, Message] = {}
-        for message in self._waiting:  # of several segments if another thread paused and resumed the consumer
+        # messages of several segments are buffered if another thread paused and resumed the consumer
+        for message in (*taken, *self._waiting):
             if self._holds(message):
                 firsts.setdefault(message.message_id.segment_id, message)
         for segment_id, first in firsts.items():
-            positions.pop(segment_id, None)
-            generations.pop(segment_id, None)
-            origin = first._origin.origin
-            if first._after is not None:
-                positions[segment_id] = first._after
-                generations |= {} if origin is None else {segment_id: origin.generation}
-            else:  # no message of the batch was returned, so the position before the batch counts
-                position, generation = self._before[segment_id]
-                positions |= position
-                generations |= generation
+            positions[segment_id] = first._after
+            if first._origin.origin is not None:
+                generations[segment_id] = first._origin.origin.generation
         return replace(
             point, positions=positions, generations=generations, done=point.done.difference(firsts)
         )
@@ -91,37 +78,16 @@ class CheckpointConsumer(Consumer[AloneConsumer | GroupConsumer]):
 
     def _read(self, most: int, timeout_seconds: float) -> list[Message]:  # noqa: ARG002 - the batch has its own size
         """Return the messages of the next batch, whatever `most` is; empty if none arrives within
-        `timeout_seconds`. Keeps the position before the batch for `checkpoint`, unless messages of the same ownership
-        are buffered: the batch then follows the last of these messages.
+        `timeout_seconds`.
         """
-        point = self._inner.checkpoint()
         batch = self._inner.receive(timeout_seconds)
         if batch is None:
             return []
-        segment_id = batch.segment_id
-        # messages are buffered if another thread paused and resumed the consumer
-        last = next((message for message in reversed(self._waiting) if _is_followed(message, batch)), None)
-        if last is None:
-            self._before[segment_id] = (
-                _only(segment_id, point.positions),
-                _only(segment_id, point.generations),
-            )
-        first_after = None if last is None else last.message_id.position
-        before = (first_after, *(message.position for message in batch.messages))
+        afters = (batch.before, *(message.position for message in batch.messages))
         return [
-            Message(self.topic, segment_id, stored, self._schema, batch, after)
-            for stored, after in zip(batch.messages, before, strict=False)
+            Message(self.topic, batch.segment_id, stored, self._schema, batch, after)
+            for stored, after in zip(batch.messages, afters, strict=False)
         ]
 
     def _holds(self, message: Message) -> bool:
         return isinstance(self._inner, AloneConsumer) or self._inner.has(message._origin)
-
-
-def _is_followed(message: Message, batch: CheckpointBatch) -> bool:
-    """Return True if the batch continues the ownership of the segment that the buffered message came from."""
-    return message.message_id.segment_id == batch.segment_id and message._origin.origin is batch.origin
-
-
-def _only(segment_id: int, values: Mapping[int, Value]) -> dict[int, Value]:
-    """Return the mapping of the segment alone; empty if `values` does not contain the segment."""
-    return {segment_id: values[segment_id]} if segment_id in values else {}

@@ -59,8 +59,9 @@ class Message:
         """Wrap a stored message. For the consumers.
 
         `origin` is the object that acknowledges the message; None if no consumer of this package can. `after`
-        is the position of the message that was delivered before; None for the first message of a stream
-        consumer's ownership, and of a checkpoint consumer's batch that follows no buffered message.
+        is the position that the message follows: of the message that was delivered before, or for a checkpoint
+        consumer the position at which reading began; None for the first message of a stream consumer's
+        ownership, and of a checkpoint consumer's segment.
         """
         self.topic, self.message_id = topic, MessageId(segment_id, stored.position)
         self._stored, self._schema, self._origin, self._after = stored, schema, origin, after

@@ -63,6 +63,8 @@ class CheckpointBatch:
 
     segment_id: int
     messages: Sequence[LogMessage]
+    before: Position | None
+    """Position in the segment before the first message; None: the beginning of the segment."""
     origin: object = None
     """In a group, the ownership that the messages came from."""
 
@@ -355,11 +357,12 @@ class CheckpointConsumer(PollingConsumer[CheckpointBatch]):
         page = read_on(self._readers, segment_reader, reader, self._batch_messages, is_sealed=is_sealed)
         if page is None:
             return None
+        before = self._positions[segment_reader.segment_id]
         if page.messages:
             self._positions[segment_reader.segment_id] = page.messages[-1].position
         if page.is_end:
             self._note_done(segment_reader.segment_id)
-        return CheckpointBatch(segment_reader.segment_id, page.messages) if page.messages else None
+        return CheckpointBatch(segment_reader.segment_id, page.messages, before) if page.messages else None
 
     def _note_done(self, segment_id: int) -> None:
         """Mark the segment as read to its end: move the segment from `_positions` to `_done`, stop its reader, and

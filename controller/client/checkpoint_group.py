@@ -540,6 +540,7 @@ class CheckpointGroupConsumer(PollingConsumer[CheckpointBatch]):
             self._forget(segment_reader.segment_id)
             self._changed()
             return None
+        before = segment.position
         if page.messages:
             segment.position, segment.is_kept = page.messages[-1].position, False
         if page.is_end:
@@ -549,7 +550,9 @@ class CheckpointGroupConsumer(PollingConsumer[CheckpointBatch]):
             self._readers.drop(segment_reader.segment_id)
             if segment.is_kept:
                 self._changed()
-        return CheckpointBatch(segment_reader.segment_id, page.messages, segment) if page.messages else None
+        if not page.messages:
+            return None
+        return CheckpointBatch(segment_reader.segment_id, page.messages, before, segment)
 
     def _is_named(self, segment_id: int, segment: _Segment) -> bool:
         """Return True if a value that is or may be stored names the segment as unfinished, also at its beginning, or

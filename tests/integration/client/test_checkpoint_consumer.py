@@ -97,6 +97,16 @@ def test_a_topic_is_read_in_order_through_splits_and_merges(
     assert take(consumer, 7 * len(KEYS)) == numbers(*range(7))
 
 
+def test_a_batch_says_which_position_it_follows(producer: Producer, begin: Begin) -> None:
+    consumer = begin(Start.EARLIEST, batch_messages=7)
+    send(producer, 0)
+    for _ in range(3):
+        known = consumer.checkpoint().positions[0]
+        batch = consumer.receive(10.0)
+        assert batch is not None
+        assert batch.before == known
+
+
 def test_a_segment_that_answers_nothing_keeps_nobody_waiting_for_the_others(
     bench: Bench, producer: Producer, begin: Begin
 ) -> None:

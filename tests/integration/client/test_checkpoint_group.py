@@ -159,6 +159,19 @@ def test_members_share_a_topic_in_order_through_splits_and_merges(
     work_until(lambda: bench.scalar(DRAINED) == [0, 1, 3, 4], state, a, b)
 
 
+def test_a_batch_says_which_position_it_follows(
+    producer: Producer, join: Join, state: ApplicationState
+) -> None:
+    member = join("a", batch_messages=7)
+    share(state, member, of=((0, 1),))
+    send(producer, 0)
+    for _ in range(3):
+        known = member.checkpoint().positions
+        batch = member.receive(10.0)
+        assert batch is not None
+        assert batch.before == known[batch.segment_id]
+
+
 def two_members_of_one_segment(
     producer: Producer, join: Join, state: ApplicationState
 ) -> tuple[CheckpointGroupConsumer, CheckpointGroupConsumer, list[int]]:

@@ -6,7 +6,7 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from functools import wraps
 from typing import Any
 
@@ -272,10 +272,10 @@ class ScriptedPlaces(Scripted):
         if super().receive(seconds) is None:
             return None
         self.count += 1
-        return CheckpointBatch(self.count, ())
+        return CheckpointBatch(self.count, (), None)
 
-    def checkpoint(self) -> Checkpoint:
-        return Checkpoint(1, "topic://t/n/x", self.count, {}, frozenset())
+    def _checkpoint_before(self, messages: Collection[object]) -> Checkpoint:
+        return Checkpoint(1, "topic://t/n/x", self.count - len(messages), {}, frozenset())
 
     def seek(self, checkpoint: Checkpoint) -> None:
         self.count = checkpoint.epoch
@@ -288,12 +288,12 @@ class ScriptedPlaces(Scripted):
 async def test_a_checkpoint_is_before_what_a_cancelled_receive_has_taken() -> None:
     scripted = ScriptedPlaces("1", "2", "3")
     async with AsyncCheckpointConsumer(lambda: scripted) as consumer:  # type: ignore[arg-type, return-value]
-        assert await consumer.receive() == CheckpointBatch(1, ())
+        assert await consumer.receive() == CheckpointBatch(1, (), None)
         await cancelled_while_it_receives(consumer, scripted)
 
         kept = await consumer.checkpoint()
         assert kept.epoch == 1
-        assert await consumer.receive() == CheckpointBatch(2, ())
+        assert await consumer.receive() == CheckpointBatch(2, (), None)
         assert (await consumer.checkpoint()).epoch == 2
         await cancelled_while_it_receives(consumer, scripted)
         await consumer.seek(kept)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
@@ -12,7 +14,8 @@ from controller.client.checkpoint import Checkpoint
 from controller.client.checkpoint_consumer import CheckpointBatch
 from controller.client.checkpoint_consumer import CheckpointConsumer as AloneConsumer
 from controller.client.checkpoint_group import CheckpointGroupConsumer as GroupConsumer
-from controller.dataplane.log_client import LogMessage
+from controller.dataplane.log_client import LogMessage, Position
+from pulsar_cleave._asynchronous import AsyncCheckpointConsumer
 from pulsar_cleave._checkpoints import CheckpointConsumer
 
 TOPIC = "topic://acme/shop/orders"
@@ -25,14 +28,20 @@ class Inner(AloneConsumer):
     def __init__(self) -> None:
         self.aside: Callable[[], None] = lambda: None
         self.calls: list[str] = []
+        self.checkpoints = 0
         self._is_paused = False
         self.segments: Sequence[int] = (0, 1)
         self._batches = 0
         self._read: dict[int, int] = {}
 
     def checkpoint(self) -> Checkpoint:
-        positions = {segment_id: (i,) if (i := self._read.get(segment_id)) else None for segment_id in (0, 1)}
+        self.checkpoints += 1
+        positions = {segment_id: self._at(segment_id) for segment_id in (0, 1)}
         return Checkpoint(1, TOPIC, 1, positions, frozenset())
+
+    def _at(self, segment_id: int) -> Position | None:
+        read = self._read.get(segment_id)
+        return (read,) if read else None
 
     def pause(self) -> None:
         self.calls.append("pause")
@@ -41,6 +50,9 @@ class Inner(AloneConsumer):
     def resume(self) -> None:
         self._is_paused = False
 
+    def close(self, timeout_seconds: float | None = None, *, leave: bool = True) -> None:
+        self.calls.append(f"close {timeout_seconds} {leave}")
+
     def receive(self, _timeout_seconds: float) -> CheckpointBatch | None:
         was_paused = self._is_paused
         self.aside()
@@ -48,10 +60,11 @@ class Inner(AloneConsumer):
             return None
         segment_id = self.segments[self._batches]
         self._batches += 1
+        before = self._at(segment_id)
         first = self._read.get(segment_id, 0) + 1
         self._read[segment_id] = first + BATCH - 1
         messages = [LogMessage((first + i,), 0, None, b"%d" % segment_id) for i in range(BATCH)]
-        return CheckpointBatch(segment_id, messages)
+        return CheckpointBatch(segment_id, messages, before)
 
 
 @pytest.fixture
@@ -115,7 +128,7 @@ def test_no_message_of_waiting_batches_moves_the_checkpoint_back(
 class Member(GroupConsumer):
     """A member of a group that reads as `Inner` does, and has an ownership of each segment."""
 
-    pause, resume, checkpoint = Inner.pause, Inner.resume, Inner.checkpoint
+    pause, resume, checkpoint, _at = Inner.pause, Inner.resume, Inner.checkpoint, Inner._at
 
     def __init__(self, *segments: int) -> None:
         Inner.__init__(self)
@@ -151,3 +164,59 @@ def test_a_pause_ends_the_reading_before_the_delivery(inner: Inner, monkeypatch:
     consumer.pause()
 
     assert inner.calls == ["paused False"]
+
+
+def test_receiving_asks_the_inner_consumer_for_no_checkpoint(inner: Inner) -> None:
+    """A checkpoint has every segment that was ever read to its end, and a member that made one waits to store it."""
+    consumer = CheckpointConsumer(inner, TOPIC, None)
+
+    assert len([message for _ in range(3 * BATCH) if (message := consumer.receive(0.0))]) == 2 * BATCH
+
+    assert inner.checkpoints == 0
+
+
+def test_receiving_with_asyncio_asks_for_none_either(inner: Inner) -> None:
+    async def receive() -> Checkpoint:
+        async with AsyncCheckpointConsumer(lambda: CheckpointConsumer(inner, TOPIC, None)) as consumer:
+            for _ in range(BATCH + 1):
+                assert await consumer.receive(0.0) is not None
+            assert inner.checkpoints == 0
+            return await consumer.checkpoint()
+
+    assert asyncio.run(receive()).positions == {0: (BATCH,), 1: (1,)}
+
+
+def test_what_was_taken_and_not_returned_is_not_in_the_checkpoint(inner: Inner) -> None:
+    """As after a cancelled `receive` of the asynchronous consumer."""
+    consumer = CheckpointConsumer(inner, TOPIC, None)
+    first, *_ = taken = [message for _ in range(BATCH) if (message := consumer.receive(0.0))]
+
+    assert consumer._checkpoint_before(taken[1:]).positions == {0: first.message_id.position, 1: None}
+    assert consumer._checkpoint_before(taken).positions == {0: None, 1: None}
+
+
+def test_the_checkpoint_of_a_member_has_the_ownership_of_what_is_kept_back() -> None:
+    """The starting position of a segment is known only in the `receive` that reads it."""
+    member = Member(1)
+    consumer = CheckpointConsumer(member, TOPIC, None)
+    member._read[1] = 5  # of a stored value
+    member.aside = consumer.pause
+    assert consumer.receive_many(BATCH, 0.0) == ()
+
+    kept_back = consumer.checkpoint()
+
+    assert (kept_back.positions[1], dict(kept_back.generations)) == ((5,), {1: 1})
+
+
+def test_nothing_is_kept_of_segments_whose_messages_were_all_returned(inner: Inner) -> None:
+    """Otherwise a consumer that lives long keeps an entry for each segment that it ever read."""
+    consumer = CheckpointConsumer(inner, TOPIC, None)
+    for _ in inner.segments:
+        assert len(consumer.receive_many(BATCH, 0.0)) == BATCH
+
+    kept = {
+        name: value for name, value in vars(consumer).items() if isinstance(value, dict | list | deque | set)
+    }
+
+    assert kept
+    assert not any(kept.values()), kept
