@@ -463,6 +463,7 @@ func TestRefusedMessages(t *testing.T) {
 		"UTF-8":        {Key: "order-\xff"},
 		"ordering key": {Key: "order-1", OrderingKey: "customer-7"},
 		"transaction":  {Key: "order-1", Transaction: transaction},
+		"cleave.key":   {Key: "order-1", Properties: map[string]string{"color": "red", "cleave.key": "base64"}},
 	} {
 		answers := 0
 		unstarted(Layout{}).SendAsync(context.Background(), message, func(_ pulsar.MessageID, _ *pulsar.ProducerMessage, err error) {

@@ -53,6 +53,8 @@ const (
 
 	defaultMaxPending = 10_000
 	withoutKey        = -1 // the bucket of messages without a key
+	// Names of properties that begin with this prefix are Cleave's own.
+	reservedPrefix = "cleave."
 )
 
 var (
@@ -290,7 +292,7 @@ func (p *Producer) Send(ctx context.Context, message *pulsar.ProducerMessage) (p
 
 // SendAsync sends a message. It blocks only while MaxPending messages have no answer. The message's Key decides the segment and the
 // order; messages without a key take turns over the segments. The message must not be changed until the answer. Messages with a key
-// that is no UTF-8, an OrderingKey or a Transaction are refused.
+// that is no UTF-8, an OrderingKey, a Transaction or a property whose name begins with "cleave." are refused.
 func (p *Producer) SendAsync(ctx context.Context, message *pulsar.ProducerMessage, done Callback) {
 	if err := refusalOf(message); err != nil {
 		done(nil, message, err)
@@ -333,6 +335,11 @@ func refusalOf(message *pulsar.ProducerMessage) error {
 		return fmt.Errorf("a message has the ordering key %q, but its bucket follows from Key; set only Key", message.OrderingKey)
 	case message.Transaction != nil:
 		return errors.New("a message is part of a transaction, which may end before the message is sent again; send it without one")
+	}
+	for name := range message.Properties {
+		if strings.HasPrefix(name, reservedPrefix) {
+			return fmt.Errorf("property %q begins with %q; choose another name", name, reservedPrefix)
+		}
 	}
 	return nil
 }

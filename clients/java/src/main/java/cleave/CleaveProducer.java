@@ -81,6 +81,8 @@ public final class CleaveProducer implements AutoCloseable {
     /** Time after which a segment that takes no messages is reported to a worker, and the pause between reports. */
     private static final long SUSPECT_AFTER_MS = 1_000;
     private static final long SUSPECT_EVERY_MS = 5_000;
+    /** Names of properties that begin with this prefix are Cleave's own. */
+    private static final String RESERVED = "cleave.";
 
     /**
      * Settings of a producer.
@@ -192,6 +194,7 @@ public final class CleaveProducer implements AutoCloseable {
             this.hash = this.key == null ? 0 : hash(utf8(this.key));
             this.payload = payload;
             this.properties = Map.copyOf(properties);
+            refuseReserved(this.properties.keySet());
             this.eventTimeMs = eventTimeMs;
         }
     }
@@ -294,7 +297,7 @@ public final class CleaveProducer implements AutoCloseable {
      * @param payload must not be changed until the answer
      * @param eventTimeMs the message's event time in milliseconds; 0 for none
      * @return completes when the broker has stored the message; fails if the message is refused or the producer is closed
-     * @throws IllegalArgumentException if the key has no UTF-8 form
+     * @throws IllegalArgumentException if the key has no UTF-8 form, or the name of a property begins with {@code cleave.}
      */
     public CompletableFuture<MessageId> sendAsync(String key, byte[] payload, Map<String, String> properties, long eventTimeMs) {
         Pending message = new Pending(key, payload, properties, eventTimeMs);
@@ -371,6 +374,15 @@ public final class CleaveProducer implements AutoCloseable {
             return Arrays.copyOf(encoded.array(), encoded.limit());
         } catch (CharacterCodingException error) {
             throw new IllegalArgumentException("a key with a lone surrogate has no UTF-8 form; correct the key", error);
+        }
+    }
+
+    private static void refuseReserved(Set<String> names) {
+        for (String name : names) {
+            if (name.startsWith(RESERVED)) {
+                throw new IllegalArgumentException(
+                        "property \"" + name + "\" begins with \"" + RESERVED + "\"; choose another name");
+            }
         }
     }
 

@@ -195,6 +195,23 @@ class ConformanceTest {
         }
     }
 
+    /** A reserved name in a message of an application would change how consumers read the message. */
+    @Test
+    void refusesPropertiesWithReservedNames() throws Exception {
+        HttpServer worker = worker(isWatch -> isWatch ? "" : layout(1, "", "two"));
+        List<String> sent = Collections.synchronizedList(new ArrayList<>());
+        try (CleaveProducer producer = producer(client(sent), worker)) {
+            Map<String, String> reserved = Map.of("color", "red", "cleave.key", "base64");
+            Throwable refusal =
+                    assertThrows(IllegalArgumentException.class, () -> producer.sendAsync("key", new byte[] {'0'}, reserved, 0));
+            assertTrue(refusal.getMessage().contains("cleave.key"), refusal.getMessage());
+            producer.sendAsync("key", new byte[] {'1'}, Map.of("cleaver", "sharp"), 0).join();
+        } finally {
+            worker.stop(0);
+        }
+        assertEquals(List.of("two 1"), sent);
+    }
+
     /** A lane that cannot be opened asks for the layout. The answer, of before the split, comes after the watch has sent the split. */
     @Test
     void aLateAnswerWithAnOlderLayoutIsNotTaken() throws Exception {
