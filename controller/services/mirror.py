@@ -47,9 +47,10 @@ def follow_due(
     data plane in `planes` keeps layouts.
 
     If the check of a topic fails, the error is logged, and the topic stays due. Its id is added to `failed`, with the
-    time of the failure, and removed when a check succeeds. Topics in `failed` are checked last, those that failed
-    longest ago first, and only as many as begin within `FAILING_SECONDS`. Raises StoreUnavailable; the checks
-    before it stay stored. Also raises the other errors of `Store.single_statement` if the due topics cannot be read.
+    time of the failure, and removed when a check succeeds or the topic is no longer due here. Topics in `failed` are
+    checked last, those that failed longest ago first, and only as many as begin within `FAILING_SECONDS`. Raises
+    StoreUnavailable; the checks before it stay stored. Also raises the other errors of `Store.single_statement` if
+    the due topics cannot be read.
     """
     plane_names = [name for name, plane in planes.items() if isinstance(plane, LayoutKeeper)]
     if not plane_names:
@@ -62,6 +63,11 @@ def follow_due(
         shards=shards,
         last=failed,
     )
+    if (
+        len(due_ids) < limit
+    ):  # all due topics; the others were detached, deleted, or checked by another worker
+        for topic_id in failed.keys() - {*due_ids}:
+            del failed[topic_id]
     failing_ids = sorted(failed.keys() & {*due_ids}, key=failed.__getitem__)
     for topic_id in [topic_id for topic_id in due_ids if topic_id not in failing_ids]:
         _check(store, planes, topic_id, failed)

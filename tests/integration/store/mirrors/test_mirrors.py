@@ -485,3 +485,22 @@ def test_topics_whose_broker_does_not_answer_keep_no_other_from_being_followed(
     monkeypatch.setattr(mirror, "FAILING_SECONDS", 0.0)
     mirror.follow_due(driver.store, planes, interval_seconds=0.0, failed=failed)
     assert followed == [silent, other, other], "no time is left for the topic that failed"
+
+
+def test_a_topic_that_left_while_its_check_failed_is_forgotten(
+    driver: StoreDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silent = attach(driver)
+    monkeypatch.setattr(mirror, "follow", Mock(side_effect=DataPlaneUnavailable("no answer")))
+    planes, failed = {"pulsar_scalable": Mock(spec=LayoutKeeper)}, dict[int, float]()
+
+    def follow_due(limit: int) -> None:
+        mirror.follow_due(driver.store, planes, interval_seconds=0.0, limit=limit, failed=failed)
+
+    follow_due(10)
+    assert failed.keys() == {silent}
+    driver.do(mirror_intents.intend_detach, silent, request())
+    follow_due(0)
+    assert failed.keys() == {silent}, "a full list of due topics may lack a topic that is due"
+    follow_due(10)
+    assert failed == {}
