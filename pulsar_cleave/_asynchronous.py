@@ -243,7 +243,8 @@ class AsyncConsumer(AsyncClient[AnyConsumer]):
         Runs in the thread. Raises the errors of `_receive`, and InvalidInput before `async with`.
         """
         consumer = self._opened()
-        for item in [item for item in self._received if not consumer._holds(item)]:
+        # of a copy, because the event loop may take an item during a check
+        for item in [item for item in [*self._received] if not consumer._holds(item)]:
             with suppress(ValueError):  # the event loop may have taken the item
                 self._received.remove(item)
         if not self._received:

@@ -100,6 +100,21 @@ async def test_what_is_anothers_by_then_is_not_given_out() -> None:
 
 
 @awaited
+async def test_an_item_that_another_task_takes_while_it_is_checked_is_no_error() -> None:
+    scripted = Scripted("1", "2")
+    async with AsyncScripted(lambda: scripted) as consumer:
+        await cancelled_while_it_receives(consumer, scripted)
+
+        def check(_item: str) -> bool:  # runs in the thread, as the other task does in the event loop
+            consumer._received.clear()
+            return True
+
+        scripted._holds = check  # type: ignore[method-assign]
+
+        assert await consumer.receive() == "2"
+
+
+@awaited
 async def test_tasks_that_receive_at_once_get_each_item_once() -> None:
     numbers = [str(number) for number in range(50)]
     found: list[str] = []
