@@ -240,7 +240,7 @@ class AsyncConsumer(AsyncClient[AnyConsumer]):
         items in `_received` that no longer belong to this consumer. If none is left, receive an item, waiting up to
         `seconds`, and append the item. If no item arrives in that time, `_received` stays empty.
 
-        Runs in the thread. Raises the errors of `_receive`, and InvalidInput before `async with`.
+        Runs in the thread. Raises the errors of the synchronous `receive`, and InvalidInput before `async with`.
         """
         consumer = self._opened()
         # of a copy, because the event loop may take an item during a check
@@ -248,15 +248,9 @@ class AsyncConsumer(AsyncClient[AnyConsumer]):
             with suppress(ValueError):  # the event loop may have taken the item
                 self._received.remove(item)
         if not self._received:
-            received = self._receive(consumer, seconds)
+            received = consumer.receive(seconds)
             if received is not None:
                 self._received.append(received)
-
-    def _receive(self, consumer: AnyConsumer, seconds: float) -> Message | None:
-        """Return the next message of the synchronous consumer, waiting up to `seconds`; None if there is none.
-        Runs in the thread.
-        """
-        return consumer.receive(seconds)
 
 
 class AsyncStreamConsumer(AsyncConsumer[StreamConsumer]):
