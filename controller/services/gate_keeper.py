@@ -168,7 +168,7 @@ class GateKeeper(Stoppable):
         except Exception as error:  # noqa: BLE001 - it would keep the gates of other subscriptions shut
             self._report(shut, error)
             pace.failures += 1
-            pause = min(POLL_SECONDS * float(2**pace.failures), LONGEST_PAUSE_SECONDS)
+            pause = min(POLL_SECONDS * float(2 ** min(pace.failures, 10)), LONGEST_PAUSE_SECONDS)
         pace.next_at = self._clock.monotonic_seconds() + pause
 
     def _report(self, shut: ShutGates, error: Exception, *segment_ids: int) -> None:

@@ -99,6 +99,22 @@ def test_subscriptions_that_failed_come_last_and_not_all_in_one_round(
     assert rounds == [("a", "b", "billing"), ("billing", "a"), ("billing", "b")]
 
 
+def test_a_subscription_that_has_failed_for_long_does_not_end_the_round(
+    bench: GatedBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.stock_split()
+    keeper = bench.keeper()
+    monkeypatch.setattr(
+        keeper, "_open_what_may_open", Mock(side_effect=DataPlaneUnavailable("no answer in time"))
+    )
+    keeper.round()
+    (pace,) = keeper._paces.values()
+    pace.failures, pace.next_at = 1_023, 0.0  # as after 85 minutes of failures
+
+    assert keeper.round() == 1
+    assert pace.failures == 1_024
+
+
 def test_grandchildren_wait_for_their_grandparent_although_their_parent_is_empty(bench: GatedBench) -> None:
     bench.stock_split()
     bench.reshape(splitting(1))
