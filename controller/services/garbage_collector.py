@@ -14,6 +14,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 from controller import telemetry
 from controller.dataplane.base import MISSING_LOG, DataPlane, LogReport, LogState, SetWiseDataPlane
@@ -38,6 +39,8 @@ log = telemetry.get_logger(__name__)
 
 DEADLINE_SECONDS = 60.0
 """Seconds after which a prune that has not been committed is aborted."""
+NAMED_ANCESTORS = 3
+"""Maximum number of ancestors that the reason to keep a segment names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,19 +232,21 @@ def _inspect(store: Store, plane: DataPlane, topic: ExpiredTopic) -> _TopicView:
             f"none of the {len(metadata.logs)} logs of {topic.name} is on its data plane: check that the address names the cluster of "
             "the logs"
         )
-    return _TopicView(plane, layout, metadata, drained_ids, stock, reports)
+    logs = {log.segment_id: log for log in metadata.logs}
+    return _TopicView(plane, layout, metadata, logs, drained_ids, stock, reports)
 
 
 @dataclass(frozen=True, slots=True)
 class _TopicView:
-    """One topic as the collector sees it. `drained_ids` holds the ids of the segments that are marked as
-    drained, by subscription; `reports` the reports on the logs, by backing topic. A log that did not respond has no
-    report.
+    """One topic as the collector sees it. `logs` holds the logs of `metadata` by segment id; `drained_ids` the ids of
+    the segments that are marked as drained, by subscription; `reports` the reports on the logs, by backing topic. A
+    log that did not respond has no report.
     """
 
     plane: SetWiseDataPlane
     layout: SegmentLayout
     metadata: ExpectedLogs
+    logs: Mapping[int, BackingLog]
     drained_ids: Mapping[str, Collection[int]]
     stock: Collection[str]
     """Subscriptions that standard consumers read. Only the gate keeper marks segments as drained for them."""
@@ -288,10 +293,9 @@ class _TopicView:
         has no position in the log of this child. Empty if every subscription has a position in every child. If the
         log of a child did not answer, no subscription has a position there. Pruned children are not checked.
         """
-        logs = {sibling.segment_id: sibling.backing_topic for sibling in self.metadata.logs}
         for child_id in self.layout.segment(log.segment_id).child_ids:
-            if child_id in logs:
-                child_cursors = self.reports.get(logs[child_id], MISSING_LOG).cursors
+            if child_id in self.logs:
+                child_cursors = self.reports.get(self.logs[child_id].backing_topic, MISSING_LOG).cursors
                 missing = sorted({*names} - {*child_cursors})
                 if missing:
                     return f"subscription {missing[0]} has no position in its child {child_id} yet"
@@ -317,9 +321,7 @@ def _confirm(
     the call is not marked again. If a seek removes such a mark in the meantime, the id is returned, and the prune is
     refused or keeps the segment.
     """
-    logs = sorted(
-        (log for log in view.metadata.logs if log.segment_id in chosen), key=lambda log: log.segment_id
-    )
+    logs = [view.logs[segment_id] for segment_id in sorted(chosen)]
     with store.transaction() as tx:
         for log in logs:
             for name in view.unmarked(log):
@@ -363,17 +365,32 @@ def _choose(view: _TopicView, topic: ExpiredTopic, kept_segments: list[KeptSegme
     because ids ascend. Raises the errors of the data plane.
     """
     chosen: set[int] = set()
-    logs = {log.segment_id: log for log in view.metadata.logs}
-    for segment_id in topic.segment_ids:
-        if segment_id not in logs:
-            continue  # The segment was pruned after it was listed.
-        waiting_for = view.layout.ancestors(segment_id) - chosen
+    # A segment without a log was pruned after it was listed.
+    expired = {*topic.segment_ids} & view.logs.keys()
+    obstacles: dict[int, list[int]] = {}
+    for segment_id in sorted(view.layout.segments):
+        waiting_for = obstacles[segment_id] = _oldest_remaining(view.layout, segment_id, chosen, obstacles)
+        if segment_id not in expired:
+            continue
         if waiting_for:
-            reason = f"it waits for its ancestor(s) {', '.join(map(str, sorted(waiting_for)))}"
+            named = ", ".join(map(str, waiting_for[:NAMED_ANCESTORS]))
+            others = " and others" if len(waiting_for) > NAMED_ANCESTORS else ""
+            reason = f"it waits for its ancestor(s) {named}{others}"
         else:
-            reason = view.reason_to_keep(logs[segment_id])
+            reason = view.reason_to_keep(view.logs[segment_id])
         if reason:
             kept_segments.append(KeptSegment(topic.name, segment_id, reason))
         else:
             chosen.add(segment_id)
     return tuple(sorted(chosen))
+
+
+def _oldest_remaining(
+    layout: SegmentLayout, segment_id: int, chosen: Collection[int], obstacles: Mapping[int, Sequence[int]]
+) -> list[int]:
+    """Return the lowest ids, at most `NAMED_ANCESTORS` + 1, of the ancestors of the segment that are in the layout and
+    not in `chosen`. `obstacles` has the result for each parent; the ancestors of a chosen parent are all chosen. So
+    the call does not walk through the ancestry, which may be as long as the history of the topic.
+    """
+    parents = [i for i in layout.segment(segment_id).parent_ids if i in layout.segments and i not in chosen]
+    return sorted({*parents, *chain.from_iterable(obstacles[i] for i in parents)})[: NAMED_ANCESTORS + 1]

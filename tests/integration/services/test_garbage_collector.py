@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 
 from controller.dataplane.base import LogReport
 from controller.dataplane.embedded.plane import EmbeddedDataPlane
@@ -21,6 +22,14 @@ from controller.store.topics import drains
 from controller.store.topics.subscriptions import SubscriptionKind
 from tests.support.bench import TOPIC, Bench
 from tests.support.faulty_data_plane import Fault, FaultyDataPlane, PlannedFault
+
+CHAIN = (
+    """INSERT INTO cleave.segment (topic_id, segment_id, range_start, range_end, state, created_epoch, sealed_epoch, created_at, sealed_at,
+                                   backing_topic)
+       SELECT :topic_id, i, 0, 65535, 'SEALED', 1, 1, now(), now(), 'chain-' || i FROM generate_series(101, :last) i""",
+    """INSERT INTO cleave.segment_parent (topic_id, child_id, parent_id)
+       SELECT :topic_id, i, CASE i WHEN 101 THEN 0 ELSE i - 1 END FROM generate_series(101, :last) i""",
+)
 
 
 def drain(bench: Bench, segment_id: int) -> None:
@@ -149,6 +158,26 @@ def test_a_segment_waits_for_its_ancestors_so_that_the_order_of_reading_stays(be
     assert collect_now(bench).segments == {TOPIC: (0, 1, 2)}
     bench.settle()
     bench.check_laws()
+
+
+def seal_chain(bench: Bench, length: int) -> None:
+    """Add sealed segments with the ids from 101 on; 101 is a child of 0, and each other one of the one before."""
+    with bench.store.transaction() as tx:
+        tx.execute(text("SET LOCAL session_replication_role = replica"))  # without the checks of each row
+        for statement in CHAIN:
+            tx.execute(text(statement), {"topic_id": bench.topic_id, "last": 100 + length})
+
+
+def test_the_reasons_of_a_long_history_do_not_grow_with_the_ancestors(bench: Bench) -> None:
+    split_topic(bench)
+    seal_chain(bench, 3_000)
+
+    kept = reasons(collect_now(bench, dry_run=True))
+
+    assert kept.keys() == {0, *range(101, 3_101)}
+    assert kept[101] == "it waits for its ancestor(s) 0"
+    assert kept[103] == "it waits for its ancestor(s) 0, 101, 102"
+    assert {kept[i] for i in range(104, 3_101)} == {"it waits for its ancestor(s) 0, 101, 102 and others"}
 
 
 def test_a_log_deleted_by_hand_has_nothing_left_to_read(bench: Bench) -> None:
