@@ -1,9 +1,9 @@
 -- Subscriptions, their progress in sealed segments, and the consumers that brokers report.
 --
 -- Segments that a subscription has still to read are found by an index, however many segments the topic has had. For that,
--- segment.drained_at is set when the last missing row of segment_drain is written, and cleared when such a row is deleted. The
--- deletion of a subscription does not set drained_at: readers skip a segment that only this subscription had not drained, until
--- another row of segment_drain is written.
+-- segment.drained_at is set when the last missing row of segment_drain is written. It is cleared when such a row is deleted, and when a
+-- subscription is created, reaches further back or is live again. The deletion of a subscription does not set drained_at: readers skip
+-- a segment that only this subscription had not drained, until another row of segment_drain is written.
 
 CREATE TABLE cleave.subscription (
     topic_id        bigint      NOT NULL REFERENCES cleave.topic,
@@ -124,14 +124,17 @@ END $$;
 CREATE TRIGGER segment_drain_delete AFTER DELETE ON cleave.segment_drain REFERENCING OLD TABLE AS removed
     FOR EACH STATEMENT EXECUTE FUNCTION cleave.on_drain_taken_back();
 
-CREATE FUNCTION cleave.on_subscription_epoch() RETURNS trigger LANGUAGE plpgsql AS $$
+-- Other subscriptions may have drained a segment while this one did not exist, began later, or was being deleted.
+CREATE FUNCTION cleave.on_subscription_reads() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     -- A subscription that begins at the topic's present epoch has no sealed segment to read.
-    IF NEW.created_epoch < (SELECT epoch FROM cleave.topic WHERE topic_id = NEW.topic_id) THEN
-        UPDATE cleave.segment SET drained_at = NULL
-         WHERE topic_id = NEW.topic_id AND sealed_epoch > NEW.created_epoch AND drained_at IS NOT NULL;
+    IF NEW.state = 'live' AND NEW.created_epoch < (SELECT epoch FROM cleave.topic WHERE topic_id = NEW.topic_id) THEN
+        UPDATE cleave.segment s SET drained_at = NULL
+         WHERE s.topic_id = NEW.topic_id AND s.sealed_epoch > NEW.created_epoch AND s.drained_at IS NOT NULL
+           AND NOT EXISTS (SELECT FROM cleave.segment_drain d
+                            WHERE d.topic_id = NEW.topic_id AND d.subscription = NEW.name AND d.segment_id = s.segment_id);
     END IF;
     RETURN NULL;
 END $$;
-CREATE TRIGGER subscription_epoch AFTER INSERT OR UPDATE OF created_epoch ON cleave.subscription
-    FOR EACH ROW EXECUTE FUNCTION cleave.on_subscription_epoch();
+CREATE TRIGGER subscription_reads AFTER INSERT OR UPDATE OF created_epoch, state ON cleave.subscription
+    FOR EACH ROW EXECUTE FUNCTION cleave.on_subscription_reads();

@@ -21,6 +21,7 @@ from controller.services import subscription_admin, topic_admin
 from controller.services.garbage_collector import collect
 from controller.services.operation_runner import Outcome, RunnerContext, run_due, run_operation
 from controller.services.segment_admin import splitting
+from controller.store.topics import drains, readable_segments
 from controller.store.topics.subscriptions import SubscriptionKind
 from tests.support.bench import TOPIC, Bench
 from tests.support.faulty_data_plane import Fault, FaultyDataPlane, PlannedFault
@@ -252,6 +253,26 @@ def test_a_deletion_is_given_up_while_every_cursor_exists(bench: Bench, error: C
     assert bench.operation(intent.operation.operation_id).state is OperationState.ABORTED
     assert bench.rows("SELECT state FROM cleave.subscription") == [("live",)]
     assert [bench.plane.list_subscriptions(bench.log_of(one)) for one in (0, 1)] == [["audit"]] * 2
+
+
+def test_a_deletion_that_is_given_up_leaves_what_others_have_read_meanwhile_to_read(bench: Bench) -> None:
+    bench.topic_with(subscriptions=("audit", "billing"))
+    bench.publish(0)
+    bench.reshape(splitting(0))
+    intent = subscription_admin.delete_subscription(
+        bench.store, TOPIC, "audit", bench.request(deadline_seconds=0.0)
+    )
+    bench.store.in_transaction(drains.mark_drained, bench.topic_id, "billing", [0])
+
+    run_operation(refusing(bench, "list_subscriptions", 2, EXPIRED), intent.operation.operation_id)
+
+    assert bench.rows("SELECT name, state FROM cleave.subscription ORDER BY 1") == [
+        ("audit", "live"),
+        ("billing", "live"),
+    ]
+    left = bench.store.in_transaction(readable_segments.to_read, bench.topic_id, "audit")
+    assert sorted(left.layout.segments) == [0, 1, 2]
+    assert left.drained == set()
 
 
 def test_a_deletion_that_has_deleted_a_cursor_does_not_keep_its_topic(bench: Bench) -> None:
