@@ -1,9 +1,9 @@
 -- Subscriptions, their progress in sealed segments, and the consumers that brokers report.
 --
 -- Segments that a subscription has still to read are found by an index, however many segments the topic has had. For that,
--- segment.drained_at is set when the last missing row of segment_drain is written. It is cleared when such a row is deleted, and when a
--- subscription is created, reaches further back or is live again. The deletion of a subscription does not set drained_at: readers skip
--- a segment that only this subscription had not drained, until another row of segment_drain is written.
+-- segment.drained_at is set when the last missing row of segment_drain is written, and when the subscription that lacks such a row is
+-- deleted. It is cleared when such a row is deleted, and when a subscription is created, reaches further back or is live again. It only
+-- tells readers which segments to look at: a prune reads the rows of segment_drain.
 
 CREATE TABLE cleave.subscription (
     topic_id        bigint      NOT NULL REFERENCES cleave.topic,
@@ -123,6 +123,18 @@ BEGIN
 END $$;
 CREATE TRIGGER segment_drain_delete AFTER DELETE ON cleave.segment_drain REFERENCING OLD TABLE AS removed
     FOR EACH STATEMENT EXECUTE FUNCTION cleave.on_drain_taken_back();
+
+CREATE FUNCTION cleave.on_subscription_deleted() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE cleave.segment s SET drained_at = clock_timestamp()
+      FROM removed r
+     WHERE s.topic_id = r.topic_id AND s.sealed_epoch > r.created_epoch
+       AND s.state = 'SEALED' AND s.pruned_epoch IS NULL AND s.drained_at IS NULL
+       AND NOT cleave.awaits_reader(s.topic_id, s.segment_id, s.sealed_epoch);
+    RETURN NULL;
+END $$;
+CREATE TRIGGER subscription_delete AFTER DELETE ON cleave.subscription REFERENCING OLD TABLE AS removed
+    FOR EACH STATEMENT EXECUTE FUNCTION cleave.on_subscription_deleted();
 
 -- Other subscriptions may have drained a segment while this one did not exist, began later, or was being deleted.
 CREATE FUNCTION cleave.on_subscription_reads() RETURNS trigger LANGUAGE plpgsql AS $$

@@ -9,10 +9,15 @@ import pytest
 from sqlalchemy import Connection
 
 from controller.domain.errors import Conflict, SubscriptionNotFound
-from controller.store.journal import topic_intents
+from controller.store.journal import subscription_intents, topic_intents
 from controller.store.topics import drains, topics
 from tests.support.store_driver import SOMEBODY_WAITS, StoreDriver, request
 from tests.support.waiting import wait_until
+
+NOT_DRAINED = (
+    "SELECT segment_id FROM cleave.segment WHERE state = 'SEALED' AND drained_at IS NULL ORDER BY segment_id"
+)
+"""Sealed segments that readers look at."""
 
 
 def test_segments_sealed_before_a_subscription_from_latest_count_as_drained(driver: StoreDriver) -> None:
@@ -86,3 +91,28 @@ def test_a_mark_of_one_subscription_says_nothing_of_another(driver: StoreDriver)
     assert driver.do(drains.drained, topic_id, "fast") == {0}
     assert driver.do(drains.drained, topic_id, "slow") == set()
     assert driver.do(drains.undrained_subscriptions, topic_id, [0]) == {0: ["slow"]}
+
+
+def test_the_deletion_of_the_last_subscription_that_had_not_read_a_segment_leaves_it_drained(
+    driver: StoreDriver,
+) -> None:
+    topic_id = driver.create().topic_id
+    for name in ("fast", "slow", "idle"):
+        driver.subscribe(topic_id, name)
+    for parent in (0, 1):
+        driver.split(topic_id, parent)
+    driver.do(drains.mark_drained, topic_id, "fast", [0, 1])
+    driver.do(drains.mark_drained, topic_id, "slow", [1])
+
+    delete_subscription(driver, topic_id, "idle")
+    assert driver.sql(NOT_DRAINED) == [(0,)]  # `slow` has not read it
+
+    delete_subscription(driver, topic_id, "slow")
+    assert driver.sql(NOT_DRAINED) == []
+
+
+def delete_subscription(driver: StoreDriver, topic_id: int, name: str) -> None:
+    """Delete the subscription and finish the operation."""
+    driver.run(
+        driver.do(subscription_intents.intend_subscription_delete, topic_id, name, request()).operation
+    )
