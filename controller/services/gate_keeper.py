@@ -173,9 +173,8 @@ class GateKeeper(Stoppable):
 
     def _report(self, shut: ShutGates, error: Exception, *segment_ids: int) -> None:
         """Log the error, and store it in the database with the gates of the segments `segment_ids`; without ids, with
-        all gates of `shut`. StoreUnavailable is neither logged nor stored, because the next round reports it. If the
-        database is unavailable while another error is stored, this error is only logged. Raises other errors of
-        `Store.transaction`.
+        all gates of `shut`. StoreUnavailable is neither logged nor stored, because the next round reports it. If
+        another error cannot be stored, it is only logged: a raised error would end the round of all subscriptions.
         """
         segments = list(segment_ids or shut.logs)
         labels = {"topic": shut.topic, "subscription": shut.key.name, "segments": segments}
@@ -191,6 +190,8 @@ class GateKeeper(Stoppable):
             )
         except StoreUnavailable:
             return
+        except CleaveError as unstored:
+            log.warning("error of a gate not stored", **labels, error=str(unstored))
 
     def _open_what_may_open(self, shut: ShutGates) -> None:
         """Open the gates whose ancestors are drained, and mark further segments as drained, in turns, until neither

@@ -9,7 +9,7 @@ import pytest
 from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
 
-from controller.domain.errors import DataPlaneUnavailable, SubscriptionNotFound, TopicNotFound
+from controller.domain.errors import DataPlaneUnavailable, LostRace, SubscriptionNotFound, TopicNotFound
 from controller.domain.gate_states import GateState
 from controller.domain.seek_target import EARLIEST, LATEST, SeekTarget
 from controller.services import garbage_collector, gate_keeper, subscription_admin
@@ -113,6 +113,24 @@ def test_a_subscription_that_has_failed_for_long_does_not_end_the_round(
 
     assert keeper.round() == 1
     assert pace.failures == 1_024
+
+
+def test_a_failure_that_cannot_be_stored_does_not_end_the_round(
+    bench: GatedBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.stock_split()
+    keeper = bench.keeper()
+    monkeypatch.setattr(
+        keeper, "_open_what_may_open", Mock(side_effect=DataPlaneUnavailable("no answer in time"))
+    )
+    monkeypatch.setattr(gates, "note_failure", Mock(side_effect=LostRace("a lock was held too long")))
+
+    with capture_logs() as logs:
+        assert keeper.round() == 1
+
+    (pace,) = keeper._paces.values()
+    assert pace.failures == 1
+    assert [entry["event"] for entry in logs] == ["gates stay shut", "error of a gate not stored"]
 
 
 def test_grandchildren_wait_for_their_grandparent_although_their_parent_is_empty(bench: GatedBench) -> None:
