@@ -7,25 +7,37 @@ holder: a repeated request gets the first answer. How long keys and their answer
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated
+from functools import partial
+from typing import Annotated, Any, Concatenate, ParamSpec
 
+import tenacity
 from fastapi import Depends, Header, Query
 from fastapi import Request as HttpRequest
 from pydantic import BaseModel
+from sqlalchemy import Connection
 
 from controller.actions.action import AnyAction
 from controller.actions.context import Context, Options
 from controller.actions.perform import perform_in, store_for
 from controller.actions.responses import Response
+from controller.domain.errors import Retryable, StoreUnavailable
+from controller.repeating import contained
 from controller.services.computing.computers import Computation
 from controller.store import idempotency_keys
+from controller.store.idempotency_keys import Reservation
 from controller.store.postgres.engine import Store
+from controller.telemetry import get_logger, start_thread
 from controller.web.http_caller import Acting, HttpCaller
 from controller.web.paths import PRINTABLE
 
+log = get_logger(__name__)
+
 LONGEST_WAIT_SECONDS = 60.0
+_NOT_SETTLED = "idempotency key not settled"
+
+Arguments = ParamSpec("Arguments")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,27 +84,40 @@ class Change:
         class `kind`, and do not perform `act`.
 
         The key is stored before `act` and the answer after it, each in a transaction of its own. If `act` raises an
-        error, the key is freed, so that the request can be repeated. If no answer is stored, because the process
-        ended or the last transaction failed, the first request with the key after
-        `idempotency_keys.TAKEN_OVER_AFTER_SECONDS` performs `act` again. `act` must therefore be safe to repeat.
+        error, the key is freed, so that the request can be repeated (`_settle`). If no answer is stored, because the
+        process ended, the first request with the key after `idempotency_keys.TAKEN_OVER_AFTER_SECONDS` performs `act`
+        again. `act` must therefore be safe to repeat.
 
-        Raises the errors of `act` and of the transactions; Conflict if the subject of the token has used the key with
-        another digest; and Retryable if the key has no answer yet and was stored within that time.
+        Raises the errors of `act`, of `_begin` and of `_settle`.
         """
-        store, actor = self.acting.app.store, self.acting.grant.subject
-        with store.transaction() as tx:
-            first = idempotency_keys.begin(tx, actor, key, self.digest)
-        if first is not None:
-            return kind.model_validate(first)
+        store = self.acting.app.store
+        begun = self._begin(store, key)
+        if not isinstance(begun, Reservation):
+            return kind.model_validate(begun)
         try:
             answer = act(store)
         except Exception:
-            with store.transaction() as tx:
-                idempotency_keys.free(tx, actor, key)
+            _settle(store, begun, idempotency_keys.free)
             raise
-        with store.transaction() as tx:
-            idempotency_keys.finish(tx, actor, key, answer.model_dump(mode="json"))
+        _settle(store, begun, idempotency_keys.finish, answer.model_dump(mode="json"))
         return answer
+
+    def _begin(self, store: Store, key: str) -> Reservation | Mapping[str, Any]:
+        """Reserve the key in a transaction of its own, or return the stored answer (`idempotency_keys.begin`).
+
+        Raises the errors of the transaction; Conflict if the subject of the token has used the key with another
+        digest; and Retryable if the key has no answer yet and was stored within
+        `idempotency_keys.TAKEN_OVER_AFTER_SECONDS`.
+        """
+        begun = None
+        try:
+            with store.transaction() as tx:
+                begun = idempotency_keys.begin(tx, self.acting.grant.subject, key, self.digest)
+        except StoreUnavailable:
+            if isinstance(begun, Reservation):  # the COMMIT failed, and may have taken effect
+                _settle(store, begun, idempotency_keys.free)
+            raise
+        return begun
 
     @property
     def _journal_key(self) -> str | None:
@@ -100,6 +125,39 @@ class Change:
         if self.key is None or self.dry_run:
             return None
         return f"api-{hashlib.sha256(f'{self.acting.grant.subject} {self.key}'.encode()).hexdigest()[:32]}"
+
+
+def _settle(
+    store: Store,
+    reservation: Reservation,
+    settle: Callable[Concatenate[Connection, Reservation, Arguments], None],
+    *arguments: Arguments.args,
+    **keywords: Arguments.kwargs,
+) -> None:
+    """Call `settle`, which is `idempotency_keys.finish` or `free`, in a transaction of its own.
+
+    If PostgreSQL is unavailable, a background thread repeats the call, because only this process knows that the
+    request has ended. The thread stops when another request may take the key over. Raises Terminal errors of the
+    transaction.
+    """
+    settling = partial(store.in_transaction, settle, reservation, *arguments, **keywords)
+    try:
+        settling()
+    except Retryable as error:
+        log.warning(_NOT_SETTLED, request_key=reservation.key, error=str(error))
+        start_thread("idempotency-key", _settle_later, reservation, settling)
+
+
+def _settle_later(reservation: Reservation, settling: Callable[[], None]) -> None:
+    """Repeat the call until it succeeds, for at most `idempotency_keys.TAKEN_OVER_AFTER_SECONDS`. Any error at the end is logged."""
+    attempts = tenacity.Retrying(
+        retry=tenacity.retry_if_exception_type(Retryable),
+        wait=tenacity.wait_exponential(multiplier=0.1, max=1.0),
+        stop=tenacity.stop_after_delay(idempotency_keys.TAKEN_OVER_AFTER_SECONDS),
+        reraise=True,
+    )
+    with contained(log, _NOT_SETTLED, request_key=reservation.key):
+        attempts(settling)
 
 
 async def _change(

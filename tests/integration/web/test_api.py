@@ -5,25 +5,31 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import httpx
+import psycopg2
 import pyarrow.parquet as pq
 import pytest
+from sqlalchemy import Connection
 
 from controller.devstack.serving import serving_leader, serving_worker, token_for, token_of
 from controller.domain.decision import Lane
 from controller.domain.operation import OperationState
 from controller.landing.area import LandingArea
+from controller.postgres.connection import WatchedConnection
 from controller.questions.page_keys import write_keys
 from controller.services import autoscaler, segment_admin
 from controller.services.segment_admin import splitting
+from controller.store import idempotency_keys
 from controller.store.load import counter_readers
 from controller.web.access import Role
 from controller.web.http_caller import AT_ONCE
 from tests.support.asking import administrator, bearer
 from tests.support.bench import Bench
+from tests.support.database_away import away
 from tests.support.every_row import every_row
 from tests.support.waiting import wait_until
 
@@ -239,6 +245,59 @@ class TestChanges:
             assert http.post(f"{TOPIC}/split", json={"segment_id": 0}, headers=last).status_code == 500
 
         assert http.post(f"{TOPIC}/split", json={"segment_id": 0}, headers=key).status_code == 200
+
+    @pytest.mark.parametrize("is_made", [False, True])
+    def test_a_key_of_a_request_that_lost_the_database_may_be_used_again(
+        self, bench: Bench, http: httpx.Client, monkeypatch: pytest.MonkeyPatch, is_made: bool
+    ) -> None:
+        """Before the change was made, the request fails; afterwards its answer cannot be stored."""
+        submit = segment_admin.submit
+
+        def lose_the_database(*arguments: Any) -> Any:
+            intent = submit(*arguments) if is_made else None
+            outage.enter_context(away(bench.url, "cleave-api"))
+            return intent or submit(*arguments)
+
+        def split() -> httpx.Response:
+            return http.post(
+                f"{TOPIC}/split", json={"segment_id": 0}, headers={"Idempotency-Key": "monday-1"}
+            )
+
+        with ExitStack() as outage, monkeypatch.context() as broken:
+            broken.setattr(segment_admin, "submit", lose_the_database)
+            first = split()
+        assert first.status_code == (200 if is_made else 503)
+
+        wait_until(lambda: split().status_code == 200)
+        assert not is_made or split().json() == first.json()
+        assert bench.scalar("SELECT count(*) FROM cleave.operation WHERE kind = 'split'") == 1
+
+    def test_a_key_whose_reservation_may_be_committed_may_be_used_again(
+        self, http: httpx.Client, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        begin = idempotency_keys.begin
+
+        def begin_and_lose_the_answer_to_the_commit(tx: Connection, *arguments: str) -> Any:
+            begun = begin(tx, *arguments)
+            driver: Any = tx.connection.dbapi_connection
+
+            def commit() -> None:
+                WatchedConnection.commit(driver)
+                driver.close()
+                raise psycopg2.OperationalError("server closed the connection unexpectedly")
+
+            driver.commit = commit
+            return begun
+
+        def split() -> int:
+            key = {"Idempotency-Key": "monday-1"}
+            return http.post(f"{TOPIC}/split", json={"segment_id": 0}, headers=key).status_code
+
+        with monkeypatch.context() as broken:
+            broken.setattr(idempotency_keys, "begin", begin_and_lose_the_answer_to_the_commit)
+            assert split() == 503
+
+        wait_until(lambda: split() == 200)
 
     def test_the_second_of_two_at_once_is_told_to_ask_again(self, bench: Bench, http: httpx.Client) -> None:
         key = {"Idempotency-Key": "monday-1"}

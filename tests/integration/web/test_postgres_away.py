@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from threading import Thread
 
 import httpx
 import httpx_sse
 import pytest
-from sqlalchemy import create_engine, text
-from sqlalchemy.engine import make_url
 from structlog.testing import capture_logs
 
 from controller.devstack.serving import client_of, serving_leader, token_for
 from controller.domain.errors import StoreUnavailable
 from tests.support.bench import Bench
+from tests.support.database_away import away
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(120)
@@ -29,28 +26,6 @@ def bench(bench: Bench) -> Bench:
     """A topic with two subscriptions."""
     bench.topic_with(segments=1, subscriptions=SUBSCRIPTIONS)
     return bench
-
-
-@contextmanager
-def away(database: str, *applications: str) -> Iterator[None]:
-    """Nobody can connect, and the connections of these applications are lost."""
-    url = make_url(database)
-    name = url.database
-    engine = create_engine(url.set(database="postgres"), isolation_level="AUTOCOMMIT")
-    with engine.connect() as elsewhere:
-        elsewhere.execute(text(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS false'))
-        try:
-            elsewhere.execute(
-                text(
-                    "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity"
-                    " WHERE datname = :name AND application_name = ANY (:applications)"
-                ),
-                {"name": name, "applications": list(applications)},
-            )
-            yield
-        finally:
-            elsewhere.execute(text(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS true'))
-    engine.dispose()
 
 
 def hold(address: str, subscription: str, ended: dict[str, str]) -> None:
