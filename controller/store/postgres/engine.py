@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -64,6 +65,13 @@ Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 
+@dataclass(slots=True)
+class _Ending:
+    """The end of one transaction. `is_committing` is True once the loss of the connection may leave the transaction committed."""
+
+    is_committing: bool = False
+
+
 class Store(Renewed):
     """A pool of connections to one database. Thread-safe. The first transaction connects. A forked process gets its own pool."""
 
@@ -114,10 +122,12 @@ class Store(Renewed):
         Raises StoreUnavailable if PostgreSQL is unreachable, does not answer in time or refuses the login (StoreRefused), or if no
         connection of the pool becomes free, LostRace for deadlocks and locks held too long, and Conflict, InvalidInput, NotFound or
         InvariantViolated with the comment of a broken constraint. Raises InvalidInput for a value that PostgreSQL cannot store, and
-        Terminal if the login lacks a right or the database an object.
+        Terminal if the login lacks a right or the database an object. If the connection is lost during the COMMIT, or a statement gets
+        no answer in time, the message of StoreUnavailable says that the transaction may or may not have been committed.
         """
-        with self._errors_translated(), self._engine.begin() as tx:
+        with self._errors_translated() as ending, self._engine.begin() as tx:
             yield tx
+            ending.is_committing = not self.rolls_back
 
     def in_transaction(
         self,
@@ -150,9 +160,10 @@ class Store(Renewed):
         roll the statement back.
 
         A second statement would be a second transaction, so statements that belong together use `transaction`. Raises
-        the errors of `transaction`.
+        the errors of `transaction`; a statement whose connection is lost may have been committed.
         """
-        with self._errors_translated(), self._engine.connect() as tx:
+        with self._errors_translated() as ending, self._engine.connect() as tx:
+            ending.is_committing = True
             # SQLAlchemy's isolation level AUTOCOMMIT would set the default of the session, which costs two round trips.
             driver: Any = tx.connection.dbapi_connection
             driver.autocommit = True
@@ -163,15 +174,16 @@ class Store(Renewed):
                     driver.autocommit = False
 
     @contextmanager
-    def _errors_translated(self) -> Iterator[None]:
+    def _errors_translated(self) -> Iterator[_Ending]:
         """Raise the errors of the driver and of the pool that the block raises as errors of Cleave (see
         `transaction`), and count lost races in the metric. A ValueError for text that PostgreSQL cannot store becomes
-        InvalidInput. Other errors pass unchanged.
+        InvalidInput. Other errors pass unchanged. The block sets `is_committing` of the yielded object.
         """
+        ending = _Ending()
         try:
-            yield
+            yield ending
         except DBAPIError as error:
-            translated = translate(error, self._constraint_comments)
+            translated = translate(error, self._constraint_comments, may_be_committed=ending.is_committing)
             count_race(translated)
             raise translated from error
         except (

@@ -102,9 +102,11 @@ def load_comments(tx: Connection) -> dict[str, str]:
     return {row.name: row.sentence for row in tx.execute(_COMMENTS)}
 
 
-def translate(error: DBAPIError, comments: Callable[[], Mapping[str, str]]) -> CleaveError:
+def translate(
+    error: DBAPIError, comments: Callable[[], Mapping[str, str]], *, may_be_committed: bool = False
+) -> CleaveError:
     """Return the error of Cleave for an error of the driver; Terminal if no rule of this module applies. `comments` returns the comments of
-    constraints by name, and is called only for a broken constraint.
+    constraints by name, and is called only for a broken constraint. `may_be_committed` is True for an error of a statement that commits.
     """
     diagnostics = getattr(error.orig, "diag", None)
     state: str | None = getattr(diagnostics, "sqlstate", None)
@@ -122,7 +124,7 @@ def translate(error: DBAPIError, comments: Callable[[], Mapping[str, str]]) -> C
         )
     cause = condition(state)
     if state is None or (error.connection_invalidated and cause not in _SPOILT):
-        return _unavailable(error, message)
+        return _unavailable(error, message, may_be_committed)
     if cause is Condition.CONSTRAINT:
         return _broken_constraint(str(state), diagnostics, message, comments())
     if cause is None:
@@ -134,16 +136,19 @@ _SPOILT = (Condition.READ_ONLY, Condition.SESSION_LOST)
 """Conditions that make a working connection unusable."""
 
 
-def _unavailable(error: DBAPIError, message: str) -> StoreUnavailable:
+def _unavailable(error: DBAPIError, message: str, may_be_committed: bool) -> StoreUnavailable:
     """Return the error for a server that is unreachable. If the driver raised NoAnswer, because the server did not
-    answer a statement in time, the message says that the transaction may or may not have been committed.
+    answer a statement in time, or if `may_be_committed`, the message says that the transaction may or may not have been
+    committed.
     """
-    if isinstance(error.orig, NoAnswer):
+    is_late = isinstance(error.orig, NoAnswer)
+    failure = message if is_late else f"PostgreSQL is unreachable: {message}"
+    if is_late or may_be_committed:
         return StoreUnavailable(
-            f"{message}; the connection was closed and the transaction may or may not have been committed, so read the "
+            f"{failure}; the connection was closed and the transaction may or may not have been committed, so read the "
             "state again and retry"
         )
-    return StoreUnavailable(f"PostgreSQL is unreachable: {message}; retry")
+    return StoreUnavailable(f"{failure}; retry")
 
 
 def _lost_race(message: str) -> LostRace:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 from sqlalchemy import Connection, text
+from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
@@ -32,6 +34,7 @@ from controller.store.postgres import engine
 from controller.store.postgres.engine import Store, server_process
 from controller.store.postgres.prepared_statements import Prepared
 from controller.store.topics import policies, topics
+from tests.support.relay import Relay
 from tests.support.store_driver import StoreDriver
 
 
@@ -257,6 +260,35 @@ def test_a_single_statement_is_a_transaction_by_itself(driver: StoreDriver, data
         tx.rollback()
     store.dispose()
     assert driver.sql("SELECT count(*) FROM cleave.namespace_policy") == [(1,)]
+
+
+@pytest.mark.parametrize("begin", [Store.transaction, Store.single_statement])
+def test_a_transaction_whose_commit_got_no_answer_may_be_committed(
+    driver: StoreDriver, database: str, begin: Callable[[Store], AbstractContextManager[Connection]]
+) -> None:
+    def insert() -> None:
+        with begin(store) as tx:
+            if begin is Store.single_statement:
+                relay.lose_answer()
+            tx.execute(text("INSERT INTO cleave.namespace_policy VALUES ('t/n', '{}', 1, 'x')"))
+            relay.lose_answer()
+
+    address = make_url(database)
+    with Relay(str(address.host), int(address.port or 0)) as relay:
+        store = Store(address.set(host="127.0.0.1", port=relay.port), pool_size=1)
+        with pytest.raises(StoreUnavailable, match="may or may not have been committed"):
+            insert()
+        store.dispose()
+
+    assert driver.sql("SELECT count(*) FROM cleave.namespace_policy") == [(1,)]
+
+
+def test_a_transaction_that_lost_its_connection_before_the_commit_is_not_committed(
+    driver: StoreDriver,
+) -> None:
+    with pytest.raises(StoreUnavailable, match=r"unreachable: .*; retry$") as caught:
+        driver.sql("SELECT pg_terminate_backend(pg_backend_pid())")
+    assert "committed" not in caught.value.message
 
 
 def test_a_deadlock_is_a_lost_race_for_one_and_a_success_for_the_other(driver: StoreDriver) -> None:
