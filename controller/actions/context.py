@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from controller.actions.responses import OperationResponse, operation_fields
@@ -117,16 +118,19 @@ class Context:
     def wait_for(self, operation: Operation) -> Operation:
         """Wait for the operation, at most `wait_seconds` of the options, and return it as it is then, whether it
         has ended or not. An error of the wait or of the operation is not raised; the operation is then read once
-        more, which may raise StoreUnavailable. Without a running worker, this process runs the operation. With
-        `wait_seconds` 0, the operation is returned unchanged.
+        more, which may raise StoreUnavailable, with the operation's id in the message. Without a running worker, this
+        process runs the operation. With `wait_seconds` 0, the operation is returned unchanged.
         """
         if self.options.wait_seconds <= 0:
             return operation
+        operation_id = operation.operation_id
         try:
-            return run_to_its_end(self.app, operation.operation_id, self.options.wait_seconds)
+            return run_to_its_end(self.app, operation_id, self.options.wait_seconds)
         except CleaveError:  # The operation takes longer, and its state says how far it is.
-            with self.app.store.transaction() as tx:
-                return operations.get_operation(tx, operation.operation_id)
+            from controller.services.operation_wait import through_outages
+
+            read = partial(self.app.store.in_transaction, operations.get_operation, operation_id)
+            return through_outages(read, operation_id, 0.0)
 
     def _epoch_of(self, topic: str) -> int | None:
         """Return the layout epoch of the topic of that name; None if there is no such topic, for example because only the dry run
