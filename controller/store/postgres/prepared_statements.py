@@ -20,6 +20,9 @@ _UNWANTED = ("enable_seqscan", "enable_hashjoin", "enable_mergejoin")
 until the table has been analyzed.
 """
 
+_FAILED = "prepare_failed"
+"""Key in the `info` of a connection. The value is True while a statement is being prepared, and after that failed."""
+
 
 class Prepared:
     """A statement that each connection prepares at its first use."""
@@ -53,8 +56,26 @@ class Prepared:
 
         The first call on a connection prepares the statement. Raises KeyError for a parameter without a value.
         """
-        prepared: set[str] = tx.info.setdefault("prepared", set())
-        if self.name not in prepared:
-            tx.exec_driver_sql(self._prepare.replace("%", "%%"))
-            prepared.add(self.name)
+        if self.name not in _prepared_on(tx):
+            self._prepare_on(tx)
         return tx.exec_driver_sql(self._execute, {name: parameters[name] for name in self.parameters})
+
+    def _prepare_on(self, tx: Connection) -> None:
+        """Prepare the statement on the connection. If an earlier attempt of any statement failed there, first drop all
+        prepared statements.
+
+        PREPARE is not undone with its transaction, so a failed attempt may have left its statement behind.
+        """
+        if tx.info.get(_FAILED):
+            _prepared_on(tx).clear()
+            tx.exec_driver_sql("DEALLOCATE ALL")
+        tx.info[_FAILED] = True
+        tx.exec_driver_sql(self._prepare.replace("%", "%%"))
+        tx.info[_FAILED] = False
+        _prepared_on(tx).add(self.name)
+
+
+def _prepared_on(tx: Connection) -> set[str]:
+    """Return the names of the statements that are prepared on the connection."""
+    names: set[str] = tx.info.setdefault("prepared", set())
+    return names

@@ -426,3 +426,33 @@ def test_a_prepared_statement_survives_what_its_transaction_does_not(driver: Sto
     assert doubled(2) == 4
     store.dispose()
     assert doubled(3) == 6
+
+
+def test_a_statement_whose_first_use_was_interrupted_is_prepared_again(
+    driver: StoreDriver, database: str
+) -> None:
+    """PREPARE is not undone with its transaction. Here the plan waited too long for an index, or the PREPARE for its table."""
+    store = Store(database, pool_size=1)
+    one = Prepared("one", "SELECT :number", {"number": "int"})
+    named = Prepared(
+        "named", "SELECT 1 FROM cleave.namespace_policy WHERE namespace = :namespace", {"namespace": "text"}
+    )
+
+    def look(lock_timeout: str) -> int:
+        with store.transaction() as tx:
+            number = int(one.execute(tx, {"number": 7}).scalar_one())
+            tx.execute(text(f"SET LOCAL lock_timeout = '{lock_timeout}'"))
+            return number + len(named.execute(tx, {"namespace": "t/n"}).all())
+
+    for hold in ("REINDEX INDEX cleave.namespace_policy_pkey", "LOCK TABLE cleave.namespace_policy"):
+        with driver.store.transaction() as holder:
+            holder.execute(text(hold))
+            for _ in range(2):
+                with pytest.raises(LostRace, match="lock timeout"):
+                    look("10ms")
+
+    assert [look("30s"), look("30s")] == [7, 7]
+    names = "SELECT array_agg(name ORDER BY name) FROM pg_prepared_statements"
+    with store.transaction() as tx:
+        assert tx.execute(text(names)).scalar_one() == ["cleave_named", "cleave_one"]
+    store.dispose()
