@@ -106,17 +106,24 @@ class Calls:
 
     def _operation_at_end(self, operation: OperationT, wait_seconds: float) -> OperationT:
         """Wait for the operation to end, `wait_seconds` at most, and return it with its present state, epoch and error. An operation that
-        has not ended is read at least once; an operation that has ended is returned unchanged.
+        has not ended is read at least once; an operation that has ended is returned unchanged. StoreUnavailable, other than
+        TokenOutOfTime, is raised only at the end of the wait; its message names the operation.
         """
         if not OperationState(operation.state).is_live:
             return operation
         look = tenacity.Retrying(
-            retry=tenacity.retry_if_result(lambda present: OperationState(present.state).is_live),
+            retry=tenacity.retry_if_result(lambda present: OperationState(present.state).is_live)
+            | tenacity.retry_if_exception(_may_pass),
             wait=tenacity.wait_exponential(multiplier=0.05, max=1.0),
             stop=tenacity.stop_after_delay(wait_seconds),
             retry_error_callback=lambda last: last.outcome and last.outcome.result(),
         )
-        final: OperationT = look(self._present, operation)
+        try:
+            final: OperationT = look(self._present, operation)
+        except StoreUnavailable as error:
+            raise type(error)(
+                f"the state of operation {operation.operation_id} is unknown: {error}"
+            ) from error
         return final
 
     def _present(self, operation: OperationT) -> OperationT:
@@ -251,6 +258,11 @@ def _repeating(seconds: float) -> tenacity.Retrying:
         stop=tenacity.stop_after_delay(seconds),
         reraise=True,
     )
+
+
+def _may_pass(error: BaseException) -> bool:
+    """Return True if the server or its PostgreSQL is unavailable. False for any other error, and for an expired token."""
+    return isinstance(error, StoreUnavailable) and not isinstance(error, TokenOutOfTime)
 
 
 def _did_not_arrive(error: StoreUnavailable) -> bool:

@@ -6,14 +6,17 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
 from controller.actions.wait_for_operation import run_to_its_end
 from controller.bootstrap import application
+from controller.client.servers import Servers
 from controller.commands import http_calls
 from controller.devstack.serving import SECRET, token_for, token_of
+from controller.domain.errors import StoreUnavailable
 from controller.settings import Settings
 from controller.web import access
 from controller.web.access import Role
@@ -119,6 +122,34 @@ def test_an_operation_is_asked_for_again_until_it_is_done(
         document = http.json("topics", "create", "acme/shop/late")
 
     assert (document["operation_id"], document["state"]) == (1, "done")
+
+
+@pytest.mark.parametrize("passes", [True, False])
+def test_an_outage_while_an_operation_is_asked_for_ends_the_wait_only_if_it_lasts(
+    http: OverHttp, database: str, cleave: CommandLine, monkeypatch: pytest.MonkeyPatch, passes: bool
+) -> None:
+    """The command then names the operation, which goes on."""
+    monkeypatch.setattr(http_calls, "LONGEST_WAIT_SECONDS", 0.0)
+    ask, failures = Servers.ask, list[str]()
+
+    def ask_in_an_outage(servers: Servers, method: str, path: str, **options: Any) -> Any:
+        if path.startswith("/api/v1/operations/") and not (passes and failures):
+            failures.append(path)
+            raise StoreUnavailable("PostgreSQL is unreachable: gone; retry")
+        return ask(servers, method, path, **options)
+
+    monkeypatch.setattr(Servers, "ask", ask_in_an_outage)
+    create = ("topics", "create", "acme/shop/late")
+    if passes:
+        with carried_out_when(database, cleave, "true"):
+            assert http.json(*create)["state"] == "done"
+    else:
+        answer = http(*create, "--timeout-seconds", "0.3")
+        assert (answer.code, answer.err) == (
+            75,
+            "cleave: the state of operation 1 is unknown: PostgreSQL is unreachable: gone; retry\n",
+        )
+    assert len(failures) == 1 if passes else len(failures) > 1
 
 
 def test_a_cancelled_seek_is_asked_for_again_until_it_has_ended(
