@@ -168,16 +168,22 @@ END $$;
 
 -- Merges the rows of one aggregation run. A run at or behind the watermark changes nothing. If a load record has changed since the run
 -- read it, the row is skipped and counted as outrun, because the next run computes it again.
+--
+-- Runs that were applied later than the present time show that the clock of the server went back. They would refuse each run, and keep
+-- load fresh, until the clock reaches their times again. So they are deleted, and times of the load after the window become its end.
 CREATE FUNCTION cleave.merge_load(
     run text, run_window_end timestamptz, run_engine text, run_samples bigint, run_segments bigint, run_quarantined text[])
 RETURNS TABLE (written bigint, outrun bigint, applied boolean)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    staged  bigint;
-    changed bigint;
+    staged    bigint;
+    changed   bigint;
+    merged_at timestamptz;
 BEGIN
     LOCK TABLE cleave.load_run IN SHARE ROW EXCLUSIVE MODE;  -- the lock makes concurrent runs merge one after the other
-    IF EXISTS (SELECT FROM cleave.load_run r WHERE r.run_id = run OR r.window_end >= run_window_end) THEN
+    merged_at := clock_timestamp();
+    IF EXISTS (SELECT FROM cleave.load_run r
+                WHERE r.run_id = run OR (r.window_end >= run_window_end AND r.applied_at <= merged_at)) THEN
         DELETE FROM staging.load_row s WHERE s.run_id = run;
         DELETE FROM staging.source_row s WHERE s.run_id = run;
         DELETE FROM staging.tick_row s WHERE s.run_id = run;
@@ -197,6 +203,15 @@ BEGIN
       VALUES (s.topic_id, s.segment_id, s.msg_rate_in, s.byte_rate_in, s.msg_rate_out, s.byte_rate_out,
               s.source, s.modified_at, s.cold_since, s.silent_since);
     GET DIAGNOSTICS changed = ROW_COUNT;
+    DELETE FROM cleave.load_run r WHERE r.applied_at > merged_at;
+    IF FOUND THEN
+        UPDATE cleave.segment_load l
+           SET modified_at = least(l.modified_at, run_window_end), row_version = l.row_version + 1,
+               cold_since = CASE WHEN l.cold_since > run_window_end THEN run_window_end ELSE l.cold_since END,
+               silent_since = CASE WHEN l.silent_since > run_window_end THEN run_window_end ELSE l.silent_since END
+         WHERE greatest(l.modified_at, l.cold_since, l.silent_since) > run_window_end;
+        UPDATE cleave.load_source o SET observed_at = run_window_end WHERE o.observed_at > run_window_end;
+    END IF;
     INSERT INTO cleave.load_source AS o (source, observed_at)
     SELECT s.source, max(s.observed_at) FROM staging.source_row s WHERE s.run_id = run GROUP BY s.source
     ON CONFLICT (source) DO UPDATE SET observed_at = greatest(o.observed_at, excluded.observed_at);

@@ -47,18 +47,22 @@ LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 $$;
 
 -- Merges the rows of one run: first the boundaries, then the load. A row whose record has changed since the run read it is left to the
--- next run. The same holds for all rows of a namespace whose boundaries differ from those that the run read.
+-- next run. The same holds for all rows of a namespace whose boundaries differ from those that the run read. Runs that were applied later
+-- than the present time, because the clock of the server went back, are deleted, and times of reports after the window become its end.
 CREATE FUNCTION cleave.merge_bundle_load(
     run text, run_window_end timestamptz, run_engine text, run_topics bigint, run_quarantined text[]
 ) RETURNS TABLE (written bigint, outrun bigint, applied boolean)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    staged  bigint;
-    changed bigint;
-    total   bigint := 0;
+    staged    bigint;
+    changed   bigint;
+    total     bigint := 0;
+    merged_at timestamptz;
 BEGIN
     LOCK TABLE cleave.bundle_load_run IN SHARE ROW EXCLUSIVE MODE;  -- the lock makes concurrent runs merge one after the other
-    IF EXISTS (SELECT FROM cleave.bundle_load_run r WHERE r.run_id = run OR r.window_end >= run_window_end) THEN
+    merged_at := clock_timestamp();
+    IF EXISTS (SELECT FROM cleave.bundle_load_run r
+                WHERE r.run_id = run OR (r.window_end >= run_window_end AND r.applied_at <= merged_at)) THEN
         PERFORM cleave.empty_bundle_inbox(run);
         RETURN QUERY SELECT 0::bigint, 0::bigint, false;
         RETURN;
@@ -133,6 +137,11 @@ BEGIN
               s.bundle_count, s.producer_count, s.consumer_count, s.report, s.version, s.observed_at);
     GET DIAGNOSTICS changed = ROW_COUNT; total := total + changed;
 
+    DELETE FROM cleave.bundle_load_run r WHERE r.applied_at > merged_at;
+    IF FOUND THEN
+        UPDATE cleave.broker_load l SET observed_at = run_window_end, row_version = l.row_version + 1
+         WHERE l.observed_at > run_window_end;
+    END IF;
     INSERT INTO cleave.bundle_load_run (run_id, window_end, engine, topics, written, outrun, quarantined)
     VALUES (run, run_window_end, run_engine, run_topics, total, staged - total, run_quarantined);
     INSERT INTO cleave.cluster_load SELECT * FROM staging.cluster_row s WHERE s.run_id = run;

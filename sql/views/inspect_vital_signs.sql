@@ -84,7 +84,8 @@ SELECT fleet.topics, fleet.active_segments, uncovered.ranges AS uncovered_ranges
                     extract(epoch FROM clock_timestamp() - min(due_at) FILTER (WHERE NOT paused AND due_at < clock_timestamp()))
                         AS oldest_seconds
                FROM inspect.evaluation_backlog) backlog
- CROSS JOIN (SELECT extract(epoch FROM clock_timestamp() - max(window_end)) AS age_seconds FROM cleave.load_run) load
+ CROSS JOIN (SELECT extract(epoch FROM clock_timestamp() - max(window_end)) AS age_seconds
+               FROM cleave.load_run WHERE applied_at <= clock_timestamp()) load
  CROSS JOIN (SELECT extract(epoch FROM clock_timestamp() - max(observed_at)) AS age_seconds FROM cleave.load_source) samples
  CROSS JOIN (SELECT count(*) FILTER (WHERE name LIKE 'worker/%' AND expires_at > clock_timestamp()) AS workers,
                     count(*) FILTER (WHERE name LIKE 'shard/%' AND expires_at > clock_timestamp() - interval '1 hour') AS shards,

@@ -99,7 +99,15 @@ def aggregate(
     for file in landed.rejected:
         log.warning("file set aside", path=file.path, reason=file.reason)
     quarantined = tuple(area.quarantine(landed))
-    is_late = watermark is not None and to_ms(watermark) >= window.end_ms
+    last_end_ms = None if watermark is None else to_ms(watermark)
+    is_late = last_end_ms is not None and last_end_ms >= window.end_ms
+    if is_late:
+        log.warning(
+            "window not aggregated, because it does not end after the last merged window",
+            run_id=run_id,
+            window_end_ms=window.end_ms,
+            last_window_end_ms=last_end_ms,
+        )
     if is_late or not landed.files["brokers"]:
         return BundleAggregation(run_id, window.end_ms, 0, 0, 0, 0, False, quarantined)
     scratch = Scratch(area.location, f"{RUNS}/{run_id}-{token_hex(4)}")

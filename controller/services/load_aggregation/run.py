@@ -104,7 +104,15 @@ def aggregate(
     publish_left_over(store, history)
     baseline = store.in_transaction(loads.baseline)
     examined, left_out = _readable_files(area, window)
-    is_late = baseline.watermark is not None and to_ms(baseline.watermark) >= window.end_ms
+    last_end_ms = None if baseline.watermark is None else to_ms(baseline.watermark)
+    is_late = last_end_ms is not None and last_end_ms >= window.end_ms
+    if is_late:
+        log.warning(
+            "window not aggregated, because it does not end after the last merged window",
+            run=run_id,
+            window_end_ms=window.end_ms,
+            last_window_end_ms=last_end_ms,
+        )
     if is_late or not examined.files:
         return AggregationResult(
             run_id, engine.name, window.end_ms, len(examined.files), 0, 0, 0, 0, False, left_out

@@ -110,8 +110,12 @@ class RunSketches:
 
 
 def watermark(tx: Connection) -> datetime | None:
-    """Return the end of the last merged window. None before the first."""
-    window_end: datetime | None = tx.execute(text("SELECT max(window_end) FROM cleave.load_run")).scalar_one()
+    """Return the end of the last merged window. None before the first. Runs that were applied later than the present time are ignored:
+    the clock of the database went back, and the next merge deletes them.
+    """
+    window_end: datetime | None = tx.execute(
+        text("SELECT max(window_end) FROM cleave.load_run WHERE applied_at <= clock_timestamp()")
+    ).scalar_one()
     return window_end
 
 
@@ -156,6 +160,9 @@ def stage_and_merge(
     because the record was written after the run read its baseline, or if the segment was pruned. If a run with this
     id was merged before, or if `window_end` is not later than the watermark (the end of the last merged window),
     nothing is written, not even the key counts, and `applied` is False.
+
+    If the clock of the database went back, runs that were applied later than the present time are deleted, and times
+    of records and sources after `window_end` become `window_end`.
 
     Raises KeyError if a table lacks a column of its schema; ArrowInvalid for a value that does not fit its type; and
     DBAPIError, which `Store.transaction` translates, for instance into LostRace if a concurrent merge lasts too long.

@@ -11,6 +11,7 @@ from threading import Thread
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from structlog.testing import capture_logs
 
 from controller.clock import to_ms
 from controller.domain.errors import Retryable
@@ -328,9 +329,49 @@ def test_a_window_behind_the_watermark_changes_nothing(run: Run) -> None:
     run.steady(100, begin=-130, end=60)
     assert run.aggregate(minutes=1).applied
     before = run.record()
-    assert not run.aggregate().applied
+    with capture_logs() as lines:
+        assert not run.aggregate("late").applied
     assert run.record() == before
     assert run.history.read(END_MS, END_MS).num_rows == 0
+    [line] = lines
+    assert line["event"] == "window not aggregated, because it does not end after the last merged window"
+    assert (line["window_end_ms"], line["last_window_end_ms"]) == (END_MS, END_MS + MINUTE_MS)
+
+
+def test_load_goes_on_after_the_databases_clock_went_back(run: Run) -> None:
+    """By ten minutes, after the run of the last window."""
+    run.steady(100, begin=530, end=600)
+    run.steady(10, begin=530, end=600, segment_id=1, source=OTHER)
+    run.aggregate("from the future", minutes=10)
+    run.bench.execute("UPDATE cleave.load_run SET applied_at = applied_at + interval '10 minutes'")
+    assert run.bench.scalar("SELECT load_age_seconds FROM inspect.health") is None
+    run.steady(50_000, begin=-10, end=120, reader="c after its clock was set")
+
+    assert [run.aggregate(minutes=minutes).applied for minutes in (1, 2)] == [True, True]
+
+    assert run.rate() == 50_000
+    assert (run.last_report_second(BROKER), run.last_report_second(OTHER)) == (120, 60)
+    cold = run.record(1)
+    assert cold is not None
+    assert (to_ms(cold["cold_since"]), to_ms(cold["modified_at"])) == (END_MS + MINUTE_MS,) * 2
+    assert run.bench.scalar("SELECT count(*) FROM cleave.load_run WHERE run_id = 'from the future'") == 0
+
+
+def test_a_segment_that_was_silent_when_the_clock_went_back_is_measured_again(run: Run) -> None:
+    run.steady(100, begin=-10, end=60)
+    run.aggregate(minutes=1)
+    run.bench.execute("""
+        WITH run AS (UPDATE cleave.load_run SET applied_at = clock_timestamp() + interval '10 minutes')
+        UPDATE cleave.segment_load SET silent_since = modified_at + interval '9 minutes', source = 'gone'
+    """)
+    run.steady(7_000, begin=50, end=180, source=OTHER)
+
+    for minutes in (2, 3):
+        run.aggregate(minutes=minutes)
+
+    record = run.record()
+    assert record is not None
+    assert (record["msg_rate_in"], record["silent_since"]) == (7_000, None)
 
 
 class OvertakenEngine(SqlEngine):

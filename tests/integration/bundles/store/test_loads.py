@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -75,6 +76,24 @@ def test_a_run_is_merged_once_and_none_at_or_behind_the_watermark(
     assert merge(driver, run, minutes, bundles=[later]) == MergeResult(0, 0, applied=False)
     assert stored(driver)[0][2:] == (1 / 3, 1)
     assert driver.sql("SELECT count(*) FROM staging.bundle_row") == [(0,)]
+
+
+def test_runs_go_on_after_the_databases_clock_went_back(driver: StoreDriver) -> None:
+    """By ten minutes, after the run of the last window."""
+    broker = rows.broker(observed_at_ms=rows.NOW_MS + 600_000)
+    merge(driver, "from the future", 10, **FIRST | {"brokers": [broker]})
+    driver.sql(
+        "UPDATE cleave.bundle_load_run SET applied_at = applied_at + interval '10 minutes' RETURNING 1"
+    )
+    assert driver.do(bundle_loads.watermark) is None
+    later = rows.bundle(0, HALF, 9.0, seen_row_version=1, seen_namespace_version=1)
+
+    assert merge(driver, "run-2", 1, bundles=[later]).applied
+
+    assert stored(driver)[0][2:] == (9.0, 2)
+    at = NOW + timedelta(minutes=1)
+    assert driver.sql("SELECT run_id, window_end FROM cleave.bundle_load_run") == [("run-2", at)]
+    assert driver.sql("SELECT observed_at, row_version FROM cleave.broker_load") == [(at, 2)]
 
 
 def test_a_record_that_moved_meanwhile_is_left_for_the_next_run(driver: StoreDriver) -> None:
