@@ -2,8 +2,8 @@
 
 The poster reports changes only while it listens. A follower also reports the changes that were made while no
 process listened: when its connection is reopened, it continues where it stopped. Each change is returned at
-least once. Changes of the last `OVERLAP` may be returned again after a restart; topic and epoch identify a
-change.
+least once. Changes of the last `OVERLAP` may be returned again after a restart, and earlier changes after the clock
+of the database went back; topic and epoch identify a change.
 """
 
 from __future__ import annotations
@@ -42,6 +42,8 @@ class LayoutFollower:
         """Position from which changes without notifications must be read; None while notifications name all
         changes.
         """
+        self._clock_may_differ = False
+        """True from a new connection until the next read: it may be to a server whose clock is behind."""
         self._returned: dict[tuple[int, int], datetime] = {}
 
     @property
@@ -77,7 +79,7 @@ class LayoutFollower:
         begin: Place = resume_at, 0, 0  # All changes that may not have been returned can be read from here.
         notifications = self._listener.wait(0.0 if self._missed else timeout_seconds)
         if any(notification.is_resync for notification in notifications):
-            self._missed = begin
+            self._missed, self._clock_may_differ = begin, True
         named_changes = _named(notifications)
         if not (named_changes or self._missed):
             return []
@@ -85,11 +87,24 @@ class LayoutFollower:
         # The position is set first, in case the next statement loses the database.
         self._missed = self._missed or begin
         with self._store.transaction() as tx:
+            if self._clock_may_differ:
+                position = self._missed = self._begin_by_clock(self._missed[0], database_now(tx))
             page = layout_changes.since(tx, position, PAGE) if position else []
             changes = page + layout_changes.events(tx, named_changes)
         last = page[-1] if len(page) == PAGE else None
         self._missed = (last.committed_at, last.topic_id, last.epoch) if last else None
+        self._clock_may_differ = False
         return self._unreturned(changes)
+
+    def _begin_by_clock(self, begin: datetime, now: datetime) -> Place:
+        """Return the position from which changes must be read after a new connection: `begin`, or up to `OVERLAP`
+        before `now`, the present time of the database, if the clock of the database went back behind `begin`. Changes
+        since then have earlier times than the changes before. `resume_at` then moves back as well.
+        """
+        if self._begins_at is None or self._begins_at > now:
+            self._begins_at = now - OVERLAP
+        self._newest = min(self._newest or now, now)
+        return min(begin, max(self._begins_at, now - OVERLAP)), 0, 0
 
     def _unreturned(self, changes: list[LayoutEvent]) -> list[LayoutEvent]:
         """Return those of `changes` that this follower has not returned before, oldest first, each once. Remember

@@ -145,6 +145,34 @@ def test_a_change_that_is_committed_later_than_it_is_stamped_is_told_all_the_sam
     assert reported_changes(following, 1) == [("create", 7)]
 
 
+def test_what_happens_after_the_databases_clock_went_back_is_told(bench: Bench, follow: Follow) -> None:
+    """By more than the overlap, at a fail-over to another server. The changes before have times in the future."""
+    bench.topic_with(1)
+    now = bench.store.in_transaction(database_now)
+    following = follow(since=now + timedelta(minutes=9))
+    bench.reshape(segment_admin.splitting(0))
+
+    assert ("split", 1) in reported_changes(following, 2), "and what was in the last minute"
+    assert following.resume_at is not None
+    assert following.resume_at < now
+
+    following._newest = now + timedelta(minutes=9)  # as if an earlier change had been told
+    lose_the_connection(bench)
+    bench.reshape(segment_admin.merging(1, 2))
+    assert reported_changes(following, 1) == [("merge", 2)]
+
+
+def test_a_new_connection_tells_nothing_from_before_the_beginning(bench: Bench, follow: Follow) -> None:
+    bench.topic_with(1)
+    bench.reshape(segment_admin.splitting(0))
+    following = listening(follow())
+
+    lose_the_connection(bench)
+    bench.reshape(segment_admin.splitting(1))
+
+    assert reported_changes(following, 1) == [("split", 2)]
+
+
 def test_what_was_before_it_began_is_told_to_nobody_who_goes_on(bench: Bench, follow: Follow) -> None:
     bench.topic_with(1)
     first = follow()

@@ -148,7 +148,8 @@ def test_how_far_it_came_is_kept_before_it_fires_for_the_first_time(
 
     def read(tx: Any) -> Any:
         instant = reads(tx)
-        bench.reshape(segment_admin.splitting(0))
+        if bench.layout.epoch == 0:
+            bench.reshape(segment_admin.splitting(0))
         return instant
 
     monkeypatch.setattr(follower, "database_now", read)
