@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from controller import telemetry
+from controller.clock import SystemClock
 from controller.command_output import say
 from controller.commands.options import From
 from controller.commands.processes import JsonLogs
@@ -86,6 +87,9 @@ class _Sender:
         with snapshot(store) as tx:
             now, salt = database_now(tx), installed_at(tx).isoformat()
         self._since: datetime = now if since is None else instant(since, now)
+        self._clock = SystemClock()
+        self._read_at = now, self._clock.monotonic_seconds()
+        """The database's time as read last, and the time of that reading by a clock that is never set."""
         self._exporter = OTLPSpanExporter(endpoint=f"{endpoint.rstrip('/')}/v1/traces", timeout=5)
         self._maker = SpanMaker(
             salt,
@@ -101,6 +105,7 @@ class _Sender:
         If an error ends the round, the next round sends the remaining operations, beginning with the whole page that failed. Raises
         Retryable if the collector does not accept spans, or if the database cannot be reached.
         """
+        self._follow_clock()
         since, after, sent = self._since, 0, 0
         while page := self._page(since, after):
             fresh = [traced for traced in page if traced.operation["operation_id"] not in self._sent]
@@ -115,6 +120,19 @@ class _Sender:
         self._since = max(self._since, since - timedelta(seconds=OVERLAP_SECONDS))
         self._sent = {number: ended for number, ended in self._sent.items() if ended >= self._since}
         return sent
+
+    def _follow_clock(self) -> None:
+        """Move the begin of the next round back by as much as the clock of the database went back since the last call. Operations that
+        have ended since then may have earlier times than those that ended before.
+        """
+        monotonic = self._clock.monotonic_seconds()
+        with snapshot(self._store) as tx:
+            now = database_now(tx)
+        last_now, last_monotonic = self._read_at
+        went_back = last_now + timedelta(seconds=monotonic - last_monotonic) - now
+        if went_back > timedelta(seconds=1):
+            self._since -= went_back
+        self._read_at = now, self._clock.monotonic_seconds()
 
     def _page(self, since: datetime, after: int) -> list[TracedOperation]:
         """Return the next operations, in the order in which they ended: those after the end `since` and, at the same end, the id `after`."""

@@ -20,12 +20,14 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 )
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
+from controller.commands import traces
 from controller.dataplane.base import DataPlane
 from controller.dataplane.embedded import EmbeddedDataPlane
 from controller.devstack.ports import free_port, release_port
 from controller.domain.evaluator import ALL_LANES
 from controller.services.autoscaler import run_pass
 from controller.services.operation_runner import RunnerContext, run_due
+from controller.store.postgres.clock import database_now
 from controller.store.topics import topics
 from tests.support.command_line import CommandLine
 from tests.support.reports import report_load
@@ -260,3 +262,17 @@ def test_it_follows_what_ends_and_leaves_when_told(
         finally:
             process.kill()
     assert collector.named(name)
+
+
+def test_what_ends_after_the_databases_clock_went_back_is_sent(
+    cleave: CommandLine, orders: str, collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as before:
+        before.setattr(traces, "database_now", lambda tx: database_now(tx) + timedelta(minutes=9))
+        sender = traces._Sender(cleave.store, collector.url, None)
+        assert sender.round() == 0
+    cleave.ok("segments", "split", orders, "0")
+
+    assert [sender.round() for _ in range(2)] == [1, 0]
+
+    assert collector.named(f"split topic://{orders}")
