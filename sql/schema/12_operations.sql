@@ -29,6 +29,7 @@ CREATE TABLE cleave.operation (
     claimed_by           text,
     claim_term           bigint      NOT NULL DEFAULT 0,
     claim_expires_at     timestamptz,
+    claimed_at           timestamptz,
     attempts             integer     NOT NULL DEFAULT 0,
     not_before           timestamptz NOT NULL DEFAULT '-infinity',
     last_error           text,
@@ -59,6 +60,8 @@ CREATE INDEX operation_live_of_topic ON cleave.operation (topic_id) WHERE finish
 CREATE INDEX operation_kept ON cleave.operation (topic_id, kept_until) WHERE kept_until IS NOT NULL;
 -- Every few seconds, the exporter of traces reads the operations that have ended since its last read.
 CREATE INDEX operation_by_end ON cleave.operation (finished_at, operation_id) WHERE finished_at IS NOT NULL;
+COMMENT ON COLUMN cleave.operation.claimed_at IS
+    'Time at which the last claim was made or renewed; in the future if the clock of the server went back. NULL: there was no claim.';
 COMMENT ON COLUMN cleave.operation.abort_reason IS 'Requester of an abort and the reason; NULL: no abort was requested.';
 COMMENT ON COLUMN cleave.operation.token IS 'Stored with each log that the operation creates.';
 COMMENT ON COLUMN cleave.operation.kept_until IS

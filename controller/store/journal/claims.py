@@ -65,7 +65,7 @@ _CLAIM = f"""
     , taken AS (
         UPDATE cleave.operation o
            SET claimed_by = :runner, claim_term = o.claim_term + 1, row_version = o.row_version + 1,
-               claim_expires_at = clock_timestamp() + make_interval(secs => :lease_seconds)
+               claimed_at = clock_timestamp(), claim_expires_at = clock_timestamp() + make_interval(secs => :lease_seconds)
           FROM (SELECT operation_id, shares_calls FROM fenced
                 UNION ALL SELECT operation_id, true FROM fresh
                 UNION ALL SELECT operation_id, false FROM other) due
@@ -111,8 +111,9 @@ _OF_RUNNER = f"""FROM given g
      WHERE o.operation_id = ANY (:operation_ids) AND o.operation_id = g.operation_id AND {HELD} RETURNING o.operation_id"""
 _RENEW = f"""{GIVEN}
     UPDATE cleave.operation o
-       SET claim_expires_at = greatest(o.claim_expires_at, clock_timestamp() + make_interval(secs => :lease_seconds)),
-           row_version = o.row_version + 1
+       SET claim_expires_at = greatest(o.claim_expires_at - greatest(o.claimed_at - clock_timestamp(), interval '0'),
+                                       clock_timestamp() + make_interval(secs => :lease_seconds)),
+           claimed_at = clock_timestamp(), row_version = o.row_version + 1
     {_OF_RUNNER}
 """
 _RELEASE = f"""{GIVEN}
@@ -218,7 +219,8 @@ def next_due(tx: Connection, shards: Shards | None = None, *, call_timeout_secon
 
 
 def renew(tx: Connection, operations: Sequence[Operation], runner: str, lease_seconds: float) -> set[int]:
-    """Extend the claims to `lease_seconds` from now, and never shorten a claim. Return the ids of the operations whose claims `runner`
+    """Extend the claims to `lease_seconds` from now, and never shorten a claim, except by as much as the clock of the database went back
+    since the claim was made or renewed. Return the ids of the operations whose claims `runner`
     still holds under the terms in `operations`; lost claims are not extended, and raise no error.
     """
     return _write(tx, operations, runner, _RENEW, lease_seconds=lease_seconds)

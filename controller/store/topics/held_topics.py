@@ -61,6 +61,13 @@ _VERIFY = text("""
          WHERE o.topic_id = v.topic_id AND o.finished_at IS NULL
            AND o.not_before > clock_timestamp() + make_interval(secs => :longest_delay_seconds))
     SELECT topic_id, cleave.raise_input(ARRAY[topic_id]), pg_notify('cleave_drains', topic_id::text) FROM verified""")
+# A claim whose time is in the future is of another server, or of a clock that was set. It would be in force for longer than its holder
+# trusts it: at most for its length from now, because the holder counts from before the claim.
+_LIMIT_CLAIMS = text("""
+    UPDATE cleave.operation o
+       SET claim_expires_at = o.claim_expires_at - (o.claimed_at - now.instant), claimed_at = now.instant, row_version = o.row_version + 1
+      FROM (SELECT clock_timestamp() AS instant) now
+     WHERE o.topic_id = ANY (:topic_ids) AND o.finished_at IS NULL AND o.claimed_by IS NOT NULL AND o.claimed_at > now.instant""")
 _IDENTITY = text("SELECT cleave.database_identity()")
 _UNCHANGED = text("""
     SELECT t.topic_id
@@ -140,18 +147,23 @@ def verify(tx: Connection, topic_ids: Collection[int]) -> list[int]:
     deleted topics are skipped.
 
     For each returned topic, the generations of its subscriptions are raised above those of a lost history, operations deferred by more
-    than `LONGEST_DELAY_SECONDS` become due, its evaluation is due, and its leader is notified.
+    than `LONGEST_DELAY_SECONDS` become due, claims from the future end after their length from now, its evaluation is due, and its
+    leader is notified.
     """
     parameters = {"topic_ids": sorted(topic_ids), "longest_delay_seconds": LONGEST_DELAY_SECONDS}
-    return [row.topic_id for row in tx.execute(_VERIFY, parameters)]
+    verified_ids = [row.topic_id for row in tx.execute(_VERIFY, parameters)]
+    tx.execute(_LIMIT_CLAIMS, {"topic_ids": verified_ids})
+    return verified_ids
 
 
 def hold(tx: Connection, topic_id: int, reason: str) -> bool:
-    """Hold the topic for this reason, which also makes it unverified and its evaluation due.
+    """Hold the topic for this reason, which also makes it unverified and its evaluation due. Claims from the future, whose runners may be
+    the reason, end after their length from now.
 
     Return True if the topic was not held for the same reason before. False, without a change, if it was, or if the topic is deleted or
     unknown.
     """
+    tx.execute(_LIMIT_CLAIMS, {"topic_ids": [topic_id]})
     return tx.execute(_HOLD, {"topic_id": topic_id, "reason": reason}).rowcount == 1
 
 

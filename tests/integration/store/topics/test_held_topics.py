@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from controller.domain.reshape import plan_split
 from controller.store.journal import claims, deletion_entries
 from controller.store.topics import held_topics
-from tests.support.store_driver import StoreDriver
+from tests.support.store_driver import RUNNER, StoreDriver
 
 
 def test_a_held_topic_is_not_verified_before_it_is_released(driver: StoreDriver) -> None:
@@ -20,6 +22,45 @@ def test_a_held_topic_is_not_verified_before_it_is_released(driver: StoreDriver)
     assert driver.do(held_topics.verify, [topic_id]) == [topic_id]
     assert driver.do(held_topics.verify, [topic_id]) == []
     assert driver.do(held_topics.topics_that_may_not_act, [topic_id]) == []
+
+
+AHEAD = "interval '10 minutes'"
+CLAIM_LEFT = "SELECT extract(epoch FROM claim_expires_at - clock_timestamp()), claimed_at <= clock_timestamp() FROM cleave.operation WHERE finished_at IS NULL"
+
+
+@pytest.mark.parametrize("by", ["verify", "hold", "renew"])
+def test_a_claim_of_a_server_whose_clock_was_ahead_ends_after_its_length(
+    driver: StoreDriver, by: str
+) -> None:
+    topic_id = driver.create().topic_id
+    claimed = driver.claim(driver.intend(topic_id, lambda layout: plan_split(layout, 0)))
+    [(length, _)] = driver.sql(CLAIM_LEFT)
+    driver.sql(f"""
+        UPDATE cleave.operation SET claimed_at = claimed_at + {AHEAD}, claim_expires_at = claim_expires_at + {AHEAD}
+         WHERE finished_at IS NULL RETURNING 1""")
+    driver.do(held_topics.doubt, [topic_id])
+
+    if by == "verify":
+        assert driver.do(held_topics.verify, [topic_id]) == [topic_id]
+    elif by == "hold":
+        assert driver.do(held_topics.hold, topic_id, "evidence")
+    else:
+        assert driver.do(claims.renew, [claimed], RUNNER, 0.1) == {claimed.operation_id}
+
+    [(left, is_past)] = driver.sql(CLAIM_LEFT)
+    assert is_past
+    assert float(left) == pytest.approx(float(length), abs=15)
+
+
+def test_a_claim_of_this_server_stays_as_it_is_when_its_topic_is_verified(driver: StoreDriver) -> None:
+    topic_id = driver.create().topic_id
+    driver.claim(driver.intend(topic_id, lambda layout: plan_split(layout, 0)))
+    before = driver.sql("SELECT claim_expires_at, row_version FROM cleave.operation")
+    driver.do(held_topics.doubt, [topic_id])
+
+    assert driver.do(held_topics.verify, [topic_id]) == [topic_id]
+
+    assert driver.sql("SELECT claim_expires_at, row_version FROM cleave.operation") == before
 
 
 def test_topics_with_work_under_way_are_compared_first_and_held_ones_last(driver: StoreDriver) -> None:
