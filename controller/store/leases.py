@@ -39,6 +39,7 @@ _TAKE = """
         incarnation = excluded.incarnation,
         term = l.term + CASE WHEN {mine} THEN 0 ELSE 1 END,
         acquired_at = CASE WHEN {mine} THEN l.acquired_at ELSE clock_timestamp() END,
+        renewed_at = clock_timestamp(),
         expires_at = clock_timestamp() + make_interval(secs => :ttl_seconds)
 """
 _MINE = """l.holder = excluded.holder AND l.incarnation IS NOT DISTINCT FROM excluded.incarnation
@@ -48,10 +49,27 @@ _RENEW_OR_ACQUIRE = text(
     _TAKE.format(mine=_MINE) + f" WHERE l.expires_at <= clock_timestamp() OR ({_MINE}) " + _RETURNING
 )
 _RENEW = text("""
-    UPDATE cleave.lease l SET expires_at = clock_timestamp() + make_interval(secs => :ttl_seconds)
+    UPDATE cleave.lease l SET renewed_at = clock_timestamp(), expires_at = clock_timestamp() + make_interval(secs => :ttl_seconds)
      WHERE l.name = :name AND l.holder = :holder AND l.term = :term AND l.expires_at > clock_timestamp()
     RETURNING l.name, l.holder, l.term, l.expires_at, l.incarnation
 """)
+# Rows that another process has locked are skipped: it may be renewing them, and the next call finds the others.
+_LIMIT = text("""
+    UPDATE cleave.lease l SET expires_at = l.expires_at - (l.renewed_at - ahead.now), renewed_at = ahead.now
+      FROM (SELECT f.name, now.instant AS now
+              FROM cleave.lease f CROSS JOIN (SELECT clock_timestamp() AS instant) now
+             WHERE f.renewed_at > now.instant AND f.expires_at > now.instant
+               FOR NO KEY UPDATE OF f SKIP LOCKED) ahead
+     WHERE l.name = ahead.name
+""")
+
+
+def limit_to_clock(tx: Connection) -> None:
+    """End each lease that was renewed in the future after its length from now, unless its holder renews it until then. Such a lease was
+    renewed by another server, or before the clock was set; else the lease of a dead holder would last longer by the difference. No
+    holder loses a lease that it trusts, because it counts from before its last renewal.
+    """
+    tx.execute(_LIMIT)
 
 
 def acquire(

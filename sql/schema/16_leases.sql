@@ -7,11 +7,14 @@ CREATE TABLE cleave.lease (
     term           bigint      NOT NULL DEFAULT 1,
     acquired_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
     expires_at     timestamptz NOT NULL,
+    renewed_at     timestamptz NOT NULL DEFAULT clock_timestamp(),
     address        text,
     incarnation    text,
     schema_version text,
     CONSTRAINT lease_term_positive CHECK (term >= 1)
 );
+COMMENT ON COLUMN cleave.lease.renewed_at IS
+    'Time at which the lease was taken or renewed last; in the future if the clock of the server went back since.';
 COMMENT ON COLUMN cleave.lease.address IS 'Web address at which the worker serves consumers; NULL: the worker serves no HTTP.';
 COMMENT ON COLUMN cleave.lease.incarnation IS
     'Identifier of the process that holds the lease, unique among processes of that name; NULL: an older version took the lease.';

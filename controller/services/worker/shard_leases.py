@@ -118,8 +118,8 @@ class ShardLeases(OneProcess):
             )
 
     def round(self) -> bool:
-        """Renew the lease of the worker's name and the leases of its shards once, in one transaction. Resign shards
-        beyond the worker's fair share, and acquire free shards up to the fair share. Return True if `held` changed:
+        """Renew the lease of the worker's name and the leases of its shards once, in one transaction. Before that, limit
+        all leases that were renewed in the future (`limit_to_clock`). Resign shards beyond the worker's fair share, and acquire free shards up to the fair share. Return True if `held` changed:
         it has other shards, or its shards are trusted again after their time to live had passed. A shard that was
         lost and acquired again in the same round, at another term, is no change. Acquired shards, and lost or
         resigned shards, are logged and counted.
@@ -129,6 +129,8 @@ class ShardLeases(OneProcess):
         After an error `held` stays as it is until its time to live has passed.
         """
         began_at = self._clock.monotonic_seconds()
+        # A transaction of its own, because the other one is rolled back while another process holds the name.
+        self._store.in_transaction(leases.limit_to_clock)
         with self._store.transaction() as tx:
             leases.limit_pause(tx, self._ttl_seconds)
             self._take_name(tx)

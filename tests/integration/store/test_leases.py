@@ -87,6 +87,37 @@ def test_a_holder_goes_on_with_its_own_lease_but_takes_an_expired_one_anew(drive
     assert driver.do(leases.renew_or_acquire, "worker/a", "b", LONG) is None
 
 
+def test_a_lease_of_a_server_whose_clock_was_ahead_ends_after_its_length(driver: StoreDriver) -> None:
+    dead = held(driver.do(leases.acquire, "shard/0", "a", 60.0))
+    live = held(driver.do(leases.acquire, "shard/1", "b", LONG))
+    here = held(driver.do(leases.acquire, "shard/2", "c", LONG))
+    driver.sql("""
+        UPDATE cleave.lease SET renewed_at = renewed_at + interval '2 hours', expires_at = expires_at + interval '2 hours'
+         WHERE holder <> 'c' RETURNING 1""")
+
+    for _ in range(2):
+        driver.do(leases.limit_to_clock)
+
+    left = "SELECT extract(epoch FROM expires_at - renewed_at), renewed_at <= clock_timestamp() FROM cleave.lease ORDER BY name"
+    assert [(round(seconds), past) for seconds, past in driver.sql(left)] == [
+        (60, True),
+        (LONG, True),
+        (LONG, True),
+    ]
+    assert driver.do(leases.still_held, [dead, live, here]), "no holder loses what it trusts"
+    assert driver.do(leases.read, "shard/2") == here
+
+
+def test_a_lease_that_is_in_use_is_left_to_its_holder(driver: StoreDriver) -> None:
+    lease = held(driver.do(leases.acquire, "shard/0", "a", LONG))
+    driver.sql("UPDATE cleave.lease SET renewed_at = renewed_at + interval '2 hours' RETURNING 1")
+    with driver.store.transaction() as tx:
+        assert leases.still_held(tx, [lease])
+        driver.do(leases.limit_to_clock)
+
+    assert driver.do(leases.read, "shard/0") == lease
+
+
 def test_live_leases_are_those_in_force_whose_names_begin_so(driver: StoreDriver) -> None:
     driver.do(leases.acquire, "worker/a", "a", LONG)
     driver.do(leases.acquire, "worker/b", "b", OVER)

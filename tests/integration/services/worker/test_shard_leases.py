@@ -267,6 +267,23 @@ def test_leases_whose_newest_renewal_is_lost_are_kept_or_taken_anew_at_once(
     assert leases.terms == dict.fromkeys(range(COUNT), 2)
 
 
+def test_leases_of_the_dead_end_in_time_after_the_databases_clock_went_back(
+    bench: Bench, leases: ShardLeases, clock: ManualClock
+) -> None:
+    """The restarted process waits for the lease time and not for the difference of the clocks as well."""
+    bench.execute("""
+        UPDATE cleave.lease SET renewed_at = renewed_at + interval '1 day', expires_at = expires_at + interval '1 day'
+    """)
+    restarted = worker(bench, "w1", clock, incarnation="second")
+
+    with pytest.raises(HeldUp):
+        restarted.round()
+
+    left = "SELECT extract(epoch FROM max(expires_at) - clock_timestamp()) FROM cleave.lease"
+    assert TTL_SECONDS / 2 < bench.scalar(left) <= TTL_SECONDS
+    fence(bench, leases, leases.held)
+
+
 def test_a_failed_round_is_soon_repeated(bench: Bench, clock: ManualClock) -> None:
     """Not at a third of the lease time: the store may answer again in a moment."""
     mine = worker(bench, "w1", clock, ttl_seconds=3600.0)
