@@ -23,7 +23,9 @@ WHY_NOT = f"""CASE WHEN {MAY_ACT} THEN NULL
 """SQL expression on `cleave.topic t`: the reason for which nothing acts on the topic; NULL: it may be acted on."""
 RETRY_SECONDS = 1.0
 LONGEST_DELAY_SECONDS = 60.0
-"""Maximum time in seconds for which a runner defers an operation."""
+"""Maximum time in seconds for which a runner defers an operation, or the evaluation of a topic is paused."""
+LONGEST_OPENING_SECONDS = 120.0
+"""Maximum time in seconds during which a call that opens a gate may be in progress: twice the largest `call_timeout_seconds`."""
 
 _WHY_NOT = text(
     f"SELECT t.name, {WHY_NOT} AS why_not FROM cleave.topic t WHERE t.topic_id = :topic_id"  # noqa: S608 - constants only
@@ -68,6 +70,13 @@ _LIMIT_CLAIMS = text("""
        SET claim_expires_at = o.claim_expires_at - (o.claimed_at - now.instant), claimed_at = now.instant, row_version = o.row_version + 1
       FROM (SELECT clock_timestamp() AS instant) now
      WHERE o.topic_id = ANY (:topic_ids) AND o.finished_at IS NULL AND o.claimed_by IS NOT NULL AND o.claimed_at > now.instant""")
+# The same holds for pauses of evaluations, and for seeks, which wait until no call that opens a gate can be in progress.
+_LIMIT_WAITS = text("""
+    WITH paused AS (
+        UPDATE cleave.evaluation e SET not_before = clock_timestamp() + make_interval(secs => :longest_delay_seconds)
+         WHERE e.topic_id = ANY (:topic_ids) AND e.not_before > clock_timestamp() + make_interval(secs => :longest_delay_seconds))
+    UPDATE cleave.gate g SET opening_until = clock_timestamp() + make_interval(secs => :longest_opening_seconds)
+     WHERE g.topic_id = ANY (:topic_ids) AND g.opening_until > clock_timestamp() + make_interval(secs => :longest_opening_seconds)""")
 _IDENTITY = text("SELECT cleave.database_identity()")
 _UNCHANGED = text("""
     SELECT t.topic_id
@@ -148,11 +157,15 @@ def verify(tx: Connection, topic_ids: Collection[int]) -> list[int]:
 
     For each returned topic, the generations of its subscriptions are raised above those of a lost history, operations deferred by more
     than `LONGEST_DELAY_SECONDS` become due, claims from the future end after their length from now, its evaluation is due, and its
-    leader is notified.
+    leader is notified. A pause of its evaluation lasts at most `LONGEST_DELAY_SECONDS` from now, and a seek waits at most
+    `LONGEST_OPENING_SECONDS` for a call that opens a gate.
     """
-    parameters = {"topic_ids": sorted(topic_ids), "longest_delay_seconds": LONGEST_DELAY_SECONDS}
-    verified_ids = [row.topic_id for row in tx.execute(_VERIFY, parameters)]
-    tx.execute(_LIMIT_CLAIMS, {"topic_ids": verified_ids})
+    delay = {"longest_delay_seconds": LONGEST_DELAY_SECONDS}
+    rows = tx.execute(_VERIFY, {"topic_ids": sorted(topic_ids), **delay})
+    verified_ids = [row.topic_id for row in rows]
+    verified = {"topic_ids": verified_ids}
+    tx.execute(_LIMIT_CLAIMS, verified)
+    tx.execute(_LIMIT_WAITS, verified | delay | {"longest_opening_seconds": LONGEST_OPENING_SECONDS})
     return verified_ids
 
 

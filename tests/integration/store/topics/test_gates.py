@@ -9,7 +9,8 @@ import pytest
 from controller.domain.errors import HeldUp
 from controller.domain.operation import OperationState
 from controller.services.segment_admin import splitting
-from controller.store.topics import gates
+from controller.store.decisions import evaluations
+from controller.store.topics import gates, held_topics
 from controller.store.topics.bucket_owners import SubscriptionKey
 from tests.support.gated_logs import GatedBench
 
@@ -80,6 +81,23 @@ def test_a_gate_is_recorded_as_open_once(bench: GatedBench) -> None:
         assert gates.make_ready(tx, key(bench), [1, 2], opening_seconds=0.0) == [2], (
             "an open gate is not opened"
         )
+
+
+def test_an_opening_and_a_pause_of_a_server_whose_clock_was_ahead_end_soon(bench: GatedBench) -> None:
+    """The keeper has died, and no call can last as long."""
+    bench.reshape(splitting(0))
+    with bench.store.transaction() as tx:
+        gates.make_ready(tx, key(bench), [1], opening_seconds=3600.0)
+        gates.make_ready(tx, key(bench), [2], opening_seconds=100.0)
+        evaluations.defer(tx, [bench.topic_id], 3600.0)
+        held_topics.doubt(tx, [bench.topic_id])
+
+        assert held_topics.verify(tx, [bench.topic_id]) == [bench.topic_id]
+
+    left = "SELECT round(extract(epoch FROM opening_until - clock_timestamp()), -1) FROM cleave.gate ORDER BY segment_id"
+    assert bench.rows(left) == [(120,), (100,)]
+    paused = "SELECT round(extract(epoch FROM not_before - clock_timestamp()), -1) FROM cleave.evaluation"
+    assert bench.scalar(paused) == 60
 
 
 def test_the_longest_opening_holds_a_seek_of_its_own_subscription_up(bench: GatedBench) -> None:
