@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from secrets import token_hex
 
 import pyarrow as pa
@@ -27,7 +28,7 @@ from controller.domain.counter_rates import MAX_SOURCE_LENGTH
 from controller.domain.errors import Retryable
 from controller.domain.load_window import LoadWindow
 from controller.landing.area import Examination, LandingArea, RejectedFile
-from controller.landing.file_names import LandedFile
+from controller.landing.file_names import LandedFile, day_directories
 from controller.landing.history import RateHistory, with_rates
 from controller.landing.schemas import RATE_SCHEMA
 from controller.landing.scratch import Scratch
@@ -95,15 +96,18 @@ def aggregate(
     Nothing is computed if this window or a later window was merged before, or if the window has no readable files.
     Nothing is merged if another run merges such a window during the computation, or if a run of this `run_id` was
     merged before. In all these cases, the result's `applied` is False. Files that are not sample files are
-    quarantined, files that cannot be read are left out, and the result names both.
+    quarantined, files that cannot be read are left out, and the result names both. If the clock of the database went
+    back since the last merge, files whose ticks are in the future are quarantined as well.
 
     Raises StoreUnavailable and the other errors of `Store.transaction`; Retryable if the storage cannot read a file
     and no other file is usable; the errors of the engine; and OSError if the storage does not answer. If an error
     follows the merge, the merged records stay, and the next run publishes the rates.
     """
     publish_left_over(store, history)
+    from_the_future = _quarantine_the_future(area, store.in_transaction(loads.present_after_step_back))
     baseline = store.in_transaction(loads.baseline)
     examined, left_out = _readable_files(area, window)
+    left_out = from_the_future + left_out
     last_end_ms = None if baseline.watermark is None else to_ms(baseline.watermark)
     is_late = last_end_ms is not None and last_end_ms >= window.end_ms
     if is_late:
@@ -258,6 +262,23 @@ def _readable_files(area: LandingArea, window: LoadWindow) -> tuple[Examination,
             10.0,
         )
     return examined, left_out
+
+
+def _quarantine_the_future(area: LandingArea, now: datetime | None) -> tuple[str, ...]:
+    """Quarantine the files of this day and the next whose ticks are later than `now`, the present time of the database, and return their
+    paths. None if the clock of the database did not go back: nothing is read or moved. Otherwise these files would be read once the clock
+    reaches their ticks, and the loads of two times would be in one window. Raises OSError if the storage does not answer.
+    """
+    if now is None:
+        return ()
+    first_ms = to_ms(now) + TICK_SLACK_MS
+    later = [
+        RejectedFile(file.path, "it was landed before the clock of the database went back")
+        for directory in day_directories(to_ms(now), to_ms(now + timedelta(days=1)))
+        for file in area.landed(directory)
+        if file.first_tick_ms > first_ms
+    ]
+    return set_aside_files(area, Examination((), 0, ()), later)
 
 
 def upcoming(area: LandingArea, window: LoadWindow) -> list[LandedFile]:

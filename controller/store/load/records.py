@@ -119,6 +119,16 @@ def watermark(tx: Connection) -> datetime | None:
     return window_end
 
 
+def present_after_step_back(tx: Connection) -> datetime | None:
+    """Return the present time if the clock of the database went back behind the last merge. None if it did not."""
+    now: datetime | None = tx.execute(
+        text(
+            "SELECT now FROM clock_timestamp() AS now WHERE EXISTS (SELECT FROM cleave.load_run WHERE applied_at > now)"
+        )
+    ).scalar_one_or_none()
+    return now
+
+
 def baseline(tx: Connection) -> Baseline:
     """Return all load records and sources, and the thresholds and tick lengths in force, in the schemas of this module. The tables are read
     one after the other, so a concurrent change may be in one and not in another.

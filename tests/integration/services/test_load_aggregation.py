@@ -20,6 +20,7 @@ from controller.domain.policy import PolicyOverride
 from controller.landing.schemas import SAMPLE_SCHEMA
 from controller.landing.scratch import Scratch
 from controller.services.load_aggregation import AggregationResult, Landed, SqlEngine, upcoming
+from controller.store.postgres.clock import database_now
 from controller.store.topics import policies
 from tests.support.aggregation import BROKER, END_MS, MINUTE_MS, OTHER, Run, loading
 from tests.support.bench import Bench
@@ -355,6 +356,24 @@ def test_load_goes_on_after_the_databases_clock_went_back(run: Run) -> None:
     assert cold is not None
     assert (to_ms(cold["cold_since"]), to_ms(cold["modified_at"])) == (END_MS + MINUTE_MS,) * 2
     assert run.bench.scalar("SELECT count(*) FROM cleave.load_run WHERE run_id = 'from the future'") == 0
+
+
+def test_files_from_the_future_are_read_no_more_after_the_databases_clock_went_back(run: Run) -> None:
+    """They would be read once the clock reaches their ticks, with the samples of that time."""
+    run.steady(100, begin=-70, end=120)
+    run.aggregate()
+    now_ms = to_ms(run.bench.store.in_transaction(database_now))
+    samples = SAMPLE_SCHEMA.empty_table()
+    near, far, tomorrow = (
+        run.area.append(now_ms + seconds * 1000, "c", samples) for seconds in (30, 600, 86_400)
+    )
+    assert run.aggregate(minutes=1).quarantined == ()
+    run.bench.execute("UPDATE cleave.load_run SET applied_at = applied_at + interval '10 minutes'")
+
+    assert run.aggregate(minutes=2).quarantined == (far, tomorrow)
+
+    left = [path.name for path in (run.directory / "landing").glob("day=*/*")]
+    assert [path for path in (near, far, tomorrow) if path.rpartition("/")[2] in left] == [near]
 
 
 def test_a_segment_that_was_silent_when_the_clock_went_back_is_measured_again(run: Run) -> None:
