@@ -18,7 +18,7 @@ from controller.actions.signatures import REQUIRED, describe, keyword
 from controller.services.computing.computers import Computation
 from controller.web.computing_limits import COMPUTE, Computing
 from controller.web.http_caller import Acting, HttpCaller
-from controller.web.idempotent_changes import Change, Changing, Wait
+from controller.web.idempotent_changes import Change, Changing, WaitedChanging
 from controller.web.parameters import LEVELS, Cluster, path_parameters, route_path
 from controller.web.refusals import REFUSALS
 from controller.web.route_rights import DemandingRoute, demand_of
@@ -58,7 +58,7 @@ def _paths(action: AnyAction) -> Iterator[tuple[str, Right, Any]]:
 def _endpoint(action: AnyAction, level: Any) -> Any:
     """Return the endpoint of an action. If the action changes nothing, the endpoint performs the action and returns the response; otherwise
     it performs the action, or its dry run (`Change.perform`). Its parameters are the fields of the path, the other fields as the query of a
-    GET or else as the body, and, as far as the action has them, the options of a change, the wait and the computation. `level`: type of the
+    GET or else as the body, the options of a change, and the computation of an action that computes. `level`: type of the
     level in the path; None without a level.
     """
     document = _document_of(action)
@@ -66,25 +66,23 @@ def _endpoint(action: AnyAction, level: Any) -> Any:
     def perform(
         by: Acting | Change,
         body: BaseModel | None = None,
-        wait_seconds: float = 0.0,
         computation: Computation | None = None,
         **path: Any,
     ) -> Answer:
         request = _request_of(action, body, path)
         if isinstance(by, Change):
-            return by.perform(action, request, wait_seconds, computation)
+            return by.perform(action, request, computation)
         answer: Answer = perform_in(by.context(), action, request)
         return answer
 
-    kind = HttpCaller if action.reads else Changing
+    changing = WaitedChanging if action.is_waited_for else Changing
+    kind = HttpCaller if action.reads else changing
     parameters = [keyword("by", kind), *path_parameters(action.path_fields, action.request, level)]
     if document is not None:
         is_query = action.method == "GET"
         parameters.append(
             keyword("body", Annotated[document, Query()]) if is_query else _body_parameter(document)
         )
-    if action.is_waited_for:
-        parameters.append(keyword("wait_seconds", Wait, 0.0))
     if action.computes:
         parameters.append(keyword("computation", Computing))
     return describe(perform, action.name, action.request.__doc__, parameters)

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Concatenate, ParamSpec
 import tenacity
 from fastapi import Depends, Header, Query
 from fastapi import Request as HttpRequest
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import Connection
 
 from controller.actions.action import AnyAction
@@ -43,31 +43,27 @@ Arguments = ParamSpec("Arguments")
 @dataclass(frozen=True, slots=True)
 class Change:
     """A request for a change. `key` is the client's idempotency key; `digest` identifies the method, path, query and body that the key
-    belongs to.
+    belongs to. `wait_seconds` is the maximum wait for the operation of the action; with 0 the response is returned once the intent is
+    written.
     """
 
     acting: Acting
     dry_run: bool
+    wait_seconds: float
     key: str | None
     digest: str
 
     def perform(
-        self,
-        action: AnyAction,
-        request: BaseModel,
-        wait_seconds: float = 0.0,
-        computation: Computation | None = None,
+        self, action: AnyAction, request: BaseModel, computation: Computation | None = None
     ) -> Response:
         """Perform the action, or its dry run, and return the response. A repeated request with the same idempotency
         key gets the response of the earlier request. If the earlier request failed, the action is performed again. A
         dry run ignores the key.
 
-        `wait_seconds` is the maximum wait for the operation of the action; with 0 the response is returned once the
-        intent is written. `computation` is the turn of an action that computes. Raises the errors of the action and
-        of `_once`.
+        `computation` is the turn of an action that computes. Raises the errors of the action and of `_once`.
         """
         app, caller = self.acting.app, self.acting.caller(self._journal_key)
-        options = Options(self.dry_run, wait_seconds)
+        options = Options(self.dry_run, self.wait_seconds)
 
         def act(store: Store) -> Response:
             context = Context(app, store, caller, options, computation)
@@ -160,39 +156,63 @@ def _settle_later(reservation: Reservation, settling: Callable[[], None]) -> Non
         attempts(settling)
 
 
-async def _change(
-    request: HttpRequest,
-    acting: HttpCaller,
-    dry_run: Annotated[
-        bool,
-        Query(description="Run all checks, return what would happen, and change nothing."),
-    ] = False,
-    key: Annotated[
-        str | None,
-        Header(
-            alias="Idempotency-Key",
-            min_length=1,
-            max_length=200,
-            pattern=PRINTABLE,
-            description="A text that is unique for each change. A repeated request with the same key gets the first answer.",
-            examples=["orders-monday-1"],
-        ),
-    ] = None,
-) -> Change:
-    """Return the change that the request describes. Stores the idempotency key in the state of the request, for the audit."""
-    request.state.request_key = key
-    path, query = request.scope["path"].encode(), request.scope["query_string"]
-    requested = request.method.encode() + b" " + path + b"?" + query + b"\n" + await request.body()
-    return Change(acting, dry_run, key, hashlib.sha256(requested).hexdigest())
+class ChangeQuery(BaseModel):
+    """The query of a change. Other parameters are refused, because a misspelt `dry_run` would otherwise make the change."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    dry_run: bool = Field(False, description="Run all checks, return what would happen, and change nothing.")
 
 
-Changing = Annotated[Change, Depends(_change)]
-Wait = Annotated[
-    float,
-    Query(
+class WaitedQuery(ChangeQuery):
+    """The query of a change that becomes an operation."""
+
+    wait_seconds: float = Field(
+        0.0,
         ge=0.0,
         le=LONGEST_WAIT_SECONDS,
         description="Seconds to wait for the operation to end. The answer has the state of the operation in any case.",
         examples=[30.0],
+    )
+
+
+Key = Annotated[
+    str | None,
+    Header(
+        alias="Idempotency-Key",
+        min_length=1,
+        max_length=200,
+        pattern=PRINTABLE,
+        description="A text that is unique for each change. A repeated request with the same key gets the first answer.",
+        examples=["orders-monday-1"],
     ),
 ]
+
+
+async def _change(
+    request: HttpRequest, acting: HttpCaller, query: Annotated[ChangeQuery, Query()], key: Key = None
+) -> Change:
+    """Return the change that the request describes. Stores the idempotency key in the state of the request, for the audit."""
+    return await _described(request, acting, query, 0.0, key)
+
+
+async def _waited_change(
+    request: HttpRequest, acting: HttpCaller, query: Annotated[WaitedQuery, Query()], key: Key = None
+) -> Change:
+    """Return the change that the request describes, with the wait for its operation. Stores the idempotency key like `_change`."""
+    return await _described(request, acting, query, query.wait_seconds, key)
+
+
+async def _described(
+    request: HttpRequest, acting: Acting, query: ChangeQuery, wait_seconds: float, key: str | None
+) -> Change:
+    """Return the change with the digest of the request. Stores the idempotency key in the state of the request, for the audit."""
+    request.state.request_key = key
+    path, query_text = request.scope["path"].encode(), request.scope["query_string"]
+    requested = request.method.encode() + b" " + path + b"?" + query_text + b"\n" + await request.body()
+    return Change(acting, query.dry_run, wait_seconds, key, hashlib.sha256(requested).hexdigest())
+
+
+Changing = Annotated[Change, Depends(_change)]
+WaitedChanging = Annotated[Change, Depends(_waited_change)]
+"""A change that becomes an operation, for whose end the request may wait."""

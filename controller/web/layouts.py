@@ -14,7 +14,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query
 from fastapi import Request as HttpRequest
 from fastapi.responses import Response
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 
 from controller.actions.rights import Right
@@ -80,20 +80,26 @@ class TopicsShown(BaseModel):
     topics: list[str] = Field(examples=[["topic://acme/shop/orders"]])
 
 
+class LayoutQuery(BaseModel):
+    """The query of a layout. Other parameters are refused, because a misspelt `at` would otherwise give the present layout."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    at: str | None = Field(
+        None,
+        max_length=100,
+        description="A past epoch or instant.",
+        examples=["7", "2026-11-21T03:00:00Z"],
+    )
+
+
 @router_for_people.get(TOPIC_PATH + "/layout", dependencies=[LOOK_UP], response_model=LayoutShown)
-async def layout(
-    request: HttpRequest,
-    topic: Topic,
-    at: Annotated[
-        str | None,
-        Query(max_length=100, description="A past epoch or instant.", examples=["7", "2026-11-21T03:00:00Z"]),
-    ] = None,
-) -> Response:
+async def layout(request: HttpRequest, topic: Topic, query: Annotated[LayoutQuery, Query()]) -> Response:
     """The ACTIVE segments at present, with the topic's leader, or the segments that were ACTIVE at the past epoch or
     instant `at`, without a leader. 404 for an unknown topic, and if the topic had no layout at that epoch or instant.
     """
-    if at is not None:
-        return json_answer(await run_in_threadpool(_layout_then, served_by(request), topic, moment(at)))
+    if query.at is not None:
+        return json_answer(await run_in_threadpool(_layout_then, served_by(request), topic, moment(query.at)))
     return json_answer(layout_document(await run_in_threadpool(served_by(request).layouts.look, topic)))
 
 

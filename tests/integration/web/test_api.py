@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from sqlalchemy import Connection
 
+from controller.actions.action import all_actions
 from controller.devstack.serving import serving_leader, serving_worker, token_for, token_of
 from controller.domain.decision import Lane
 from controller.domain.operation import OperationState
@@ -44,6 +45,14 @@ LOAD = """
 """
 MOVES_ON = {"cleave.audit", "cleave.lease"}
 """Tables that a worker writes by itself, and the audit of what was refused."""
+PARTS = {
+    "topic": "acme/shop/orders",
+    "namespace": "acme/shop",
+    "level": "topics/acme/shop/orders",
+    "bundle": "acme/shop/bundles/0x00000000_0xffffffff",
+    "subscription": "billing",
+}
+"""What a path of an action names."""
 
 
 @pytest.fixture
@@ -129,6 +138,7 @@ class TestPages:
         [
             (f"{TOPIC}/load/history", {"from": "1h", "to": "2h"}, "is empty"),
             (f"{API}/topics", {"colour": "blue"}, "colour"),
+            (f"{TOPIC}/layout", {"att": "7"}, "att"),
         ],
     )
     def test_parameters_that_ask_for_nothing_are_refused(
@@ -336,6 +346,28 @@ class TestChanges:
             "monday-1",
         )
         assert (refused["result"], "segment_id" in refused["reason"]) == ("refused", True)
+
+    def test_a_misspelt_rehearsal_of_any_change_is_refused(self, bench: Bench, http: httpx.Client) -> None:
+        before = every_row(bench.store, but=MOVES_ON)
+        for action in all_actions():
+            if action.reads:
+                continue
+            path = API + action.path.format_map(PARTS)
+            answer = http.request(action.method, path, json={}, params={"dryrun": True})
+            assert (answer.status_code, answer.json()["kind"]) == (412, "InvalidInput"), action.name
+            assert answer.json()["reason"].startswith("query.dryrun: "), action.name
+        assert every_row(bench.store, but=MOVES_ON) == before
+
+    def test_a_misspelt_wait_is_refused(self, bench: Bench, http: httpx.Client) -> None:
+        policy = f"{API}/policies/topics/acme/shop/orders"
+        for path, document, asked in (
+            (f"{TOPIC}/split", {"segment_id": 0}, "wait"),
+            (policy, {"parameters": {"max_segments": 9}}, "wait_seconds"),  # nothing to wait for
+        ):
+            answer = http.post(path, json=document, params={asked: 1})
+            assert (answer.status_code, answer.json()["kind"]) == (412, "InvalidInput")
+            assert f"query.{asked}: " in answer.json()["reason"]
+        assert bench.live_operations() == []
 
 
 class TestTurns:
