@@ -13,7 +13,15 @@ from functools import partial
 from types import MappingProxyType
 from typing import Annotated, Any, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    ValidationError,
+)
 
 from controller.domain.durations import parse_duration
 from controller.domain.errors import InvalidInput
@@ -28,6 +36,7 @@ from controller.domain.names import (
     policy_level,
     topic_name,
 )
+from controller.domain.policy_parameters import write_parameter
 from controller.domain.utf8 import demand_utf8
 from controller.domain.whole_numbers import MOST
 
@@ -173,8 +182,19 @@ SubscriptionName = Annotated[
 ]
 Properties = Annotated[dict[str, str], BeforeValidator(as_value_error(lambda value: _read_pairs(value, str)))]
 """Names and texts, also as a list of `key=value`."""
-PolicyParameters = Annotated[
+ParameterValues = Annotated[
     dict[str, Any],
+    PlainSerializer(
+        lambda values: {name: write_parameter(value) for name, value in values.items()},
+        return_type=dict[str, Any],
+        when_used="json",
+    ),
+]
+"""Parameters of a policy with their values. In JSON, a number that is not finite is a text; pydantic would write null, which removes a
+parameter.
+"""
+PolicyParameters = Annotated[
+    ParameterValues,
     Field(max_length=100),
     BeforeValidator(as_value_error(lambda value: _read_pairs(value, _json))),
 ]

@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 from controller.actions import backtest_rows
 from controller.actions.action import Action, report
 from controller.actions.context import Context
-from controller.actions.fields import ActionRequest, PolicyLevel, TopicName
+from controller.actions.fields import ActionRequest, ParameterValues, PolicyLevel, TopicName
 from controller.actions.responses import Document, Response, Row, WithExample
 from controller.actions.rights import Right
 from controller.backtest.summary import summary_by_policy
@@ -84,7 +84,7 @@ class RunBacktest(ActionRequest):
         description=f"Policies to compare. Default: {', '.join(backtest_requests.DEFAULT_POLICIES)}.",
         examples=[["in-force", "adaptive:target_use=0.8"]],
     )
-    parameters: Annotated[dict[str, Any], Field(max_length=100)] | None = Field(
+    parameters: Annotated[ParameterValues, Field(max_length=100)] | None = Field(
         None,
         description="Instead of policies: compare the policy in force with the same policy and these parameters.",
         examples=[{"max_segments": 16}],

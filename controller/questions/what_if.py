@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from controller.actions.action import report
 from controller.actions.context import Context
+from controller.actions.fields import ParameterValues
 from controller.actions.responses import Document
 from controller.domain.decision import Lane
 from controller.domain.evaluation_input import EvaluationInput
@@ -22,7 +23,7 @@ class ShowSituations(TopicQuestion):
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"changes": {"max_segments": 16}}]})
 
-    changes: dict[str, Any] = Field(
+    changes: ParameterValues = Field(
         {}, max_length=100, description="Parameters that differ.", examples=[{"max_segments": 16}]
     )
 

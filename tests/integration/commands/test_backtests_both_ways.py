@@ -30,6 +30,7 @@ REFUSED = (
     f"backtest --topic {TOPIC} --seeds 0 {SPAN}",
     f"what-if {TOPIC} --set max_segments=0 {SPAN}",
     f"what-if {TOPIC} --set max_segments=null {SPAN}",
+    f"what-if {TOPIC} --set target_use=NaN {SPAN}",
     f"what-if acme/shop/none --set max_segments=2 {SPAN}",
 )
 

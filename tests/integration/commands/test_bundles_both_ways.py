@@ -53,6 +53,7 @@ REFUSED = (
     f"bundles mode {NAMESPACE} sometimes",
     "approvals approve first",
     f"bundles set-policy {NAMESPACE} max_topics=-1",
+    f"bundles set-policy {NAMESPACE} msg_rate_per_second=NaN",
     f"bundles set-policy {NAMESPACE} colour=red",
     "bundles mode acme/none approval",
     "approvals approve 99 --level cluster",

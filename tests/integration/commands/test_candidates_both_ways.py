@@ -41,6 +41,7 @@ REFUSED = (
     "policy propose {topic} max_segments=null",
     "policy propose {topic} colour=red",
     "policy propose {topic} max_segments=0",
+    "policy propose {topic} target_use=NaN",
     "policy propose acme/shop/none max_segments=2",
     "policy candidates --topic acme/shop/none",
     "policy withdraw {topic}",
