@@ -4,7 +4,7 @@ or a topic.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -14,7 +14,7 @@ from controller.actions.context import Context
 from controller.actions.fields import ActionRequest, PolicyLevel, PolicyParameters
 from controller.actions.responses import Response, Row
 from controller.actions.rights import Right
-from controller.domain.formatting import shown
+from controller.domain.formatting import exact, shown
 from controller.domain.names import CLUSTER
 from controller.domain.policy import PARAMETERS
 from controller.services import policy_admin
@@ -99,7 +99,7 @@ class PolicyResponse(Response):
         """
         level = self.name or CLUSTER
         changes = ", ".join(
-            f"{row['parameter']} from {_value(row['was'])} to {_value(row['value'])}" for row in self.rows()
+            f"{parameter} from {_value(was)} to {_value(value)}" for parameter, was, value in self._changes()
         )
         if self.consequences is None:
             return f"policy of {level}: {changes or 'nothing changed'}"
@@ -114,10 +114,18 @@ class PolicyResponse(Response):
         a value that the level does not set.
         """
         return [
-            {"parameter": parameter, "was": self.before.get(parameter), "value": self.after.get(parameter)}
-            for parameter in {**self.before, **self.after}
-            if self.before.get(parameter) != self.after.get(parameter)
+            {"parameter": parameter, "was": exact(was), "value": exact(value)}
+            for parameter, was, value in self._changes()
         ]
+
+    def _changes(self) -> Iterator[tuple[str, Any, Any]]:
+        """Yield each parameter of the level that changes, with its former and its new value; None for a value that the
+        level does not set.
+        """
+        for parameter in {**self.before, **self.after}:
+            was, value = self.before.get(parameter), self.after.get(parameter)
+            if was != value:
+                yield parameter, was, value
 
 
 def _value(value: object) -> str:

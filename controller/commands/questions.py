@@ -14,6 +14,7 @@ from controller.command_output import emit, rows_table
 from controller.commands.options import AsJson, Limit
 from controller.commands.parameters import generated, parameter_of
 from controller.commands.server_choice import ask
+from controller.domain.formatting import exact
 from controller.questions.question import Question, questions_of
 
 
@@ -38,7 +39,8 @@ def command_of(question: Question) -> Callable[..., None]:
         rows = read[:limit]
         document = rows[0] if question.one_row else rows
         columns = [name for name in question.table if name not in filters] or None
-        table = rows_table(rows, columns)
+        shown_rows = [row | {name: exact(row[name]) for name in question.exact} for row in rows]
+        table = rows_table(shown_rows, columns)
         more = Text(f"the first {limit} only; see --limit")
         emit(as_json, document, Group(table, more) if len(read) > limit else table)
 

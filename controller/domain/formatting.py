@@ -47,6 +47,13 @@ def shown(value: object) -> str:
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 20]}… ({len(text)} characters)"
 
 
+def exact(value: object) -> object:
+    """Return a float as the shortest text that reads back as the same number, for tables, which round floats. Other values are
+    returned unchanged.
+    """
+    return repr(value) if isinstance(value, float) else value
+
+
 def counted(number: int, noun: str) -> str:
     """Return the number with the noun in singular or plural: `no rows`, `1 row`, `2 rows`."""
     return f"{number or 'no'} {noun}{'' if number == 1 else 's'}"

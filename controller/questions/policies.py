@@ -12,6 +12,7 @@ from controller.actions.action import report
 from controller.actions.context import Context
 from controller.actions.fields import PolicyLevel as LevelName
 from controller.actions.responses import Answer, Row
+from controller.domain.formatting import exact
 from controller.domain.names import LONGEST_TOPIC
 from controller.domain.policy import PolicyLevel
 from controller.domain.whole_numbers import MOST
@@ -46,7 +47,9 @@ class StoredPolicy(Answer):
 
     def rows(self) -> Sequence[Row]:
         """Return the rows of the answer's table."""
-        return [{"parameter": parameter, "value": value} for parameter, value in self.parameters.items()]
+        return [
+            {"parameter": parameter, "value": exact(value)} for parameter, value in self.parameters.items()
+        ]
 
 
 class ShowEffectivePolicy(TopicQuestion):
@@ -73,7 +76,7 @@ class EffectivePolicy(Answer):
 
     def rows(self) -> Sequence[Row]:
         """Return the rows of the answer's table."""
-        return [parameter.model_dump() for parameter in self.parameters]
+        return [{**parameter.model_dump(), "value": exact(parameter.value)} for parameter in self.parameters]
 
 
 def show_policy(context: Context, request: ShowPolicy) -> StoredPolicy:
@@ -151,6 +154,7 @@ LIST_PARAMETER_CHANGES = Question(
     },
     descending=True,
     table=("changed_at", "level", "name", "actor", "parameter", "was", "value"),
+    exact=("was", "value"),
 )
 QUESTIONS = (LIST_CANDIDATES, LIST_PARAMETER_CHANGES)
 SHOW_POLICY = report("policy get", "/policies/{level}", ShowPolicy, StoredPolicy, show_policy)

@@ -251,6 +251,8 @@ class Question:
     columns: str = "*"
     table: tuple[str, ...] = ()
     """Columns that fit into a table; empty: all columns."""
+    exact: tuple[str, ...] = ()
+    """Columns whose numbers the table does not round."""
     right: Right = Right.READ
     of_past: bool = False
     """True if the topic may be deleted; the rows are then found by its name, which several topics may have had."""

@@ -16,6 +16,7 @@ from controller.bundles.actions.fields import BundleNamespace
 from controller.bundles.domain.splitting.policy import SplitPolicy
 from controller.bundles.store import namespaces
 from controller.bundles.store.namespaces import BalancingMode
+from controller.domain.formatting import exact
 
 
 class SetMode(ActionRequest):
@@ -84,7 +85,11 @@ class SplitPolicyDocument(Answer):
         namespace sets, otherwise `default`.
         """
         return [
-            {"parameter": name, "value": value, "from": "namespace" if name in self.overrides else "default"}
+            {
+                "parameter": name,
+                "value": exact(value),
+                "from": "namespace" if name in self.overrides else "default",
+            }
             for name, value in self.effective.items()
         ]
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from sqlalchemy import text
 
+from controller.actions.fields import parse_parameters
 from tests.support.command_line import CommandLine
 
 LEVELS = ("cluster", "acme/shop", "topic://acme/shop/orders", "acme/shop/orders")
@@ -114,6 +117,30 @@ def test_people_see_what_changed_and_from_what(cleave: CommandLine) -> None:
         ["max_segments", "64", "32"],
         ["strict_pulsar", "false", "true"],
     ]
+
+
+def test_tables_show_the_values_in_force(cleave: CommandLine, orders: str) -> None:
+    cleave.ok("policy", "set", "acme/shop", "target_use=0.8125", "overload_tolerance=0.15")
+    changed = cleave.ok("policy", "set", "acme/shop", "target_use=0.97")
+
+    assert changed.splitlines()[-1].split() == ["target_use", "0.8125", "0.97"]
+    assert _values(cleave.ok("policy", "get", "acme/shop")) == {
+        "target_use": 0.97,
+        "overload_tolerance": 0.15,
+    }
+    for way in (("policy", "effective", orders), ("policy", "get", "cluster")):
+        in_force = cleave.json(*way)["parameters"]
+        if isinstance(in_force, list):
+            in_force = {row["parameter"]: row["value"] for row in in_force}
+        assert _values(cleave.ok(*way)) == in_force
+    history = cleave.ok("policy", "history", "--limit", "1").splitlines()
+    assert [line.split()[-2:] for line in history[1:2]] == [["0.8125", "0.97"]]
+
+
+def _values(table: str) -> dict[str, Any]:
+    """Of each parameter, as `policy set` reads it."""
+    rows = [line.split() for line in table.splitlines()[2:]]
+    return parse_parameters(f"{row[0]}={row[1]}" for row in rows)
 
 
 @pytest.mark.parametrize("level", LEVELS)
