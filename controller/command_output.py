@@ -53,7 +53,9 @@ class _Console(Console):
         _reader_has_gone()
 
 
-_KNOWS_ITS_WIDTH = sys.stdout.isatty() or "COLUMNS" in os.environ
+# Python has no standard output if the process was started with a closed one; the console then discards what it prints.
+_IS_TERMINAL = sys.stdout is not None and sys.stdout.isatty()
+_KNOWS_ITS_WIDTH = _IS_TERMINAL or "COLUMNS" in os.environ
 console = _Console(highlight=False, width=None if _KNOWS_ITS_WIDTH else PIPED_WIDTH)
 
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import traceback
@@ -16,7 +17,7 @@ import typer
 from typer import Abort, Exit
 
 from controller.commands.command_list import CommandList
-from controller.commands.exit_codes import EXIT_BAD_INPUT, EXIT_FAILED, exit_code
+from controller.commands.exit_codes import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_NOT_WRITTEN, exit_code
 from controller.commands.server_choice import name_server
 from controller.domain.errors import CleaveError
 from controller.domain.formatting import printable, shown
@@ -82,9 +83,9 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def run(arguments: list[str] | None = None) -> int:
-    """Run one command and return its exit code. Each error of Cleave or of the arguments becomes one line on standard error, with the code
-    of `exit_codes`; an interrupt or a refused confirmation prints `stopped` and gives 1. A group without a command prints its help on
-    standard error and gives 2. Other errors are raised.
+    """Run one command and return its exit code. Each error of Cleave, of the arguments or of standard output becomes one line on standard
+    error, with the code of `exit_codes`; an interrupt or a refused confirmation prints `stopped` and gives 1. A group without a command
+    prints its help on standard error and gives 2. Other errors are raised.
 
     `arguments` None: the arguments of the process.
     """
@@ -104,6 +105,28 @@ def run(arguments: list[str] | None = None) -> int:
         return _say(f"{message.rstrip('.')}; `{where} --help` lists the possible ones", EXIT_BAD_INPUT)
     except CleaveError as error:
         return _say(str(error), exit_code(type(error)))
+    except OSError as error:
+        if not _has_lost_output():
+            raise
+        return _say(
+            f"cannot write the output: {error.strerror}; a change that the command makes was made before the output",
+            EXIT_NOT_WRITTEN,
+        )
+
+
+def _has_lost_output() -> bool:
+    """Return True if standard output refuses a line end. What it still keeps is then discarded, because Python would print an
+    error about it at the end of the process.
+    """
+    if sys.stdout is None:  # the process was started with a closed one
+        return False
+    try:
+        sys.stdout.write("\n")
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return True
+    return False
 
 
 def _message_of(error: TyperException) -> str:

@@ -1,7 +1,8 @@
 """Exit codes of the command `cleave`, by the kind of the error.
 
 0 success; 2 the request cannot succeed as it is (bad input, not found, conflict, not possible on that data plane); 75 try again
-later; 1 any other failure (an aborted operation, a missing right, a finding of `doctor` or `check-history`).
+later; 1 any other failure (an aborted operation, a missing right, a finding of `doctor` or `check-history`); 74 (EX_IOERR) standard
+output cannot be written, as on a full disk.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from controller.domain.errors import (
     Unsupported,
 )
 
-EXIT_FAILED, EXIT_BAD_INPUT, EXIT_TRY_AGAIN = 1, 2, 75
+EXIT_FAILED, EXIT_BAD_INPUT, EXIT_NOT_WRITTEN, EXIT_TRY_AGAIN = 1, 2, 74, 75
 BAD_INPUT = (InvalidInput, NotFound, Conflict, Unsupported)
 
 

@@ -28,6 +28,7 @@ EXIT_CODES = (
         "failed: an operation was aborted, a right or the schema is missing, `doctor` or `check-history` reports a fault",
     ),
     (2, "the request cannot succeed as it is: invalid input, not found, conflict, not possible there"),
+    (74, "standard output cannot be written, as on a full disk; a change that the command makes was made"),
     (75, "try again later"),
 )
 

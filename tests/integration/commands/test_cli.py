@@ -15,6 +15,7 @@ import pytest
 import structlog
 from sqlalchemy import make_url
 
+from controller.commands.exit_codes import EXIT_NOT_WRITTEN
 from controller.domain.policy import PARAMETERS
 from tests.integration.commands.conftest import TOPIC
 from tests.support.command_line import CommandLine
@@ -322,6 +323,34 @@ def test_a_reader_that_leaves_is_no_error(database: str, form: tuple[str, ...]) 
         )
     finally:
         os.close(writing)
+
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("form", [("--json",), ()], ids=["json", "table"])
+def test_a_change_whose_output_cannot_be_written_is_one_line(
+    cleave: CommandLine, database: str, form: tuple[str, ...]
+) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            shell("policy", "set", "acme/shop", "max_segments=9", *form),
+            env=environment(database),
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+
+    assert (done.returncode, done.stderr.count("\n")) == (EXIT_NOT_WRITTEN, 1), done.stderr
+    assert done.stderr.startswith("cleave: cannot write the output: No space left on device; a change")
+    assert cleave.json("policy", "get", "acme/shop")["parameters"] == {"max_segments": 9}
+
+
+@pytest.mark.parametrize("line", ["policy set acme/shop max_segments=9", "topics list --json", "--help"])
+def test_a_closed_output_is_no_error(database: str, line: str) -> None:
+    """As in `cleave topics list >&-`."""
+    closing = ["bash", "-c", '"$0" "$@" >&-', *shell(*line.split())]
+    done = subprocess.run(closing, env=environment(database), capture_output=True, text=True, check=False)
 
     assert (done.returncode, done.stderr) == (0, "")
 
