@@ -20,7 +20,14 @@ import httpx_sse
 from controller.client.arguments import checks_arguments
 from controller.domain import errors
 from controller.domain.bearer_token import bearer_token
-from controller.domain.errors import CleaveError, InvalidInput, Retryable, StoreUnavailable, Terminal
+from controller.domain.errors import (
+    AccessDenied,
+    CleaveError,
+    InvalidInput,
+    Retryable,
+    StoreUnavailable,
+    Terminal,
+)
 from controller.domain.formatting import shown
 from controller.domain.http_proxies import Proxy, through
 from controller.domain.utf8 import utf8
@@ -249,7 +256,7 @@ class Servers(Renewed):
                     continue
                 self._first = place
                 if described is not None:
-                    raise described
+                    raise _elsewhere(url, answer, described)
                 yield answer
             finally:
                 answer.close()
@@ -360,6 +367,20 @@ def _origin(url: httpx.URL) -> str:
 def _where(answer: httpx.Response, proxy: Proxy | None) -> str:
     """Return scheme, host and port of the server that responded, and the proxy, for messages."""
     return f"{_origin(answer.url)}{through(proxy)}"
+
+
+def _elsewhere(url: str, answer: httpx.Response, error: CleaveError) -> CleaveError:
+    """Return the error to raise for a response to a request that was sent to `url`. If another worker, to which the
+    worker at `url` redirected, denies access, the message names both: a worker redirects only a request whose token
+    it has accepted.
+    """
+    first, last = _origin(httpx.URL(url)), _origin(answer.url)
+    if not isinstance(error, AccessDenied) or first == last:
+        return error
+    return AccessDenied(
+        f"{last} refused the token that {first} had accepted: {error.message}; check that both workers have the same "
+        "CLEAVE_API_SECRET"
+    )
 
 
 def _is_of_this_worker(answer: httpx.Response, error: CleaveError) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from controller.client.servers import Servers, consumer_path, topic_path
-from controller.domain.errors import InvalidInput, LimitReached, StoreUnavailable, Terminal
+from controller.domain.errors import AccessDenied, InvalidInput, LimitReached, StoreUnavailable, Terminal
 from tests.support.other_servers import server_that_answers
 from tests.support.scripted_broker import scripted_broker
 
@@ -137,6 +137,26 @@ def test_a_redirect_without_a_location_counts_as_a_worker_that_cannot_respond() 
         pytest.raises(StoreUnavailable, match="redirects without a Location"),
     ):
         servers.ask("GET", "/anything")
+
+
+def test_a_leader_that_refuses_the_token_of_the_worker_that_named_it_is_named() -> None:
+    refusal = b'{"reason": "the token was not signed by this installation", "kind": "AccessDenied"}'
+    with (
+        server_that_answers(401, refusal) as leader,
+        server_that_answers(307, b"", Location=f"{leader}/anything") as worker,
+        closing(Servers([worker], "token")) as servers,
+    ):
+        with pytest.raises(AccessDenied) as refused:
+            servers.ask("GET", "/anything")
+        assert str(refused.value) == (
+            f"{leader} refused the token that {worker} had accepted: the token was not signed by this installation; "
+            "check that both workers have the same CLEAVE_API_SECRET"
+        )
+        with (
+            closing(Servers([leader], "token")) as servers,
+            pytest.raises(AccessDenied, match=r"^the token was not signed by this installation$"),
+        ):
+            servers.ask("GET", "/anything")
 
 
 def test_an_error_of_a_token_function_is_raised_as_it_is() -> None:
