@@ -33,8 +33,8 @@ from controller.domain.names import (
     LONGEST_TOPIC,
     demand_name,
     demand_reason,
+    full_topic_name,
     policy_level,
-    topic_name,
 )
 from controller.domain.policy_parameters import write_parameter
 from controller.domain.utf8 import demand_utf8
@@ -170,7 +170,7 @@ TopicName = Annotated[
         examples=["topic://acme/shop/orders"],
         json_schema_extra={"pattern": TOPIC_PATTERN},
     ),
-    from_text(topic_name),
+    from_text(full_topic_name),
 ]
 PolicyLevel = Annotated[
     str, Field(description="cluster, tenant/namespace, or a topic."), from_text(policy_level)

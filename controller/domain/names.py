@@ -169,6 +169,18 @@ def topic_name(text: str) -> str:
     return full_name(text.removeprefix("persistent://"), "topic")
 
 
+def full_topic_name(text: str) -> str:
+    """Return the name of a topic as `topic_name` does. Raises InvalidInput unless the name has the form
+    `topic://tenant/namespace/name`. The parts are not checked, because a topic of an older version may have a name that
+    `demand_topic` refuses.
+    """
+    name = topic_name(text)
+    parts = name.removeprefix("topic://").split("/")
+    if not name.startswith("topic://") or len(parts) != 3 or not all(parts):
+        raise InvalidInput(f"{shown(name)} is not a topic; write topic://tenant/namespace/name")
+    return name
+
+
 def quoted(text: str) -> str:
     """Return a name percent-encoded as one part of a path of a URL. Slashes and dots are encoded too, because `..` means
     the parent directory.

@@ -137,6 +137,28 @@ CANCELLED = ("subscriptions cancel-seek",)
 """It needs a seek that waits, and has a test of its own."""
 REFUSED = (
     "topics show acme/shop/none",
+    *(
+        line.format(topic=topic)
+        for topic in ("acme/shop", f"{TOPIC}/more", "acme//orders", f"other://{TOPIC}")
+        for line in (
+            "topics show {topic}",
+            "topics create {topic}",
+            "layout {topic}",
+            "lineage {topic}",
+            "key {topic} k",
+            "operations --topic {topic}",
+            "segments split {topic} 0",
+            "policy effective {topic}",
+            "decide {topic}",
+            "what-if {topic} --set max_segments=8",
+            "decisions replay --all {topic}",
+            "subscriptions list {topic}",
+            "consumers why {topic}",
+            "hot-keys {topic}",
+            "approvals list --topic {topic}",
+            "watch {topic}",
+        )
+    ),
     "topics create acme/shop/orders",
     "topics delete acme/shop/none --yes",
     "topics recover acme/shop/none",
