@@ -17,7 +17,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from sqlalchemy import Connection
 
 from controller.bootstrap import Application
-from controller.domain.formatting import duration, printable
+from controller.domain.formatting import duration, exact, printable
 from controller.store.postgres.snapshots import snapshot
 from controller.tasks.application_of_connection import cleave_at
 
@@ -176,5 +176,6 @@ _templates.filters |= {
     "when": _when,
     "ago": _ago,
     "words": _words,
+    "exact": exact,
     "segment_words": _segment_words,
 }

@@ -190,7 +190,11 @@ def test_a_backtest_s_page_has_each_policy_beside_the_best(bench: Bench, pages: 
         ]
         backtests.finish(tx, begun.run_id, request, "here", results)
     policy_candidates.propose(
-        bench.store, TOPIC, PolicyOverride(max_segments=4), actor="ann", reason="it is enough"
+        bench.store,
+        TOPIC,
+        PolicyOverride(max_segments=4, target_use=0.8125),
+        actor="ann",
+        reason="it is enough",
     )
 
     page = pages.get("/backtest", params={"run_id": begun.run_id}).text
@@ -199,7 +203,8 @@ def test_a_backtest_s_page_has_each_policy_beside_the_best(bench: Bench, pages: 
     [bars] = figure(page, "regrets")["data"]
     assert (bars["y"], bars["x"]) == (["adaptive", "pip483"], [pytest.approx(1.2), pytest.approx(2.0)])
     assert f"run_id={begun.run_id}" in runs
-    assert "max_segments=4" in runs
+    for text in (runs, pages.get("/topic", params={"name": TOPIC}).text):
+        assert "max_segments=4 target_use=0.8125" in text
     assert 'data-dag="policy_promote"' in runs
 
 
@@ -217,6 +222,19 @@ def parameter(page: str, name: str) -> tuple[str, str, str]:
     [(field, placeholder)] = re.findall(r'<input[^>]* value="([^"]*)" placeholder="([^"]*)" size', found[0])
     assert html.unescape(placeholder) == value
     return value, level, html.unescape(field)
+
+
+def test_the_policy_s_page_does_not_round_its_history(bench: Bench, pages: AppClient) -> None:
+    bench.create(1)
+    for value in (0.8125, 0.9375):
+        set_level(bench, TOPIC, target_use=value)
+
+    page = pages.get("/policy", params={"level": TOPIC}).text
+
+    assert re.findall(r">target_use</td><td[^>]*>([^<]*)</td><td[^>]*>([^<]*)</td>", page) == [
+        ("0.8125", "0.9375"),
+        ("", "0.8125"),
+    ]
 
 
 def test_the_policy_s_page_has_each_parameter_with_where_it_comes_from(
