@@ -118,11 +118,11 @@ class ShardLeases(OneProcess):
             )
 
     def round(self) -> bool:
-        """Renew the lease of the worker's name and the leases of its shards once, in one transaction. Before that, limit
-        all leases that were renewed in the future (`limit_to_clock`). Resign shards beyond the worker's fair share, and acquire free shards up to the fair share. Return True if `held` changed:
-        it has other shards, or its shards are trusted again after their time to live had passed. A shard that was
-        lost and acquired again in the same round, at another term, is no change. Acquired shards, and lost or
-        resigned shards, are logged and counted.
+        """Renew the lease of the worker's name and the leases of its shards once, in one transaction. Before that,
+        limit all leases that were renewed in the future (`limit_to_clock`). Resign shards beyond the worker's fair
+        share, and acquire free shards up to the fair share. Return True if `held` changed: it has other shards, or its
+        shards are trusted again after their time to live had passed. A shard that was lost and acquired again in the
+        same round, at another term, is no change. Acquired shards, and lost or resigned shards, are logged and counted.
 
         Raises HeldUp while another process of this name holds the lease of the name, WorkerNameInUse if that process
         has renewed the lease since the last round, and the errors of `Store.transaction`, such as StoreUnavailable.
