@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import airflow
+from airflow.sdk.exceptions import AirflowRuntimeError
 
 AIRFLOW = tuple(int(part) for part in airflow.__version__.split(".")[:2])
 """Major and minor version of Airflow."""
@@ -34,6 +35,7 @@ __all__ = [
     "AirflowException",
     "AirflowFailException",
     "AirflowNotFoundException",
+    "AirflowRuntimeError",
     "AssetOrTimeSchedule",
     "CronTriggerTimetable",
     "DeltaTriggerTimetable",

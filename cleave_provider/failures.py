@@ -13,6 +13,7 @@ from cleave_provider.airflow_compatibility import (
     HAS_RETRY_POLICIES,
     AirflowException,
     AirflowFailException,
+    AirflowRuntimeError,
     RetryDecision,
     RetryPolicy,
 )
@@ -80,7 +81,8 @@ def _may_pass(error: BaseException) -> bool:
     """Return True if a later attempt may succeed: a Retryable of Cleave, or an error of Airflow or of the
     system.
     """
-    return isinstance(error, Retryable | AirflowException | OSError)
+    # An error with which Airflow's API server answers a task is an AirflowRuntimeError, no AirflowException.
+    return isinstance(error, Retryable | AirflowException | AirflowRuntimeError | OSError)
 
 
 def _has_cleave_policy(args: tuple[Any, ...]) -> bool:

@@ -63,6 +63,7 @@ def rings(airflow_home: None) -> Callable[[], int]:
 def ask(dag_bag: Any) -> Any:
     """A run of `cleave_approvals` whose questions nobody answers here; this process has nobody."""
     fresh = read_dags(dag_bag.dags["cleave_approvals"].fileloc).dags["cleave_approvals"]
+    fresh.get_task("questions").retry_delay = timedelta(0)
     return fresh.test(mark_success_pattern=r"act\..*")
 
 
@@ -84,6 +85,31 @@ def test_a_pass_that_proposes_rings_until_somebody_is_asked(
     run_dag("cleave_merge_pass")
     assert rings() == 2
     assert xcom(ask(dag_bag), "questions") == []
+
+
+def test_questions_that_airflow_failed_to_store_are_asked_by_the_retry(
+    approval_id: int, dag_bag: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The attempt that failed has assigned the approvals to its run already."""
+    from airflow.sdk.bases.xcom import BaseXCom
+    from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
+    from airflow.sdk.execution_time.comms import ErrorResponse
+
+    stores = BaseXCom.set
+    failed: list[str] = []
+
+    def fail_once(key: str, value: Any, **options: Any) -> None:
+        if not failed:
+            failed.append(options["task_id"])
+            raise AirflowRuntimeError(ErrorResponse(error=ErrorType.API_SERVER_ERROR, detail={}))
+        stores(key, value, **options)
+
+    monkeypatch.setattr(BaseXCom, "set", fail_once)
+
+    run = ask(dag_bag)
+
+    assert (run.state, failed) == ("success", ["questions"])
+    assert [question["approval_id"] for question in xcom(run, "questions")] == [approval_id]
 
 
 def test_a_rehearsed_pass_and_one_that_proposes_nothing_ring_nothing(

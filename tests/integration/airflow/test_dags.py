@@ -159,6 +159,14 @@ def test_every_task_has_a_pool_and_tells_errors_apart(dag_bag: Any) -> None:
                 assert type(task.retry_policy).__name__ == RetryableOnly.__name__
 
 
+def error_of_the_api_server() -> Exception:
+    """What a task gets of Airflow if the API server answers its call with an error."""
+    from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
+    from airflow.sdk.execution_time.comms import ErrorResponse
+
+    return AirflowRuntimeError(ErrorResponse(error=ErrorType.API_SERVER_ERROR, detail={"status_code": 502}))
+
+
 def test_only_what_is_worth_it_is_tried_again_and_when_the_error_says(airflow_home: None) -> None:
     sdk = pytest.importorskip("airflow.sdk", "1.3", reason="before Airflow 3.3 there is no retry policy")
     from cleave_dags import RetryableOnly
@@ -171,7 +179,8 @@ def test_only_what_is_worth_it_is_tried_again_and_when_the_error_says(airflow_ho
 
     assert verdict(StoreUnavailable("away", 7.0)) == (sdk.RetryAction.RETRY, timedelta(seconds=7))
     assert verdict(LostRace("moved", 0.0)) == (sdk.RetryAction.RETRY, timedelta(0))
-    assert verdict(AirflowException("the API server is away")) == (sdk.RetryAction.DEFAULT, None)
+    assert verdict(AirflowException("the executor is away")) == (sdk.RetryAction.DEFAULT, None)
+    assert verdict(error_of_the_api_server()) == (sdk.RetryAction.DEFAULT, None)
     assert verdict(ConnectionResetError("by peer")) == (sdk.RetryAction.DEFAULT, None)
     assert verdict(KeyError("a mistake in the code")) == (sdk.RetryAction.FAIL, None)
     assert verdict(SystemExit("segment 3 is sealed")) == (sdk.RetryAction.FAIL, None)
@@ -179,16 +188,18 @@ def test_only_what_is_worth_it_is_tried_again_and_when_the_error_says(airflow_ho
 
 @pytest.mark.parametrize(
     "error",
-    [StoreUnavailable("away", 7.0), ConnectionResetError("by peer"), KeyError("a mistake in the code")],
+    [StoreUnavailable("away", 7.0), ConnectionResetError("by peer"), KeyError("a mistake in the code"), None],
+    ids=["Cleave's", "the system's", "a mistake", "the API server's"],
 )
 def test_without_retry_policies_a_mistake_fails_its_task_from_within(
-    airflow_home: None, monkeypatch: pytest.MonkeyPatch, error: Exception
+    airflow_home: None, monkeypatch: pytest.MonkeyPatch, error: Exception | None
 ) -> None:
     import cleave_dags
 
     from cleave_provider import failures
 
     monkeypatch.setattr(failures, "HAS_RETRY_POLICIES", False)
+    error = error or error_of_the_api_server()
 
     @cleave_dags.cleave_task()
     def go_wrong() -> None:
