@@ -31,7 +31,7 @@ class RetryableOnly(RetryPolicy):
     """Retries errors that can pass, after the delay of the error. Errors that cannot pass are not retried.
 
     Errors of the system or of Airflow (a storage or an API server that does not answer) are retried after the
-    task's own delay, and so is a task that was killed.
+    task's own delay, and so is a task that was killed or that reached its `execution_timeout`.
     """
 
     def evaluate(
@@ -42,13 +42,14 @@ class RetryableOnly(RetryPolicy):
         context: Context | None = None,  # noqa: ARG002  # likewise
     ) -> RetryDecision:
         """Decide whether the task is tried again, and when: never after an exit, after the error's delay for a Retryable, after the
-        task's own delay for errors of the system or of Airflow, and never for another error.
+        task's own delay for errors of the system or of Airflow and for an interruption, and never for another error.
         """
         if isinstance(exception, SystemExit):
             return RetryDecision.fail("the request cannot succeed")
         if isinstance(exception, Retryable):
             return RetryDecision.retry(timedelta(seconds=exception.delay_seconds), str(exception))
-        if _may_pass(exception):
+        # Airflow interrupts a task with a BaseException that is no Exception, such as AirflowTaskTimeout.
+        if _may_pass(exception) or not isinstance(exception, Exception):
             return RetryDecision.default()
         return RetryDecision.fail(_not_retried(exception))
 

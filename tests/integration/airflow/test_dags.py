@@ -169,6 +169,7 @@ def error_of_the_api_server() -> Exception:
 
 def test_only_what_is_worth_it_is_tried_again_and_when_the_error_says(airflow_home: None) -> None:
     sdk = pytest.importorskip("airflow.sdk", "1.3", reason="before Airflow 3.3 there is no retry policy")
+    from airflow.sdk.exceptions import AirflowTaskTimeout
     from cleave_dags import RetryableOnly
 
     from cleave_provider.airflow_compatibility import AirflowException
@@ -183,6 +184,7 @@ def test_only_what_is_worth_it_is_tried_again_and_when_the_error_says(airflow_ho
     assert verdict(error_of_the_api_server()) == (sdk.RetryAction.DEFAULT, None)
     assert verdict(ConnectionResetError("by peer")) == (sdk.RetryAction.DEFAULT, None)
     assert verdict(KeyError("a mistake in the code")) == (sdk.RetryAction.FAIL, None)
+    assert verdict(AirflowTaskTimeout("Timeout, PID: 1")) == (sdk.RetryAction.DEFAULT, None)
     assert verdict(SystemExit("segment 3 is sealed")) == (sdk.RetryAction.FAIL, None)
 
 
