@@ -206,7 +206,8 @@ def access(*, loader: bool = False) -> dict[str, Any]:
     With `loader`, add the URL of the loader's login if the connection `cleave_loader` exists, and the
     settings of the connection `cleave_spark` if it exists. Call this in a task, not while Airflow parses
     DAGs, because it looks connections up. Raises AirflowFailException if the connection `cleave`, or a Spark
-    connection named by `CLEAVE_SPARK_CONNECTION`, does not exist.
+    connection named by `CLEAVE_SPARK_CONNECTION`, does not exist. Raises StoreUnavailable if Airflow cannot look
+    a connection up; nothing then replaces an optional connection.
     """
     cleave = CleaveHook(CONNECTION).access()
     if loader:
@@ -220,7 +221,8 @@ def access(*, loader: bool = False) -> dict[str, Any]:
 
 def _spark_settings() -> dict[str, Any]:
     """Return the settings of the Spark connection; empty if the default connection does not exist. Raises
-    AirflowFailException if a connection named by `CLEAVE_SPARK_CONNECTION` does not exist.
+    AirflowFailException if a connection named by `CLEAVE_SPARK_CONNECTION` does not exist, and StoreUnavailable if
+    Airflow cannot look the connection up.
     """
     try:
         return CleaveHook.spark_settings(SPARK_CONNECTION)

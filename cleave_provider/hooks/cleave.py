@@ -32,8 +32,8 @@ class CleaveHook(HookWithForm):
         """Return `dsn` and `extras` of the connection, the arguments of every function of `controller.tasks`.
 
         If the connection names a connection to Pulsar, its settings are added to the extras (`setting_precedence`).
-        Raises AirflowFailException with one line if a connection does not exist, and InvalidInput if the connection
-        to Pulsar cannot be used.
+        Raises AirflowFailException with one line if a connection does not exist, InvalidInput if the connection to
+        Pulsar cannot be used, and StoreUnavailable if Airflow cannot look a connection up.
         """
         connection = self.find_connection(
             self.cleave_conn_id, "a Cleave or Postgres connection to Cleave's own database"
@@ -65,7 +65,8 @@ class CleaveHook(HookWithForm):
     @classmethod
     def spark_settings(cls, conn_id: str) -> dict[str, Any]:
         """Return the settings of a connection of type `spark`, `spark_connect` or `generic`, to be added to `extras`.
-        Raises InvalidInput for another connection, and AirflowFailException if the connection does not exist.
+        Raises InvalidInput for another connection, AirflowFailException if the connection does not exist, and
+        StoreUnavailable if Airflow cannot look the connection up.
         """
         from controller import tasks
 

@@ -26,7 +26,8 @@ class PulsarAdminHook(HookWithForm):
 
     def settings(self) -> dict[str, Any]:
         """Return the values of the connection by the names of Cleave's settings. Raises InvalidInput for a
-        connection that cannot be used, and AirflowFailException if the connection does not exist.
+        connection that cannot be used, AirflowFailException if the connection does not exist, and StoreUnavailable
+        if Airflow cannot look the connection up.
         """
         from controller import tasks
 

@@ -104,8 +104,8 @@ class WaitForOperationSensor(RetriedOperator, BaseSensorOperator):
         ended.
 
         An aborted operation, or an error that cannot pass, becomes an AirflowFailException, which `soft_fail`
-        turns into a skip. If the database is unavailable, the sensor checks again at its own interval,
-        without using up an attempt.
+        turns into a skip. If the database or Airflow's API server is unavailable, the sensor checks again at its
+        own interval, without using up an attempt.
         """
         from controller import tasks
 

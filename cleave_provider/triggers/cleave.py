@@ -197,7 +197,8 @@ class OperationTrigger(BaseTrigger):
     """Fires once, when the operation has ended: `{"operation": ...}`, or `{"failure": "one line"}`.
 
     :param operation_id: id of any operation in the journal.
-    :param poll_seconds: seconds between two checks. If the database is unavailable, the check is repeated.
+    :param poll_seconds: seconds between two checks. If the database or Airflow's API server is unavailable, the check is
+        repeated.
     """
 
     def __init__(
@@ -231,9 +232,9 @@ class OperationTrigger(BaseTrigger):
         Retryable. Raises Terminal or AirflowFailException if the operation was aborted or cannot be read.
         """
         while True:
-            # The connection is looked up each time, because its password may have been renewed.
-            access = await CleaveHook(self.cleave_conn_id).async_access()
             try:
+                # The connection is looked up each time, because its password may have been renewed.
+                access = await CleaveHook(self.cleave_conn_id).async_access()
                 operation = await asyncio.to_thread(self._look, access)
             except Retryable as error:
                 self.log.warning(

@@ -15,6 +15,29 @@ from tests.support.bench import Bench
 RunDag = Callable[..., Any]
 
 
+class FailingApiServer:
+    """Answers each lookup of a connection with an error, until `works`; then with the word that there is none."""
+
+    def __init__(self) -> None:
+        self.raises = False
+        self.works = False
+
+    def send(self, message: Any, **_: Any) -> Any:
+        """What the process that watches over a task or a trigger answers."""
+        from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
+        from airflow.sdk.execution_time.comms import ErrorResponse, GetConnection
+
+        if not isinstance(message, GetConnection):
+            return None
+        error = ErrorResponse(
+            error=ErrorType.CONNECTION_NOT_FOUND if self.works else ErrorType.API_SERVER_ERROR,
+            detail={"status_code": 404 if self.works else 502},
+        )
+        if self.raises:
+            raise AirflowRuntimeError(error)
+        return error
+
+
 @pytest.fixture(scope="session")
 def airflow_home(tmp_path_factory: pytest.TempPathFactory) -> None:
     """This process's Airflow."""
@@ -46,6 +69,17 @@ def loader(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setenv("AIRFLOW_CONN_CLEAVE_LOADER", url.render_as_string(hide_password=False))
     yield login
     bench.execute(f"DROP ROLE {login}")
+
+
+@pytest.fixture
+def failing_api_server(airflow_home: None, monkeypatch: pytest.MonkeyPatch) -> FailingApiServer:
+    """Airflow's API server as this process's tasks and triggers see it."""
+    from airflow.sdk.execution_time import task_runner
+
+    server = FailingApiServer()
+    monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", server, raising=False)
+    monkeypatch.delenv("AIRFLOW_CONN_CLEAVE", raising=False)
+    return server
 
 
 @pytest.fixture

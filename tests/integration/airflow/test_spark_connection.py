@@ -12,7 +12,8 @@ import pytest
 
 from controller.devstack.ports import LOOPBACK
 from controller.devstack.process import run_checked
-from tests.integration.airflow.conftest import RunDag
+from controller.domain.errors import StoreUnavailable
+from tests.integration.airflow.conftest import FailingApiServer, RunDag
 from tests.support.airflow_home import PROJECT, read_dags
 from tests.support.bench import Bench
 from tests.support.landing import land_rates
@@ -137,6 +138,23 @@ def test_one_that_is_named_must_be_there(
 
     assert run_dag(DAG).state == "failed"
     assert "there is no connection 'house_spark'" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("unread", ["cleave_loader", "cleave_spark"])
+def test_nothing_stands_in_for_one_that_the_api_server_could_not_read(
+    failing_api_server: FailingApiServer, monkeypatch: pytest.MonkeyPatch, unread: str
+) -> None:
+    from cleave_dags import access
+
+    monkeypatch.setenv("AIRFLOW_CONN_CLEAVE", "cleave://controller@db/cleave")
+    if unread == "cleave_spark":
+        monkeypatch.setenv("AIRFLOW_CONN_CLEAVE_LOADER", "cleave://loader@db/cleave")
+
+    with pytest.raises(StoreUnavailable, match=f"^connection '{unread}'"):
+        access(loader=True)
+
+    failing_api_server.works = True
+    access(loader=True)
 
 
 def test_no_connection_is_looked_up_when_dags_are_parsed(

@@ -10,8 +10,9 @@ import pytest
 from sqlalchemy import make_url
 
 from controller.devstack.ports import free_port
-from controller.domain.errors import NotFound
+from controller.domain.errors import NotFound, StoreUnavailable
 from controller.postgres.address import DatabaseAddress
+from tests.integration.airflow.conftest import FailingApiServer
 from tests.integration.airflow.provider.conftest import RunOperator
 from tests.support.airflow_home import HAS_PARTITIONS
 from tests.support.bench import TOPIC, Bench
@@ -157,6 +158,25 @@ def test_a_named_pulsar_cluster_must_be_there(
 
     assert (failed.state, failed.try_number) == ("failed", 1)
     assert "no connection 'our_brokers'" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("raises", [False, True], ids=["answer", "exception"])
+def test_a_connection_is_only_missing_if_the_api_server_says_so(
+    failing_api_server: FailingApiServer, raises: bool
+) -> None:
+    from cleave_provider.airflow_compatibility import AirflowFailException
+    from cleave_provider.hooks.cleave import CleaveHook
+
+    failing_api_server.raises = raises
+
+    with pytest.raises(StoreUnavailable, match=r"^connection 'cleave' .*API_SERVER_ERROR.*502"):
+        CleaveHook().access()
+    works, said = CleaveHook().test_connection()
+    assert (works, "API_SERVER_ERROR" in said) == (False, True)
+
+    failing_api_server.works = True
+    with pytest.raises(AirflowFailException, match="there is no connection 'cleave'"):
+        CleaveHook().access()
 
 
 def test_pulsar_is_asked_who_it_is(

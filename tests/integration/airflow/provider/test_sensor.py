@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from controller.services import segment_admin
+from tests.integration.airflow.conftest import FailingApiServer
 from tests.integration.airflow.provider.conftest import RunExample, RunOperator
 from tests.support.bench import Bench
 
@@ -118,6 +119,12 @@ def test_a_database_that_is_away_is_looked_at_again(connection: str, monkeypatch
         assert not sensor.poke({})
 
 
+def test_an_api_server_that_answers_with_errors_is_asked_again(failing_api_server: FailingApiServer) -> None:
+    from cleave_provider.sensors.cleave import WaitForOperationSensor
+
+    assert not WaitForOperationSensor(task_id="wait", operation_id=1).poke({})
+
+
 def test_the_dags_own_pace_counts(airflow_home: None) -> None:
     from cleave_provider.sensors.cleave import WaitForOperationSensor
 
@@ -176,5 +183,23 @@ def test_the_trigger_looks_its_connection_up_at_each_look(
     async def told() -> Any:
         event = await asyncio.wait_for(anext(OperationTrigger(operation_id, poll_seconds=0.05).run()), 30)
         return event.payload
+
+    assert asyncio.run(told())["operation"]["state"] == "done"
+
+
+def test_the_trigger_waits_while_the_api_server_answers_with_errors(
+    bench: Bench, connection: str, failing_api_server: FailingApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from cleave_provider.triggers.cleave import OperationTrigger
+
+    operation_id = split(bench)
+    bench.drive(operation_id)
+
+    async def told() -> Any:
+        waits = asyncio.ensure_future(anext(OperationTrigger(operation_id, poll_seconds=0.05).run()))
+        await asyncio.sleep(0.5)
+        assert not waits.done()
+        monkeypatch.setenv("AIRFLOW_CONN_CLEAVE", connection)
+        return (await asyncio.wait_for(waits, 30)).payload
 
     assert asyncio.run(told())["operation"]["state"] == "done"
