@@ -7,8 +7,9 @@ Airflow imports this module in every process that it starts, so it only reads th
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -25,6 +26,7 @@ from cleave_provider.failures import RETRIES, RETRY_DELAY, RetryableOnly, with_a
 from cleave_provider.hooks.cleave import CleaveHook
 from cleave_provider.request_key import request_of
 from controller import tasks
+from controller.domain.errors import InvalidInput
 from controller.domain.formatting import shown
 from controller.domain.whole_numbers import from_digits
 from controller.tasks.row_retention import MOST_KEEP_DAYS
@@ -185,7 +187,7 @@ def cleave_task(
 ) -> Callable[[Callable[..., Any]], Any]:
     """Return Cleave's variant of `@task`: with pool, priority, and errors divided into retryable and final
     ones (`cleave_provider.failures`). Tasks of a higher `priority` get free slots of the pool first.
-    `options` are those of `@task`.
+    `options` are those of `@task`. The task fails if its run was triggered with a value that would be ignored.
     """
     if HAS_RETRY_POLICIES:
         options["retry_policy"] = RetryableOnly()
@@ -197,7 +199,34 @@ def cleave_task(
         retry_delay=RETRY_DELAY,
         **options,
     )
-    return lambda function: decorate(with_airflow_errors(function))
+    return lambda function: decorate(with_airflow_errors(_with_its_conf(function)))
+
+
+def _with_its_conf(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function of a task with `_demand_conf_used` before it."""
+
+    @functools.wraps(function)
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        context = get_current_context()
+        _demand_conf_used(context["dag_run"].conf or {}, context["params"], context["dag"])
+        return function(*args, **kwargs)
+
+    return checked
+
+
+def _demand_conf_used(conf: Mapping[str, Any], params: Mapping[str, Any], dag: DAG) -> None:
+    """Raise InvalidInput if a value in the `conf` of a run is not in effect: its name is no parameter of the DAG, or
+    Airflow ignores `conf`. Such a run would perform what a misspelt or ignored `dry_run` should only have shown.
+    """
+    for name, value in conf.items():
+        if name not in dag.params:
+            hint = f"use one of {', '.join(dag.params)}" if dag.params else "the DAG has none"
+            raise InvalidInput(f"{name}: there is no such parameter; {hint}")
+        if params[name] != value:
+            raise InvalidInput(
+                f"{name}={shown(value)} is ignored, because of Airflow's option [core] dag_run_conf_overrides_params; "
+                "set the option to True"
+            )
 
 
 def access(*, loader: bool = False) -> dict[str, Any]:
@@ -237,7 +266,7 @@ def reachable() -> dict[str, Any]:
     or invalid.
     """
     from cleave_provider.airflow_compatibility import AirflowException
-    from controller.domain.errors import InvalidInput, StoreUnavailable
+    from controller.domain.errors import StoreUnavailable
 
     try:
         return access()

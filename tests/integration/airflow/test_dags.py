@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -159,6 +160,15 @@ def test_every_task_has_a_pool_and_tells_errors_apart(dag_bag: Any) -> None:
                 assert type(task.retry_policy).__name__ == RetryableOnly.__name__
 
 
+@pytest.fixture
+def in_a_run(airflow_home: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task's function can be called as Airflow does in a run without `conf`."""
+    import cleave_dags
+
+    context = {"dag_run": SimpleNamespace(conf=None), "params": {}, "dag": None}
+    monkeypatch.setattr(cleave_dags, "get_current_context", lambda: context)
+
+
 def error_of_the_api_server() -> Exception:
     """What a task gets of Airflow if the API server answers its call with an error."""
     from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
@@ -194,7 +204,7 @@ def test_only_what_is_worth_it_is_tried_again_and_when_the_error_says(airflow_ho
     ids=["Cleave's", "the system's", "a mistake", "the API server's"],
 )
 def test_without_retry_policies_a_mistake_fails_its_task_from_within(
-    airflow_home: None, monkeypatch: pytest.MonkeyPatch, error: Exception | None
+    in_a_run: None, monkeypatch: pytest.MonkeyPatch, error: Exception | None
 ) -> None:
     import cleave_dags
 
@@ -218,7 +228,7 @@ def test_without_retry_policies_a_mistake_fails_its_task_from_within(
         assert caught.value is error
 
 
-def test_what_cannot_succeed_becomes_one_line_without_the_place_it_arose(airflow_home: None) -> None:
+def test_what_cannot_succeed_becomes_one_line_without_the_place_it_arose(in_a_run: None) -> None:
     from cleave_dags import HAS_RETRY_POLICIES, AirflowFailException, cleave_task
 
     @cleave_task()

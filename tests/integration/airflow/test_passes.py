@@ -227,3 +227,30 @@ def test_rounds_go_through_the_whole_fleet(topic_count: int) -> None:
 
 def test_no_topics_no_shares() -> None:
     assert shares_of(0) == []
+
+
+@pytest.mark.parametrize(
+    ("conf", "overrides", "line"),
+    [
+        ({"dryrun": True}, "True", "dryrun: there is no such parameter; use one of dry_run"),
+        ({"dry_run": True}, "False", "dry_run=True is ignored, because of Airflow's option"),
+    ],
+    ids=["a misspelt name", "an Airflow that ignores it"],
+)
+def test_a_run_with_a_value_that_airflow_ignores_fails_and_does_nothing(
+    bench: Bench,
+    run_dag: RunDag,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    conf: dict[str, Any],
+    overrides: str,
+    line: str,
+) -> None:
+    """A dry run that is none would change what it was to show."""
+    monkeypatch.setenv("AIRFLOW__CORE__DAG_RUN_CONF_OVERRIDES_PARAMS", overrides)
+
+    run = run_dag("cleave_merge_pass", **conf)
+
+    assert states(run)["drain"] == "failed"
+    assert run.get_task_instance("drain").try_number == 1
+    assert line in capsys.readouterr().out
