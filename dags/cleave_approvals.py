@@ -20,7 +20,9 @@ from controller import tasks
     dag_display_name="Cleave: approvals that wait for a person",
     schedule=[WAITING_ACTS],
     catchup=False,
-    max_active_runs=100,
+    # A run lasts until the last of its questions is answered in Airflow or expires, by default a day, and each pass of
+    # this day may start one. A waiting question has no process.
+    max_active_runs=1000,
     max_active_tasks=100,
     tags=[*TAGS, "scheduled"],
     doc_md=__doc__,
