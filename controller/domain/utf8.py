@@ -11,6 +11,9 @@ from collections.abc import Mapping
 from controller.domain.errors import InvalidInput
 from controller.domain.formatting import shown
 
+_NUMBERS = (int, float)
+"""Checked first, because a list may have many numbers and the check for a Mapping is slow."""
+
 
 def utf8(text: str, subject: str) -> bytes:
     """Return the bytes of `text`. Raises InvalidInput for a lone surrogate, which has no UTF-8 form; the message
@@ -35,6 +38,8 @@ def demand_utf8(value: object, subject: str) -> None:
         item = pending.pop()
         if isinstance(item, str):
             utf8(item, subject)
+        elif isinstance(item, _NUMBERS):
+            continue
         elif isinstance(item, Mapping):
             pending += [*item, *item.values()]
         elif isinstance(item, list | tuple):

@@ -1,4 +1,4 @@
-"""Refuses a body that is too large before the body is read."""
+"""Refuses a body that is too large before the body is read, and a body with too many values before it is decoded."""
 
 from __future__ import annotations
 
@@ -11,6 +11,10 @@ from controller.web.refusals import json_answer
 
 LARGEST_BODY_BYTES = 4 * 1024 * 1024
 """Limit for the body of a request; the release of 65,536 buckets is smaller."""
+MOST_BRACKETS, MOST_COMMAS = 2 * 65_536, 8 * 65_536
+"""Limits for the opening brackets (`[` and `{`) and for the commas of a body, in texts too. They bound the number of values in the body. A
+release of 65,536 buckets has half of each or less.
+"""
 
 
 def body_problem(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
@@ -22,6 +26,13 @@ def body_problem(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
     if b"transfer-encoding" in announced or from_digits(length, LARGEST_BODY_BYTES) is None:
         return f"a body of {LARGEST_BODY_BYTES} bytes at most, with its length in Content-Length"
     return None
+
+
+def has_too_many_values(body: bytes) -> bool:
+    """Return True if the body exceeds `MOST_BRACKETS` or `MOST_COMMAS`. Decoding and checking such a body would occupy the event loop for
+    seconds.
+    """
+    return body.count(b"[") + body.count(b"{") > MOST_BRACKETS or body.count(b",") > MOST_COMMAS
 
 
 class SmallRequests:

@@ -29,6 +29,7 @@ from controller.domain.errors import AccessDenied, InvalidInput, InvariantViolat
 from controller.domain.utf8 import demand_utf8
 from controller.web import access
 from controller.web.access import Grant
+from controller.web.body_size import MOST_BRACKETS, MOST_COMMAS, has_too_many_values
 from controller.web.request_slots import use_of
 
 Who = Callable[[HttpRequest], Awaitable[Grant]]
@@ -40,6 +41,10 @@ MOST_NESTED = 32
 MOST_TOKENS = 4096
 """Number of valid tokens that are remembered, each up to the size of a request's headers; most clients share one."""
 _TOO_DEEP = HTTPException(400, "the body is nested too deeply; send the fields that are documented")
+_TOO_MANY = HTTPException(
+    400,
+    f"the body has more than {MOST_BRACKETS} opening brackets or {MOST_COMMAS} commas; send fewer values in a request",
+)
 _PARAMETER = re.compile(r"{[^}]*}")
 _DEMANDS: dict[Callable[..., object], Right] = {}
 
@@ -121,15 +126,17 @@ class JsonRequest(HttpRequest):
             raise HTTPException(400, "the body has not arrived; send it again") from None
 
     async def json(self) -> Any:
-        """Return the body as Python values. Raises HTTPException (400) for a body that is not UTF-8, is nested too deeply, contains a
-        string without a UTF-8 form or an integer with too many digits; raises JSONDecodeError, as FastAPI expects, for text that is not
-        JSON.
+        """Return the body as Python values. Raises HTTPException (400) for a body that has too many values, is not UTF-8, is nested too
+        deeply, contains a string without a UTF-8 form or an integer with too many digits; raises JSONDecodeError, as FastAPI expects, for
+        text that is not JSON.
         """
+        body = await self.body()
+        if has_too_many_values(body):
+            raise _TOO_MANY
         try:
-            document = await self._decoded()
+            document = _decoded(body)
             if _is_deeper(document, MOST_NESTED):
                 raise _TOO_DEEP
-            demand_utf8(document, "the body")
         except RecursionError:
             raise _TOO_DEEP from None
         except json.JSONDecodeError:
@@ -142,31 +149,34 @@ class JsonRequest(HttpRequest):
             raise HTTPException(400, f"the body cannot be read: {error}") from error
         return document
 
-    async def _decoded(self) -> Any:
-        """Return the body as Python values, NaN and infinity included. Raises JSONDecodeError or UnicodeDecodeError, which name the
-        position of the error; RecursionError for a body that is nested too deeply to be parsed, and ValueError for an integer with
-        too many digits for Python.
-        """
-        body = await self.body()
-        try:
-            return msgspec.json.decode(body)
-        except (
-            msgspec.DecodeError,
-            UnicodeDecodeError,
-        ):  # Python's decoder names the position of an error, and accepts NaN and infinity
-            return json.loads(body.decode("utf-8-sig"))
+
+def _decoded(body: bytes) -> Any:
+    """Return the body as Python values, NaN and infinity included. Raises JSONDecodeError or UnicodeDecodeError, which name the position of
+    the error; RecursionError for a body that is nested too deeply to be parsed, ValueError for an integer with too many digits for Python,
+    and InvalidInput for a string without a UTF-8 form.
+    """
+    try:
+        return msgspec.json.decode(body)  # accepts no lone surrogate, so its strings have a UTF-8 form
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        # Python's decoder names the position of an error, and accepts NaN, infinity and lone surrogates.
+        document = json.loads(body.decode("utf-8-sig"))
+        demand_utf8(document, "the body")
+        return document
 
 
 def _is_deeper(document: Any, limit: int) -> bool:
     """Return True if the objects and lists of the document are nested more than `limit` deep (1 or more). Any other value has depth 0.
     No depth raises RecursionError.
     """
-    level = [document] if isinstance(document, dict | list) else []
+    holders = (dict, list)  # a tuple, because `dict | list` would be built again for each item
+    level = [document] if isinstance(document, holders) else []
     for _ in range(limit):
-        inner = [
-            item for holder in level for item in (holder.values() if isinstance(holder, dict) else holder)
+        level = [
+            item
+            for holder in level
+            for item in (holder.values() if isinstance(holder, dict) else holder)
+            if isinstance(item, holders)
         ]
-        level = [item for item in inner if isinstance(item, dict | list)]
         if not level:
             return False
     return True

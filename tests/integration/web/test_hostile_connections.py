@@ -16,7 +16,7 @@ from controller.client.servers import Servers
 from controller.client.session import Session
 from controller.devstack.serving import SECRET, client_of, serving_leader, token_for, token_of
 from controller.domain.errors import StoreUnavailable
-from controller.web import access, connection_limits, server
+from controller.web import access, connection_limits, route_rights, server
 from controller.web.access import Role
 from controller.web.connection_limits import Awaited
 from tests.support.asking import bearer
@@ -127,7 +127,7 @@ class TestWithoutAToken:
         assert answer.status_code == 200
 
     def test_a_nested_body_is_not_looked_at(self, address: str) -> None:
-        nested = b"[" * 1_000_000
+        nested = b"[" * 100_000
         as_json = {"Content-Type": "application/json"}
 
         assert httpx.post(f"{address}{CONSUMER}", content=nested, headers=as_json).status_code == 401
@@ -340,6 +340,33 @@ class TestTime:
 
 
 class TestWithAToken:
+    @pytest.mark.parametrize("item", [b"[" * 26 + b"]" * 26, b"1"], ids=["lists", "numbers"])
+    def test_a_body_of_too_many_values_is_not_decoded(
+        self, address: str, item: bytes, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        decoded: list[bytes] = []
+        monkeypatch.setattr(route_rights, "_decoded", decoded.append)
+        items = b",".join([item] * (4_000_000 // (len(item) + 1)))
+
+        answer = httpx.post(
+            f"{address}{CONSUMER}/released",
+            content=b'{"incarnation": "1", "buckets": [' + items + b"]}",
+            headers={"Content-Type": "application/json", **bearer(token_for())},
+        )
+
+        assert answer.status_code == 400
+        assert "send fewer values" in answer.json()["reason"]
+        assert decoded == []
+
+    def test_the_largest_release_is_not_too_large(self, address: str) -> None:
+        most = 65_536
+        buckets = [{"segment_id": most + i, "bucket_start": i, "generation": most} for i in range(most)]
+        with httpx.Client(base_url=address, headers=bearer(token_for()), timeout=PATIENCE_SECONDS) as http:
+            assert http.post(CONSUMER, json={"incarnation": "1"}).status_code == 200
+            answer = http.post(f"{CONSUMER}/released", json={"incarnation": "1", "buckets": buckets})
+
+        assert answer.status_code == 204
+
     def test_watches_leave_room_for_sessions_and_for_other_subjects(
         self, address: str, ends: ExitStack
     ) -> None:
