@@ -3,12 +3,15 @@
 Every request takes a slot once its body has arrived, and returns the slot when it is answered; a stream holds its slot until it ends. The
 fewer slots are free, the fewer kinds of requests are admitted: watches are refused first, heartbeats last. Each subject's share follows the
 same rule, so an application's watches leave slots for its own sessions.
+
+A large body occupies memory from the beginning of its arrival, before its request has a slot, so its bytes have limits of their own.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from enum import Enum
 from types import MappingProxyType
 
@@ -21,6 +24,10 @@ from controller.web.paths import CONSUMER_PATH
 _AGAIN_SECONDS = 1.0
 _ONE_SUBJECT_OF = 4
 """A subject may hold one of so many parts of the slots if the operator has set no limit."""
+SMALL_BODY_BYTES = 64 * 1024
+"""Size up to which a body has no limit besides that of connections and slots; all bodies of heartbeats are smaller."""
+MOST_BYTES, MOST_BYTES_OF_SUBJECT = 64 * 1024 * 1024, 16 * 1024 * 1024
+"""Limits for the bytes of all larger bodies that arrive or are processed."""
 
 
 class Use(Enum):
@@ -56,6 +63,30 @@ class Slots:
         self._most_of_subject = min(limit, limit_of_subject or max(1, limit // _ONE_SUBJECT_OF))
         self._taken = 0
         self._taken_by: Counter[str] = Counter()
+        self._bytes_of: Counter[str] = Counter()
+
+    @contextmanager
+    def body(self, subject: str, size: int) -> Iterator[None]:
+        """Count the announced bytes of a body of the subject while the block lasts, unless the body is small. Raises StoreUnavailable, and
+        counts nothing, if the bytes of all large bodies would exceed `MOST_BYTES`, or those of the subject `MOST_BYTES_OF_SUBJECT`.
+        """
+        if size <= SMALL_BODY_BYTES:
+            yield
+            return
+        of_subject = self._bytes_of[subject] + size
+        if of_subject > MOST_BYTES_OF_SUBJECT or self._bytes_of.total() + size > MOST_BYTES:
+            whose = f" of {shown(subject)}" if of_subject > MOST_BYTES_OF_SUBJECT else ""
+            raise StoreUnavailable(
+                f"this worker already receives large bodies{whose} and accepts no more of {size} bytes; send it again, or ask another worker",
+                _AGAIN_SECONDS,
+            )
+        self._bytes_of[subject] = of_subject
+        try:
+            yield
+        finally:
+            self._bytes_of[subject] -= size
+            if not self._bytes_of[subject]:
+                del self._bytes_of[subject]
 
     def take(self, subject: str, use: Use) -> None:
         """Take a slot for the subject, which holds the slot until `give_back`. Each kind of request may use only the

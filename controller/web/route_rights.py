@@ -30,7 +30,7 @@ from controller.domain.utf8 import demand_utf8
 from controller.web import access
 from controller.web.access import Grant
 from controller.web.body_size import MOST_BRACKETS, MOST_COMMAS, has_too_many_values
-from controller.web.request_slots import use_of
+from controller.web.request_slots import Slots, use_of
 
 Who = Callable[[HttpRequest], Awaitable[Grant]]
 """Returns the grant of the sender of a request. Raises AccessDenied for an unknown sender, TokenOutOfTime if a new token may be accepted."""
@@ -62,7 +62,8 @@ def _demanding(right: Right) -> Callable[..., Awaitable[None]]:
 class DemandingRoute(APIRoute):
     """A route that demands its right before it reads the body of a request, and then takes a slot for the holder of the token.
 
-    A request whose body is still arriving holds no slot; its connection is in the lobby.
+    A request whose body is still arriving holds no slot; its connection is in the lobby, and a large body counts in the limits of
+    `Slots.body`.
     """
 
     def get_route_handler(self) -> Callable[[HttpRequest], Coroutine[Any, Any, Response]]:
@@ -70,21 +71,23 @@ class DemandingRoute(APIRoute):
         and remove the connection from the connections without an admitted request (`Lobby`). `GivesBack` frees the
         slot.
 
-        The handler raises the errors of `_grant_of_sender`, `JsonRequest.arrive` and `Slots.take`; the route is not
-        called then.
+        The handler raises the errors of `_grant_of_sender`, `Slots.body`, `JsonRequest.arrive` and `Slots.take`; the
+        route is not called then.
         """
         handle = super().get_route_handler()
 
         async def demanding(request: HttpRequest) -> Response:
             grant = await self._grant_of_sender(request)
+            slots: Slots = request.app.state.slots
             whole = JsonRequest(request.scope, request.receive)
-            await whole.arrive()
-            request.app.state.slots.take(grant.subject, use_of(self.path))
-            request.state.slot_of = grant.subject
-            connection = request.scope["state"].get("connection")
-            if connection is not None:
-                connection.admit()
-            return await handle(whole)
+            with slots.body(grant.subject, whole.size):
+                await whole.arrive()
+                slots.take(grant.subject, use_of(self.path))
+                request.state.slot_of = grant.subject
+                connection = request.scope["state"].get("connection")
+                if connection is not None:
+                    connection.admit()
+                return await handle(whole)
 
         return demanding
 
@@ -114,11 +117,16 @@ class DemandingRoute(APIRoute):
 class JsonRequest(HttpRequest):
     """A request that waits for its whole body, and refuses a body that does not arrive or is nested too deeply."""
 
+    @property
+    def size(self) -> int:
+        """Announced bytes of the body. 0 for a request without Content-Length, which has no body."""
+        return int(self.headers.get("content-length", "0"))
+
     async def arrive(self) -> None:
-        """Wait until the whole body has arrived. Return at once for a request without Content-Length or with a length
-        of 0, which has no body. Raises HTTPException (400) if the client disconnects first.
+        """Wait until the whole body has arrived. Return at once for a request without a body. Raises HTTPException (400) if the client
+        disconnects first.
         """
-        if self.headers.get("content-length", "0") == "0":
+        if not self.size:
             return
         try:
             await self.body()

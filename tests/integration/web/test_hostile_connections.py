@@ -18,6 +18,7 @@ from controller.devstack.serving import SECRET, client_of, serving_leader, token
 from controller.domain.errors import StoreUnavailable
 from controller.web import access, connection_limits, route_rights, server
 from controller.web.access import Role
+from controller.web.body_size import LARGEST_BODY_BYTES
 from controller.web.connection_limits import Awaited
 from tests.support.asking import bearer
 from tests.support.bench import Bench
@@ -357,6 +358,30 @@ class TestWithAToken:
         assert answer.status_code == 400
         assert "send fewer values" in answer.json()["reason"]
         assert decoded == []
+
+    def test_bodies_that_never_end_leave_memory_for_other_subjects(
+        self, address: str, ends: ExitStack
+    ) -> None:
+        def arriving(token: str) -> tuple[RawConnection, bytes]:
+            """A connection that announces a body, and the status of the answer: 100 if the body is awaited."""
+            head = request(
+                f"POST {CONSUMER}/released HTTP/1.1",
+                f"Authorization: Bearer {token}",
+                "Content-Type: application/json",
+                f"Content-Length: {LARGEST_BODY_BYTES}",
+                "Expect: 100-continue",
+            )
+            connection = raw(ends, address).send(head)
+            return connection, connection.socket.recv(65_536)[9:12]
+
+        greedy = [arriving(token_for()) for _ in range(5)]
+
+        assert [status for _, status in greedy] == [b"100"] * 4 + [b"503"]
+        assert arriving(access_token("other"))[1] == b"100"
+        small = httpx.post(f"{address}{CONSUMER}", json={"incarnation": "1"}, headers=bearer(token_for()))
+        assert small.status_code == 200
+        greedy[0][0].socket.close()
+        wait_until(lambda: arriving(token_for())[1] == b"100", message="there is room again")
 
     def test_the_largest_release_is_not_too_large(self, address: str) -> None:
         most = 65_536

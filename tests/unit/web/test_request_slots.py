@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 import pytest
 
 from controller.domain.errors import StoreUnavailable
 from controller.web.paths import CONSUMER_PATH, TOPIC_PATH
-from controller.web.request_slots import Slots, Use, use_of
+from controller.web.request_slots import SMALL_BODY_BYTES, Slots, Use, use_of
 
 
 def taken(slots: Slots, subject: str, use: Use) -> int:
@@ -42,6 +44,23 @@ def test_a_subject_holds_a_quarter_and_leaves_room_for_its_own_heartbeats() -> N
     assert taken(slots, "other", Use.WATCH) == 20
     with pytest.raises(StoreUnavailable, match=r"'app' and accepts.*CLEAVE_SERVE_CONNECTIONS_OF_SUBJECT"):
         slots.take("app", Use.HEARTBEAT)
+
+
+def test_large_bodies_of_a_subject_leave_room_for_those_of_others_and_for_small_ones() -> None:
+    slots, large = Slots(1), 4 * 1024 * 1024
+    with ExitStack() as held:
+        for subject in ("a", "b", "c", "d"):
+            for _ in range(4):
+                held.enter_context(slots.body(subject, large))
+            with pytest.raises(StoreUnavailable, match=f"of '{subject}'"), slots.body(subject, large):
+                pass
+        with pytest.raises(StoreUnavailable, match="receives large bodies and"), slots.body("e", large):
+            pass
+        with slots.body("a", SMALL_BODY_BYTES):
+            pass
+
+    with slots.body("e", large):
+        pass
 
 
 def test_the_operator_says_how_many_a_subject_holds() -> None:
