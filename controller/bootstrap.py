@@ -61,7 +61,7 @@ OTHER_CONNECTIONS = 13
 verification of topics, defaults of approvals, sessions, layout feeds and requests. Leases have a connection of their
 own.
 """
-API_TRANSACTIONS = 20
+API_TRANSACTIONS = 24
 """Connections for the HTTP calls of people and their audit."""
 OPERATIONS_TOGETHER = 64
 """New reshapes that a thread claims at once on a data plane with set-wise calls; on other planes it claims one."""

@@ -1,7 +1,7 @@
 """The caller of an action over HTTP: the application's services, the journal request in the caller's name, and the wait for the operation.
 
-The number of actions in progress is limited, so that calls that wait for an operation leave threads for consumers. Reads have a limit of
-their own, so that a read never waits for an operation.
+The number of actions in progress is limited, so that calls that wait for an operation leave threads for consumers. Reads and the load of
+brokers have limits of their own, so that they never wait for an operation, and a subject has a share of the actions.
 """
 
 from __future__ import annotations
@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Annotated
+from weakref import WeakValueDictionary
 
 from fastapi import Depends
 from fastapi import Request as HttpRequest
@@ -29,17 +31,36 @@ from controller.web.shared_parameters import served_by
 
 AT_ONCE = 8
 """Maximum number of actions in progress, and of reads in progress; further calls wait."""
+OF_SUBJECT = 2
+"""Maximum number of actions of one token subject in progress, because an action may wait a minute for its operation."""
+LOADS_AT_ONCE = 4
+"""Maximum number of brokers' loads that are written at a time."""
 
 
 class Turns:
-    """The limits of one app: one for actions, one for reads."""
+    """The limits of one app: one for actions, one for reads, one for the load of brokers. Only for the app's event loop."""
 
     def __init__(self) -> None:
         self._acts, self._looks = asyncio.Semaphore(AT_ONCE), asyncio.Semaphore(AT_ONCE)
+        self._loads = asyncio.Semaphore(LOADS_AT_ONCE)
+        self._shares: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+        """The limit of each subject with an action in progress or waiting."""
 
-    def of(self, right: Right) -> asyncio.Semaphore:
-        """Return the semaphore that limits calls which use the right: one for READ and LOOK_UP, one for all other rights."""
-        return self._looks if right in (Right.READ, Right.LOOK_UP) else self._acts
+    @asynccontextmanager
+    async def take(self, right: Right, subject: str) -> AsyncIterator[None]:
+        """Wait, without a timeout, until the limits allow a call of the subject that uses the right, and count the call while the block
+        lasts. READ and LOOK_UP have one limit, WRITE_LOAD has another; all other rights have one in total and one for each subject.
+        """
+        if right in (Right.READ, Right.LOOK_UP):
+            limits = [self._looks]
+        elif right is Right.WRITE_LOAD:
+            limits = [self._loads]
+        else:  # The share comes first, so that a call which waits for its subject's share takes no turn of others.
+            limits = [self._shares.setdefault(subject, asyncio.Semaphore(OF_SUBJECT)), self._acts]
+        async with AsyncExitStack() as taken:
+            for limit in limits:
+                await taken.enter_async_context(limit)
+            yield
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,15 +91,15 @@ class Acting:
 
 
 async def _acting(request: HttpRequest, grant: Holder) -> AsyncIterator[Acting]:
-    """Yield the caller of the request while the request counts in the limit for its right: one limit for READ and LOOK_UP, one for all
-    other rights, `AT_ONCE` each. Waits, without a timeout, until the limit allows the request. A request that computes is not limited here.
+    """Yield the caller of the request while the request counts in the limits for its right (`Turns.take`). Waits, without a timeout, until
+    the limits allow the request. A request that computes is not limited here.
     """
     turns: Turns = request.app.state.turns
     acting = Acting(served_by(request).api, grant)
     if getattr(request.state, "computes", False):  # a computation lasts long and has a limit of its own
         yield acting
         return
-    async with turns.of(request.state.right):
+    async with turns.take(request.state.right, grant.subject):
         yield acting
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,9 @@ from controller.services import autoscaler, segment_admin
 from controller.services.segment_admin import splitting
 from controller.store import idempotency_keys
 from controller.store.load import counter_readers
+from controller.web import http_caller
 from controller.web.access import Role
-from controller.web.http_caller import AT_ONCE
+from controller.web.http_caller import AT_ONCE, OF_SUBJECT
 from tests.support.asking import administrator, bearer
 from tests.support.bench import Bench
 from tests.support.database_away import away
@@ -43,6 +44,7 @@ LOAD = """
     INSERT INTO cleave.segment_load (topic_id, segment_id, msg_rate_in, byte_rate_in, msg_rate_out, byte_rate_out, source, modified_at)
     VALUES (:topic_id, :segment_id, :msg_rate_in, 1, 2, 3, 'test', clock_timestamp())
 """
+INTENDED_SPLITS = "SELECT count(*) FROM cleave.operation WHERE kind = 'split'"
 MOVES_ON = {"cleave.audit", "cleave.lease"}
 """Tables that a worker writes by itself, and the audit of what was refused."""
 PARTS = {
@@ -373,31 +375,56 @@ class TestChanges:
 class TestTurns:
     def test_who_only_looks_does_not_wait_for_those_who_wait_for_operations(self, bench: Bench) -> None:
         """This worker carries out nothing, so each of those acts waits for as long as it may."""
-        names = [f"topic://acme/shop/t{number}" for number in range(AT_ONCE + 1)]
-        for bench.topic_name in names:
-            bench.create()
-        with (
-            serving_leader(bench.url) as address,
-            httpx.Client(
-                base_url=f"{address}{API}", headers=bearer(token_of(Role.ADMIN)), timeout=60.0
-            ) as http,
-            ThreadPoolExecutor(len(names)) as threads,
-        ):
-            waiting = [
-                threads.submit(
-                    http.post,
-                    f"{name.replace('topic://', 'topics/')}/split",
-                    json={"segment_id": 0},
-                    params={"wait_seconds": 6},
+        subjects = [f"admin-{number}" for number in range(AT_ONCE // OF_SUBJECT)]
+        askers = [subject for subject in subjects for _ in range(OF_SUBJECT)] + ["one-more"]
+        with serving_leader(bench.url) as address, acting_by(bench, address, askers) as waiting:
+            wait_until(lambda: bench.scalar(INTENDED_SPLITS) == AT_ONCE, message="all turns are taken")
+            with administrator(address) as http:
+                found = http.get(f"{API}/operations", params={"live": True}).json()["items"]
+                samples = http.post(
+                    f"{API}/load/samples",
+                    json={"samples": []},
+                    headers=bearer(token_of(Role.BROKER)),
                 )
-                for name in names
-            ]
-            intended = "SELECT count(*) FROM cleave.operation WHERE kind = 'split'"
-            wait_until(lambda: bench.scalar(intended) == AT_ONCE, message="all turns are taken")
-            found = http.get("/operations", params={"live": True}).json()["items"]
             assert len(found) == AT_ONCE  # one more waits for its turn
+            assert samples.json() == {"landed": 0, "unknown": []}
             assert not any(one.done() for one in waiting)
             assert {one.result().json()["state"] for one in waiting} == {"intended"}
+
+    def test_a_subject_that_waits_for_operations_leaves_turns_for_others(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(http_caller, "AT_ONCE", 2)
+        monkeypatch.setattr(http_caller, "OF_SUBJECT", 1)
+        with serving_leader(bench.url) as address, acting_by(bench, address, ["greedy"] * 2) as waiting:
+            wait_until(lambda: bench.scalar(INTENDED_SPLITS) >= 1, message="its turn is taken")
+            with administrator(address) as http:
+                changed = http.post(
+                    f"{API}/policies/namespaces/acme/shop", json={"parameters": {"max_segments": 9}}
+                )
+            assert changed.status_code == 200
+            assert bench.scalar(INTENDED_SPLITS) == 1
+            assert not any(one.done() for one in waiting)
+
+
+@contextmanager
+def acting_by(bench: Bench, address: str, subjects: Sequence[str]) -> Iterator[list[Future[httpx.Response]]]:
+    """Each of the subjects splits a topic of its own, and waits for the operation."""
+    names = [f"topic://acme/shop/t{number}" for number in range(len(subjects))]
+    for bench.topic_name in names:
+        bench.create()
+
+    def split(name: str, subject: str) -> httpx.Response:
+        return httpx.post(
+            f"{address}{API}/{name.replace('topic://', 'topics/')}/split",
+            json={"segment_id": 0},
+            params={"wait_seconds": 6},
+            headers=bearer(token_of(Role.ADMIN, subject=subject)),
+            timeout=60.0,
+        )
+
+    with ThreadPoolExecutor(len(names)) as threads:
+        yield [threads.submit(split, name, subject) for name, subject in zip(names, subjects, strict=True)]
 
 
 class TestWhatIsShown:
