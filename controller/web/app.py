@@ -55,6 +55,9 @@ ROUTERS = (
 SESSION_THREADS = 8
 """Threads in which consumers' requests look up their leader; no other request uses these threads."""
 
+DATA_PLANE_THREADS = 8
+"""Threads in which consumers' requests call data planes, so that a broker that does not answer holds no other thread."""
+
 
 def routed_app() -> FastAPI:
     """Return an app with every route and without services, enough for a description of routes, rights and documents. Raises InvariantViolated
@@ -92,6 +95,7 @@ def _app(
     app.state.served, app.state.who, app.state.slots = served, identify, slots
     app.state.turns, app.state.computing = Turns(), ComputingTurns(computers)
     app.state.session_threads = CapacityLimiter(SESSION_THREADS)
+    app.state.data_plane_threads = CapacityLimiter(DATA_PLANE_THREADS)
     answer_errors(app)
     describe(app)
 

@@ -22,7 +22,7 @@ from controller.web.paths import CONSUMER_PATH, TOPIC_PATH, ConsumerName, Name
 from controller.web.refusals import LED, REFUSALS
 from controller.web.route_rights import CONSUME, DemandingRoute, Holder
 from controller.web.sessions import AtLeaderNow, Life, ReleasedBucketModel, RequestingConsumer
-from controller.web.shared_parameters import Topic, served_by
+from controller.web.shared_parameters import Topic, on_data_plane, served_by
 
 router = APIRouter(
     route_class=DemandingRoute,
@@ -178,16 +178,16 @@ class Logged(BaseModel):
 async def dead_letter_log(request: HttpRequest, topic: Topic, subscription: Name) -> Logged:
     """Return the subscription's dead-letter log. 404 until a consumer has created it for a dead letter."""
     app = served_by(request).app
-    log = await run_in_threadpool(find, app.store, app.planes, topic, subscription)
+    log = await on_data_plane(request, find, app.store, app.planes, topic, subscription)
     return Logged(data_plane=log.data_plane, backing_topic=log.backing_topic)
 
 
 @router.post(CONSUMER_PATH + "/dead-letters")
-async def dead_letters(asking: AtLeaderNow, _life: Life) -> Logged:
+async def dead_letters(request: HttpRequest, asking: AtLeaderNow, _life: Life) -> Logged:
     """Return the address of the subscription's dead-letter log. Create the log and the log's subscription `redrive`,
     as far as they do not exist. An existing log keeps its messages. The call may be repeated after an error. The
     incarnation is required but not checked.
     """
     key, app = asking.key, asking.served.app
-    log = await run_in_threadpool(make, app.store, app.planes, key.topic_id, key.name)
+    log = await on_data_plane(request, make, app.store, app.planes, key.topic_id, key.name)
     return Logged(data_plane=log.data_plane, backing_topic=log.backing_topic)

@@ -40,7 +40,7 @@ from controller.store.topics.subscriptions import SubscriptionKind
 from controller.web.paths import CONSUMER_PATH, PRINTABLE, TOPIC_PATH, ConsumerName, Name
 from controller.web.refusals import LED, REFUSALS, OtherLeader, json_answer
 from controller.web.route_rights import CONSUME, LOOK_UP, DemandingRoute, Holder
-from controller.web.shared_parameters import Topic, served_by
+from controller.web.shared_parameters import Topic, on_data_plane, served_by
 from controller.web.streams import EventStream, response, stream_of
 
 ANSWER_SECONDS = 10.0
@@ -261,23 +261,20 @@ AtLeader = Annotated[RequestingConsumer, Depends(_by_memory)]
     response_model=list[WhyNothingComes],
 )
 async def why(request: HttpRequest, topic: Topic, subscription: Name) -> Response:
-    """The owner of each bucket that the subscription reads, or the reason why no consumer reads the bucket."""
-    return json_answer(await run_in_threadpool(_why, served_by(request), topic, subscription))
-
-
-def _why(served: ConsumerServices, topic: str, subscription: str) -> list[dict[str, object]]:
-    """Return a document of `WhyNothingComes` for each row that `inspect.buckets` has for the subscription, by hash range, then by segment
-    id, then by bucket. The list is empty for an unknown subscription, a queue subscription, a checkpoint subscription without consumers,
-    and if nothing remains to be read. `backlog` is None if the bucket waits for no segment, or if one of these segments was not counted.
-    Raises TopicNotFound, and the errors of `subscription_lag.unread` if a bucket waits for segments.
+    """The owner of each bucket that the subscription reads, or the reason why no consumer reads the bucket. By hash range, then by segment
+    id, then by bucket. Empty for an unknown subscription, a queue subscription, a checkpoint subscription without consumers, and if nothing
+    remains to be read.
     """
-    rows = served.layouts.why(topic, subscription)
+    served = served_by(request)
+    rows = await run_in_threadpool(served.layouts.why, topic, subscription)
     waited_for = {segment_id for row in rows for segment_id in row["waits_for"]}
-    app = served.app
-    unread = (
-        subscription_lag.unread(app.store, app.planes, topic, subscription, waited_for) if waited_for else {}
-    )
-    return [{**row, "backlog": _in_all(unread, row["waits_for"])} for row in rows]
+    unread: Mapping[int, int] = {}
+    if waited_for:
+        app = served.app
+        unread = await on_data_plane(
+            request, subscription_lag.unread, app.store, app.planes, topic, subscription, waited_for
+        )
+    return json_answer([{**row, "backlog": _in_all(unread, row["waits_for"])} for row in rows])
 
 
 def _in_all(unread: Mapping[int, int], segment_ids: Sequence[int]) -> int | None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Protocol
+from collections.abc import Callable
+from typing import Annotated, Any, Protocol, TypeVar
 
+from anyio import CapacityLimiter, to_thread
 from fastapi import Depends, Query
 from fastapi import Request as HttpRequest
 
@@ -11,6 +13,8 @@ from controller.bootstrap import Application, ConsumerServices
 from controller.services.watches.layout_feed import LayoutFeed
 from controller.services.watches.topic_feed import TopicFeed
 from controller.web.paths import BundleName, NamespaceName, Tenant, TopicName
+
+Answered = TypeVar("Answered")
 
 
 class PeopleServices(Protocol):
@@ -33,6 +37,14 @@ def served_by(request: HttpRequest) -> ConsumerServices:
     """Return the services that answer requests of this app. An app for people has only those of `PeopleServices`."""
     services: ConsumerServices = request.app.state.served
     return services
+
+
+async def on_data_plane(request: HttpRequest, call: Callable[..., Answered], *arguments: Any) -> Answered:
+    """Call a function that calls a data plane, in one of the threads of this app that are reserved for such calls, and return its result.
+    Waits for a thread if all are in use. Raises the errors of the function.
+    """
+    threads: CapacityLimiter = request.app.state.data_plane_threads
+    return await to_thread.run_sync(call, *arguments, limiter=threads)
 
 
 async def _topic(tenant: Tenant, namespace: NamespaceName, topic: TopicName) -> str:

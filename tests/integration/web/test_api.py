@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,18 +17,21 @@ import pytest
 from sqlalchemy import Connection
 
 from controller.actions.action import all_actions
+from controller.dataplane.embedded.plane import EmbeddedDataPlane
 from controller.devstack.serving import serving_leader, serving_worker, token_for, token_of
 from controller.domain.decision import Lane
 from controller.domain.operation import OperationState
 from controller.landing.area import LandingArea
 from controller.postgres.connection import WatchedConnection
 from controller.questions.page_keys import write_keys
-from controller.services import autoscaler, segment_admin
+from controller.services import autoscaler, segment_admin, subscription_lag
 from controller.services.segment_admin import splitting
+from controller.services.watches.layout_feed import LayoutFeed
 from controller.store import idempotency_keys
 from controller.store.load import counter_readers
 from controller.web import http_caller
 from controller.web.access import Role
+from controller.web.app import DATA_PLANE_THREADS
 from controller.web.http_caller import AT_ONCE, OF_SUBJECT
 from tests.support.asking import administrator, bearer
 from tests.support.bench import Bench
@@ -44,6 +48,8 @@ LOAD = """
     INSERT INTO cleave.segment_load (topic_id, segment_id, msg_rate_in, byte_rate_in, msg_rate_out, byte_rate_out, source, modified_at)
     VALUES (:topic_id, :segment_id, :msg_rate_in, 1, 2, 3, 'test', clock_timestamp())
 """
+ALL_THREADS = 40
+"""Threads for all other work of routes, such as reading layouts."""
 INTENDED_SPLITS = "SELECT count(*) FROM cleave.operation WHERE kind = 'split'"
 MOVES_ON = {"cleave.audit", "cleave.lease"}
 """Tables that a worker writes by itself, and the audit of what was refused."""
@@ -405,6 +411,43 @@ class TestTurns:
             assert changed.status_code == 200
             assert bench.scalar(INTENDED_SPLITS) == 1
             assert not any(one.done() for one in waiting)
+
+
+class TestDataPlaneThreads:
+    @pytest.mark.parametrize(
+        ("method", "path"),
+        [("GET", "dead-letter-log"), ("GET", "why"), ("POST", "consumers/a/dead-letters")],
+    )
+    def test_a_data_plane_that_does_not_answer_leaves_threads_for_layouts(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch, method: str, path: str
+    ) -> None:
+        called: list[object] = []
+        answers = threading.Event()
+
+        def hang(*arguments: object) -> dict[int, int]:
+            called.append(arguments)
+            answers.wait()
+            return {0: 1}
+
+        monkeypatch.setattr(EmbeddedDataPlane, "segment_state", hang)
+        monkeypatch.setattr(EmbeddedDataPlane, "create_segment", hang)
+        monkeypatch.setattr(LayoutFeed, "why", lambda *_: [{"waits_for": [0]}])
+        monkeypatch.setattr(subscription_lag, "unread", hang)
+        body = {"json": {"incarnation": "1"}} if method == "POST" else {}
+        with (
+            serving_leader(bench.url) as address,
+            httpx.Client(base_url=address, headers=bearer(token_for(NAME)), timeout=60.0) as http,
+            ThreadPoolExecutor(ALL_THREADS) as threads,
+        ):
+            url = f"{TOPIC}/subscriptions/billing/{path}"
+            asked = [threads.submit(http.request, method, url, **body) for _ in range(ALL_THREADS)]
+            try:
+                wait_until(lambda: len(called) >= DATA_PLANE_THREADS, message="its threads are in use")
+                layouts = [http.get(f"{TOPIC}/layout", timeout=10.0).status_code for _ in range(10)]
+            finally:
+                answers.set()
+            assert layouts == [200] * 10
+            assert {one.result().status_code for one in asked} == {200}
 
 
 @contextmanager
