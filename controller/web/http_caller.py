@@ -31,7 +31,7 @@ from controller.web.shared_parameters import served_by
 
 AT_ONCE = 8
 """Maximum number of actions in progress, and of reads in progress; further calls wait."""
-OF_SUBJECT = 2
+OF_SUBJECT = 4
 """Maximum number of actions of one token subject in progress, because an action may wait a minute for its operation."""
 LOADS_AT_ONCE = 4
 """Maximum number of brokers' loads that are written at a time."""
