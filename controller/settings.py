@@ -196,8 +196,8 @@ class Settings(BaseSettings):
     """Days for which a cycle can be replayed; then its inputs are deleted. 2,000 bundles need about 0.3 GB a day."""
 
     spark_master: str = Field("local[2]", validation_alias="SPARK_MASTER")
-    """Spark master of the load aggregation: local[n], spark://host:port, yarn, k8s://..., sc://host:port (Spark
-    Connect) or none.
+    """Spark master of aggregations and backtests: local[n], spark://host:port, yarn, k8s://..., sc://host:port (Spark
+    Connect) or none. Bundles need Spark; without it PostgreSQL aggregates the load of topics.
     """
     spark_conf: dict[str, str] = Field({}, repr=False)
     """Spark settings of the aggregation, as JSON: `{"spark.cores.max": "4"}`. With Connect, only settings of a session."""

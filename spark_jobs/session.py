@@ -130,6 +130,8 @@ _LOCAL = {
     "spark.sql.shuffle.partitions": "8",  # the default of 200 would create 200 tiny tasks on a few cores
 }
 _ENDED = ("SESSION_CLOSED", "SESSION_CHANGED", "SESSION_NOT_FOUND")
+_NO_SPARK = "none"
+"""Value of SPARK_MASTER without Spark, as in `controller.spark_requirements`, which the jobs may not import."""
 _MASTERS = ("local", "spark://", "yarn", "k8s://")
 _HADOOP = ("HADOOP_CONF_DIR", "YARN_CONF_DIR")
 _ANSWERS_WITHIN_SECONDS = 5.0
@@ -208,6 +210,11 @@ def _check(master: str) -> None:
     until one accepts a connection; an attempt to connect ends after 5 s. The addresses after the one that accepts are
     not checked at all. Raises Retryable if no address accepts a connection.
     """
+    if master == _NO_SPARK:
+        raise InvalidInput(
+            f"SPARK_MASTER is {_NO_SPARK}, but this computation needs Spark, as the aggregation of bundles always does; set "
+            "SPARK_MASTER to local[n], spark://host:port, yarn, k8s://... or sc://host:port"
+        )
     if not master.startswith(_MASTERS):
         raise InvalidInput(
             f"SPARK_MASTER {master!r} is not a master; use local[n], spark://host:port, yarn, k8s://... or sc://host:port"

@@ -18,6 +18,7 @@ from controller.domain.counter_rates import CounterSample
 from controller.domain.errors import InvalidInput, Retryable
 from controller.domain.load_record import LoadStats, LoadThresholds
 from controller.landing.schemas import KEY_COUNT_SCHEMA
+from controller.spark_requirements import NO_SPARK
 from controller.store.load.records import SKETCH_SCHEMA
 from spark_jobs.run_bundle_load import main as bundle_main
 from spark_jobs.run_load_aggregation import compute, main
@@ -115,6 +116,12 @@ def test_a_connect_server_that_is_away_can_be_tried_again() -> None:
 def test_a_master_that_is_none_is_named() -> None:
     with pytest.raises(InvalidInput, match="SPARK_MASTER 'sparky'"):
         get_session("sparky")
+
+
+def test_no_spark_is_said_to_be_too_little_for_what_needs_spark() -> None:
+    with pytest.raises(InvalidInput, match=r"SPARK_MASTER is none, .* bundles") as raised:
+        get_session(NO_SPARK)
+    assert "is not a master" not in str(raised.value)
 
 
 def test_yarn_without_its_configuration_is_told_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -130,6 +130,20 @@ def test_a_dry_run_of_balancing_bundles_is_one_for_every_task_after_the_proposal
         assert function(*cycle, params={"dry_run": True})["dry_run"]
 
 
+def test_old_data_of_bundles_is_deleted_although_balancing_fails_and_the_run_fails_with_it(
+    dag_bag: Any,
+) -> None:
+    dag = dag_bag.dags["bundle_balance"]
+
+    assert dag.get_task("keep").upstream_task_ids == set()
+    leaves = {task.task_id: task for task in dag.tasks if not task.downstream_task_ids}  # they judge a run
+    assert leaves.keys() == {"verify", "keep"}
+    balancing = leaves["verify"].get_flat_relative_ids(upstream=True)
+    assert balancing == {"collect", "aggregate", "propose", "apply"}
+    rules = {dag.get_task(name).trigger_rule.value for name in (*balancing, "verify")}
+    assert rules == {"all_success"}
+
+
 def test_what_asks_people_waits_beside_itself_and_has_no_end_but_each_question_s_own(dag_bag: Any) -> None:
     dag = dag_bag.dags["cleave_approvals"]
     starting = ("cleave_split_pass", "cleave_merge_pass", "bundle_balance")
