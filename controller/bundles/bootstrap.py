@@ -115,11 +115,12 @@ class Bundles:
             store.dispose()
 
     def propose(self, request_key: str, decided_by: str) -> ProposedCycle:
-        """Decide a cycle of the cluster, and record the cycle with its proposals. Changes no broker. If a cycle of `request_key`
-        exists, return that cycle, with `is_repeat` True and counts of 0. `decided_by` is the actor that is recorded. Raises InvalidPolicy
-        for invalid settings, LostRace after four attempts that other cycles interrupted, Conflict if another call with `request_key`
-        records its cycle at the same time, StoreUnavailable, OSError or pyarrow's ArrowException if the storage of the reports does not
-        answer or a file cannot be read, and Retryable or Terminal if brokers do not answer or refuse to answer.
+        """Decide a cycle of the cluster, and record the cycle with its proposals. Changes no broker. If the cluster has a cycle of
+        `request_key`, return that cycle, with `is_repeat` True and counts of 0. `decided_by` is the actor that is recorded. Raises
+        InvalidPolicy for invalid settings, LostRace after four attempts that other cycles interrupted, Conflict if another call with
+        `request_key` records its cycle at the same time or another cluster has a cycle of `request_key`, StoreUnavailable, OSError or
+        pyarrow's ArrowException if the storage of the reports does not answer or a file cannot be read, and Retryable or Terminal if
+        brokers do not answer or refuse to answer.
         """
         from controller.bundles.services import balancer
 

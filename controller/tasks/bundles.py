@@ -47,21 +47,21 @@ def collect_bundles(*, dsn: str, extras: Extras) -> dict[str, Any]:
 
 def aggregate_bundles(*, dsn: str, extras: Extras, run_id: str) -> dict[str, Any]:
     """Compute the load of the last window on Spark, with the loader's login, and merge it. Return the numbers
-    of the run. A repeated call with the same `run_id` merges nothing again. Raises the errors of
+    of the run. A repeated call for the cluster with the same `run_id` merges nothing again. Raises the errors of
     `services.aggregation.aggregate`.
     """
     with _cluster(dsn, extras) as bundles:
-        result = bundles.aggregate(re.sub(r"[^A-Za-z0-9._-]", "-", run_id))
+        result = bundles.aggregate(re.sub(r"[^A-Za-z0-9._-]", "-", _of_cluster(bundles, run_id)))
     return {**asdict(result), "quarantined": list(result.quarantined)}
 
 
 def propose_bundles(*, dsn: str, extras: Extras, request_key: str, decided_by: str) -> dict[str, Any]:
     """Decide one cycle and store its proposals, and the reasons why there are no more. Return them; `unasked`
-    is True if an approval awaits an answer and no run presents it. A repeated call with the same
-    `request_key` returns the first cycle. Raises the errors of `balancer.propose`.
+    is True if an approval awaits an answer and no run presents it. A repeated call for the cluster with the
+    same `request_key` returns the first cycle. Raises the errors of `balancer.propose`.
     """
     with _cluster(dsn, extras) as bundles:
-        cycle = bundles.propose(request_key, decided_by)
+        cycle = bundles.propose(_of_cluster(bundles, request_key), decided_by)
         proposals, why_not = bundles.store.in_transaction(
             bundle_views.cycle_rows, bundles.cluster, cycle.cycle_id
         )
@@ -129,6 +129,13 @@ def keep_bundles(*, dsn: str, extras: Extras, dry_run: bool = False) -> dict[str
         "expired_reports": reports,
         "swept": swept,
     }
+
+
+def _of_cluster(bundles: Bundles, key: str) -> str:
+    """Return the key of a request or run, with the cluster. Airflow names a scheduled run after its time, so the runs of
+    two Airflows, each with a cluster of its own, have the same name.
+    """
+    return f"{key} of {bundles.cluster}"
 
 
 def _plain(value: Any) -> Any:

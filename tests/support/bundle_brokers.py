@@ -137,7 +137,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self._name in self._cluster.silent:
             self._cluster.released.wait(30)
             return
-        if path in ("/admin/v2/brokers", "/admin/v2/brokers/staged"):
+        if path in ("/admin/v2/brokers", "/admin/v2/brokers/staged", "/admin/v2/brokers/other"):
             self._answer(200, self._cluster.brokers)
         elif path.startswith("/lookup/v2/topic/persistent/"):
             bundle = self._cluster.bundle_of("persistent://" + path.split("/", 5)[5])

@@ -46,7 +46,9 @@ class StoredCycle:
 _GET = text("""
     SELECT cycle_id, cluster, code_version, inputs, outcome FROM cleave.bundle_decision WHERE cycle_id = :cycle_id
 """)
-_BY_REQUEST = text("SELECT cycle_id FROM cleave.bundle_decision WHERE request_key = :request_key")
+_BY_REQUEST = text("""
+    SELECT cycle_id FROM cleave.bundle_decision WHERE request_key = :request_key AND cluster = :cluster
+""")
 _RECORD = text("""
     INSERT INTO cleave.bundle_decision
            (cluster, request_key, decided_at, decided_by, code_version, inputs, outcome, refusals)
@@ -73,9 +75,10 @@ def get_state(tx: Connection, cluster: str) -> StateRow:
     return StateRow(cluster, "{}", None, 0) if row is None else StateRow(**row._mapping)
 
 
-def find_request(tx: Connection, request_key: str) -> int | None:
-    """Return the id of the cycle of a request, of any cluster. None if there is none yet."""
-    cycle_id: int | None = tx.execute(_BY_REQUEST, {"request_key": request_key}).scalar_one_or_none()
+def find_request(tx: Connection, cluster: str, request_key: str) -> int | None:
+    """Return the id of the cluster's cycle of a request. None if there is none yet."""
+    values = {"cluster": cluster, "request_key": request_key}
+    cycle_id: int | None = tx.execute(_BY_REQUEST, values).scalar_one_or_none()
     return cycle_id
 
 

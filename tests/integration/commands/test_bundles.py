@@ -14,10 +14,12 @@ import requests
 from prometheus_client import REGISTRY, CollectorRegistry
 
 from controller import tasks
+from controller.bundles.bootstrap import Bundles
 from controller.bundles.broker_reports import REPORT_SCHEMAS, ReportArea
 from controller.bundles.brokers import BundleReader
 from controller.bundles.metrics import GAUGES, BundleMetrics
 from controller.bundles.services import collector
+from controller.bundles.services.aggregation import BundleAggregation
 from controller.bundles.store import namespaces as bundle_namespaces
 from controller.bundles.store import proposals as bundle_proposals
 from controller.bundles.store.namespaces import BalancingMode
@@ -351,6 +353,37 @@ def test_a_dry_run_of_verifying_and_keeping_only_says_what_would_be_done(operato
     assert operator.cleave.rows() == before
     [verified] = tasks.verify_bundles(**place, claimant="run")["verified"]
     assert verified["proposal_id"] == applied["proposal_id"]
+
+
+def test_two_clusters_whose_runs_have_the_same_name_are_both_balanced(
+    operator: BundleOperator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every Airflow names a scheduled run after its time alone."""
+    operator.uneven()
+    merged: list[str] = []
+
+    def aggregate(_: object, run_id: str) -> BundleAggregation:
+        merged.append(run_id)
+        return BundleAggregation(run_id, 0, 0, 0, 0, 0, False, ())
+
+    monkeypatch.setattr(Bundles, "aggregate", aggregate)
+    run = "airflow bundle_balance scheduled__2026-11-30T11:05:00+00:00"
+    cycles = []
+    for cluster in ("other", CLUSTER, CLUSTER):
+        place: dict[str, Any] = {
+            "dsn": os.environ["CLEAVE_DATABASE_URL"],
+            "extras": {"pulsar_cluster": cluster},
+        }
+        tasks.aggregate_bundles(**place, run_id=run)
+        cycles.append(tasks.propose_bundles(**place, request_key=run, decided_by=run))
+
+    other, first, again = cycles
+    assert (len(other["proposals"]), len(first["proposals"])) == (0, 1)
+    assert first["cycle_id"] != other["cycle_id"]
+    assert [one["is_repeat"] for one in cycles] == [False, False, True]
+    assert again["cycle_id"] == first["cycle_id"]
+    assert len({*merged}) == 2
+    assert merged[1] == merged[2]
 
 
 def _no_storage(*_: object) -> NoReturn:

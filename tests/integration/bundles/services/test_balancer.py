@@ -505,6 +505,24 @@ def test_a_request_is_one_cycle(balancer: Balancer) -> None:
     assert again == ProposedCycle(first.cycle_id, 0, 0, 0, is_repeat=True)
 
 
+def test_a_request_of_another_cluster_is_a_conflict_instead_of_its_cycle(balancer: Balancer) -> None:
+    """The caller got a cycle without a proposal for its own cluster, and took it for its own."""
+    first = balancer.propose("run-1")
+    other = Mock(wraps=balancer.bench.reader, cluster="other")
+
+    with pytest.raises(Conflict, match="gets the cycle of the first request"):
+        bundle_balancer.propose(
+            balancer.driver.store,
+            other,
+            balancer.area,
+            settings=SETTINGS,
+            request_key="run-1",
+            decided_by="tester",
+        )
+
+    assert balancer.propose("run-1") == ProposedCycle(first.cycle_id, 0, 0, 0, is_repeat=True)
+
+
 def test_limits_of_a_call_hold(balancer: Balancer) -> None:
     balancer.hot(BalancingMode.AUTOMATIC)
 

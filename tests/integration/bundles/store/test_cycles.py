@@ -95,8 +95,9 @@ def test_the_first_cycle_has_seen_no_state(driver: StoreDriver) -> None:
 
 def test_a_request_is_one_cycle(driver: StoreDriver) -> None:
     cycle_id = record(driver, cycle())
-    assert driver.do(bundle_cycles.find_request, "run-1") == cycle_id
-    assert driver.do(bundle_cycles.find_request, "run-2") is None
+    assert driver.do(bundle_cycles.find_request, CLUSTER, "run-1") == cycle_id
+    assert driver.do(bundle_cycles.find_request, CLUSTER, "run-2") is None
+    assert driver.do(bundle_cycles.find_request, "other", "run-1") is None
 
     with pytest.raises(Conflict, match="gets the cycle of the first request"):
         record(driver, cycle(), seen=1)
