@@ -1,7 +1,8 @@
 """A Spark session for the master in SPARK_MASTER: local[n], spark://host:port, yarn, k8s://, or sc:// (Connect).
 
-A Connect session has a fixed id and is never stopped. The server keeps the session warm from run to run, and no
-session is left behind each minute. The server permanently refuses a session that was ended; then the next id is used.
+A Connect session has a fixed id for its settings and is never stopped. The server keeps the session warm from run to
+run, and no session is left behind each minute. Other settings have another session, because settings stay in force as
+long as the session. The server permanently refuses a session that was ended; then the next id is used.
 
 The JVM of a classic session is started here, and its output is recorded, because PySpark reports only that the JVM ended.
 The output is still forwarded to standard error; the last lines are kept in addition.
@@ -10,6 +11,7 @@ The output is still forwarded to standard error; the last lines are kept in addi
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import socket
@@ -140,7 +142,8 @@ _RETRIES = 4
 """Number of retries of a call to a Connect server, some seconds in total. The client's own default continues for ten
 minutes.
 """
-_CONNECTED: dict[str, SparkSession] = {}
+_CONNECTED: dict[tuple[str, str], SparkSession] = {}
+"""The process's Connect sessions, by master and settings (`_text`)."""
 
 Answer = TypeVar("Answer")
 
@@ -150,9 +153,16 @@ def frame_of(spark: SparkSession, table: pa.Table) -> DataFrame:
     return spark.createDataFrame(table, from_arrow_schema(table.schema))
 
 
-def session_id(master: str, number: int = 0) -> UUID:
-    """Return the fixed session id for the Connect server of `master`: the same in every process, and another id for each `number`."""
-    return uuid5(NAMESPACE_URL, f"cleave/load-aggregation/{_address(master)}/{number}")
+def session_id(master: str, conf: Mapping[str, str], number: int = 0) -> UUID:
+    """Return the fixed session id for the Connect server of `master` and the settings `conf`: the same in every process,
+    and another id for each `number`.
+    """
+    return uuid5(NAMESPACE_URL, f"cleave/load-aggregation/{_address(master)}/{number}/{_text(conf)}")
+
+
+def _text(conf: Mapping[str, str]) -> str:
+    """Return the settings as text, the same for equal settings in any order."""
+    return json.dumps(conf, sort_keys=True)
 
 
 def _address(master: str) -> str:
@@ -168,8 +178,8 @@ def get_session(master: str, conf: Mapping[str, str] | None = None) -> SparkSess
     that can still be changed. For a local master the environment variable PYSPARK_PYTHON is set, unless it is set
     already. A classic session starts a JVM in this process.
 
-    Over Connect (`sc://`), `conf` can have settings of the session, but not settings of the server. `conf` has no
-    effect on a Connect session that this process has already.
+    Over Connect (`sc://`), `conf` can have settings of the session, but not settings of the server. Calls with the same
+    master and settings get the same session, also in other processes; calls with other settings get another session.
 
     Raises InvalidInput for a master of a wrong form, and for a setting or a value that an existing classic session or
     a Connect server does not allow; a new classic session checks a value only when the value is used. Raises
@@ -262,13 +272,13 @@ def with_session(
     except PySparkException as error:
         if not (master.startswith("sc://") and _is_ended(error)):
             raise
-        _CONNECTED.pop(master, None)
+        _CONNECTED.pop((master, _text(conf or {})), None)
     return act(get_session(master, conf))
 
 
 def _connect(master: str, conf: dict[str, str]) -> SparkSession:
-    """Return a session of the Connect server at `master`. If this process has a session for the master that is not
-    stopped, this session is returned, and `conf` is not applied.
+    """Return a session of the Connect server at `master`. If this process has a session for the master and these
+    settings that is not stopped, this session is returned.
 
     Otherwise a client is created for the session with the first fixed id (`session_id`). If the server has ended the
     session with this id, the next id is tried. The settings `conf` are applied, and the session is kept for later
@@ -283,12 +293,12 @@ def _connect(master: str, conf: dict[str, str]) -> SparkSession:
     from pyspark.sql.connect.client.retries import DefaultPolicy
     from pyspark.sql.connect.session import SparkSession as ConnectSession
 
-    cached = _CONNECTED.get(master)
+    cached = _CONNECTED.get(place := (master, _text(conf)))
     if cached is not None and not cached.is_stopped:  # type: ignore[attr-defined]  # only Connect's class has the attribute
         return cached
     base = master.rstrip("/")
     for number in range(_SESSION_IDS_TRIED):
-        parameters = f";session_id={session_id(master, number)}"
+        parameters = f";session_id={session_id(master, conf, number)}"
         parameters += "" if ";user_id=" in base else ";user_id=cleave"
         with _demanding_address(master):
             session = ConnectSession.builder.remote(base + ("" if ";" in base else "/") + parameters).create()
@@ -310,8 +320,8 @@ def _connect(master: str, conf: dict[str, str]) -> SparkSession:
                     10.0,
                 ) from error
             continue
-        _CONNECTED[master] = session  # type: ignore[assignment]  # another class with the same interface
-        return _CONNECTED[master]
+        _CONNECTED[place] = session  # type: ignore[assignment]  # another class with the same interface
+        return _CONNECTED[place]
     raise Terminal(
         f"the Connect server at {_address(master)} ended {_SESSION_IDS_TRIED} sessions of Cleave; "
         "restart the server, and do not call stop() on these sessions"

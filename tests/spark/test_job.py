@@ -105,6 +105,22 @@ def test_a_session_that_somebody_ended_is_replaced_within_the_run(
     assert get_session(connect.url).session_id != ended.session_id  # type: ignore[attr-defined]
 
 
+def test_settings_are_in_force_for_those_who_give_them_and_only_as_long(connect: SparkConnectServer) -> None:
+    """A setting that was removed stayed in force on the server, for every process."""
+    setting = "spark.sql.shuffle.partitions"
+    plain = get_session(connect.url)
+    default = plain.conf.get(setting)
+    changed = get_session(connect.url, {setting: "2000", "spark.sql.files.ignoreCorruptFiles": "true"})
+    try:
+        assert (plain.conf.get(setting), changed.conf.get(setting)) == (default, "2000")
+        assert plain.session_id != changed.session_id  # type: ignore[attr-defined]
+        assert get_session(connect.url) is plain
+        in_another_order = {"spark.sql.files.ignoreCorruptFiles": "true", setting: "2000"}
+        assert get_session(connect.url, in_another_order) is changed
+    finally:
+        changed.stop()
+
+
 @pytest.mark.filterwarnings("ignore:.*RETRIES_EXCEEDED")
 def test_a_connect_server_that_is_away_can_be_tried_again() -> None:
     port = free_port()
