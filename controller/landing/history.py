@@ -35,7 +35,7 @@ class RateHistory:
         self.location = Location(url)
 
     def scratch(self, attempt: str) -> Scratch:
-        """Return a directory for the files of one attempt at a run, which readers do not see."""
+        """Return a directory for the files of one attempt at a run (`attempt_of`), which readers do not see."""
         return Scratch(self.location, f"{RUNS}/{attempt}")
 
     def publish(self, scratch: Scratch, window_end_ms: int) -> None:

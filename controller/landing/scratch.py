@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
+from secrets import token_hex
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,6 +17,7 @@ NOTE = "finished.json"
 """Name of the file that `Scratch.finish` writes."""
 RUNS = "_runs"
 """Directory of a location in which each run in progress has a directory of its own."""
+_MOST_ID_BYTES = 200
 RUN_IS_OVER_MS = 3_600_000
 """Milliseconds after which files of an aggregation run are not needed: no run lasts an hour."""
 
@@ -102,6 +104,14 @@ class Scratch:
     def _files(self, name: str) -> list[str]:
         """Return the paths of the files below `name`, in their order; empty if there are none."""
         return [file.path for file in self._location.files(f"{self._directory}/{name}")]
+
+
+def attempt_of(run_id: str) -> str:
+    """Return the name of the directory of one attempt at a run, which no other attempt shares. The name begins with the id of the
+    run; a long id is cut, because file systems allow 255 bytes. `Scratch.finish` records the whole id.
+    """
+    beginning = run_id.encode()[:_MOST_ID_BYTES].decode(errors="ignore")
+    return f"{beginning}-{token_hex(4)}"
 
 
 def sweep(location: Location, now_ms: int) -> list[str]:

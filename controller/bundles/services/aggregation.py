@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -20,7 +19,7 @@ from controller.bundles.domain.splitting.policy import read_stored
 from controller.bundles.store import loads as bundle_loads
 from controller.bundles.store.loads import BASELINE_SCHEMAS, BundleRun
 from controller.clock import to_datetime, to_ms
-from controller.landing.scratch import RUNS, Scratch
+from controller.landing.scratch import RUNS, Scratch, attempt_of
 from controller.store import set_aside
 from controller.store.postgres.arrow_copy import MergeResult
 from controller.store.postgres.engine import Store
@@ -110,7 +109,7 @@ def aggregate(
         )
     if is_late or not landed.files["brokers"]:
         return BundleAggregation(run_id, window.end_ms, 0, 0, 0, 0, False, quarantined)
-    scratch = Scratch(area.location, f"{RUNS}/{run_id}-{token_hex(4)}")
+    scratch = Scratch(area.location, f"{RUNS}/{attempt_of(run_id)}")
     try:
         for name in BASELINE_SCHEMAS:
             scratch.write(name, baseline[name])

@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from secrets import token_hex
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -31,7 +30,7 @@ from controller.landing.area import Examination, LandingArea, RejectedFile
 from controller.landing.file_names import LandedFile, day_directories
 from controller.landing.history import RateHistory, with_rates
 from controller.landing.schemas import RATE_SCHEMA
-from controller.landing.scratch import Scratch
+from controller.landing.scratch import Scratch, attempt_of
 from controller.services.load_aggregation.engine import Engine, Landed
 from controller.services.load_aggregation.key_counts_of_run import Counted, set_aside_files
 from controller.services.load_aggregation.record_changes import record_changes
@@ -122,7 +121,7 @@ def aggregate(
             run_id, engine.name, window.end_ms, len(examined.files), 0, 0, 0, 0, False, left_out
         )
     key_counts_of_run = key_counts(baseline, window)
-    scratch = history.scratch(f"{run_id}-{token_hex(4)}")  # two attempts of a run must not share a directory
+    scratch = history.scratch(attempt_of(run_id))
     try:
         examined, broken = _compute_without_broken_files(
             engine, Landed(area, examined.files, key_counts_of_run), examined, scratch, window

@@ -459,6 +459,12 @@ def test_a_run_that_failed_is_repeated_under_its_id(run: Run) -> None:
     assert run.rate() == 100
 
 
+def test_a_run_may_have_the_longest_id_that_airflow_allows(run: Run) -> None:
+    run.steady(100)
+    assert run.aggregate("r" * 300).applied
+    assert run.rate() == 100
+
+
 def test_a_dry_run_names_the_files_it_would_read(run: Run) -> None:
     """Files of the time before the window are among them, because intervals may begin there."""
     run.land((-600, 1))

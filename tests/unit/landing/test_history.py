@@ -12,8 +12,11 @@ import pytest
 
 from controller.landing.history import RateHistory
 from controller.landing.schemas import RATE_SCHEMA
-from controller.landing.scratch import FinishedRun, sweep
+from controller.landing.scratch import FinishedRun, attempt_of, sweep
 from tests.unit.landing.conftest import DAY, HOUR, NOON
+
+LONG = "airflow-cleave_load_aggregation-" + "backfill_of_team_orders_" * 9
+"""Airflow allows 250 characters for the id of a run."""
 
 
 @pytest.fixture
@@ -132,6 +135,24 @@ def test_what_is_left_over_is_told_by_its_note(history: RateHistory) -> None:
     assert [note for _, note in history.left_over()] == [FinishedRun("scheduled__1", NOON)]
     whole.discard()
     assert history.left_over() == []
+
+
+def test_a_run_whose_id_is_longer_than_a_file_name_may_be_has_a_directory_of_its_own(
+    history: RateHistory,
+) -> None:
+    for run_id in (LONG, LONG + "ü" * 200, LONG + "ü" * 200 + "x"):
+        scratch = history.scratch(attempt_of(run_id))
+        scratch.write("rates", rates(1))
+        scratch.finish(run_id, NOON)
+
+    found = {note.run_id for _, note in history.left_over()}
+    assert found == {LONG, LONG + "ü" * 200, LONG + "ü" * 200 + "x"}
+
+
+def test_two_attempts_of_a_run_have_two_directories() -> None:
+    first, second = attempt_of("run"), attempt_of("run")
+    assert first != second
+    assert first.startswith("run-")
 
 
 def test_scratch_that_nobody_wrote_to_for_long_is_swept(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def test_a_run_that_could_not_store_the_hot_topics_is_made_up_for_by_its_repeat(
     area.append(END_MS, "c", landed)
 
     def run() -> BundleAggregation:
-        return aggregate(driver.store, area, "local[1]", ReportWindow(END_MS), run_id="run")
+        return aggregate(driver.store, area, "local[1]", ReportWindow(END_MS), run_id="r" * 300)
 
     with pytest.raises(OSError, match="no space left"):
         run()
