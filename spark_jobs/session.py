@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, TypeVar
 from uuid import NAMESPACE_URL, UUID, uuid5
 
-from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
+from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError  # type: ignore[import-untyped]
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import AnalysisException, IllegalArgumentException, PySparkException, PySparkRuntimeError
 from pyspark.java_gateway import launch_gateway
@@ -132,6 +132,9 @@ _LOCAL = {
     "spark.sql.shuffle.partitions": "8",  # the default of 200 would create 200 tiny tasks on a few cores
 }
 _ENDED = ("SESSION_CLOSED", "SESSION_CHANGED", "SESSION_NOT_FOUND")
+_LOST = ("ExecutorLostFailure", "FetchFailedException", "SparkContext was shut down")
+_LOST_STATUSES = ("UNAVAILABLE", "DEADLINE_EXCEEDED")
+"""Names of the gRPC status codes of a server that does not answer."""
 _NO_SPARK = "none"
 """Value of SPARK_MASTER without Spark, as in `controller.spark_requirements`, which the jobs may not import."""
 _MASTERS = ("local", "spark://", "yarn", "k8s://")
@@ -265,15 +268,34 @@ def with_session(
     Connect server has ended the session, `act` is called once more from the beginning, with a new session. `act` must
     therefore be safe to repeat. The session is not closed.
 
-    Raises the errors of `get_session` and of `act`.
+    Raises the errors of `get_session` and of `act`. An error of Spark becomes Retryable if a part of Spark was lost
+    (`_is_lost`); an error of the data or of the program stays as it is.
     """
     try:
-        return act(get_session(master, conf))
+        with _lost_is_retryable(master):
+            return act(get_session(master, conf))
     except PySparkException as error:
         if not (master.startswith("sc://") and _is_ended(error)):
             raise
         _CONNECTED.pop((master, _text(conf or {})), None)
-    return act(get_session(master, conf))
+    with _lost_is_retryable(master):
+        return act(get_session(master, conf))
+
+
+@contextmanager
+def _lost_is_retryable(master: str) -> Iterator[None]:
+    """Raise Retryable (after 10 s) for an error of the block after which a part of Spark is lost. Other errors stay."""
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        if not _is_lost(error):
+            raise
+        place = _address(master) if master.startswith("sc://") else master
+        detail = " ".join(_without_stack(error).split())[:_MOST_CHARACTERS]
+        raise Retryable(
+            f"Spark at {place} failed during the computation: {detail}; check that its machines run and have enough memory",
+            10.0,
+        ) from error
 
 
 def _connect(master: str, conf: dict[str, str]) -> SparkSession:
@@ -339,6 +361,23 @@ def _demanding_address(master: str) -> Iterator[None]:
         raise InvalidInput(
             f"{_address(master)} is no address of a Spark Connect server; write it as sc://host:port"
         ) from error
+
+
+def _is_lost(error: PySparkException | Py4JError) -> bool:
+    """Return True if the error says that the Connect server, the process's JVM or an executor does not answer, or that Spark was shut
+    down, so that the same computation may succeed later. False for errors of the data or of the program.
+    """
+    if isinstance(error, Py4JNetworkError):
+        return True
+    status = getattr(error, "getGrpcStatusCode", None)  # only errors of Connect have it
+    if status is not None and status().name in _LOST_STATUSES:
+        return True
+    return any(mark in _without_stack(error) for mark in _LOST)
+
+
+def _without_stack(error: Exception) -> str:
+    """Return the error's text without the JVM's stack trace."""
+    return str(error).partition("JVM stacktrace:")[0]
 
 
 def _is_ended(error: PySparkException) -> bool:

@@ -156,15 +156,14 @@ def _compute_without_broken_files(
     """Have the engine compute the rates of the landed files. Return the examination of the sample files that the
     engine used, which is `examined` if no file was broken, and the paths of the broken files.
 
-    A file may have a valid footer and broken pages. So after an error other than Retryable, the sample files and the
-    key counts are read to their end. Broken files are quarantined or left out, and the engine computes once more
-    without them. If no file is broken, or if no sample file is left, the error of the engine is raised. Raises the
-    errors of the engine, and OSError if the storage does not answer.
+    A file may have a valid footer and broken pages. So after an error, the sample files and the key counts are read to
+    their end; also after Retryable, because an engine may lose a process over a broken file. Broken files are
+    quarantined or left out, and the engine computes once more without them. If no file is broken, or if no sample file
+    is left, the error of the engine is raised. Raises the errors of the engine, and OSError if the storage does not
+    answer.
     """
     try:
         engine.compute(landed, scratch, window)
-    except Retryable:
-        raise
     except Exception:
         complete = landed.area.examine(landed.files, deeply=True)
         broken = set_aside_files(landed.area, complete)

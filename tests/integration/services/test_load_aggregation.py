@@ -449,6 +449,30 @@ class FailingEngine(SqlEngine):
         raise Retryable("the engine is away")
 
 
+class LosingEngine(SqlEngine):
+    """An engine that loses an executor over each file that it cannot read."""
+
+    def compute(self, landed: Landed, scratch: Scratch, window: LoadWindow) -> None:
+        """The error is one of the engine, not of the file."""
+        try:
+            super().compute(landed, scratch, window)
+        except Exception as error:
+            raise Retryable("an executor was lost") from error
+
+
+def test_a_broken_file_is_looked_for_even_if_the_engine_blames_an_executor(run: Run) -> None:
+    """Else every run would lose its executors over the file."""
+    run.steady(100)
+    broken = run.directory / "landing" / run.land((-60, 0), (0, 600), segment_id=1)
+    content = bytearray(broken.read_bytes())
+    content[4:200] = b"\xff" * 196
+    broken.write_bytes(content)
+
+    result = run.aggregate(engine=LosingEngine(run.store))
+
+    assert (result.applied, [Path(path).name for path in result.quarantined]) == (True, [broken.name])
+
+
 def test_a_run_that_failed_is_repeated_under_its_id(run: Run) -> None:
     run.steady(100)
     with pytest.raises(Retryable):
