@@ -6,7 +6,8 @@ to simulate. *Policies* are `in-force` (each topic's own), `adaptive` and `pip48
 list of backtests is changed.
 
 The result has one row per policy, ordered by regret. `inspect.backtest_results` and `cleave backtests show`
-have one row per topic. A run stands for one request: a retry gets the stored results.
+have one row per topic. `left_out` names at most 100 topics without results, and `left_out_count` counts all.
+A run stands for one request: a retry gets the stored results, and no topics without results (null).
 """
 
 from __future__ import annotations

@@ -18,12 +18,13 @@ from controller.domain.errors import InvalidInput
 from controller.questions import backtest_requests
 from controller.services import policy_candidates
 from controller.services.policy_backtest import Loads
+from controller.store.backtests import BacktestAnswer
 from controller.tasks import dag_runs
 from controller.tasks.application_of_connection import Extras, cleave_at
 from controller.tasks.forms import BacktestForm, TuningForm
 
 SHOWN_AT_MOST = 100
-"""Maximum number of topics in the logged table and in the result."""
+"""Maximum number of topics in a logged table, and in each list of a result."""
 _COLUMNS = ("topic", "candidate_id", "parameters", "looked_at", "why")
 
 
@@ -34,8 +35,8 @@ def policy_backtest(
     of the DAG run. Relative times count from `asked_at` (ISO 8601), so that every attempt makes the same
     request.
 
-    The result has one row per policy. `inspect.backtest_results` has the rows of each load. Raises
-    InvalidInput for an invalid form, and the errors of `PolicyBacktest.run`.
+    The result has one row per policy, and the topics without results (`_left_out`). `inspect.backtest_results`
+    has the rows of each load. Raises InvalidInput for an invalid form, and the errors of `PolicyBacktest.run`.
     """
     form = fill_in(BacktestForm, params)
     question = backtest_requests.question(form.policies, weights=form.weights, seeds=form.seeds)
@@ -55,7 +56,20 @@ def policy_backtest(
         "run_id": answer.run_id,
         "engine": answer.engine,
         "summary": rows,
-        "left_out": [{"load": name, "reason": why} for name, why in sorted(answer.left_out.items())],
+        **_left_out(answer),
+    }
+
+
+def _left_out(answer: BacktestAnswer) -> dict[str, Any]:
+    """Return the number of topics without a result, and the first `SHOWN_AT_MOST` of them with the reason. Both are None
+    for a backtest that was done before this call, because only results are stored.
+    """
+    if answer.was_done:
+        return {"left_out": None, "left_out_count": None}
+    named = sorted(answer.left_out.items())[:SHOWN_AT_MOST]
+    return {
+        "left_out": [{"load": name, "reason": why} for name, why in named],
+        "left_out_count": len(answer.left_out),
     }
 
 
