@@ -80,12 +80,15 @@ CREATE TABLE embedded.message (
     payload      bytea       NOT NULL,
     bucket_hash  integer     NOT NULL,
     metadata     jsonb,
+    metadata_bytes integer,
     PRIMARY KEY (log_id, log_offset),
     CONSTRAINT message_bucket_hash_on_ring CHECK (bucket_hash BETWEEN 0 AND 65535),
     CONSTRAINT message_metadata_is_object CHECK (jsonb_typeof(metadata) = 'object')
 );
 COMMENT ON COLUMN embedded.message.metadata IS
     'Properties, event_time_ms and is_binary_key that the application sent; NULL: none of these.';
+COMMENT ON COLUMN embedded.message.metadata_bytes IS
+    'Bytes of metadata as text, by which reads are bounded; NULL: no metadata. The stored size, compressed, may be far smaller.';
 COMMENT ON TABLE embedded.message IS 'Offsets of a log start at first_offset and have no gaps; published_at never falls as the offset rises.';
 COMMENT ON CONSTRAINT message_bucket_hash_on_ring ON embedded.message IS 'A bucket hash is 0 to 65535, which are the hashes that readers request.';
 
@@ -191,8 +194,9 @@ BEGIN
     UPDATE embedded.log
        SET next_offset = next_offset + cardinality(payloads), byte_in = byte_in + size, last_published_at = moment
      WHERE log_id = target.log_id;
-    INSERT INTO embedded.message (log_id, log_offset, published_at, key, payload, bucket_hash, metadata)
-    SELECT target.log_id, target.next_offset + ordinal - 1, moment, key, payload, bucket_hash, given_metadata
+    INSERT INTO embedded.message (log_id, log_offset, published_at, key, payload, bucket_hash, metadata, metadata_bytes)
+    SELECT target.log_id, target.next_offset + ordinal - 1, moment, key, payload, bucket_hash, given_metadata,
+           octet_length(given_metadata::text)
       FROM unnest(keys, payloads, bucket_hashes, metadata) WITH ORDINALITY AS batch (key, payload, bucket_hash, given_metadata, ordinal);
     INSERT INTO embedded.producer AS p (log_id, name, last_sequence, login, used_at)
     VALUES (target.log_id, producer_name, batch_sequence, session_user, moment)

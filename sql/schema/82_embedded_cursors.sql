@@ -262,7 +262,7 @@ END $$;
 --
 -- At most `most_scanned` offsets are scanned, in growing steps. Offsets are dense, so a range of offsets limits the rows, and the planner
 -- cannot misjudge the limit. If no message is found and the parts are more than `lag` behind the scanned offset, the function moves the
--- parts. Keys and metadata count as bytes. A read returns at most 10,000 messages and about 16 MiB.
+-- parts. Keys, and metadata as text, count as bytes. A read returns at most 10,000 messages and about 16 MiB.
 CREATE FUNCTION embedded.read(
     of_log_id bigint, of_subscription text, of_generation bigint, from_offset bigint, most integer, most_bytes bigint,
     most_scanned bigint, lag bigint, of_timeline bigint DEFAULT NULL
@@ -279,6 +279,7 @@ DECLARE
     upto     bigint;
     given    integer := 0;
     bytes    bigint := 0;
+    beside   integer;
 BEGIN
     most := least(most, 10000);
     most_bytes := least(most_bytes, 16777216);
@@ -304,8 +305,8 @@ BEGIN
     <<steps>>
     WHILE scanned < stop AND given < most LOOP
         upto := least(stop, scanned + step);
-        FOR log_offset, published_at, key, payload, metadata IN
-            SELECT m.log_offset, m.published_at, m.key, m.payload, m.metadata FROM embedded.message m
+        FOR log_offset, published_at, key, payload, metadata, beside IN
+            SELECT m.log_offset, m.published_at, m.key, m.payload, m.metadata, m.metadata_bytes FROM embedded.message m
              WHERE m.log_id = of_log_id AND m.log_offset >= scanned AND m.log_offset < upto
                AND (held.low = 0 AND held.high = 65535 OR m.bucket_hash BETWEEN held.low AND held.high)
                AND (m.log_offset >= held.settled
@@ -316,7 +317,7 @@ BEGIN
                         ORDER BY c.first_hash DESC LIMIT 1))
              ORDER BY m.log_offset LIMIT most - given
         LOOP
-            bytes := bytes + octet_length(read.payload) + coalesce(octet_length(read.key), 0) + coalesce(pg_column_size(read.metadata), 0);
+            bytes := bytes + octet_length(read.payload) + coalesce(octet_length(read.key), 0) + coalesce(beside, 0);
             EXIT steps WHEN given > 0 AND bytes > most_bytes;
             given := given + 1;
             scanned := read.log_offset + 1;

@@ -173,7 +173,7 @@ BEGIN
                      ORDER BY x.visible_at, x.log_offset LIMIT most) u
               JOIN embedded.message m ON m.log_id = of_log_id AND m.log_offset = u.log_offset
              CROSS JOIN LATERAL (SELECT octet_length(m.payload) + coalesce(octet_length(m.key), 0)
-                                        + coalesce(pg_column_size(m.metadata), 0) AS size) s
+                                        + coalesce(m.metadata_bytes, 0) AS size) s
             WINDOW w AS (ORDER BY u.visible_at, u.log_offset)) chosen
          WHERE chosen.place = 1 OR chosen.total <= most_bytes;
         UPDATE embedded.unsettled u SET mark = of_mark, batch = of_batch, visible_at = NULL, deliveries = u.deliveries + 1
@@ -185,7 +185,7 @@ BEGIN
             ended - start);
         SELECT max(chosen.log_offset) + 1 INTO upto FROM (
             SELECT m.log_offset, row_number() OVER w AS place,
-                   sum(octet_length(m.payload) + coalesce(octet_length(m.key), 0) + coalesce(pg_column_size(m.metadata), 0)) OVER w AS total
+                   sum(octet_length(m.payload) + coalesce(octet_length(m.key), 0) + coalesce(m.metadata_bytes, 0)) OVER w AS total
               FROM embedded.message m
              WHERE m.log_id = of_log_id AND m.log_offset >= start AND m.log_offset < upto
             WINDOW w AS (ORDER BY m.log_offset)) chosen

@@ -363,6 +363,33 @@ def test_long_keys_count_where_a_read_is_bounded(tenants: Tenants) -> None:
     assert [len(queue.read(10)) for _ in range(4)] == [1, 1, 1, 1]
 
 
+LONG_METADATA = {
+    "compressible": "jsonb_build_object('properties', jsonb_build_object('a', repeat('x', 15000000)))",
+    "of short numbers": "jsonb_build_object('n', (SELECT jsonb_agg(1e4000::numeric) FROM generate_series(1, 3750)))",
+}
+
+
+@pytest.mark.parametrize("metadata", LONG_METADATA)
+def test_metadata_counts_as_sent_where_a_read_is_bounded(tenants: Tenants, metadata: str) -> None:
+    """Ten thousand objects of 15 MB that are stored in a few bytes would be one answer for whoever reads the log."""
+    for number in range(3):
+        tenants.call(
+            "SELECT embedded.append(%(log)s, 'long', %(n)s, 1, '{NULL}', '{x}', '{0}',"
+            f" ARRAY[{LONG_METADATA[metadata]}])",
+            n=number,
+        )
+
+    reader = tenants.honest.reader(tenants.log, "s")
+    assert [len(reader.read(10)) for _ in range(4)] == [1, 1, 1, 1]
+    at = tenants.honest.reader_at(tenants.log, None)
+    assert [len(at.read(10)) for _ in range(4)] == [1, 1, 1, 1]
+    queue = tenants.honest.queue(tenants.log, "q")
+    assert [len(queue.read(10)) for _ in range(4)] == [1, 1, 1, 1]
+    queue.close()
+    again = tenants.honest.queue(tenants.log, "q")
+    assert [len(again.read(10)) for _ in range(4)] == [1, 1, 1, 1]
+
+
 def test_a_reader_of_a_queue_is_of_the_login_that_opened_it(tenants: Tenants) -> None:
     queue = tenants.honest.queue(tenants.log, "q")
     assert len(queue.read(1)) == 1
