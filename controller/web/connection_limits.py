@@ -7,7 +7,6 @@ uvicorn has none of these bounds with the parser httptools, so this module exten
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 from asyncio import TimerHandle
 from enum import Enum
 from http import HTTPStatus
@@ -17,6 +16,7 @@ import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from controller.web.body_size import body_problem
+from controller.web.networks import network_of
 
 LONGEST_LINE_BYTES = 8 * 1024
 """Limit of the request line and of each header, as in nginx."""
@@ -29,7 +29,6 @@ UNREAD_SECONDS = 30.0
 _LINGER_SECONDS = 2.0
 """Seconds for which data after a refusal is read and discarded; otherwise a client that still sends would lose the answer."""
 _PIECE_BYTES = 16 * 1024
-_IPV6_PREFIX = 64
 
 
 class Awaited(Enum):
@@ -122,7 +121,7 @@ class GuardedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Enter the lobby, and wait for the first request."""
         super().connection_made(transport)
-        self.network = _network(self.client[0] if self.client else "")
+        self.network = network_of(self.client[0] if self.client else "")
         self._await(Awaited.REQUEST)
         self._lobby.enter(self)
 
@@ -284,20 +283,3 @@ class GuardedProtocol(HttpToolsProtocol):
         if self._unread is not None:
             self._unread.cancel()
             self._unread = None
-
-
-def _network(address: str) -> str:
-    """Return the text of the addresses that count as one client: an IPv4 address, or the /64 network of an IPv6 address, since a client
-    has many addresses of it.
-
-    An IPv6 address that maps an IPv4 address counts as that address. A text that is no address is returned unchanged.
-    """
-    try:
-        parsed = ipaddress.ip_address(address)
-    except ValueError:
-        return address
-    if isinstance(parsed, ipaddress.IPv4Address):
-        return address
-    if parsed.ipv4_mapped is not None:
-        return str(parsed.ipv4_mapped)
-    return str(ipaddress.ip_network((address.partition("%")[0], _IPV6_PREFIX), strict=False))

@@ -50,6 +50,18 @@ def test_a_denial_is_written_down_once_a_minute_for_each_who_and_what(
     assert "does not include topic://acme/shop/orders" in rows[1]["reason"]
 
 
+def test_a_denial_on_each_topic_is_written_down(bench: Bench, http: httpx.Client) -> None:
+    """Otherwise the audit would not say which topics a token was tried on."""
+    reader = bearer(token_of(Role.READER))
+    splits = [f"/api/v1/topics/acme/shop/{topic}/split" for topic in ("orders", "returns", "orders")]
+    for split in splits:
+        assert http.post(split, json={"segment_id": 0}, headers=reader).status_code == 403
+
+    assert [(row["subject"], row["path"]) for row in audited(bench)] == [
+        ("reader", split) for split in splits[:2]
+    ]
+
+
 def test_what_clients_say_and_people_read_is_not_written_down(bench: Bench, http: httpx.Client) -> None:
     consumer = "/api/v1/topics/acme/shop/orders/subscriptions/billing/consumers/a"
     client = bearer(token_for())

@@ -11,7 +11,8 @@ from starlette.types import Message, Receive, Scope, Send
 from controller.actions.rights import Right
 from controller.domain.errors import StoreUnavailable
 from controller.store.audit import AuditRow
-from controller.web.audit import Audited
+from controller.web.access import Grant, Role
+from controller.web.audit import MOST_OF_SENDER, MOST_WITHOUT_TOKEN, Audited
 
 
 class Application:
@@ -27,8 +28,10 @@ class Application:
             raise self._error
 
 
-def ask(audited: Audited) -> None:
-    """Request a change."""
+def ask(
+    audited: Audited, path: str = "/split", *, address: str = "192.0.2.1", subject: str | None = None
+) -> None:
+    """Request a change, with the token of a subject or without one."""
 
     async def receive() -> Message:
         return {"type": "http.disconnect"}
@@ -39,10 +42,13 @@ def ask(audited: Audited) -> None:
     scope: dict[str, Any] = {
         "type": "http",
         "method": "POST",
-        "path": "/split",
+        "path": path,
         "query_string": b"",
+        "client": (address, 1),
         "state": {"right": Right.OPERATE},
     }
+    if subject is not None:
+        scope["state"]["grant"] = Grant(Role.READER, subject=subject)
     asyncio.run(audited(scope, receive, send))
 
 
@@ -73,3 +79,69 @@ def test_a_denial_that_could_not_be_recorded_does_not_hide_the_next(
         ask(audited)
 
     assert len(tried) == 2, "the first was not recorded, the third is a repetition"
+
+
+def test_a_denial_that_could_not_be_recorded_counts_for_no_limit() -> None:
+    tried: list[AuditRow] = []
+
+    def write(row: AuditRow) -> None:
+        tried.append(row)
+        if len(tried) <= MOST_OF_SENDER:
+            raise StoreUnavailable("injected")
+
+    audited = Audited(Application(403), write)
+    for index in range(MOST_OF_SENDER + 1):
+        ask(audited, f"/topics/{index}", subject="ada")
+
+    assert len(tried) == MOST_OF_SENDER + 1
+
+
+def test_the_denials_of_a_subject_are_bounded_and_the_last_says_so() -> None:
+    rows: list[AuditRow] = []
+    audited = Audited(Application(403), rows.append)
+    for index in range(MOST_OF_SENDER + 50):
+        ask(audited, f"/topics/{index}", subject="ada", address=f"192.0.2.{index}")
+    ask(audited, subject="bob")
+
+    assert [row.path for row in rows] == [*(f"/topics/{index}" for index in range(MOST_OF_SENDER)), "/split"]
+    assert [row.reason for row in rows[-3:]] == [
+        None,
+        "denied (100 denials of subject ada within a minute; more are not recorded)",
+        None,
+    ]
+
+
+def test_the_addresses_of_a_network_are_one_sender_without_a_token() -> None:
+    """A sender has all addresses of its /64, and may invent paths."""
+    rows: list[AuditRow] = []
+    audited = Audited(Application(401), rows.append)
+    for index in range(50):
+        ask(audited, f"/{index}", address=f"2001:db8::{index:x}")
+    ask(audited, address="2001:db8:1::1")
+
+    assert [row.address for row in rows] == ["2001:db8::0", "2001:db8:1::1"]
+
+
+def test_the_denials_of_all_senders_without_a_token_are_bounded() -> None:
+    rows: list[AuditRow] = []
+    audited = Audited(Application(401), rows.append)
+    for index in range(MOST_WITHOUT_TOKEN + 10):
+        ask(audited, address=f"2001:db8:0:{index:x}::1")
+    ask(audited, subject="ada")
+
+    assert len(rows) == MOST_WITHOUT_TOKEN + 1
+    assert [row.reason for row in rows[-3:]] == [
+        None,
+        "denied (1000 denials of senders without a valid token within a minute; more are not recorded)",
+        None,
+    ]
+
+
+def test_equal_denials_are_recorded_again_after_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows: list[AuditRow] = []
+    audited = Audited(Application(403), rows.append)
+    for now in (1000.0, 1059.0, 1060.0):
+        monkeypatch.setattr("controller.web.audit.time.monotonic", lambda now=now: now)
+        ask(audited, subject="ada")
+
+    assert len(rows) == 2
