@@ -1,4 +1,4 @@
-"""Set the auto-scaling policy of the cluster, a namespace or a topic.
+"""Set the auto-scaling policy of a namespace or a topic. That of the cluster has the form `cleave_cluster_policy`.
 
 *Parameters* is a JSON object: `{"max_segments": 16, "split_cooldown_seconds": 30}`; null removes a parameter,
 so that the level above applies. *Replace* removes the level's other parameters. *Dry run* shows which

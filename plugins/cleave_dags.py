@@ -153,7 +153,10 @@ def action_dag(
         def perform(params: dict[str, Any]) -> dict[str, Any]:
             values = {**params, **fixed}
             name = f"{action} {values.pop('answer')}" if answers else action
-            return tasks.perform(name, **access(loader=loader), **request(), params=values)
+            # The form of a level that people may choose is for operators, who may not change the cluster.
+            return tasks.perform(
+                name, **access(loader=loader), **request(), params=values, may_be_cluster="level" in fixed
+            )
 
         perform()
 

@@ -29,6 +29,7 @@ _OPERATOR_DAGS = (
 """DAGs whose actions an operator may perform over HTTP."""
 _ADMIN_DAGS = (
     *_OPERATOR_DAGS,
+    "cleave_cluster_policy",
     "cleave_create_subscription",
     "cleave_create_topic",
     "cleave_delete_topic",

@@ -18,7 +18,7 @@ from controller.questions.question import read_answers
 from controller.store.decisions.candidates import CandidateState
 from controller.store.postgres.snapshots import snapshot
 from controller.store.topics import inspector_reads
-from controller.tasks.actions import form_of, perform_form
+from controller.tasks.actions import demand_below_cluster, form_of, perform_form
 from controller.tasks.backtest import loads_of
 from controller.tasks.forms import BacktestForm
 
@@ -29,11 +29,16 @@ _ACTIONS: Mapping[str, str] = {
     "cleave_manual_rebucket": "segments rebucket",
     "cleave_approve": "approvals approve",
     "bundle_approve": "approvals approve",
+    "cleave_cluster_policy": "policy set",
     "cleave_policy": "policy set",
     "policy_propose": "policy propose",
 }
 """Actions by the id of the DAG whose form is the request of the action."""
-_FIXED: Mapping[str, Conf] = {"bundle_approve": {"level": CLUSTER}}
+_FIXED: Mapping[str, Conf] = {
+    "bundle_approve": {"level": CLUSTER},
+    "cleave_approve": {"level": None},
+    "cleave_cluster_policy": {"level": CLUSTER},
+}
 """Fields of an action that the form of its DAG does not have."""
 
 
@@ -42,7 +47,7 @@ def dry_run(cleave: Application, dag_id: str, conf: Conf) -> dict[str, Any]:
     without a preview, and the errors that the run would raise before it waits for an operation.
     """
     if dag_id in _ACTIONS:
-        return _action(cleave, find_action(_ACTIONS[dag_id]), {**conf, **_FIXED.get(dag_id, {})})
+        return _action(cleave, find_action(_ACTIONS[dag_id]), conf, _FIXED.get(dag_id, {}))
     if dag_id not in _OTHERS:
         raise InvalidInput(
             f"{dag_id!r} has no preview; those with one are {', '.join((*_ACTIONS, *_OTHERS))}"
@@ -50,11 +55,13 @@ def dry_run(cleave: Application, dag_id: str, conf: Conf) -> dict[str, Any]:
     return _OTHERS[dag_id](cleave, conf)
 
 
-def _action(cleave: Application, action: AnyAction, conf: Conf) -> dict[str, Any]:
+def _action(cleave: Application, action: AnyAction, conf: Conf, fixed: Conf) -> dict[str, Any]:
     """Return the document of the action's dry run with the values of the form, with its `sentence`. Raises InvalidInput for an invalid
-    form, and the errors of the action.
+    form, AccessForbidden for the level of the cluster unless it is fixed, and the errors of the action.
     """
-    form = fill_in(form_of(action), {**conf, "dry_run": True})
+    form = fill_in(form_of(action), {**conf, **fixed, "dry_run": True})
+    if "level" not in fixed:
+        demand_below_cluster(action, form)
     response = perform_form(cleave, action, form, request_key="preview", actor="preview")
     return response.model_dump(mode="json") | {"sentence": response.sentence()}
 

@@ -19,9 +19,9 @@ from controller.actions.perform import perform_at
 from controller.actions.responses import Answer
 from controller.bootstrap import Application
 from controller.command_output import answer_table, emit
-from controller.domain.errors import Conflict, InvalidInput
+from controller.domain.errors import AccessForbidden, Conflict, InvalidInput
 from controller.domain.formatting import shown
-from controller.domain.names import topic_name
+from controller.domain.names import CLUSTER, topic_name
 from controller.domain.operation import Origin
 from controller.tasks import dag_runs
 from controller.tasks.application_of_connection import Extras, cleave_at
@@ -69,18 +69,27 @@ def form_of(action: AnyAction) -> type[Form]:
 
 
 def perform(
-    name: str, *, dsn: str, extras: Extras, params: Mapping[str, object], request_key: str, actor: str
+    name: str,
+    *,
+    dsn: str,
+    extras: Extras,
+    params: Mapping[str, object],
+    request_key: str,
+    actor: str,
+    may_be_cluster: bool = True,
 ) -> dict[str, Any]:
     """Perform the action with the values of a form, wait for its operation for the form's `timeout_seconds`,
     and return its response. Log the response as a table, and add it to the note of the DAG run.
 
-    Raises InvalidInput for an invalid value, or for a missing confirmation; Conflict, after the response was
-    logged, if its `exit_code` is not 0; Retryable if the operation takes longer, Terminal if it was aborted;
+    Raises InvalidInput for an invalid value, or for a missing confirmation; the error of `demand_below_cluster`
+    unless `may_be_cluster`; Conflict, after the response was logged, if its `exit_code` is not 0; Retryable if the operation takes longer, Terminal if it was aborted;
     and the errors of `find_action` and of the action.
     """
     action = find_action(name)
     form = fill_in(form_of(action), params)
     _demand_confirmed(form)
+    if not may_be_cluster:
+        demand_below_cluster(action, form)
     with cleave_at(dsn, extras) as app:
         response = perform_form(app, action, form, request_key=request_key, actor=actor)
         response.demand_done(getattr(form, "timeout_seconds", 0.0))
@@ -123,6 +132,14 @@ def _demand_confirmed(form: Form) -> None:
     if topic_name(confirmed.strip()) != topic:
         raise InvalidInput(
             f"confirm={shown(confirmed)} is not the topic {topic}; enter its name again to delete it for good"
+        )
+
+
+def demand_below_cluster(action: AnyAction, form: Form) -> None:
+    """Raise AccessForbidden if the level of the form is the cluster, and the action requires another right for it."""
+    if action.cluster_right is not None and getattr(form, "level", None) == CLUSTER:
+        raise AccessForbidden(
+            f"level={CLUSTER} requires the right to {action.cluster_right}; use the DAG cleave_cluster_policy"
         )
 
 

@@ -40,6 +40,7 @@ BY_HAND = {
 BUNDLES_BY_HAND = {"bundle_approve", "bundle_policy", "bundle_split", "bundle_unload"}
 OTHERS_BY_HAND = BUNDLES_BY_HAND | {
     "cleave_approve",
+    "cleave_cluster_policy",
     "cleave_policy",
     "cleave_set_subscription",
     "policy_backtest",

@@ -125,20 +125,44 @@ def test_rights_of_one_dag_are_not_those_of_another(
     monkeypatch.setattr(manager, "is_authorized_dag", may)
     who = holding(token("viewer"))
     policy = f"/api/v1/policies/topics/{PLACE}?dry_run=true"
+    of_cluster = "/api/v1/policies/cluster?dry_run=true"
     assert client.post(policy, json={"parameters": {"max_segments": 7}}, **who).status_code == 403, (
         "that is cleave_policy's"
     )
     granted.add("cleave_policy")
     assert client.post(policy, json={"parameters": {"max_segments": 7}}, **who).status_code == 200
+    assert client.post(of_cluster, json={"parameters": {"max_segments": 7}}, **who).status_code == 403
     split = client.post(f"/api/v1/topics/{PLACE}/split?dry_run=true", json={"segment_id": 0}, **who)
     assert split.status_code == 200, split.text
     deleted = client.request("DELETE", f"/admin/v2/scalable/{PLACE}", **who)
     assert (deleted.status_code, "role operator" in deleted.json()["reason"]) == (403, True)
 
+    monkeypatch.setattr(
+        manager, "is_authorized_dag", lambda *, details, **_: details.id != "cleave_cluster_policy"
+    )
+    assert client.post(of_cluster, json={"parameters": {"max_segments": 7}}, **who).status_code == 403
+    monkeypatch.setattr(manager, "is_authorized_dag", lambda **_: True)
+    assert client.post(of_cluster, json={"parameters": {"max_segments": 7}}, **who).status_code == 200
+
     monkeypatch.setattr(manager, "is_authorized_dag", lambda **_: False)
     monkeypatch.setattr(manager, "is_authorized_view", lambda **_: False)
     answer = client.get("/api/v1/topics", **who)
     assert (answer.status_code, answer.json()["kind"]) == (403, "AccessForbidden")
+
+
+def test_the_policy_of_the_cluster_has_a_dag_of_administrators(
+    bench: Bench, run_dag: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The form of operators would otherwise set what an operator may not set over HTTP."""
+    stored = "SELECT policy->>'max_segments' FROM cleave.cluster_policy"
+    before = bench.scalar(stored)
+    refused = run_dag("cleave_policy", level="cluster", parameters={"max_segments": 77})
+    assert (refused.state, bench.scalar(stored)) == ("failed", before)
+    assert "use the DAG cleave_cluster_policy" in capsys.readouterr().out
+
+    for most, named in ((77, {}), (78, {"level": "cluster"})):  # the page names the level
+        done = run_dag("cleave_cluster_policy", parameters={"max_segments": most}, **named)
+        assert (done.state, bench.scalar(stored)) == ("success", str(most))
 
 
 def test_an_airflow_that_does_not_know_where_cleave_is_says_so(

@@ -75,6 +75,8 @@ def test_a_change_of_policy_is_previewed_with_the_topics_it_makes_a_difference_t
         "/preview", json={**wish, "conf": {"level": "acme/shop", "parameters": {"max_segments": 0}}}
     )
     assert (wrong.status_code, "max_segments" in wrong.json()["reason"]) == (400, True)
+    of_cluster = pages.post("/preview", json={**wish, "conf": {"level": "cluster", "parameters": parameters}})
+    assert (of_cluster.status_code, "cleave_cluster_policy" in of_cluster.json()["reason"]) == (409, True)
 
 
 def test_a_preview_of_a_policy_holds_nobody_up_and_says_how_many_topics_it_looked_at(
@@ -90,7 +92,7 @@ def test_a_preview_of_a_policy_holds_nobody_up_and_says_how_many_topics_it_looke
     )
     monkeypatch.setattr(policy_admin, "MOST_TOPICS", 1)
     parameters = {"split_msg_rate_in": 50.0, "merge_msg_rate_in": 5.0}
-    wish = {"dag_id": "cleave_policy", "conf": {"level": "cluster", "parameters": parameters}}
+    wish = {"dag_id": "cleave_cluster_policy", "conf": {"parameters": parameters}}
     with bench.store.transaction() as tx:  # somebody decides, and somebody changes the policy
         tx.execute(text("SELECT FROM cleave.evaluation FOR UPDATE"))
         tx.execute(text("SELECT FROM cleave.cluster_policy FOR UPDATE"))

@@ -260,6 +260,11 @@ def test_the_policy_s_page_has_each_parameter_with_where_it_comes_from(
     assert parameter(of_cluster, "load_stale_after_seconds")[1:] == ("default", "")
     assert "cluster_reconnections_per_minute" not in of_topic
     assert "cluster_reconnections_per_minute" in of_cluster
+    forms = ['data-dag="cleave_policy"', 'data-dag="cleave_cluster_policy"']
+    assert [[form in page for form in forms] for page in (of_namespace, of_cluster)] == [
+        [True, False],
+        [False, True],
+    ]
     assert "ann" in of_topic
     assert pages.get("/policy", params={"level": "what is this"}).status_code == 400
 
