@@ -9,6 +9,7 @@ A server that mounts the REST API, such as Airflow, authenticates its users itse
 from __future__ import annotations
 
 import fnmatch
+import functools
 import math
 import re
 import time
@@ -94,6 +95,16 @@ class Grant:
             return namespace is not None and _fits(namespace, self.namespaces)
         return True
 
+    def may_look_into(self, namespace: str) -> bool:
+        """Return False if no topic of the namespace (`tenant/namespace`) can match a topic pattern of a client. True for
+        other roles. The text of a pattern up to its first `*` is compared, so True does not mean that a topic matches.
+        """
+        beginning = f"topic://{namespace}/"
+        return self.role is not Role.CLIENT or any(
+            begun.startswith(beginning) or (wildcard != "" and beginning.startswith(begun))
+            for begun, wildcard, _ in (pattern.partition("*") for pattern in self.topics)
+        )
+
     def demand(self, right: Right, *, topic: str | None = None, namespace: str | None = None) -> None:
         """Raise AccessForbidden if `may` is False."""
         if not self.may(right, topic=topic, namespace=namespace):
@@ -128,10 +139,16 @@ def roles_with(right: Right) -> str:
     return " or ".join(role for role in Role if role in _ROLES_WITH[right])
 
 
-def _fits(name: str, patterns: Sequence[str]) -> bool:
+def _fits(name: str, patterns: tuple[str, ...]) -> bool:
     """Return True if the name matches one of the patterns, in which `*` stands for any text, `/` included."""
+    return any(expression.match(name) for expression in _expressions(patterns))
+
+
+@functools.lru_cache(maxsize=256)
+def _expressions(patterns: tuple[str, ...]) -> list[re.Pattern[str]]:
+    """Return one regular expression for each pattern. The results are cached, because a watch compares many names."""
     # Names may contain the other wildcards of fnmatch, `?` and `[`; in brackets each stands for itself.
-    return any(fnmatch.fnmatchcase(name, re.sub(r"([?[])", r"[\1]", pattern)) for pattern in patterns)
+    return [re.compile(fnmatch.translate(re.sub(r"([?[])", r"[\1]", pattern))) for pattern in patterns]
 
 
 def sign(

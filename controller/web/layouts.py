@@ -23,7 +23,7 @@ from controller.questions.history import LIST_SEGMENTS
 from controller.questions.question import read_answers
 from controller.questions.spans import moment
 from controller.services.watches.layout_feed import FedLayout
-from controller.services.watches.topic_feed import Names, TopicChanges, TopicFilter, snapshot_hash
+from controller.services.watches.topic_feed import NO_TOPICS, Names, TopicChanges, TopicFilter, snapshot_hash
 from controller.store.topics import inspector_reads
 from controller.store.topics.published_layout import PublishedLayout
 from controller.web.paths import NAMESPACE_PATH, TOPIC_PATH, NamespaceName, Tenant
@@ -196,11 +196,14 @@ def _visible(
     wanted: WithProperties = (),
 ) -> Visible:
     """Return the request for the topics of the namespace that have the properties `wanted` (`key=value`), with the check of the grant.
-    Raises InvalidInput for a property of another form, or for a key given twice.
+    Raises InvalidInput for a property of another form, or for a key given twice. If the token can include no topic of the
+    namespace, the request is for no topics, so that the names of the namespace are neither read nor checked.
     """
+    where = f"{tenant}/{namespace}"
+    selected = TopicFilter.of(where, wanted)
     return Visible(
         served_by(request),
-        TopicFilter.of(f"{tenant}/{namespace}", wanted),
+        selected if grant.may_look_into(where) else NO_TOPICS,
         lambda topic: grant.may(Right.LOOK_UP, topic=topic),
     )
 

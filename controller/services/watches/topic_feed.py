@@ -57,6 +57,10 @@ class TopicFilter:
         return cls(namespace, tuple(sorted(pairs)))
 
 
+NO_TOPICS = TopicFilter("")
+"""Filter of a namespace that cannot exist."""
+
+
 def snapshot_hash(names: Iterable[str]) -> str:
     """Return a hash of the set of names, independent of their order."""
     return hashlib.sha256("\n".join(sorted(names)).encode()).hexdigest()[:16]
@@ -101,30 +105,29 @@ class TopicChanges:
         nothing is sent first.
         """
         self._is_allowed, self._known_hash = is_allowed, known_hash
+        self._seen: Names = ()
         self._sent: frozenset[str] | None = None
 
     def document(self, names: Names) -> Mapping[str, object] | None:
         """Return the next message to the client as a JSON object, given the present names, and remember the allowed
-        names among them as sent. Names that the token does not allow are left out. The first message has the keys
-        `hash` and `topics` (all allowed names, sorted). Each later message has `hash`, `removed` and `added`. `hash`
-        is the `snapshot_hash` of all allowed names.
+        names among them as sent. Names that the token does not allow are left out; only names that were not among those
+        of the last call are checked. The first message has the keys `hash` and `topics` (all allowed names, sorted).
+        Each later message has `hash`, `removed` and `added`. `hash` is the `snapshot_hash` of all allowed names.
 
         Return None if no message is necessary: the allowed names are those of the last call, or, in the first call,
         their hash is the hash that the client already knows.
         """
-        allowed_names = frozenset(filter(self._is_allowed, names))
-        sent_names, self._sent = self._sent, allowed_names
-        if sent_names == allowed_names:
+        present = frozenset(names)
+        is_first, sent_names = self._sent is None, self._sent or frozenset()
+        added = frozenset(filter(self._is_allowed, present.difference(self._seen)))
+        removed = sent_names - present
+        self._seen, self._sent = names, (sent_names - removed) | added
+        if not (is_first or added or removed):
             return None
+        # The names arrive in order, and sorting them again is fast as long as they are in order.
+        allowed_names = [name for name in names if name in self._sent]
         current_hash = snapshot_hash(allowed_names)
-        if sent_names is None:
-            return (
-                None
-                if current_hash == self._known_hash
-                else {"hash": current_hash, "topics": sorted(allowed_names)}
-            )
-        return {
-            "hash": current_hash,
-            "removed": sorted(sent_names - allowed_names),
-            "added": sorted(allowed_names - sent_names),
-        }
+        if not is_first:
+            return {"hash": current_hash, "removed": sorted(removed), "added": sorted(added)}
+        is_known = current_hash == self._known_hash
+        return None if is_known else {"hash": current_hash, "topics": sorted(allowed_names)}

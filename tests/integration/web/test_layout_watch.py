@@ -12,8 +12,9 @@ import pytest
 
 from controller.devstack.serving import serving_leader, token_for
 from controller.services.segment_admin import splitting
-from controller.services.watches import feeds
+from controller.services.watches import feeds, topic_feed
 from controller.store import leases
+from tests.support.asking import bearer
 from tests.support.bench import Bench
 from tests.support.waiting import wait_until
 
@@ -120,3 +121,26 @@ def test_who_goes_away_is_watched_for_no_more(
         assert feed._watchers
 
     wait_until(lambda: not feed._watchers, message="its watch is forgotten")
+
+
+def test_a_namespace_that_a_token_is_not_for_is_not_read(
+    http: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its names would be compared with the token at each change, however many they are."""
+    subjects = list[Any]()
+    look = topic_feed.TopicFeed.look
+
+    def noted(feed: topic_feed.TopicFeed, subject: topic_feed.TopicFilter) -> topic_feed.Names:
+        subjects.append(subject)
+        return look(feed, subject)
+
+    monkeypatch.setattr(topic_feed.TopicFeed, "look", noted)
+    path, headers = "/api/v1/namespaces/acme/shop/topics", bearer(token_for("topic://acme/store/*"))
+    none = {"hash": topic_feed.snapshot_hash([]), "topics": []}
+
+    assert http.get(path, headers=headers).json() == none
+    with httpx_sse.connect_sse(http, "GET", f"{path}/watch", headers=headers) as stream:
+        assert next(stream.iter_sse()).json() == none
+
+    assert subjects == [topic_feed.NO_TOPICS] * 2
+    assert http.get(path, headers=bearer(token_for("topic://acme/s*"))).json()["topics"] != []

@@ -51,6 +51,23 @@ def test_what_the_token_is_not_for_is_not_said() -> None:
     assert said(changes, frozenset("bc")) == {"hash": snapshot_hash("c"), "removed": ["a"], "added": ["c"]}
 
 
+def test_a_change_checks_only_the_names_that_came() -> None:
+    """A namespace may have many names and many watchers, each of which would check every name at every change."""
+    checked: list[str] = []
+
+    def is_allowed(name: str) -> bool:
+        checked.append(name)
+        return name != "b"
+
+    changes = TopicChanges(is_allowed)
+
+    assert said(changes, frozenset("abc")) == {"hash": snapshot_hash("ac"), "topics": ["a", "c"]}
+    del checked[:]
+    assert said(changes, frozenset("acd")) == {"hash": snapshot_hash("acd"), "removed": [], "added": ["d"]}
+    assert said(changes, frozenset("acdb")) is None
+    assert checked == ["d", "b"]
+
+
 def test_hashes_tell_sets_apart() -> None:
     assert snapshot_hash(["ab"]) != snapshot_hash(["a", "b"])
 
