@@ -25,14 +25,21 @@ def written(metadata: Metadata | None) -> str | None:
     return json.dumps({name: value for name, value in document.items() if value})
 
 
-def read(document: object) -> Metadata | None:
-    """Return the metadata that a stored JSON object describes. `document` is the decoded JSON, with the keys that
-    `written` writes. None if `document` is not an object. Raises nothing.
+def read(stored: str | None) -> Metadata | None:
+    """Return the metadata that a stored JSON text describes, an object with the keys that `written` writes. None if
+    `stored` is None, is not an object, or is JSON that Python cannot decode: a number of thousands of digits, or lists
+    in thousands of lists. Raises nothing.
 
     A property whose value is not a text is left out. The metadata has no properties if `properties` is missing or not
     an object, no event time if `event_time_ms` is missing or not an integer, and no binary key if `is_binary_key` is
     missing or anything but true.
     """
+    if stored is None:
+        return None
+    try:
+        document = json.loads(stored)
+    except (ValueError, RecursionError):
+        return None
     if not isinstance(document, dict):
         return None
     properties, event_time_ms = document.get("properties"), document.get("event_time_ms")

@@ -18,7 +18,7 @@ from controller.domain.whole_numbers import whole
 from controller.forks import OneProcess
 
 _READ_AT = """
-SELECT log_offset, published_at, key, payload, metadata, first_offset, is_at_end, timelines
+SELECT log_offset, published_at, key, payload, metadata::text, first_offset, is_at_end, timelines
   FROM embedded.read_at(%s, %s, %s, %s, %s, %s)
 """
 

@@ -38,7 +38,7 @@ MAX_UNSETTLED = 10_000
 message is delivered for the first time.
 """
 _TAKE = """
-SELECT log_offset, published_at, key, payload, metadata, deliveries, timelines
+SELECT log_offset, published_at, key, payload, metadata::text, deliveries, timelines
   FROM embedded.queue_take(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
 """
 _ACKNOWLEDGE = "SELECT embedded.queue_acknowledge(%s, %s, %s, %s::bigint[], %s::bigint[])"

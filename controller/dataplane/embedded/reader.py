@@ -42,7 +42,7 @@ writes.
 """
 
 _READ = """
-SELECT log_offset, published_at, key, payload, metadata, timelines FROM embedded.read(%s, %s, %s, %s, %s, %s, %s, %s, %s)
+SELECT log_offset, published_at, key, payload, metadata::text, timelines FROM embedded.read(%s, %s, %s, %s, %s, %s, %s, %s, %s)
 """
 _ACKNOWLEDGE = "SELECT embedded.acknowledge(%s, %s, %s, %s, %s, %s, %s)"
 _LOOK = "SELECT is_terminated, all_settled FROM embedded.look(%s, %s, %s)"
@@ -256,10 +256,10 @@ class EmbeddedReader(OneProcess):
 
 
 def message(
-    position: Position, when: datetime, key: Any, payload: Any, metadata: object, deliveries: int = 1
+    position: Position, when: datetime, key: Any, payload: Any, metadata: str | None, deliveries: int = 1
 ) -> LogMessage:
     """Return the message at `position`, with the columns of a row: `published_at`, `key`, `payload` and
-    `metadata` of `embedded.message`, and the number of deliveries.
+    `metadata` of `embedded.message`, the last as text, and the number of deliveries.
     """
     read_key = None if key is None else bytes(key)
     return LogMessage(position, to_ms(when), read_key, bytes(payload), deliveries, metadata_of(metadata))

@@ -526,3 +526,26 @@ def test_metadata_that_is_none_does_no_reader_harm(tenants: Tenants) -> None:
 
     *_, message = tenants.honest.read(tenants.honest.reader(tenants.log, "s"), 2)
     assert message.metadata == Metadata((("b", "kept"),), None, False)
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        """('{"n": 1' || repeat('0', 5000) || '}')""",
+        """('{"n": ' || repeat('[', 3000) || repeat(']', 3000) || '}')""",
+    ],
+    ids=["a long number", "a deep list"],
+)
+def test_metadata_that_python_cannot_decode_stops_no_reader(tenants: Tenants, metadata: str) -> None:
+    tenants.call(
+        f"SELECT embedded.append(%(log)s, 'p', 1, 3, '{{NULL}}', '{{abc}}', '{{0}}', ARRAY[{metadata}]::jsonb[])"
+    )
+
+    readers = (
+        tenants.honest.reader(tenants.log, "s"),
+        tenants.honest.reader_at(tenants.log, None),
+        tenants.honest.queue(tenants.log, "q"),
+    )
+    for reader in readers:
+        *_, message = reader.read(10)
+        assert (message.payload, message.metadata) == (b"abc", None)
