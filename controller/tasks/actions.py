@@ -81,9 +81,9 @@ def perform(
     """Perform the action with the values of a form, wait for its operation for the form's `timeout_seconds`,
     and return its response. Log the response as a table, and add it to the note of the DAG run.
 
-    Raises InvalidInput for an invalid value, or for a missing confirmation; the error of `demand_below_cluster`
-    unless `may_be_cluster`; Conflict, after the response was logged, if its `exit_code` is not 0; Retryable if the operation takes longer, Terminal if it was aborted;
-    and the errors of `find_action` and of the action.
+    Raises InvalidInput for an invalid value, or for a missing confirmation; the error of `demand_below_cluster` unless
+    `may_be_cluster`; Conflict, after the response was logged, if its `exit_code` is not 0; Retryable if the operation
+    takes longer, Terminal if it was aborted; and the errors of `find_action` and of the action.
     """
     action = find_action(name)
     form = fill_in(form_of(action), params)
