@@ -279,7 +279,7 @@ DECLARE
     upto     bigint;
     given    integer := 0;
     bytes    bigint := 0;
-    beside   integer;
+    metadata_size integer;
 BEGIN
     most := least(most, 10000);
     most_bytes := least(most_bytes, 16777216);
@@ -305,7 +305,7 @@ BEGIN
     <<steps>>
     WHILE scanned < stop AND given < most LOOP
         upto := least(stop, scanned + step);
-        FOR log_offset, published_at, key, payload, metadata, beside IN
+        FOR log_offset, published_at, key, payload, metadata, metadata_size IN
             SELECT m.log_offset, m.published_at, m.key, m.payload, m.metadata, m.metadata_bytes FROM embedded.message m
              WHERE m.log_id = of_log_id AND m.log_offset >= scanned AND m.log_offset < upto
                AND (held.low = 0 AND held.high = 65535 OR m.bucket_hash BETWEEN held.low AND held.high)
@@ -317,7 +317,7 @@ BEGIN
                         ORDER BY c.first_hash DESC LIMIT 1))
              ORDER BY m.log_offset LIMIT most - given
         LOOP
-            bytes := bytes + octet_length(read.payload) + coalesce(octet_length(read.key), 0) + coalesce(beside, 0);
+            bytes := bytes + octet_length(read.payload) + coalesce(octet_length(read.key), 0) + coalesce(metadata_size, 0);
             EXIT steps WHEN given > 0 AND bytes > most_bytes;
             given := given + 1;
             scanned := read.log_offset + 1;

@@ -33,7 +33,7 @@ DECLARE
     target embedded.log;
     before record;
     bytes  bigint := 0;
-    beside integer;
+    metadata_size integer;
     given  integer := 0;
     upto   bigint := from_offset;
 BEGIN
@@ -53,12 +53,12 @@ BEGIN
         RETURN NEXT;
         RETURN;
     END IF;
-    FOR log_offset, published_at, key, payload, metadata, beside IN
+    FOR log_offset, published_at, key, payload, metadata, metadata_size IN
         SELECT m.log_offset, m.published_at, m.key, m.payload, m.metadata, m.metadata_bytes FROM embedded.message m
          WHERE m.log_id = of_log_id AND m.log_offset >= from_offset AND m.log_offset < from_offset + most
          ORDER BY m.log_offset
     LOOP
-        bytes := bytes + octet_length(read_at.payload) + coalesce(octet_length(read_at.key), 0) + coalesce(beside, 0);
+        bytes := bytes + octet_length(read_at.payload) + coalesce(octet_length(read_at.key), 0) + coalesce(metadata_size, 0);
         EXIT WHEN given > 0 AND bytes > most_bytes;
         given := given + 1;
         upto := read_at.log_offset + 1;

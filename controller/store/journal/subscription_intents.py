@@ -120,7 +120,7 @@ def undo_subscription(tx: Connection, topic: TopicRow, operation: Operation) -> 
 
     In any other case delete the row only: an application made some cursors, and has not read all their messages; or
     the operation made no cursor, because it did not look for cursors. Logs keep the cursors, and the application may
-    read on as a subscription without a row does. The logs also keep the cursors that a reshape beside the operation
+    read on as a subscription without a row does. The logs also keep the cursors that a concurrent reshape
     gave its children, because the subscription was live.
 
     `operation` is the aborted creation, whose origin and actor the deletion gets. Does nothing if the topic is not
