@@ -123,4 +123,4 @@ def test_errors_and_usage_show_attacks_escaped(cleave: CommandLine, orders: str)
 def test_a_dry_run_of_a_create_refuses_what_the_create_refuses(cleave: CommandLine, name: str) -> None:
     for more in ((), ("--dry-run",)):
         said = cleave.refused("topics", "create", f"acme/shop/{name}", *more)
-        assert any(word in said for word in ("printable", "dots", "slash")), said
+        assert any(word in said for word in ("printable", "dots", "tenant/namespace/name")), said

@@ -260,10 +260,14 @@ def test_the_policy_s_page_has_each_parameter_with_where_it_comes_from(
     assert parameter(of_cluster, "load_stale_after_seconds")[1:] == ("default", "")
     assert "cluster_reconnections_per_minute" not in of_topic
     assert "cluster_reconnections_per_minute" in of_cluster
-    forms = ['data-dag="cleave_policy"', 'data-dag="cleave_cluster_policy"']
+    forms = [
+        'data-dag="cleave_policy"',
+        'data-dag="cleave_cluster_policy"',
+        '<input type="hidden" name="level"',
+    ]
     assert [[form in page for form in forms] for page in (of_namespace, of_cluster)] == [
-        [True, False],
-        [False, True],
+        [True, False, True],
+        [False, True, False],  # a DAG refuses a value that it would ignore
     ]
     assert "ann" in of_topic
     assert pages.get("/policy", params={"level": "what is this"}).status_code == 400
