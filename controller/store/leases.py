@@ -53,13 +53,12 @@ _RENEW = text("""
      WHERE l.name = :name AND l.holder = :holder AND l.term = :term AND l.expires_at > clock_timestamp()
     RETURNING l.name, l.holder, l.term, l.expires_at, l.incarnation
 """)
-# Rows that another process has locked are skipped: it may be renewing them, and the next call finds the others.
+# Rows that another process has locked are skipped: it may be renewing them, and the next call finds the others. The present time is
+# read for each row, because a lease may be renewed while the statement runs.
 _LIMIT = text("""
-    UPDATE cleave.lease l SET expires_at = l.expires_at - (l.renewed_at - ahead.now), renewed_at = ahead.now
-      FROM (SELECT f.name, now.instant AS now
-              FROM cleave.lease f CROSS JOIN (SELECT clock_timestamp() AS instant) now
-             WHERE f.renewed_at > now.instant AND f.expires_at > now.instant
-               FOR NO KEY UPDATE OF f SKIP LOCKED) ahead
+    UPDATE cleave.lease l SET expires_at = l.expires_at - (l.renewed_at - clock_timestamp()), renewed_at = clock_timestamp()
+      FROM (SELECT name FROM cleave.lease WHERE renewed_at > clock_timestamp() AND expires_at > clock_timestamp()
+               FOR NO KEY UPDATE SKIP LOCKED) ahead
      WHERE l.name = ahead.name
 """)
 

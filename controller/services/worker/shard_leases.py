@@ -130,7 +130,7 @@ class ShardLeases(OneProcess):
         """
         began_at = self._clock.monotonic_seconds()
         # A transaction of its own, because the other one is rolled back while another process holds the name.
-        self._store.in_transaction(leases.limit_to_clock)
+        self._store.in_single_statement(leases.limit_to_clock)
         with self._store.transaction() as tx:
             leases.limit_pause(tx, self._ttl_seconds)
             self._take_name(tx)

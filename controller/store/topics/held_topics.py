@@ -64,12 +64,13 @@ _VERIFY = text("""
            AND o.not_before > clock_timestamp() + make_interval(secs => :longest_delay_seconds))
     SELECT topic_id, cleave.raise_input(ARRAY[topic_id]), pg_notify('cleave_drains', topic_id::text) FROM verified""")
 # A claim whose time is in the future is of another server, or of a clock that was set. It would be in force for longer than its holder
-# trusts it: at most for its length from now, because the holder counts from before the claim.
+# trusts it: at most for its length from now, because the holder counts from before the claim. If the holder renews the claim
+# meanwhile, PostgreSQL checks the renewed row, and reads the present time again.
 _LIMIT_CLAIMS = text("""
     UPDATE cleave.operation o
-       SET claim_expires_at = o.claim_expires_at - (o.claimed_at - now.instant), claimed_at = now.instant, row_version = o.row_version + 1
-      FROM (SELECT clock_timestamp() AS instant) now
-     WHERE o.topic_id = ANY (:topic_ids) AND o.finished_at IS NULL AND o.claimed_by IS NOT NULL AND o.claimed_at > now.instant""")
+       SET claim_expires_at = o.claim_expires_at - (o.claimed_at - clock_timestamp()), claimed_at = clock_timestamp(),
+           row_version = o.row_version + 1
+     WHERE o.topic_id = ANY (:topic_ids) AND o.finished_at IS NULL AND o.claimed_by IS NOT NULL AND o.claimed_at > clock_timestamp()""")
 # The same holds for pauses of evaluations, and for seeks, which wait until no call that opens a gate can be in progress.
 _LIMIT_WAITS = text("""
     WITH paused AS (

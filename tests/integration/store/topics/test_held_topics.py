@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
+from sqlalchemy import text
 
 from controller.domain.reshape import plan_split
 from controller.store.journal import claims, deletion_entries
 from controller.store.topics import held_topics
-from tests.support.store_driver import RUNNER, StoreDriver
+from tests.support.store_driver import RUNNER, SOMEBODY_WAITS, StoreDriver
+from tests.support.waiting import wait_until
 
 
 def test_a_held_topic_is_not_verified_before_it_is_released(driver: StoreDriver) -> None:
@@ -50,6 +54,25 @@ def test_a_claim_of_a_server_whose_clock_was_ahead_ends_after_its_length(
     [(left, is_past)] = driver.sql(CLAIM_LEFT)
     assert is_past
     assert float(left) == pytest.approx(float(length), abs=15)
+
+
+def test_a_claim_that_is_renewed_during_the_verification_keeps_its_end(driver: StoreDriver) -> None:
+    topic_id = driver.create().topic_id
+    claimed = driver.claim(driver.intend(topic_id, lambda layout: plan_split(layout, 0)))
+    driver.sql(f"UPDATE cleave.operation SET claimed_at = claimed_at + {AHEAD} WHERE finished_at IS NULL")
+    driver.do(held_topics.doubt, [topic_id])
+    ends = "SELECT claim_expires_at FROM cleave.operation WHERE finished_at IS NULL"
+
+    with ThreadPoolExecutor(1) as other:
+        with driver.store.transaction() as tx:
+            tx.execute(text(f"{ends} FOR UPDATE"))
+            verified = other.submit(driver.do, held_topics.verify, [topic_id])
+            wait_until(lambda: driver.sql(SOMEBODY_WAITS))
+            claims.renew(tx, [claimed], RUNNER, 600.0)
+            renewed = tx.execute(text(ends)).scalar_one()
+        assert verified.result(30) == [topic_id]
+
+    assert driver.sql(ends) == [(renewed,)]
 
 
 def test_a_claim_of_this_server_stays_as_it_is_when_its_topic_is_verified(driver: StoreDriver) -> None:
