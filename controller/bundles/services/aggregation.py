@@ -18,7 +18,8 @@ from controller.bundles.broker_reports import LandedReports, ReportArea
 from controller.bundles.domain.splitting.policy import read_stored
 from controller.bundles.store import loads as bundle_loads
 from controller.bundles.store.loads import BASELINE_SCHEMAS, BundleRun
-from controller.clock import to_datetime, to_ms
+from controller.clock import to_datetime
+from controller.landing.merged_windows import is_late
 from controller.landing.scratch import RUNS, Scratch, attempt_of
 from controller.store import set_aside
 from controller.store.postgres.arrow_copy import MergeResult
@@ -98,16 +99,7 @@ def aggregate(
     for file in landed.rejected:
         log.warning("file set aside", path=file.path, reason=file.reason)
     quarantined = tuple(area.quarantine(landed))
-    last_end_ms = None if watermark is None else to_ms(watermark)
-    is_late = last_end_ms is not None and last_end_ms >= window.end_ms
-    if is_late:
-        log.warning(
-            "window not aggregated, because it does not end after the last merged window",
-            run_id=run_id,
-            window_end_ms=window.end_ms,
-            last_window_end_ms=last_end_ms,
-        )
-    if is_late or not landed.files["brokers"]:
+    if is_late(run_id, window.end_ms, watermark) or not landed.files["brokers"]:
         return BundleAggregation(run_id, window.end_ms, 0, 0, 0, 0, False, quarantined)
     scratch = Scratch(area.location, f"{RUNS}/{attempt_of(run_id)}")
     try:

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -29,6 +30,7 @@ from controller.domain.load_window import LoadWindow
 from controller.landing.area import Examination, LandingArea, RejectedFile
 from controller.landing.file_names import LandedFile, day_directories
 from controller.landing.history import RateHistory, with_rates
+from controller.landing.merged_windows import is_late
 from controller.landing.schemas import RATE_SCHEMA
 from controller.landing.scratch import Scratch, attempt_of
 from controller.services.load_aggregation.engine import Engine, Landed
@@ -107,47 +109,55 @@ def aggregate(
     baseline = store.in_transaction(loads.baseline)
     examined, left_out = _readable_files(area, window)
     left_out = from_the_future + left_out
-    last_end_ms = None if baseline.watermark is None else to_ms(baseline.watermark)
-    is_late = last_end_ms is not None and last_end_ms >= window.end_ms
-    if is_late:
-        log.warning(
-            "window not aggregated, because it does not end after the last merged window",
-            run=run_id,
-            window_end_ms=window.end_ms,
-            last_window_end_ms=last_end_ms,
-        )
-    if is_late or not examined.files:
+    if is_late(run_id, window.end_ms, baseline.watermark) or not examined.files:
         return AggregationResult(
             run_id, engine.name, window.end_ms, len(examined.files), 0, 0, 0, 0, False, left_out
         )
-    key_counts_of_run = key_counts(baseline, window)
+    counted = key_counts(baseline, window)
     scratch = history.scratch(attempt_of(run_id))
     try:
         examined, broken = _compute_without_broken_files(
-            engine, Landed(area, examined.files, key_counts_of_run), examined, scratch, window
+            engine, Landed(area, examined.files, counted), examined, scratch, window
         )
-        left_out += broken
-        segments = scratch.rate_rows()
-        rates, last_samples = (
-            with_rates(scratch.read("rates", RATE_SCHEMA)),
-            scratch.read("heard", HEARD_SCHEMA),
-        )
-        changes = record_changes(rates, last_samples, baseline, window)
-        memory_ticks = loads.ticks(rates, baseline.memories)
-        counted_keys = (
-            None if key_counts_of_run is None else key_counts_of_run.sketches(scratch, rates, baseline)
-        )
+        segments, computed = scratch.rate_rows(), _computed(scratch, baseline, window, counted)
     except BaseException:
         scratch.discard()
         raise
+    left_out += broken
     run = LoadRun(run_id, to_datetime(window.end_ms), engine.name, examined.rows, segments, left_out)
-    merged = _merge_and_publish(
-        store, history, scratch, run, changes, last_samples, memory_ticks, counted_keys
-    )
+    merged = _merge_and_publish(store, history, scratch, run, computed)
     return AggregationResult(
         run_id, engine.name, window.end_ms, len(examined.files), examined.rows, segments,
         merged.written, merged.outrun, merged.applied, left_out,
     )  # fmt: skip
+
+
+class _Computed(NamedTuple):
+    """Rows of a run that are merged."""
+
+    changes: pa.Table
+    """Load records to change."""
+    last_samples: pa.Table
+    """Sources with the times of their last samples, and the samples that were left out."""
+    memory_ticks: pa.Table
+    sketches: RunSketches | None
+    """Key histograms; None if the run has no key counts."""
+
+
+def _computed(scratch: Scratch, baseline: Baseline, window: LoadWindow, counted: Counted | None) -> _Computed:
+    """Return the rows to merge, from the results of the engine in the scratch directory. `counted` are the key counts of
+    the run; None: there are none. Raises the errors of the storage.
+    """
+    rates, last_samples = (
+        with_rates(scratch.read("rates", RATE_SCHEMA)),
+        scratch.read("heard", HEARD_SCHEMA),
+    )
+    return _Computed(
+        record_changes(rates, last_samples, baseline, window),
+        last_samples,
+        loads.ticks(rates, baseline.memories),
+        None if counted is None else counted.sketches(scratch, rates, baseline),
+    )
 
 
 def _compute_without_broken_files(
@@ -181,33 +191,28 @@ def _merge_and_publish(
     history: RateHistory,
     scratch: Scratch,
     run: LoadRun,
-    changes: pa.Table,
-    last_samples: pa.Table,
-    memory_ticks: pa.Table,
-    counted_keys: RunSketches | None,
+    computed: _Computed,
 ) -> MergeResult:
     """Merge the run's load records, sources, memory ticks and key histograms in one transaction, record there the
     samples and segments that were left out, and then publish the run's rates to the history. Return the result of the
-    merge. `counted_keys` are the key histograms; None if the run has no key counts. If a run of this id, this window
-    or a later window was merged before, nothing is merged, recorded or published.
+    merge. If a run of this id, this window or a later window was merged before, nothing is merged, recorded or published.
 
     The scratch directory is deleted at the end. After an error the directory stays, and the next run checks whether
     the merge was committed. Raises the errors of `Store.transaction`, and OSError if the storage does not answer.
     """
     window_end_ms = to_ms(run.window_end)
+    changes, last_samples, memory_ticks, sketches = computed
     scratch.finish(run.run_id, window_end_ms)
     with store.transaction() as tx:
         sources = last_samples.select(SOURCE_SCHEMA.names).drop_null()
-        merged = loads.stage_and_merge(tx, run, changes, sources, memory_ticks, counted_keys)
+        merged = loads.stage_and_merge(tx, run, changes, sources, memory_ticks, sketches)
         if merged.applied:
             set_aside.note(
                 tx,
                 set_aside.Batch.LOAD,
                 [*_excluded_samples(last_samples), *_segments_without_rates(scratch)],
             )
-            set_aside.note(
-                tx, set_aside.Batch.KEY_COUNTS, () if counted_keys is None else counted_keys.set_aside
-            )
+            set_aside.note(tx, set_aside.Batch.KEY_COUNTS, () if sketches is None else sketches.set_aside)
     if merged.applied:
         history.publish(scratch, window_end_ms)
     scratch.discard()
