@@ -1,9 +1,9 @@
 -- Subscriptions, their progress in sealed segments, and the consumers that brokers report.
 --
 -- Segments that a subscription has still to read are found by an index, however many segments the topic has had. For that,
--- segment.drained_at is set when the last missing row of segment_drain is written, and when the subscription that lacks such a row is
--- deleted. It is cleared when such a row is deleted, and when a subscription is created, reaches further back or is live again. It only
--- tells readers which segments to look at: a prune reads the rows of segment_drain.
+-- segment.drained_at is set while no live subscription must still read the segment. Rows of segment_drain change it, and so does a
+-- subscription that is created, reaches further back, is being deleted, or is live again. It only tells readers which segments to look
+-- at: a prune reads the rows of segment_drain.
 
 CREATE TABLE cleave.subscription (
     topic_id        bigint      NOT NULL REFERENCES cleave.topic,
@@ -102,49 +102,27 @@ LANGUAGE sql STABLE AS $$
 $$;
 COMMENT ON FUNCTION cleave.awaits_reader IS 'True if a live subscription older than the epoch `sealed` must still read the segment.';
 
-CREATE FUNCTION cleave.on_drain_marked() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION cleave.on_drains_changed() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    UPDATE cleave.segment s SET drained_at = clock_timestamp()
-      FROM (SELECT DISTINCT topic_id, segment_id FROM added) a
-     WHERE s.topic_id = a.topic_id AND s.segment_id = a.segment_id AND s.drained_at IS NULL
-       AND NOT cleave.awaits_reader(s.topic_id, s.segment_id, s.sealed_epoch);
+    UPDATE cleave.segment s SET drained_at = CASE WHEN s.drained_at IS NULL THEN clock_timestamp() END
+      FROM (SELECT DISTINCT topic_id, segment_id FROM changed) c
+     WHERE s.topic_id = c.topic_id AND s.segment_id = c.segment_id
+       AND (s.drained_at IS NULL) <> cleave.awaits_reader(s.topic_id, s.segment_id, s.sealed_epoch);
     RETURN NULL;
 END $$;
-CREATE TRIGGER segment_drain_insert AFTER INSERT ON cleave.segment_drain REFERENCING NEW TABLE AS added
-    FOR EACH STATEMENT EXECUTE FUNCTION cleave.on_drain_marked();
+CREATE TRIGGER segment_drain_insert AFTER INSERT ON cleave.segment_drain REFERENCING NEW TABLE AS changed
+    FOR EACH STATEMENT EXECUTE FUNCTION cleave.on_drains_changed();
+CREATE TRIGGER segment_drain_delete AFTER DELETE ON cleave.segment_drain REFERENCING OLD TABLE AS changed
+    FOR EACH STATEMENT EXECUTE FUNCTION cleave.on_drains_changed();
 
-CREATE FUNCTION cleave.on_drain_taken_back() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-    UPDATE cleave.segment s SET drained_at = NULL
-      FROM (SELECT DISTINCT topic_id, segment_id FROM removed) r
-     WHERE s.topic_id = r.topic_id AND s.segment_id = r.segment_id AND s.drained_at IS NOT NULL
-       AND cleave.awaits_reader(s.topic_id, s.segment_id, s.sealed_epoch);
-    RETURN NULL;
-END $$;
-CREATE TRIGGER segment_drain_delete AFTER DELETE ON cleave.segment_drain REFERENCING OLD TABLE AS removed
-    FOR EACH STATEMENT EXECUTE FUNCTION cleave.on_drain_taken_back();
-
-CREATE FUNCTION cleave.on_subscription_deleted() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-    UPDATE cleave.segment s SET drained_at = clock_timestamp()
-      FROM removed r
-     WHERE s.topic_id = r.topic_id AND s.sealed_epoch > r.created_epoch
-       AND s.state = 'SEALED' AND s.pruned_epoch IS NULL AND s.drained_at IS NULL
-       AND NOT cleave.awaits_reader(s.topic_id, s.segment_id, s.sealed_epoch);
-    RETURN NULL;
-END $$;
-CREATE TRIGGER subscription_delete AFTER DELETE ON cleave.subscription REFERENCING OLD TABLE AS removed
-    FOR EACH STATEMENT EXECUTE FUNCTION cleave.on_subscription_deleted();
-
--- Other subscriptions may have drained a segment while this one did not exist, began later, or was being deleted.
 CREATE FUNCTION cleave.on_subscription_reads() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     -- A subscription that begins at the topic's present epoch has no sealed segment to read.
-    IF NEW.state = 'live' AND NEW.created_epoch < (SELECT epoch FROM cleave.topic WHERE topic_id = NEW.topic_id) THEN
-        UPDATE cleave.segment s SET drained_at = NULL
-         WHERE s.topic_id = NEW.topic_id AND s.sealed_epoch > NEW.created_epoch AND s.drained_at IS NOT NULL
-           AND NOT EXISTS (SELECT FROM cleave.segment_drain d
-                            WHERE d.topic_id = NEW.topic_id AND d.subscription = NEW.name AND d.segment_id = s.segment_id);
+    IF NEW.created_epoch < (SELECT epoch FROM cleave.topic WHERE topic_id = NEW.topic_id) THEN
+        UPDATE cleave.segment s SET drained_at = CASE WHEN NEW.state <> 'live' THEN clock_timestamp() END
+         WHERE s.topic_id = NEW.topic_id AND s.sealed_epoch > NEW.created_epoch AND s.pruned_epoch IS NULL
+           AND (s.drained_at IS NULL) = (NEW.state <> 'live')
+           AND cleave.awaits_reader(s.topic_id, s.segment_id, s.sealed_epoch) = (NEW.state = 'live');
     END IF;
     RETURN NULL;
 END $$;
