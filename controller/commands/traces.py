@@ -122,8 +122,8 @@ class _Sender:
         return sent
 
     def _follow_clock(self) -> None:
-        """Move the begin of the next round back by as much as the clock of the database went back since the last call. Operations that
-        have ended since then may have earlier times than those that ended before.
+        """Move the begin of the next round back by as much as the clock of the database went back since the last call.
+        Operations that have ended since then may have earlier times than those that ended before.
         """
         monotonic = self._clock.monotonic_seconds()
         with snapshot(self._store) as tx:

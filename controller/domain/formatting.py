@@ -48,8 +48,8 @@ def shown(value: object) -> str:
 
 
 def exact(value: object) -> object:
-    """Return a float as the shortest text that reads back as the same number, for tables, which round floats. Other values are
-    returned unchanged.
+    """Return a float as the shortest text that reads back as the same number, for tables, which round floats. Other
+    values are returned unchanged.
     """
     return repr(value) if isinstance(value, float) else value
 

@@ -63,9 +63,8 @@ def follow_due(
         shards=shards,
         last=failed,
     )
-    if (
-        len(due_ids) < limit
-    ):  # all due topics; the others were detached, deleted, or checked by another worker
+    if len(due_ids) < limit:  # no further topic is due
+        # The others were detached, deleted, or checked by another worker.
         for topic_id in failed.keys() - {*due_ids}:
             del failed[topic_id]
     failing_ids = sorted(failed.keys() & {*due_ids}, key=failed.__getitem__)

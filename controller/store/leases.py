@@ -64,9 +64,9 @@ _LIMIT = text("""
 
 
 def limit_to_clock(tx: Connection) -> None:
-    """End each lease that was renewed in the future after its length from now, unless its holder renews it until then. Such a lease was
-    renewed by another server, or before the clock was set; else the lease of a dead holder would last longer by the difference. No
-    holder loses a lease that it trusts, because it counts from before its last renewal.
+    """End each lease that was renewed in the future after its length from now, unless its holder renews it until then.
+    Such a lease was renewed by another server, or before the clock was set; else the lease of a dead holder would last
+    longer by the difference. No holder loses a lease that it trusts, because it counts from before its last renewal.
     """
     tx.execute(_LIMIT)
 

@@ -527,8 +527,8 @@ class _Planner:
         )
 
     def _within_reconnection_budget(self, actions: Sequence[_PlannedAction]) -> list[_PlannedAction]:
-        """Return the actions, in their order, for which the budgets of the topic and of the cluster suffice. Refuse every
-        other action until both budgets will suffice. Without a budget all actions are returned.
+        """Return the actions, in their order, for which the budgets of the topic and of the cluster suffice. Refuse
+        every other action until both budgets will suffice. Without a budget all actions are returned.
 
         Each accepted action reduces both budgets by its number of reconnecting clients. An action may need more clients
         than the whole budget of one minute, which is `reconnections_per_minute` or

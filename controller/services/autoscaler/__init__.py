@@ -71,24 +71,26 @@ def run_pass(
     batch_topics: int = BATCH_TOPICS,
     dry_run: bool = False,
 ) -> PassResult:
-    """Evaluate up to `limit` topics that are due for at least one of `lanes`, in batches of up to `batch_topics`, each in a transaction
-    of its own. Write the intents of the decisions, requests for approval, and the decision log. Return the results. After each commit,
-    the actions are logged. At the end, decisions and refusals are counted as metrics.
+    """Evaluate up to `limit` topics that are due for at least one of `lanes`, in batches of up to `batch_topics`, each
+    in a transaction of its own. Write the intents of the decisions, requests for approval, and the decision log. Return
+    the results. After each commit, the actions are logged. At the end, decisions and refusals are counted as metrics.
 
-    `shards` and `topic_ids` restrict the topics; None: all. `decided_by` names this process or run: it is stored with the decisions, and
-    as the actor of their operations. `demand_right_to_act` is called first in each transaction, and raises an error if this process must
-    not act.
+    `shards` and `topic_ids` restrict the topics; None: all. `decided_by` names this process or run: it is stored with
+    the decisions, and as the actor of their operations. `demand_right_to_act` is called first in each transaction, and
+    raises an error if this process must not act.
 
-    Paused topics, and topics whose evaluation row another transaction has locked, are skipped. A topic that cannot be read, evaluated or
-    acted on is logged and paused for `PAUSE_SECONDS`. A topic whose data plane is not in `planes` is paused for `ELSEWHERE_SECONDS`; at
-    the end, one line for each such data plane is logged. Topics that the pass pauses stay due.
+    Paused topics, and topics whose evaluation row another transaction has locked, are skipped. A topic that cannot be
+    read, evaluated or acted on is logged and paused for `PAUSE_SECONDS`. A topic whose data plane is not in `planes` is
+    paused for `ELSEWHERE_SECONDS`; at the end, one line for each such data plane is logged. Topics that the pass pauses
+    stay due.
 
-    A dry run (`dry_run`) writes nothing, and its outcomes have no ids. With `topic_ids`, a dry run evaluates these topics even if they
-    are paused, not due or outside `shards`; without `topic_ids`, it evaluates the topics that are due.
+    A dry run (`dry_run`) writes nothing, and its outcomes have no ids. With `topic_ids`, a dry run evaluates these
+    topics even if they are paused, not due or outside `shards`; without `topic_ids`, it evaluates the topics that are
+    due.
 
-    Raises the errors of `demand_right_to_act`, and those of `Store.transaction`, such as StoreUnavailable, or LostRace after a deadlock.
-    Batches that were committed before the error stay committed, but their decisions are not counted as metrics, and their topics of other
-    data planes are not logged.
+    Raises the errors of `demand_right_to_act`, and those of `Store.transaction`, such as StoreUnavailable, or LostRace
+    after a deadlock. Batches that were committed before the error stay committed, but their decisions are not counted
+    as metrics, and their topics of other data planes are not logged.
     """
     evaluated, outcomes, still_dirty, handled_ids = 0, list[TopicOutcome](), list[int](), list[int]()
     elsewhere = dict[int, str]()

@@ -145,8 +145,8 @@ class _Computed(NamedTuple):
 
 
 def _computed(scratch: Scratch, baseline: Baseline, window: LoadWindow, counted: Counted | None) -> _Computed:
-    """Return the rows to merge, from the results of the engine in the scratch directory. `counted` are the key counts of
-    the run; None: there are none. Raises the errors of the storage.
+    """Return the rows to merge, from the results of the engine in the scratch directory. `counted` are the key counts
+    of the run; None: there are none. Raises the errors of the storage.
     """
     rates, last_samples = (
         with_rates(scratch.read("rates", RATE_SCHEMA)),
@@ -195,7 +195,8 @@ def _merge_and_publish(
 ) -> MergeResult:
     """Merge the run's load records, sources, memory ticks and key histograms in one transaction, record there the
     samples and segments that were left out, and then publish the run's rates to the history. Return the result of the
-    merge. If a run of this id, this window or a later window was merged before, nothing is merged, recorded or published.
+    merge. If a run of this id, this window or a later window was merged before, nothing is merged, recorded or
+    published.
 
     The scratch directory is deleted at the end. After an error the directory stays, and the next run checks whether
     the merge was committed. Raises the errors of `Store.transaction`, and OSError if the storage does not answer.
@@ -268,9 +269,10 @@ def _readable_files(area: LandingArea, window: LoadWindow) -> tuple[Examination,
 
 
 def _quarantine_the_future(area: LandingArea, now: datetime | None) -> tuple[str, ...]:
-    """Quarantine the files of this day and the next whose ticks are later than `now`, the present time of the database, and return their
-    paths. None if the clock of the database did not go back: nothing is read or moved. Otherwise these files would be read once the clock
-    reaches their ticks, and the loads of two times would be in one window. Raises OSError if the storage does not answer.
+    """Quarantine the files of this day and the next whose ticks are later than `now`, the present time of the database,
+    and return their paths. Otherwise these files would be read once the clock reaches their ticks, and the loads of two
+    times would be in one window. `now` is None if the clock did not go back; then nothing is read or moved. Raises
+    OSError if the storage does not answer.
     """
     if now is None:
         return ()

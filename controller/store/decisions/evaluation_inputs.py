@@ -250,22 +250,24 @@ def load_evaluation_inputs(
     *,
     instead: Mapping[int, AutoScalePolicy] | None = None,
 ) -> dict[int, EvaluationInput]:
-    """Return the evaluation inputs of the live topics, by topic id, at the present time of the database. Topics that are not live, and
-    topics whose data plane is not a key of `capabilities`, are absent.
+    """Return the evaluation inputs of the live topics, by topic id, at the present time of the database. Topics that
+    are not live, and topics whose data plane is not a key of `capabilities`, are absent.
 
-    `capabilities` are by name of the data plane. `instead` contains, by topic id, policies that replace the policies in force; a stored
-    policy that cannot be read is an `UnreadablePolicy`. The layout has only ACTIVE segments unless the policy has `strict_pulsar`. A
-    segment without a load record gets an expected load if the profile is `adaptive` and the load of the segment's ancestors determines
-    the load. `approvals` are read only for policies that require approvals. `recent_loads`, `strikes`, `clients`, `producers`,
-    `reconnections_left` and `cluster_reconnections_left` are read only for the profile `adaptive`, and `sketches` only if the data plane
-    can also split at any hash.
+    `capabilities` are by name of the data plane. `instead` contains, by topic id, policies that replace the policies in
+    force; a stored policy that cannot be read is an `UnreadablePolicy`. The layout has only ACTIVE segments unless the
+    policy has `strict_pulsar`. A segment without a load record gets an expected load if the profile is `adaptive` and
+    the load of the segment's ancestors determines the load. `approvals` are read only for policies that require
+    approvals. `recent_loads`, `strikes`, `clients`, `producers`, `reconnections_left` and `cluster_reconnections_left`
+    are read only for the profile `adaptive`, and `sketches` only if the data plane can also split at any hash.
 
-    `stream_consumers` contains the registered consumers of a stream subscription. If a stream subscription has no registered consumers or
-    is read by standard clients, the number that brokers list counts instead. Subscriptions that only brokers know are included, except
-    queues. A subscription whose number of consumers above 0 comes from brokers turns `shared_buckets` off for its topic.
+    `stream_consumers` contains the registered consumers of a stream subscription. If a stream subscription has no
+    registered consumers or is read by standard clients, the number that brokers list counts instead. Subscriptions that
+    only brokers know are included, except queues. A subscription whose number of consumers above 0 comes from brokers
+    turns `shared_buckets` off for its topic.
 
-    The inputs of a topic are consistent only if the caller has locked the topic's `evaluation` row (`evaluations.lock_due`). An error in
-    the rows of one topic fails the whole call; `load_readable` separates such topics.
+    The inputs of a topic are consistent only if the caller has locked the topic's `evaluation` row
+    (`evaluations.lock_due`). An error in the rows of one topic fails the whole call; `load_readable` separates such
+    topics.
     """
     parameters: dict[str, object] = {"topic_ids": list(topic_ids)}
     topics = [row for row in _TOPICS.execute(tx, parameters) if row.data_plane in capabilities]

@@ -219,9 +219,9 @@ def next_due(tx: Connection, shards: Shards | None = None, *, call_timeout_secon
 
 
 def renew(tx: Connection, operations: Sequence[Operation], runner: str, lease_seconds: float) -> set[int]:
-    """Extend the claims to `lease_seconds` from now, and never shorten a claim, except by as much as the clock of the database went back
-    since the claim was made or renewed. Return the ids of the operations whose claims `runner`
-    still holds under the terms in `operations`; lost claims are not extended, and raise no error.
+    """Extend the claims to `lease_seconds` from now, and never shorten a claim, except by as much as the clock of the
+    database went back since the claim was made or renewed. Return the ids of the operations whose claims `runner` still
+    holds under the terms in `operations`; lost claims are not extended, and raise no error.
     """
     return _write(tx, operations, runner, _RENEW, lease_seconds=lease_seconds)
 

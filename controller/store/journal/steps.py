@@ -38,9 +38,9 @@ disk too, because a lost term would be used twice. Within one worker, the list o
 PREPARED_ON_DISK = frozenset(
     {OperationKind.SEEK, OperationKind.SUBSCRIPTION_CREATE, OperationKind.SUBSCRIPTION_DELETE}
 )
-"""Kinds whose record of `prepared` waits for the disk, because the next step changes cursors. Without the record, a seek could be
-cancelled after cursors have moved. A repeated search for cursors would take those that a creation has made for an application's, and a
-deletion could be given up after a cursor is gone.
+"""Kinds whose record of `prepared` waits for the disk, because the next step changes cursors. Without the record, a
+seek could be cancelled after cursors have moved. A repeated search for cursors would take those that a creation has
+made for an application's, and a deletion could be given up after a cursor is gone.
 """
 
 LEADER_LATE_SECONDS = 5

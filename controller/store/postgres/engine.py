@@ -67,7 +67,9 @@ Result = TypeVar("Result")
 
 @dataclass(slots=True)
 class _Ending:
-    """The end of one transaction. `is_committing` is True once the loss of the connection may leave the transaction committed."""
+    """The end of one transaction. `is_committing` is True once the loss of the connection may leave the transaction
+    committed.
+    """
 
     is_committing: bool = False
 
@@ -117,13 +119,15 @@ class Store(Renewed):
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
-        """Open a transaction, which is committed at the end and rolled back on any error. Other errors of the block pass unchanged.
+        """Open a transaction, which is committed at the end and rolled back on any error. Other errors of the block
+        pass unchanged.
 
-        Raises StoreUnavailable if PostgreSQL is unreachable, does not answer in time or refuses the login (StoreRefused), or if no
-        connection of the pool becomes free, LostRace for deadlocks and locks held too long, and Conflict, InvalidInput, NotFound or
-        InvariantViolated with the comment of a broken constraint. Raises InvalidInput for a value that PostgreSQL cannot store, and
-        Terminal if the login lacks a right or the database an object. If the connection is lost during the COMMIT, or a statement gets
-        no answer in time, the message of StoreUnavailable says that the transaction may or may not have been committed.
+        Raises StoreUnavailable if PostgreSQL is unreachable, does not answer in time or refuses the login
+        (StoreRefused), or if no connection of the pool becomes free, LostRace for deadlocks and locks held too long,
+        and Conflict, InvalidInput, NotFound or InvariantViolated with the comment of a broken constraint. Raises
+        InvalidInput for a value that PostgreSQL cannot store, and Terminal if the login lacks a right or the database
+        an object. If the connection is lost during the COMMIT, or a statement gets no answer in time, the message of
+        StoreUnavailable says that the transaction may or may not have been committed.
         """
         with self._errors_translated() as ending, self._engine.begin() as tx:
             yield tx

@@ -105,8 +105,9 @@ def load_comments(tx: Connection) -> dict[str, str]:
 def translate(
     error: DBAPIError, comments: Callable[[], Mapping[str, str]], *, may_be_committed: bool = False
 ) -> CleaveError:
-    """Return the error of Cleave for an error of the driver; Terminal if no rule of this module applies. `comments` returns the comments of
-    constraints by name, and is called only for a broken constraint. `may_be_committed` is True for an error of a statement that commits.
+    """Return the error of Cleave for an error of the driver; Terminal if no rule of this module applies. `comments`
+    returns the comments of constraints by name, and is called only for a broken constraint. `may_be_committed` is True
+    for an error of a statement that commits.
     """
     diagnostics = getattr(error.orig, "diag", None)
     state: str | None = getattr(diagnostics, "sqlstate", None)

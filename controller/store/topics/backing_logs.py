@@ -1,8 +1,9 @@
-"""Reads the logs that should exist on a data plane (the logs of segments, reserved logs, and logs to be deleted), and the topics whose
-logs are compared.
+"""Reads the logs that should exist on a data plane (the logs of segments, reserved logs, and logs to be deleted), and
+the topics whose logs are compared.
 
-The operation runner reads which logs have a subscription; the reconciler compares. The caller lists the logs of the data plane, and
-must do so *before* `read_expected_logs`: then each listed log was reserved by that time or is unmanaged.
+The operation runner reads which logs have a subscription; the reconciler compares. The caller lists the logs of the
+data plane, and must do so *before* `read_expected_logs`: then each listed log was reserved by that time or is
+unmanaged.
 """
 
 from __future__ import annotations
@@ -194,9 +195,9 @@ def carrying_subscription(tx: Connection, topic_id: int, subscription: str) -> l
 
 
 def made_since_intent(tx: Connection, operation_id: int) -> dict[str, bool]:
-    """Return the logs of the segments that were created after the intent of the operation and are not pruned, each with True if a parent
-    of its segment is pruned. The reshape that created such a segment gave its log the cursors of the topic's live subscriptions and of the
-    applications on the parents.
+    """Return the logs of the segments that were created after the intent of the operation and are not pruned, each with
+    True if a parent of its segment is pruned. The reshape that created such a segment gave its log the cursors of the
+    topic's live subscriptions and of the applications on the parents.
     """
     rows = tx.execute(_MADE_SINCE, {"operation_id": operation_id})
     return {row.backing_topic: row.has_pruned_parent for row in rows}

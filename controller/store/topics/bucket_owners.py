@@ -1,8 +1,9 @@
-"""Owners of entry buckets, and the segments whose buckets should keep their owners because a reshape may come. The leader of the topic
-writes the owners' rows, under the lease of its shard. Only the runner of a seek deletes rows, too (`journal.seeks`).
+"""Owners of entry buckets, and the segments whose buckets should keep their owners because a reshape may come. The
+leader of the topic writes the owners' rows, under the lease of its shard. Only the runner of a seek deletes rows, too
+(`journal.seeks`).
 
-Each transaction that writes these rows calls `lock` first. The lock serializes the leaders of one subscription, and returns the generation
-that the next change raises.
+Each transaction that writes these rows calls `lock` first. The lock serializes the leaders of one subscription, and
+returns the generation that the next change raises.
 """
 
 from __future__ import annotations

@@ -25,7 +25,9 @@ RETRY_SECONDS = 1.0
 LONGEST_DELAY_SECONDS = 60.0
 """Maximum time in seconds for which a runner defers an operation, or the evaluation of a topic is paused."""
 LONGEST_OPENING_SECONDS = 120.0
-"""Maximum time in seconds during which a call that opens a gate may be in progress: twice the largest `call_timeout_seconds`."""
+"""Maximum time in seconds during which a call that opens a gate may be in progress: twice the largest
+`call_timeout_seconds`.
+"""
 
 _WHY_NOT = text(
     f"SELECT t.name, {WHY_NOT} AS why_not FROM cleave.topic t WHERE t.topic_id = :topic_id"  # noqa: S608 - constants only
@@ -153,13 +155,13 @@ def unchanged_unverified(tx: Connection, row_versions: Mapping[int, int], identi
 
 
 def verify(tx: Connection, topic_ids: Collection[int]) -> list[int]:
-    """Record that the logs of these topics agree with the journal. Return the ids of the topics that were unverified until then; held and
-    deleted topics are skipped.
+    """Record that the logs of these topics agree with the journal. Return the ids of the topics that were unverified
+    until then; held and deleted topics are skipped.
 
-    For each returned topic, the generations of its subscriptions are raised above those of a lost history, operations deferred by more
-    than `LONGEST_DELAY_SECONDS` become due, claims from the future end after their length from now, its evaluation is due, and its
-    leader is notified. A pause of its evaluation lasts at most `LONGEST_DELAY_SECONDS` from now, and a seek waits at most
-    `LONGEST_OPENING_SECONDS` for a call that opens a gate.
+    For each returned topic, the generations of its subscriptions are raised above those of a lost history, operations
+    deferred by more than `LONGEST_DELAY_SECONDS` become due, claims from the future end after their length from now,
+    its evaluation is due, and its leader is notified. A pause of its evaluation lasts at most `LONGEST_DELAY_SECONDS`
+    from now, and a seek waits at most `LONGEST_OPENING_SECONDS` for a call that opens a gate.
     """
     delay = {"longest_delay_seconds": LONGEST_DELAY_SECONDS}
     rows = tx.execute(_VERIFY, {"topic_ids": sorted(topic_ids), **delay})
@@ -171,11 +173,11 @@ def verify(tx: Connection, topic_ids: Collection[int]) -> list[int]:
 
 
 def hold(tx: Connection, topic_id: int, reason: str) -> bool:
-    """Hold the topic for this reason, which also makes it unverified and its evaluation due. Claims from the future, whose runners may be
-    the reason, end after their length from now.
+    """Hold the topic for this reason, which also makes it unverified and its evaluation due. Claims from the future,
+    whose runners may be the reason, end after their length from now.
 
-    Return True if the topic was not held for the same reason before. False, without a change, if it was, or if the topic is deleted or
-    unknown.
+    Return True if the topic was not held for the same reason before. False, without a change, if it was, or if the
+    topic is deleted or unknown.
     """
     tx.execute(_LIMIT_CLAIMS, {"topic_ids": [topic_id]})
     return tx.execute(_HOLD, {"topic_id": topic_id, "reason": reason}).rowcount == 1
