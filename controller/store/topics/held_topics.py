@@ -72,7 +72,7 @@ _LIMIT_CLAIMS = text("""
     UPDATE cleave.operation o
        SET claim_expires_at = o.claim_expires_at - (o.claimed_at - clock_timestamp()), claimed_at = clock_timestamp(),
            row_version = o.row_version + 1
-     WHERE o.topic_id = ANY (:topic_ids) AND o.finished_at IS NULL AND o.claimed_by IS NOT NULL AND o.claimed_at > clock_timestamp()""")
+     WHERE o.topic_id = ANY (:topic_ids) AND o.finished_at IS NULL AND o.claimed_at > clock_timestamp()""")
 # The same holds for pauses of evaluations, and for seeks, which wait until no call that opens a gate can be in progress.
 _LIMIT_WAITS = text("""
     WITH paused AS (

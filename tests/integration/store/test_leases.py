@@ -108,6 +108,25 @@ def test_a_lease_of_a_server_whose_clock_was_ahead_ends_after_its_length(driver:
     assert driver.do(leases.read, "shard/2") == here
 
 
+def test_a_lease_that_was_renewed_or_taken_after_the_clock_went_back_keeps_its_length(
+    driver: StoreDriver,
+) -> None:
+    renewed, kept, resigned = (
+        held(driver.do(leases.acquire, f"shard/{n}", "a", LONG, "first")) for n in range(3)
+    )
+    driver.do(leases.resign, resigned)
+    driver.sql("UPDATE cleave.lease SET renewed_at = renewed_at + interval '2 hours'")
+    present = [
+        held(driver.do(leases.renew, renewed, LONG)),
+        held(driver.do(leases.renew_or_acquire, kept.name, "a", LONG, "first")),
+        held(driver.do(leases.acquire, resigned.name, "b", LONG, "second")),
+    ]
+
+    driver.do(leases.limit_to_clock)
+
+    assert [driver.do(leases.read, lease.name) for lease in present] == present
+
+
 def test_a_lease_that_is_in_use_is_left_to_its_holder(driver: StoreDriver) -> None:
     lease = held(driver.do(leases.acquire, "shard/0", "a", LONG))
     driver.sql("UPDATE cleave.lease SET renewed_at = renewed_at + interval '2 hours' RETURNING 1")
