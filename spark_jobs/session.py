@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import socket
 import sys
@@ -133,6 +134,8 @@ _LOCAL = {
 }
 _ENDED = ("SESSION_CLOSED", "SESSION_CHANGED", "SESSION_NOT_FOUND")
 _LOST = ("ExecutorLostFailure", "FetchFailedException", "SparkContext was shut down")
+_NO_ANSWER = re.compile(r"An error occurred while calling \S+")
+"""Py4J's whole text for a call whose connection broke."""
 _LOST_STATUSES = ("UNAVAILABLE", "DEADLINE_EXCEEDED")
 """Names of the gRPC status codes of a server that does not answer."""
 _NO_SPARK = "none"
@@ -287,7 +290,7 @@ def _lost_is_retryable(master: str) -> Iterator[None]:
     """Raise Retryable (after 10 s) for an error of the block after which a part of Spark is lost. Other errors stay."""
     try:
         yield
-    except (PySparkException, Py4JError) as error:
+    except (PySparkException, Py4JError, ConnectionError) as error:
         if not _is_lost(error):
             raise
         place = _address(master) if master.startswith("sc://") else master
@@ -363,11 +366,12 @@ def _demanding_address(master: str) -> Iterator[None]:
         ) from error
 
 
-def _is_lost(error: PySparkException | Py4JError) -> bool:
+def _is_lost(error: PySparkException | Py4JError | ConnectionError) -> bool:
     """Return True if the error says that the Connect server, the process's JVM or an executor does not answer, or that Spark was shut
     down, so that the same computation may succeed later. False for errors of the data or of the program.
     """
-    if isinstance(error, Py4JNetworkError):
+    # The first call after the end of the JVM may raise any of the three errors; an error that the JVM reports has more text.
+    if isinstance(error, Py4JNetworkError | ConnectionError) or _NO_ANSWER.fullmatch(str(error)):
         return True
     status = getattr(error, "getGrpcStatusCode", None)  # only errors of Connect have it
     if status is not None and status().name in _LOST_STATUSES:

@@ -50,6 +50,8 @@ def test_a_connect_server_that_is_away_is_retryable_and_its_token_stays_secret(t
         PySparkException(LOST),
         PySparkException("Job 3 cancelled because SparkContext was shut down"),
         Py4JNetworkError("Answer from Java side is empty"),
+        Py4JError("An error occurred while calling o52.collectToPython"),
+        ConnectionRefusedError(111, "Connection refused"),
     ],
 )
 @pytest.mark.parametrize("master", ["sc://localhost:1/;token=secret", "local[1]"])
@@ -73,6 +75,9 @@ def test_a_spark_that_fails_in_the_middle_of_a_run_is_retryable(
         PySparkException(BROKEN_PAGE),
         AnalysisException("[UNRESOLVED_COLUMN] no column x"),
         Py4JError("Method range does not exist"),
+        Py4JError(
+            "An error occurred while calling o52.range. Trace:\npy4j.Py4JException: Method range does not exist\n"
+        ),
     ],
 )
 def test_an_error_of_the_data_or_the_program_is_final(
