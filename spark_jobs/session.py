@@ -133,11 +133,17 @@ _LOCAL = {
     "spark.sql.shuffle.partitions": "8",  # the default of 200 would create 200 tiny tasks on a few cores
 }
 _ENDED = ("SESSION_CLOSED", "SESSION_CHANGED", "SESSION_NOT_FOUND")
-_LOST = ("ExecutorLostFailure", "FetchFailedException", "SparkContext was shut down")
-_NO_ANSWER = re.compile(r"An error occurred while calling \S+")
-"""Py4J's whole text for a call whose connection broke."""
 _LOST_STATUSES = ("UNAVAILABLE", "DEADLINE_EXCEEDED")
 """Names of the gRPC status codes of a server that does not answer."""
+_LOST = (
+    "ExecutorLostFailure",
+    "FetchFailedException",
+    "SparkContext was shut down",
+    "[RETRIES_EXCEEDED]",  # a server that does not answer, to PySpark 4.0
+    *(f"StatusCode.{name}" for name in _LOST_STATUSES),  # likewise
+)
+_NO_ANSWER = re.compile(r"An error occurred while calling \S+")
+"""Py4J's whole text for a call whose connection broke."""
 _NO_SPARK = "none"
 """Value of SPARK_MASTER without Spark, as in `controller.spark_requirements`, which the jobs may not import."""
 _MASTERS = ("local", "spark://", "yarn", "k8s://")
@@ -370,10 +376,10 @@ def _is_lost(error: PySparkException | Py4JError | ConnectionError) -> bool:
     """Return True if the error says that the Connect server, the process's JVM or an executor does not answer, or that Spark was shut
     down, so that the same computation may succeed later. False for errors of the data or of the program.
     """
-    # The first call after the end of the JVM may raise any of the three errors; an error that the JVM reports has more text.
+    # A call after the end of the JVM raises an error of the network, or an error without details.
     if isinstance(error, Py4JNetworkError | ConnectionError) or _NO_ANSWER.fullmatch(str(error)):
         return True
-    status = getattr(error, "getGrpcStatusCode", None)  # only errors of Connect have it
+    status = getattr(error, "getGrpcStatusCode", None)  # only errors of Connect have it, from PySpark 4.1 on
     if status is not None and status().name in _LOST_STATUSES:
         return True
     return any(mark in _without_stack(error) for mark in _LOST)

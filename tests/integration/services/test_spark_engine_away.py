@@ -46,6 +46,10 @@ def test_a_connect_server_that_is_away_is_retryable_and_its_token_stays_secret(t
     [
         SparkConnectGrpcException("<_InactiveRpcError>", grpc_status_code=StatusCode.UNAVAILABLE),
         SparkConnectGrpcException("deadline exceeded", grpc_status_code=StatusCode.DEADLINE_EXCEEDED),
+        SparkConnectGrpcException(
+            "<_InactiveRpcError of RPC that terminated with: status = StatusCode.UNAVAILABLE>"
+        ),
+        PySparkException("[RETRIES_EXCEEDED] The maximum number of retries has been exceeded."),
         SparkException(LOST, grpc_status_code=StatusCode.INTERNAL),
         PySparkException(LOST),
         PySparkException("Job 3 cancelled because SparkContext was shut down"),
