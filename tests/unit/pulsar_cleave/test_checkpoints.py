@@ -145,6 +145,7 @@ class Member(GroupConsumer):
 def test_a_batch_of_a_new_ownership_does_not_follow_what_is_kept_back_of_the_old_one() -> None:
     """The new ownership begins before the messages of the old one, which are not delivered."""
     member = Member(1, 0, 0)
+    member._read[0] = 5
     consumer = CheckpointConsumer(member, TOPIC, None)
     member.aside = consumer.pause
     for _ in range(2):  # each read begins before the consumer is paused, as while another thread pauses it
@@ -193,6 +194,19 @@ def test_what_was_taken_and_not_returned_is_not_in_the_checkpoint(inner: Inner) 
 
     assert consumer._checkpoint_before(taken[1:]).positions == {0: first.message_id.position, 1: None}
     assert consumer._checkpoint_before(taken).positions == {0: None, 1: None}
+
+
+def test_a_segment_whose_last_messages_are_kept_back_is_not_done(
+    consumer: CheckpointConsumer, inner: Inner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = Checkpoint(1, TOPIC, 1, {1: None}, frozenset({0}))
+    monkeypatch.setattr(inner, "checkpoint", lambda: whole)
+
+    assert consumer.checkpoint() == Checkpoint(1, TOPIC, 1, {0: None, 1: None}, frozenset())
+
+    consumer.resume()
+    consumer.receive_many(BATCH, 0.0)
+    assert consumer.checkpoint() == whole
 
 
 def test_the_checkpoint_of_a_member_has_the_ownership_of_what_is_kept_back() -> None:
