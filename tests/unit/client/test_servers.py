@@ -9,7 +9,14 @@ from typing import Any
 import pytest
 
 from controller.client.servers import Servers, consumer_path, topic_path
-from controller.domain.errors import AccessDenied, InvalidInput, LimitReached, StoreUnavailable, Terminal
+from controller.domain.errors import (
+    AccessDenied,
+    InvalidInput,
+    LimitReached,
+    StoreUnavailable,
+    Terminal,
+    TopicNotFound,
+)
 from tests.support.other_servers import server_that_answers
 from tests.support.scripted_broker import scripted_broker
 
@@ -157,6 +164,17 @@ def test_a_leader_that_refuses_the_token_of_the_worker_that_named_it_is_named() 
             pytest.raises(AccessDenied, match=r"^the token was not signed by this installation$"),
         ):
             servers.ask("GET", "/anything")
+
+
+def test_another_refusal_of_a_leader_is_raised_as_it_is() -> None:
+    refusal = b'{"reason": "there is no topic", "kind": "TopicNotFound"}'
+    with (
+        server_that_answers(404, refusal) as leader,
+        server_that_answers(307, b"", Location=f"{leader}/anything") as worker,
+        closing(Servers([worker], "token")) as servers,
+        pytest.raises(TopicNotFound, match=r"^there is no topic$"),
+    ):
+        servers.ask("GET", "/anything")
 
 
 def test_an_error_of_a_token_function_is_raised_as_it_is() -> None:
