@@ -395,6 +395,20 @@ def test_an_empty_segment_that_a_stored_value_names_is_reported_only_once_its_en
     assert bench.scalar(DRAINED) == [0]
 
 
+def test_an_empty_segment_that_another_member_has_stored_waits_for_its_end_to_be_stored(
+    bench: Bench, join: Join, state: ApplicationState
+) -> None:
+    a = join("a")
+    share(state, a, of=((0, 1),))
+    a.close()
+    bench.reshape(splitting(0))
+    b = join("b")
+
+    work_until(lambda: 0 in b._segments and b._segments[0].is_done, state, b, keeping=False)
+
+    assert not b._segments[0].is_kept
+
+
 def test_an_empty_segment_that_a_checkpoint_has_named_waits_for_its_end_to_be_stored(
     bench: Bench, join: Join, state: ApplicationState
 ) -> None:
