@@ -57,7 +57,9 @@ def test_a_run_that_could_not_store_the_hot_topics_is_made_up_for_by_its_repeat(
     found = area.hot_topics(END_MS)
     assert found is not None
     assert found.column("topic").to_pylist() == ["t"]
-    assert not run().applied
+    with capture_logs() as logged:
+        assert not run().applied
+    assert [(entry["log_level"], entry["last_window_end_ms"]) for entry in logged] == [("warning", END_MS)]
 
 
 def test_a_file_that_could_not_be_moved_is_not_said_to_be_in_quarantine(
