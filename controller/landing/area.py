@@ -12,6 +12,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
+from posixpath import join
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -120,7 +121,6 @@ class LandingArea:
         self.location = location if isinstance(location, Location) else Location(location)
         self.schema = schema
         self.parent = parent
-        self._prefix = f"{parent}/" if parent else ""
 
     def append(self, tick_ms: int, collector: str, samples: pa.Table) -> str:
         """Write one tick of one collector, completely or not at all. Return the file's path in the location, with the
@@ -128,7 +128,7 @@ class LandingArea:
         out. Raises InvalidInput for a collector name that cannot be part of a file name, KeyError for a missing column,
         pyarrow's errors for values that do not fit the schema, and the errors of the storage.
         """
-        path = self._prefix + tick_path(tick_ms, collector)
+        path = join(self.parent, tick_path(tick_ms, collector))
         with self.location.writing(path) as stream:
             pq.write_table(samples.select(self.schema.names).cast(self.schema), stream)
         return path
@@ -223,7 +223,7 @@ class LandingArea:
     def _list(self, directory: str) -> tuple[list[LandedFile], list[RejectedFile]]:
         """Return the files of one day with a valid name, oldest first, and the files whose names are not valid."""
         landed, invalid = [], []
-        for file in self.location.files(self._prefix + directory):
+        for file in self.location.files(join(self.parent, directory)):
             landed_file = parse_path(file.path, file.size_bytes)
             if landed_file is None:
                 invalid.append(RejectedFile(file.path, "the name is not <tick>-<collector>.parquet"))
@@ -261,10 +261,8 @@ def examine_file(
 
 def expire_days(location: Location, before: date, parent: str = "") -> list[str]:
     """Delete the directories of the days before `before` directly below `parent`. Return their paths."""
-    names = [
-        name for name in location.directories(parent) if (day := day_of(name)) is not None and day < before
-    ]
-    expired = [f"{parent}/{name}" if parent else name for name in names]
+    days = location.directories(parent)
+    expired = [join(parent, name) for name in days if (day := day_of(name)) is not None and day < before]
     for path in expired:
         location.delete_directory(path)
     return expired
