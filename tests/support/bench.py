@@ -311,6 +311,10 @@ class Bench:
         with self.store.transaction() as tx:
             tx.execute(text(statement), parameters)
 
+    def make_due(self) -> None:
+        """Make every deferred operation due at once."""
+        self.execute("UPDATE cleave.operation SET not_before = '-infinity', row_version = row_version + 1")
+
     def check_laws(self) -> None:
         """Assert the layout's invariants, and that the data plane has exactly the logs and states that the metadata expects."""
         layout = self.layout

@@ -346,45 +346,32 @@ def test_what_is_read_again_after_a_seek_is_reported_again(tenants: Tenants) -> 
         tenants.honest.plane.seek(tenants.log, "s", 0)
 
 
-def test_long_keys_count_where_a_read_is_bounded(tenants: Tenants) -> None:
-    """A hundred keys of 16 MiB without payloads would be one answer for whoever reads the log."""
-    key = "convert_to(repeat('k', 15000000), 'UTF8')"
-    for number in range(3):
-        tenants.call(
-            f"SELECT embedded.append(%(log)s, 'keys', %(n)s, 15000000, ARRAY[{key}], '{{\"\"}}', '{{0}}')",
-            n=number,
-        )
-
-    reader = tenants.honest.reader(tenants.log, "s")
-    assert [len(reader.read(10)) for _ in range(4)] == [1, 1, 1, 1]
-    at = tenants.honest.reader_at(tenants.log, None)
-    assert [len(at.read(10)) for _ in range(4)] == [1, 1, 1, 1]
-    queue = tenants.honest.queue(tenants.log, "q")
-    assert [len(queue.read(10)) for _ in range(4)] == [1, 1, 1, 1]
-
-
-LONG_METADATA = {
-    "compressible": "jsonb_build_object('properties', jsonb_build_object('a', repeat('x', 15000000)))",
-    "of short numbers": "jsonb_build_object('n', (SELECT jsonb_agg(1e4000::numeric) FROM generate_series(1, 3750)))",
+WITH_METADATA = "1, '{{NULL}}', '{{x}}', '{{0}}', ARRAY[jsonb_build_object({})]"
+LONG = {
+    "a key": """15000000, ARRAY[convert_to(repeat('k', 15000000), 'UTF8')], '{""}', '{0}'""",
+    "compressible metadata": WITH_METADATA.format(
+        "'properties', jsonb_build_object('a', repeat('x', 15000000))"
+    ),
+    "metadata of short numbers": WITH_METADATA.format(
+        "'n', (SELECT jsonb_agg(1e4000::numeric) FROM generate_series(1, 3750))"
+    ),
 }
+"""The rest of the arguments of an append: 15 MB of one message besides its payload, some of them stored in a few bytes."""
 
 
-@pytest.mark.parametrize("metadata", LONG_METADATA)
-def test_metadata_counts_as_sent_where_a_read_is_bounded(tenants: Tenants, metadata: str) -> None:
-    """Ten thousand objects of 15 MB that are stored in a few bytes would be one answer for whoever reads the log."""
+@pytest.mark.parametrize("long", LONG)
+def test_keys_and_metadata_count_as_sent_where_a_read_is_bounded(tenants: Tenants, long: str) -> None:
+    """Otherwise ten thousand of these messages would be one answer to any reader of the log."""
     for number in range(3):
-        tenants.call(
-            "SELECT embedded.append(%(log)s, 'long', %(n)s, 1, '{NULL}', '{x}', '{0}',"
-            f" ARRAY[{LONG_METADATA[metadata]}])",
-            n=number,
-        )
+        tenants.call(f"SELECT embedded.append(%(log)s, 'long', %(n)s, {LONG[long]})", n=number)
 
-    reader = tenants.honest.reader(tenants.log, "s")
-    assert [len(reader.read(10)) for _ in range(4)] == [1, 1, 1, 1]
-    at = tenants.honest.reader_at(tenants.log, None)
-    assert [len(at.read(10)) for _ in range(4)] == [1, 1, 1, 1]
     queue = tenants.honest.queue(tenants.log, "q")
-    assert [len(queue.read(10)) for _ in range(4)] == [1, 1, 1, 1]
+    for reader in (
+        tenants.honest.reader(tenants.log, "s"),
+        tenants.honest.reader_at(tenants.log, None),
+        queue,
+    ):
+        assert [len(reader.read(10)) for _ in range(4)] == [1, 1, 1, 1]
     queue.close()
     again = tenants.honest.queue(tenants.log, "q")
     assert [len(again.read(10)) for _ in range(4)] == [1, 1, 1, 1]

@@ -99,36 +99,35 @@ def test_subscriptions_that_failed_come_last_and_not_all_in_one_round(
     assert rounds == [("a", "b", "billing"), ("billing", "a"), ("billing", "b")]
 
 
-def test_a_subscription_that_has_failed_for_long_does_not_end_the_round(
-    bench: GatedBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def failing_keeper(bench: GatedBench, monkeypatch: pytest.MonkeyPatch) -> GateKeeper:
+    """A keeper of one subscription with shut gates, whose broker does not answer."""
     bench.stock_split()
     keeper = bench.keeper()
     monkeypatch.setattr(
         keeper, "_open_what_may_open", Mock(side_effect=DataPlaneUnavailable("no answer in time"))
     )
-    keeper.round()
-    (pace,) = keeper._paces.values()
+    return keeper
+
+
+def test_a_subscription_that_has_failed_for_long_does_not_end_the_round(failing_keeper: GateKeeper) -> None:
+    failing_keeper.round()
+    (pace,) = failing_keeper._paces.values()
     pace.failures, pace.next_at = 1_023, 0.0  # as after 85 minutes of failures
 
-    assert keeper.round() == 1
+    assert failing_keeper.round() == 1
     assert pace.failures == 1_024
 
 
 def test_a_failure_that_cannot_be_stored_does_not_end_the_round(
-    bench: GatedBench, monkeypatch: pytest.MonkeyPatch
+    failing_keeper: GateKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bench.stock_split()
-    keeper = bench.keeper()
-    monkeypatch.setattr(
-        keeper, "_open_what_may_open", Mock(side_effect=DataPlaneUnavailable("no answer in time"))
-    )
     monkeypatch.setattr(gates, "note_failure", Mock(side_effect=LostRace("a lock was held too long")))
 
     with capture_logs() as logs:
-        assert keeper.round() == 1
+        assert failing_keeper.round() == 1
 
-    (pace,) = keeper._paces.values()
+    (pace,) = failing_keeper._paces.values()
     assert pace.failures == 1
     assert [entry["event"] for entry in logs] == ["gates stay shut", "error of a gate not stored"]
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
+from sqlalchemy import Connection
 
 from controller.services.consumer_sessions import leader as session_leader
 from controller.services.consumer_sessions.requests import Heartbeat, Register
+from controller.services.consumer_sessions.settlement import Settlement
 from controller.store.topics.bucket_owners import SubscriptionKey
 from tests.support.bench import Bench
 from tests.support.led_topic import Leader
@@ -45,7 +48,9 @@ def test_a_request_does_not_wait_for_all_settlements_that_are_due_and_each_has_i
     settled: list[str] = []
     settle = session_leader.settle
 
-    def settle_while_a_heartbeat_comes(tx, key, *arguments, **options):  # type: ignore[no-untyped-def]
+    def settle_while_a_heartbeat_comes(
+        tx: Connection, key: SubscriptionKey, *arguments: Any, **options: Any
+    ) -> Settlement:
         settled.append(key.name)
         heartbeats.append(Heartbeat(key=keys[0], consumer="one", incarnation="1"))
         leader.submit(heartbeats[-1])

@@ -242,6 +242,15 @@ def write(run: Run, name: str, content: bytes | pa.Table) -> str:
     return f"day=2026-05-17/{name}"
 
 
+def land_broken_pages(run: Run) -> Path:
+    """Land a file with a sound footer and broken pages."""
+    broken = run.directory / "landing" / run.land((-60, 0), (0, 600), segment_id=1)
+    content = bytearray(broken.read_bytes())
+    content[4:200] = b"\xff" * 196
+    broken.write_bytes(content)
+    return broken
+
+
 def test_unusable_files_are_set_aside_by_name_and_the_rest_goes_on(run: Run) -> None:
     run.steady(100)
     bad = {
@@ -263,10 +272,7 @@ def test_unusable_files_are_set_aside_by_name_and_the_rest_goes_on(run: Run) -> 
 
 def test_a_file_with_a_sound_footer_and_broken_pages_is_set_aside(run: Run) -> None:
     run.steady(100)
-    broken = run.directory / "landing" / run.land((-60, 0), (0, 600), segment_id=1)
-    content = bytearray(broken.read_bytes())
-    content[4:200] = b"\xff" * 196
-    broken.write_bytes(content)
+    broken = land_broken_pages(run)
     result = run.aggregate()
     assert [Path(path).name for path in result.quarantined] == [broken.name]
     assert run.rate() == 100
@@ -463,10 +469,7 @@ class LosingEngine(SqlEngine):
 def test_a_broken_file_is_looked_for_even_if_the_engine_blames_an_executor(run: Run) -> None:
     """Else every run would lose its executors over the file."""
     run.steady(100)
-    broken = run.directory / "landing" / run.land((-60, 0), (0, 600), segment_id=1)
-    content = bytearray(broken.read_bytes())
-    content[4:200] = b"\xff" * 196
-    broken.write_bytes(content)
+    broken = land_broken_pages(run)
 
     result = run.aggregate(engine=LosingEngine(run.store))
 

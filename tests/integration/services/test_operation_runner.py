@@ -9,9 +9,9 @@ from datetime import datetime
 
 import pytest
 
-from controller.dataplane.base import DataPlane, LogState
+from controller.dataplane.base import LogState
 from controller.domain.errors import Conflict, DataPlaneUnavailable, InvalidInput, SegmentBusy, Terminal
-from controller.domain.operation import OperationState
+from controller.domain.operation import Operation, OperationState
 from controller.domain.operation_steps import Step
 from controller.services import subscription_admin, topic_admin
 from controller.services.operation_runner import Outcome, backoff, run_due, run_operation
@@ -41,15 +41,21 @@ def faulty(bench: Bench, *faults: PlannedFault) -> FaultyDataPlane:
     return FaultyDataPlane(bench.runner_plane, *faults)
 
 
-def raising(bench: Bench, error: Exception) -> DataPlane:
-    """A data plane of which each call raises the error. A call may take longer than the longest delay after an error."""
+def run_on_raising_plane(
+    bench: Bench, operation: Operation, error: Exception
+) -> tuple[Outcome, OperationState]:
+    """Run the operation on a data plane of which each call raises the error; return the outcome and the operation's
+    state. A call may take longer than the longest delay after an error.
+    """
     plane = FaultyDataPlane(bench.plane)
 
     def fail(_call: str, _number: int) -> None:
         raise error
 
     plane.before_call = fail
-    return plane.as_data_plane()
+    context = bench.context(planes={"embedded": plane.as_data_plane()}, lease_seconds=UNHURRIED_LEASE_SECONDS)
+    outcome = run_operation(context, operation.operation_id)
+    return outcome, bench.operation(operation.operation_id).state
 
 
 def test_a_topic_is_created_split_merged_and_rebucketed(bench: Bench) -> None:
@@ -432,17 +438,11 @@ def test_a_shortage_of_the_process_is_no_refusal_of_the_data_plane(bench: Bench,
     """The call may be in progress in another thread: the next attempt comes after the longest time of a call."""
     bench.topic_with()
     operation = bench.intend(splitting(0)).operation
-    context = bench.context(planes={"embedded": raising(bench, error)}, lease_seconds=UNHURRIED_LEASE_SECONDS)
 
-    outcome = run_operation(context, operation.operation_id)
-
-    assert (outcome, bench.operation(operation.operation_id).state) == (
-        Outcome.DEFERRED,
-        OperationState.INTENDED,
-    )
+    assert run_on_raising_plane(bench, operation, error) == (Outcome.DEFERRED, OperationState.INTENDED)
     left = "SELECT extract(epoch FROM not_before - clock_timestamp()) FROM cleave.operation WHERE operation_id = :id"
     assert bench.scalar(left, id=operation.operation_id) > backoff.LONGEST_DELAY_SECONDS
-    bench.execute("UPDATE cleave.operation SET not_before = '-infinity', row_version = row_version + 1")
+    bench.make_due()
     assert bench.drive(operation.operation_id).state is OperationState.DONE
 
 
@@ -451,14 +451,7 @@ def test_an_error_of_the_program_leaves_no_call_in_progress(bench: Bench, error:
     bench.topic_with()
     operation = bench.intend(splitting(0)).operation
 
-    context = bench.context(planes={"embedded": raising(bench, error)}, lease_seconds=UNHURRIED_LEASE_SECONDS)
-
-    outcome = run_operation(context, operation.operation_id)
-
-    assert (outcome, bench.operation(operation.operation_id).state) == (
-        Outcome.FINISHED,
-        OperationState.ABORTED,
-    )
+    assert run_on_raising_plane(bench, operation, error) == (Outcome.FINISHED, OperationState.ABORTED)
 
 
 def test_a_shortage_of_the_process_does_not_abort_what_is_late(bench: Bench) -> None:
@@ -467,17 +460,11 @@ def test_a_shortage_of_the_process_does_not_abort_what_is_late(bench: Bench) -> 
         bench.store, TOPIC, "audit", bench.request(deadline_seconds=0.0)
     ).operation
 
-    context = bench.context(
-        planes={"embedded": raising(bench, MemoryError())}, lease_seconds=UNHURRIED_LEASE_SECONDS
-    )
-
-    outcome = run_operation(context, operation.operation_id)
-
-    assert (outcome, bench.operation(operation.operation_id).state) == (
+    assert run_on_raising_plane(bench, operation, MemoryError()) == (
         Outcome.DEFERRED,
         OperationState.INTENDED,
     )
-    bench.execute("UPDATE cleave.operation SET not_before = '-infinity', row_version = row_version + 1")
+    bench.make_due()
     assert bench.drive(operation.operation_id).state is OperationState.DONE
 
 

@@ -188,7 +188,7 @@ def test_a_runner_that_repeats_a_creation_does_not_take_its_own_cursors_for_thos
     one_at_a_time = bench.context("gone", planes={"embedded": gone.as_data_plane()}, parallel_calls=1)
     assert run_operation(one_at_a_time, intent.operation.operation_id) is Outcome.DEFERRED
     assert bench.plane.list_subscriptions(bench.log_of(0)) == ["audit", "billing"]
-    bench.execute("UPDATE cleave.operation SET not_before = '-infinity', row_version = row_version + 1")
+    bench.make_due()
 
     assert (
         run_operation(refusing(bench, "create_subscription", 1, EXPIRED), intent.operation.operation_id)
@@ -282,7 +282,7 @@ def test_a_deletion_that_has_deleted_a_cursor_does_not_keep_its_topic(bench: Ben
     context = refusing(bench, "delete_subscription", 2, EXPIRED)
     assert run_operation(context, operation_id) is Outcome.DEFERRED
     deletion = topic_admin.delete_topic(bench.store, TOPIC, bench.request()).operation
-    bench.execute("UPDATE cleave.operation SET not_before = '-infinity', row_version = row_version + 1")
+    bench.make_due()
 
     assert run_operation(context, operation_id) is Outcome.FINISHED
     assert bench.operation(operation_id).state is OperationState.ABORTED
@@ -333,9 +333,7 @@ def test_a_seek_that_waits_for_consumers_does_not_fail_repeatedly(bench: Bench) 
     with capture_logs() as lines:
         for _ in range(4):
             assert run_operation(bench.context("r"), seek.operation_id) is Outcome.DEFERRED
-            bench.execute(
-                "UPDATE cleave.operation SET not_before = '-infinity', row_version = row_version + 1"
-            )
+            bench.make_due()
 
     waits = bench.operation(seek.operation_id)
     assert (waits.attempts, waits.last_error) == (
