@@ -176,6 +176,13 @@ class StoreDriver:
             raise claim_check.fenced_out(operation, runner)
         return record.moved()
 
+    def give_up(self, operation: Operation) -> Operation:
+        """Claim the operation, and abort it as after a refusal of the broker that is final."""
+        refused = StepRecord(
+            self.claim(operation), ((Step.ABORT, OperationState.ABORTING),), {"reason": "refused"}
+        )
+        return self.record(StepRecord(self.record(refused), ((Step.FINISH_ABORT, OperationState.ABORTED),)))
+
     def run(self, operation: Operation, until: OperationState | None = None) -> Operation:
         """Claim the operation and record steps until the state is reached, or to the end."""
         claimed = self.claim(operation)

@@ -21,6 +21,7 @@ class FailingApiServer:
     def __init__(self) -> None:
         self.raises = False
         self.works = False
+        self.lookups = 0
 
     def send(self, message: Any, **_: Any) -> Any:
         """What the process that watches over a task or a trigger answers."""
@@ -29,6 +30,7 @@ class FailingApiServer:
 
         if not isinstance(message, GetConnection):
             return None
+        self.lookups += 1
         error = ErrorResponse(
             error=ErrorType.CONNECTION_NOT_FOUND if self.works else ErrorType.API_SERVER_ERROR,
             detail={"status_code": 404 if self.works else 502},

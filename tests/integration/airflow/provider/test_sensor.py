@@ -197,7 +197,9 @@ def test_the_trigger_waits_while_the_api_server_answers_with_errors(
 
     async def told() -> Any:
         waits = asyncio.ensure_future(anext(OperationTrigger(operation_id, poll_seconds=0.05).run()))
-        await asyncio.sleep(0.5)
+        lookups_of_a_check = 2  # by Airflow, and by Cleave to learn why Airflow found nothing
+        while failing_api_server.lookups <= lookups_of_a_check and not waits.done():
+            await asyncio.sleep(0.01)
         assert not waits.done()
         monkeypatch.setenv("AIRFLOW_CONN_CLEAVE", connection)
         return (await asyncio.wait_for(waits, 30)).payload

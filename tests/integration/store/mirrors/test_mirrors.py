@@ -263,18 +263,12 @@ def test_the_candidate_of_a_topic_that_is_left_is_withdrawn(driver: StoreDriver,
     )
 
 
-def give_up(driver: StoreDriver, operation: Operation) -> Operation:
-    """Claimed, and refused by the broker for good."""
-    refused = StepRecord(driver.claim(operation), ((Step.ABORT, _S.ABORTING),), {"reason": "refused"})
-    return driver.record(StepRecord(driver.record(refused), ((Step.FINISH_ABORT, _S.ABORTED),)))
-
-
 @pytest.mark.parametrize("leaves_by", ["detach", "delete"])
 def test_a_topic_that_its_broker_does_not_let_go_is_live_again(driver: StoreDriver, leaves_by: str) -> None:
     topic_id = attach(driver)
     act = mirror_intents.intend_detach if leaves_by == "detach" else topic_intents.intend_delete
 
-    give_up(driver, driver.do(act, topic_id, request()).operation)
+    driver.give_up(driver.do(act, topic_id, request()).operation)
 
     assert driver.do(topics.get_topic, topic_id).state is TopicState.LIVE
 
@@ -285,7 +279,7 @@ def test_a_topic_whose_attachment_and_deletion_were_both_aborted_is_not_live(dri
     deleting = driver.do(topic_intents.intend_delete, attaching.topic_id, request()).operation
     assert driver.run(attaching).state is _S.ABORTED
 
-    give_up(driver, deleting)
+    driver.give_up(deleting)
 
     assert driver.do(topics.get_topic, attaching.topic_id).state is TopicState.DELETED
     assert driver.sql("SELECT count(*) FROM cleave.mirror") == [(0,)]

@@ -111,6 +111,21 @@ def test_the_deletion_of_the_last_subscription_that_had_not_read_a_segment_leave
     assert driver.sql(NOT_DRAINED) == []
 
 
+def test_a_deletion_that_is_given_up_leaves_segments_drained_that_its_subscription_had_read(
+    driver: StoreDriver,
+) -> None:
+    """No further row of `segment_drain` would set `drained_at` again."""
+    topic_id = driver.create(subscriptions=["audit"], splits=[0]).topic_id
+    driver.do(drains.mark_drained, topic_id, "audit", [0])
+    assert driver.sql(NOT_DRAINED) == []
+
+    deletion = driver.do(subscription_intents.intend_subscription_delete, topic_id, "audit", request())
+    driver.give_up(deletion.operation)
+
+    assert driver.sql("SELECT state FROM cleave.subscription") == [("live",)]
+    assert driver.sql(NOT_DRAINED) == []
+
+
 def delete_subscription(driver: StoreDriver, topic_id: int, name: str) -> None:
     """Delete the subscription and finish the operation."""
     driver.run(
