@@ -8,6 +8,8 @@ import threading
 from types import TracebackType
 from typing import Self
 
+from sqlalchemy import make_url
+
 
 class Relay:
     """Passes bytes in both directions until `stall`; then it keeps connections open and passes nothing."""
@@ -21,6 +23,17 @@ class Relay:
         self._sockets: list[socket.socket] = []
         self._server = socket.create_server(("127.0.0.1", listen_port))
         self.port: int = self._server.getsockname()[1]
+
+    @classmethod
+    def before(cls, database: str) -> Self:
+        """Lead to the server of the database."""
+        url = make_url(database)
+        return cls(url.host or "127.0.0.1", url.port or 5432)
+
+    def url_of(self, database: str) -> str:
+        """Return the address of the database through this relay."""
+        through = make_url(database).set(host="127.0.0.1", port=self.port)
+        return through.render_as_string(hide_password=False)
 
     def __enter__(self) -> Self:
         threading.Thread(target=self._accept, daemon=True).start()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from sqlalchemy.engine import make_url
 
 from controller.actions.context import Caller, Context, Options
 from controller.actions.wait_for_operation import run_to_its_end
@@ -25,16 +24,14 @@ from tests.support.relay import Relay
 @pytest.fixture
 def relay(database: str) -> Iterator[Relay]:
     """The way of `relayed` to the database."""
-    address = make_url(database)
-    with Relay(str(address.host), int(address.port or 0)) as relay:
+    with Relay.before(database) as relay:
         yield relay
 
 
 @pytest.fixture
 def relayed(database: str, relay: Relay) -> Iterator[Application]:
     """An application whose connections can be lost."""
-    address = make_url(database).set(host="127.0.0.1", port=relay.port)
-    url = address.render_as_string(hide_password=False)
+    url = relay.url_of(database)
     app = Application(Settings(database_url=url), Store(url))
     yield app
     app.close()

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 
 import pytest
 from prometheus_client import CollectorRegistry, Gauge, Metric
-from sqlalchemy import make_url
 
 from controller.commands.metrics_server import serve_metrics
 from controller.devstack.ports import free_port, release_port
@@ -81,10 +80,8 @@ def test_a_process_is_unhealthy_while_its_database_does_not_answer(
     port: int, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A check gives up long before other statements do, and before a probe loses patience."""
-    url = make_url(database)
-    with Relay(url.host or "127.0.0.1", url.port or 5432) as relay:
-        through = url.set(host="127.0.0.1", port=relay.port).render_as_string(hide_password=False)
-        monkeypatch.setenv("CLEAVE_DATABASE_URL", through)
+    with Relay.before(database) as relay:
+        monkeypatch.setenv("CLEAVE_DATABASE_URL", relay.url_of(database))
         serve_metrics("127.0.0.1", port, CollectorRegistry())
         assert get(port, "/health") == (200, "ok\n")
 

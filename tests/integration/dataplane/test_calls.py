@@ -9,7 +9,6 @@ from contextlib import closing
 
 import psycopg2
 import pytest
-from sqlalchemy import make_url
 
 from controller.dataplane.base import LogState
 from controller.dataplane.embedded import EmbeddedDataPlane
@@ -27,16 +26,14 @@ CALL_TIMEOUT_SECONDS = 0.5
 
 @pytest.fixture
 def relay(database: str) -> Iterator[Relay]:
-    url = make_url(database)
-    with Relay(url.host or "127.0.0.1", url.port or 5432) as relay:
+    with Relay.before(database) as relay:
         yield relay
 
 
 @pytest.fixture
 def relayed(database: str, relay: Relay) -> Iterator[EmbeddedDataPlane]:
     """A plane whose way to the server can be stalled."""
-    url = make_url(database).set(host="127.0.0.1", port=relay.port)
-    plane = EmbeddedDataPlane(url, call_timeout_seconds=CALL_TIMEOUT_SECONDS)
+    plane = EmbeddedDataPlane(relay.url_of(database), call_timeout_seconds=CALL_TIMEOUT_SECONDS)
     yield plane
     plane.close()
 

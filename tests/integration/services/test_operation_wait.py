@@ -6,7 +6,6 @@ from concurrent.futures import ThreadPoolExecutor
 from unittest.mock import Mock
 
 import pytest
-from sqlalchemy.engine import make_url
 
 from controller.devstack.ports import free_port
 from controller.domain.errors import OperationNotFound, Retryable, StoreRefused, StoreUnavailable
@@ -46,10 +45,9 @@ def test_a_lost_connection_does_not_end_the_wait(bench: Bench) -> None:
     bench.topic_with()
     operation = bench.intend(splitting(0)).operation
     bench.drive(operation.operation_id)
-    address = make_url(bench.url)
 
-    with Relay(str(address.host), int(address.port or 0)) as relay:
-        store = Store(address.set(host="127.0.0.1", port=relay.port))
+    with Relay.before(bench.url) as relay:
+        store = Store(relay.url_of(bench.url))
         relay.lose_answer()
         ended = wait_for(store, operation.operation_id, 30.0)
         store.dispose()

@@ -26,6 +26,7 @@ class Scripted:
     def __init__(self, *items: str) -> None:
         self.items = deque(items)
         self.own = set(items)
+        self.before_check: Callable[[], None] = lambda: None
         self.goes_on = threading.Event()
         self.goes_on.set()
         self.waits = threading.Event()
@@ -39,6 +40,7 @@ class Scripted:
         return self.items.popleft() if self.items else None
 
     def _holds(self, item: str) -> bool:
+        self.before_check()
         return item in self.own
 
     def close(self, timeout_seconds: float | None = None, *, leave: bool = True) -> None:
@@ -105,11 +107,8 @@ async def test_an_item_that_another_task_takes_while_it_is_checked_is_no_error()
     async with AsyncScripted(lambda: scripted) as consumer:
         await cancelled_while_it_receives(consumer, scripted)
 
-        def check(_item: str) -> bool:  # runs in the thread, as the other task does in the event loop
-            consumer._received.clear()
-            return True
-
-        scripted._holds = check  # type: ignore[method-assign]
+        # runs in the thread, as the other task does in the event loop
+        scripted.before_check = consumer._received.clear
 
         assert await consumer.receive() == "2"
 

@@ -12,7 +12,6 @@ from unittest.mock import Mock
 
 import pytest
 from sqlalchemy import Connection, text
-from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
@@ -273,9 +272,8 @@ def test_a_transaction_whose_commit_got_no_answer_may_be_committed(
             tx.execute(text("INSERT INTO cleave.namespace_policy VALUES ('t/n', '{}', 1, 'x')"))
             relay.lose_answer()
 
-    address = make_url(database)
-    with Relay(str(address.host), int(address.port or 0)) as relay:
-        store = Store(address.set(host="127.0.0.1", port=relay.port), pool_size=1)
+    with Relay.before(database) as relay:
+        store = Store(relay.url_of(database), pool_size=1)
         with pytest.raises(StoreUnavailable, match="may or may not have been committed"):
             insert()
         store.dispose()
