@@ -20,7 +20,14 @@ from pydantic import BaseModel, ValidationError
 from controller.actions.fields import PATH_FORMS
 from controller.actions.instant_columns import read_instants
 from controller.client.servers import Servers, path_part
-from controller.domain.errors import InvalidInput, Retryable, StoreUnavailable, Terminal, TokenOutOfTime
+from controller.domain.errors import (
+    InvalidInput,
+    Retryable,
+    StoreRefused,
+    StoreUnavailable,
+    Terminal,
+    TokenOutOfTime,
+)
 from controller.domain.formatting import shown
 from controller.domain.names import CLUSTER
 from controller.domain.operation import OperationState
@@ -106,8 +113,8 @@ class Calls:
 
     def _operation_at_end(self, operation: OperationT, wait_seconds: float) -> OperationT:
         """Wait for the operation to end, `wait_seconds` at most, and return it with its present state, epoch and error. An operation that
-        has not ended is read at least once; an operation that has ended is returned unchanged. StoreUnavailable, other than
-        TokenOutOfTime, is raised only at the end of the wait; its message names the operation.
+        has not ended is read at least once; an operation that has ended is returned unchanged. StoreUnavailable is
+        raised at the end of the wait, StoreRefused and TokenOutOfTime at once; the message names the operation.
         """
         if not OperationState(operation.state).is_live:
             return operation
@@ -261,8 +268,10 @@ def _repeating(seconds: float) -> tenacity.Retrying:
 
 
 def _may_pass(error: BaseException) -> bool:
-    """Return True if the server or its PostgreSQL is unavailable. False for any other error, and for an expired token."""
-    return isinstance(error, StoreUnavailable) and not isinstance(error, TokenOutOfTime)
+    """Return True if the server or its PostgreSQL is unavailable. False for any other error, for an expired token, and if PostgreSQL refuses
+    the server's login.
+    """
+    return isinstance(error, StoreUnavailable) and not isinstance(error, StoreRefused | TokenOutOfTime)
 
 
 def _did_not_arrive(error: StoreUnavailable) -> bool:

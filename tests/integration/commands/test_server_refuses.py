@@ -16,7 +16,7 @@ from controller.bootstrap import application
 from controller.client.servers import Servers
 from controller.commands import http_calls
 from controller.devstack.serving import SECRET, token_for, token_of
-from controller.domain.errors import StoreUnavailable
+from controller.domain.errors import StoreRefused, StoreUnavailable
 from controller.settings import Settings
 from controller.web import access
 from controller.web.access import Role
@@ -150,6 +150,27 @@ def test_an_outage_while_an_operation_is_asked_for_ends_the_wait_only_if_it_last
             "cleave: the state of operation 1 is unknown: PostgreSQL is unreachable: gone; retry\n",
         )
     assert len(failures) == 1 if passes else len(failures) > 1
+
+
+def test_a_refused_login_ends_the_wait_for_an_operation_at_once(
+    http: OverHttp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_calls, "LONGEST_WAIT_SECONDS", 0.0)
+    ask, failures = Servers.ask, list[str]()
+
+    def ask_and_be_refused(servers: Servers, method: str, path: str, **options: Any) -> Any:
+        if path.startswith("/api/v1/operations/"):
+            failures.append(path)
+            raise StoreRefused("PostgreSQL refuses the connection")
+        return ask(servers, method, path, **options)
+
+    monkeypatch.setattr(Servers, "ask", ask_and_be_refused)
+    answer = http("topics", "create", "acme/shop/late", "--timeout-seconds", "5")
+    assert (answer.code, answer.err, len(failures)) == (
+        2,
+        "cleave: the state of operation 1 is unknown: PostgreSQL refuses the connection\n",
+        1,
+    )
 
 
 def test_a_cancelled_seek_is_asked_for_again_until_it_has_ended(
