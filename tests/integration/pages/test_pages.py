@@ -237,6 +237,15 @@ def test_the_policy_s_page_does_not_round_its_history(bench: Bench, pages: AppCl
     ]
 
 
+def test_a_run_that_sets_the_policy_of_the_cluster_leads_to_it(pages: AppClient) -> None:
+    """The script of the page reads the level of other runs from what they were asked with."""
+    of_cluster, of_others = (
+        pages.get("/run", params={"dag_id": dag_id, "run_id": "manual__1"}).text
+        for dag_id in ("cleave_cluster_policy", "cleave_policy")
+    )
+    assert ["/policy?level=cluster" in page for page in (of_cluster, of_others)] == [True, False]
+
+
 def test_the_policy_s_page_has_each_parameter_with_where_it_comes_from(
     bench: Bench, pages: AppClient
 ) -> None:
