@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any, Concatenate, ParamSpec
 
@@ -133,8 +133,8 @@ def _settle(
     """Call `settle`, which is `idempotency_keys.finish` or `free`, in a transaction of its own.
 
     If PostgreSQL is unavailable, a background thread repeats the call, because only this process knows that the
-    request has ended. The thread stops when another request may take the key over. Raises Terminal errors of the
-    transaction.
+    request has ended. The thread stops when another request may take the key over. The threads are few, because
+    without PostgreSQL no further request gets a reservation. Raises Terminal errors of the transaction.
     """
     settling = partial(store.in_transaction, settle, reservation, *arguments, **keywords)
     try:
@@ -193,24 +193,17 @@ async def _change(
     request: HttpRequest, acting: HttpCaller, query: Annotated[ChangeQuery, Query()], key: Key = None
 ) -> Change:
     """Return the change that the request describes. Stores the idempotency key in the state of the request, for the audit."""
-    return await _described(request, acting, query, 0.0, key)
+    request.state.request_key = key
+    path, query_text = request.scope["path"].encode(), request.scope["query_string"]
+    requested = request.method.encode() + b" " + path + b"?" + query_text + b"\n" + await request.body()
+    return Change(acting, query.dry_run, 0.0, key, hashlib.sha256(requested).hexdigest())
 
 
 async def _waited_change(
     request: HttpRequest, acting: HttpCaller, query: Annotated[WaitedQuery, Query()], key: Key = None
 ) -> Change:
-    """Return the change that the request describes, with the wait for its operation. Stores the idempotency key like `_change`."""
-    return await _described(request, acting, query, query.wait_seconds, key)
-
-
-async def _described(
-    request: HttpRequest, acting: Acting, query: ChangeQuery, wait_seconds: float, key: str | None
-) -> Change:
-    """Return the change with the digest of the request. Stores the idempotency key in the state of the request, for the audit."""
-    request.state.request_key = key
-    path, query_text = request.scope["path"].encode(), request.scope["query_string"]
-    requested = request.method.encode() + b" " + path + b"?" + query_text + b"\n" + await request.body()
-    return Change(acting, query.dry_run, wait_seconds, key, hashlib.sha256(requested).hexdigest())
+    """Return the change of `_change` with the wait for its operation."""
+    return replace(await _change(request, acting, query, key), wait_seconds=query.wait_seconds)
 
 
 Changing = Annotated[Change, Depends(_change)]

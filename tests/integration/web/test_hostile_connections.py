@@ -341,7 +341,11 @@ class TestTime:
 
 
 class TestWithAToken:
-    @pytest.mark.parametrize("item", [b"[" * 26 + b"]" * 26, b"1"], ids=["lists", "numbers"])
+    @pytest.mark.parametrize(
+        "item",
+        [b"[" * 26 + b"]" * 26, b'{"a":' * 26 + b"1" + b"}" * 26, b"1"],
+        ids=["lists", "objects", "numbers"],
+    )
     def test_a_body_of_too_many_values_is_not_decoded(
         self, address: str, item: bytes, monkeypatch: pytest.MonkeyPatch
     ) -> None:
