@@ -95,8 +95,7 @@ class Audited:
         try:
             await run_in_threadpool(self._write, row)
         except CleaveError as error:
-            if status in _DENIED:
-                self._forget(row)
+            self._forget(row)
             log.error("audit not written", row=row, error=str(error))
 
     def _bounded(self, row: AuditRow) -> AuditRow | None:
@@ -119,7 +118,7 @@ class Audited:
         return row
 
     def _forget(self, row: AuditRow) -> None:
-        """Forget a denial that was not written."""
+        """Forget a denial that was not written. Does nothing for a change."""
         key = _denial_key(row)
         if key in self._denials:
             self._denials.remove(key)

@@ -317,6 +317,11 @@ class TestChanges:
 
         wait_until(lambda: split() == 200)
 
+        with monkeypatch.context() as broken:  # the answer is stored, so that nothing is reserved
+            broken.setattr(idempotency_keys, "begin", begin_and_lose_the_answer_to_the_commit)
+            assert split() == 503
+        assert split() == 200
+
     def test_the_second_of_two_at_once_is_told_to_ask_again(self, bench: Bench, http: httpx.Client) -> None:
         key = {"Idempotency-Key": "monday-1"}
         path = f"{API}/policies/topics/acme/shop/orders"

@@ -29,7 +29,12 @@ class Application:
 
 
 def ask(
-    audited: Audited, path: str = "/split", *, address: str = "192.0.2.1", subject: str | None = None
+    audited: Audited,
+    path: str = "/split",
+    *,
+    method: str = "POST",
+    address: str = "192.0.2.1",
+    subject: str | None = None,
 ) -> None:
     """Request a change, with the token of a subject or without one."""
 
@@ -41,7 +46,7 @@ def ask(
 
     scope: dict[str, Any] = {
         "type": "http",
-        "method": "POST",
+        "method": method,
         "path": path,
         "query_string": b"",
         "client": (address, 1),
@@ -122,6 +127,16 @@ def test_the_addresses_of_a_network_are_one_sender_without_a_token() -> None:
     assert [row.address for row in rows] == ["2001:db8::0", "2001:db8:1::1"]
 
 
+def test_the_denials_of_a_network_are_bounded_without_a_token() -> None:
+    rows: list[AuditRow] = []
+    audited = Audited(Application(401), rows.append)
+    for index in range(MOST_OF_SENDER + 10):
+        ask(audited, method=f"M{index}", address=f"2001:db8::{index:x}")
+
+    assert len(rows) == MOST_OF_SENDER
+    assert rows[-1].reason == "denied (100 denials of 2001:db8::/64 within a minute; more are not recorded)"
+
+
 def test_the_denials_of_all_senders_without_a_token_are_bounded() -> None:
     rows: list[AuditRow] = []
     audited = Audited(Application(401), rows.append)
@@ -138,6 +153,8 @@ def test_the_denials_of_all_senders_without_a_token_are_bounded() -> None:
 
 
 def test_equal_denials_are_recorded_again_after_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limit of the sender counts from zero then."""
+    monkeypatch.setattr("controller.web.audit.MOST_OF_SENDER", 1)
     rows: list[AuditRow] = []
     audited = Audited(Application(403), rows.append)
     for now in (1000.0, 1059.0, 1060.0):
