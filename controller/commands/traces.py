@@ -117,7 +117,9 @@ class _Sender:
             sent += len(fresh)
             last = page[-1].operation
             since, after = last["finished_at"], last["operation_id"]
-        self._since = max(self._since, since - timedelta(seconds=OVERLAP_SECONDS))
+        # Operations that ended before the clock went back may have times of the future, and those after it earlier ones.
+        until, _ = self._read_at
+        self._since = max(self._since, min(since, until) - timedelta(seconds=OVERLAP_SECONDS))
         self._sent = {number: ended for number, ended in self._sent.items() if ended >= self._since}
         return sent
 

@@ -19,6 +19,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceResponse,
 )
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
+from sqlalchemy import text
 
 from controller.commands import traces
 from controller.dataplane.base import DataPlane
@@ -276,3 +277,22 @@ def test_what_ends_after_the_databases_clock_went_back_is_sent(
     assert [sender.round() for _ in range(2)] == [1, 0]
 
     assert collector.named(f"split topic://{orders}")
+
+
+def test_an_operation_that_ended_before_the_clock_went_back_does_not_hide_those_after(
+    cleave: CommandLine, orders: str, collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as before:
+        before.setattr(traces, "database_now", lambda tx: database_now(tx) + timedelta(minutes=9))
+        sender = traces._Sender(cleave.store, collector.url, None)
+        cleave.ok("segments", "split", orders, "0")
+        with cleave.store.transaction() as tx:
+            later = "UPDATE cleave.operation SET finished_at = finished_at + interval '9 minutes' WHERE kind = 'split'"
+            tx.execute(text(later))
+        assert sender.round() == 1
+    assert sender.round() == 0
+
+    cleave.ok("segments", "merge", orders, "2", "3")
+
+    assert [sender.round() for _ in range(2)] == [1, 0]
+    assert collector.named(f"merge topic://{orders}")
