@@ -264,6 +264,27 @@ def test_automatic_approval_keeps_to_its_kind_and_number(cycles: Cycles) -> None
     assert cycles.driver.do(bundle_proposals.get_proposal, second.proposal_id).state is ProposalState.PROPOSED
 
 
+def test_each_kind_and_each_cycle_has_a_limit_of_its_own(cycles: Cycles) -> None:
+    def approve(row: ProposalRow) -> int:
+        approved: int = cycles.driver.do(
+            bundle_proposals.approve_automatic, CLUSTER, row.cycle_id, row.kind, limit=1, actor="b"
+        )
+        return approved
+
+    def begun(row: ProposalRow) -> int:
+        count: int = cycles.driver.do(bundle_proposals.count_begun, CLUSTER, row.cycle_id, row.kind)
+        return count
+
+    unload, split = cycles.propose(UNLOAD, SPLIT, mode=BalancingMode.AUTOMATIC)
+    assert (approve(split), approve(unload)) == (1, 1)
+    cycles.claim()
+    cycles.move(cycles.read(unload), ProposalState.FAILED)
+    [again] = cycles.propose(UNLOAD)
+
+    assert (begun(unload), begun(split), begun(again)) == (1, 1, 0)
+    assert approve(again) == 1
+
+
 def test_of_two_automatic_approvals_at_once_the_second_finds_nothing_to_approve(cycles: Cycles) -> None:
     [row] = cycles.propose(UNLOAD, mode=BalancingMode.AUTOMATIC)
     approval = (CLUSTER, row.cycle_id, ProposalKind.UNLOAD)
