@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -17,22 +15,17 @@ import pytest
 from sqlalchemy import Connection
 
 from controller.actions.action import all_actions
-from controller.dataplane.embedded.plane import EmbeddedDataPlane
-from controller.devstack.serving import serving_leader, serving_worker, token_for, token_of
+from controller.devstack.serving import serving_worker, token_for, token_of
 from controller.domain.decision import Lane
 from controller.domain.operation import OperationState
 from controller.landing.area import LandingArea
 from controller.postgres.connection import WatchedConnection
 from controller.questions.page_keys import write_keys
-from controller.services import autoscaler, segment_admin, subscription_lag
+from controller.services import autoscaler, segment_admin
 from controller.services.segment_admin import splitting
-from controller.services.watches.layout_feed import LayoutFeed
 from controller.store import idempotency_keys
 from controller.store.load import counter_readers
-from controller.web import http_caller
 from controller.web.access import Role
-from controller.web.app import DATA_PLANE_THREADS
-from controller.web.http_caller import AT_ONCE, OF_SUBJECT
 from tests.support.asking import administrator, bearer
 from tests.support.bench import Bench
 from tests.support.database_away import away
@@ -48,8 +41,6 @@ LOAD = """
     INSERT INTO cleave.segment_load (topic_id, segment_id, msg_rate_in, byte_rate_in, msg_rate_out, byte_rate_out, source, modified_at)
     VALUES (:topic_id, :segment_id, :msg_rate_in, 1, 2, 3, 'test', clock_timestamp())
 """
-ALL_THREADS = 40
-"""Threads for all other work of routes, such as reading layouts."""
 ALL_SPLITS = "SELECT count(*) FROM cleave.operation WHERE kind = 'split'"
 MOVES_ON = {"cleave.audit", "cleave.lease"}
 """Tables that a worker writes by itself, and the audit of what was refused."""
@@ -381,98 +372,6 @@ class TestChanges:
             assert (answer.status_code, answer.json()["kind"]) == (412, "InvalidInput")
             assert f"query.{asked}: " in answer.json()["reason"]
         assert bench.live_operations() == []
-
-
-class TestTurns:
-    def test_who_only_looks_does_not_wait_for_those_who_wait_for_operations(self, bench: Bench) -> None:
-        """This worker carries out nothing, so each of those acts waits for as long as it may."""
-        subjects = [f"admin-{number}" for number in range(AT_ONCE // OF_SUBJECT)]
-        askers = [subject for subject in subjects for _ in range(OF_SUBJECT)] + ["one-more"]
-        with serving_leader(bench.url) as address, acting_by(bench, address, askers) as waiting:
-            wait_until(lambda: bench.scalar(ALL_SPLITS) == AT_ONCE, message="all turns are taken")
-            with administrator(address) as http:
-                found = http.get(f"{API}/operations", params={"live": True}).json()["items"]
-                samples = http.post(
-                    f"{API}/load/samples",
-                    json={"samples": []},
-                    headers=bearer(token_of(Role.BROKER)),
-                )
-            assert len(found) == AT_ONCE  # one more waits for its turn
-            assert samples.json() == {"landed": 0, "unknown": []}
-            assert not any(one.done() for one in waiting)
-            assert {one.result().json()["state"] for one in waiting} == {"intended"}
-
-    def test_a_subject_that_waits_for_operations_leaves_turns_for_others(
-        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(http_caller, "AT_ONCE", 2)
-        monkeypatch.setattr(http_caller, "OF_SUBJECT", 1)
-        with serving_leader(bench.url) as address, acting_by(bench, address, ["greedy"] * 2) as waiting:
-            wait_until(lambda: bench.scalar(ALL_SPLITS) >= 1, message="its turn is taken")
-            with administrator(address) as http:
-                changed = http.post(
-                    f"{API}/policies/namespaces/acme/shop", json={"parameters": {"max_segments": 9}}
-                )
-            assert changed.status_code == 200
-            assert bench.scalar(ALL_SPLITS) == 1
-            assert not any(one.done() for one in waiting)
-
-
-class TestDataPlaneThreads:
-    @pytest.mark.parametrize(
-        ("method", "path"),
-        [("GET", "dead-letter-log"), ("GET", "why"), ("POST", "consumers/a/dead-letters")],
-    )
-    def test_a_data_plane_that_does_not_answer_leaves_threads_for_layouts(
-        self, bench: Bench, monkeypatch: pytest.MonkeyPatch, method: str, path: str
-    ) -> None:
-        called: list[object] = []
-        answers = threading.Event()
-
-        def hang(*arguments: object) -> dict[int, int]:
-            called.append(arguments)
-            answers.wait()
-            return {0: 1}
-
-        monkeypatch.setattr(EmbeddedDataPlane, "segment_state", hang)
-        monkeypatch.setattr(EmbeddedDataPlane, "create_segment", hang)
-        monkeypatch.setattr(LayoutFeed, "why", lambda *_: [{"waits_for": [0]}])
-        monkeypatch.setattr(subscription_lag, "unread", hang)
-        body = {"json": {"incarnation": "1"}} if method == "POST" else {}
-        with (
-            serving_leader(bench.url) as address,
-            httpx.Client(base_url=address, headers=bearer(token_for(NAME)), timeout=60.0) as http,
-            ThreadPoolExecutor(ALL_THREADS) as threads,
-        ):
-            url = f"{TOPIC}/subscriptions/billing/{path}"
-            asked = [threads.submit(http.request, method, url, **body) for _ in range(ALL_THREADS)]
-            try:
-                wait_until(lambda: len(called) >= DATA_PLANE_THREADS, message="its threads are in use")
-                layouts = [http.get(f"{TOPIC}/layout", timeout=10.0).status_code for _ in range(10)]
-            finally:
-                answers.set()
-            assert layouts == [200] * 10
-            assert {one.result().status_code for one in asked} == {200}
-
-
-@contextmanager
-def acting_by(bench: Bench, address: str, subjects: Sequence[str]) -> Iterator[list[Future[httpx.Response]]]:
-    """Each of the subjects splits a topic of its own, and waits for the operation."""
-    names = [f"topic://acme/shop/t{number}" for number in range(len(subjects))]
-    for bench.topic_name in names:
-        bench.create()
-
-    def split(name: str, subject: str) -> httpx.Response:
-        return httpx.post(
-            f"{address}{API}/{name.replace('topic://', 'topics/')}/split",
-            json={"segment_id": 0},
-            params={"wait_seconds": 6},
-            headers=bearer(token_of(Role.ADMIN, subject=subject)),
-            timeout=60.0,
-        )
-
-    with ThreadPoolExecutor(len(names)) as threads:
-        yield [threads.submit(split, name, subject) for name, subject in zip(names, subjects, strict=True)]
 
 
 class TestWhatIsShown:
