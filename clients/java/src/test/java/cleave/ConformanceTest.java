@@ -246,25 +246,15 @@ class ConformanceTest {
 
     @Test
     void anOlderLayoutIsTakenIfItIsThePresentOne() throws Exception {
-        CountDownLatch isRestored = new CountDownLatch(1); // the database, from a backup
-        HttpServer worker = worker(isWatch -> {
-            if (isWatch) {
-                isRestored.await();
-            }
-            String layout = isRestored.getCount() == 0 ? layout(1, "", "one") : layout(2, "", "two");
-            return isWatch ? event(layout) : layout;
-        });
+        CountDownLatch isRestored = new CountDownLatch(1);
+        HttpServer worker = restored(isRestored);
         List<String> sent = Collections.synchronizedList(new ArrayList<>());
         try (CleaveProducer producer = producer(client(sent), worker)) {
             isRestored.countDown();
-            waitFor(() -> {
-                producer.sendAsync("key", new byte[] {'0'});
-                return sent.contains("one 0");
-            });
+            assertSendsToOne(producer, sent);
         } finally {
             worker.stop(0);
         }
-        assertTrue(sent.contains("one 0"));
     }
 
     @Test
@@ -285,13 +275,7 @@ class ConformanceTest {
     /** The next two requests after the restore of the database are sent to a worker with this answer; null: it is away. */
     private static void assertTakesAnOlderLayoutAfterAUselessAnswer(String answer) throws Exception {
         CountDownLatch isRestored = new CountDownLatch(1);
-        HttpServer good = worker(isWatch -> {
-            if (isWatch) {
-                isRestored.await();
-            }
-            String layout = isRestored.getCount() == 0 ? layout(1, "", "one") : layout(2, "", "two");
-            return isWatch ? event(layout) : layout;
-        });
+        HttpServer good = restored(isRestored);
         HttpServer useless = worker(isWatch -> answer);
         if (answer == null) {
             useless.stop(0);
@@ -300,15 +284,11 @@ class ConformanceTest {
         try (CleaveProducer producer = producer(client(sent), good, useless, useless)) {
             producer.send("", new byte[] {'0'}); // takes the turn of the first worker
             isRestored.countDown();
-            waitFor(() -> {
-                producer.sendAsync("key", new byte[] {'1'});
-                return sent.contains("one 1");
-            });
+            assertSendsToOne(producer, sent);
         } finally {
             good.stop(0);
             useless.stop(0);
         }
-        assertTrue(sent.contains("one 1"));
     }
 
     @Test
@@ -340,14 +320,10 @@ class ConformanceTest {
         try (CleaveProducer producer = producer(client(sent), worker)) {
             producer.send("key", new byte[] {'0'});
             isRestored.countDown();
-            waitFor(() -> {
-                producer.sendAsync("key", new byte[] {'1'});
-                return sent.contains("one 1");
-            });
+            assertSendsToOne(producer, sent);
         } finally {
             worker.stop(0);
         }
-        assertTrue(sent.contains("one 1"));
     }
 
     @Test
@@ -410,6 +386,26 @@ class ConformanceTest {
         });
         worker.start();
         return worker;
+    }
+
+    /** Starts a worker whose database has the segment "two", and after its restore from a backup the older segment "one". */
+    private static HttpServer restored(CountDownLatch isRestored) throws IOException {
+        return worker(isWatch -> {
+            if (isWatch) {
+                isRestored.await();
+            }
+            String layout = isRestored.getCount() == 0 ? layout(1, "", "one") : layout(2, "", "two");
+            return isWatch ? event(layout) : layout;
+        });
+    }
+
+    /** Sends messages until one arrives in the segment "one". */
+    private static void assertSendsToOne(CleaveProducer producer, List<String> sent) throws InterruptedException {
+        waitFor(() -> {
+            producer.sendAsync("key", new byte[] {'1'});
+            return sent.contains("one 1");
+        });
+        assertTrue(sent.contains("one 1"));
     }
 
     private interface Answer {
