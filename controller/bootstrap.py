@@ -205,8 +205,8 @@ def application(
 class ConsumerServices:
     """The services behind a worker's HTTP API.
 
-    `app` has the store and the data planes of the worker, for the calls of consumers. `api` answers the calls of people and has
-    connections of its own, so that these calls do not delay the worker. The server closes `api`.
+    `app` has the store and the data planes of the worker, for the calls of consumers. `api` answers the calls of people
+    and has connections of its own, so that these calls do not delay the worker. The server closes `api`.
     """
 
     leader: SessionLeader

@@ -188,9 +188,11 @@ class Settings(BaseSettings):
     bundle_split_algorithms: list[str] = ["all"]
     """Algorithms for bundle splits by hand, as JSON; Pulsar's `supportedNamespaceBundleSplitAlgorithms`. `all` means every algorithm."""
     bundle_max_splits: int = Field(10, ge=0)
-    """Maximum number of bundle splits of one application of proposals. Repeated applications of one cycle count as one."""
+    """Maximum number of bundle splits of one application of proposals. Repeated applications of one cycle count as one.
+    """
     bundle_max_unloads: int = Field(16, ge=0)
-    """Maximum number of bundle moves of one application of proposals. Repeated applications of one cycle count as one."""
+    """Maximum number of bundle moves of one application of proposals. Repeated applications of one cycle count as one.
+    """
 
     bundle_inputs_keep_days: int = Field(3, ge=1)
     """Days for which a cycle can be replayed; then its inputs are deleted. 2,000 bundles need about 0.3 GB a day."""

@@ -166,8 +166,8 @@ def frame_of(spark: SparkSession, table: pa.Table) -> DataFrame:
 
 
 def session_id(master: str, conf: Mapping[str, str], number: int = 0) -> UUID:
-    """Return the fixed session id for the Connect server of `master` and the settings `conf`: the same in every process,
-    and another id for each `number`.
+    """Return the fixed session id for the Connect server of `master` and the settings `conf`: the same in every
+    process, and another id for each `number`.
     """
     return uuid5(NAMESPACE_URL, f"cleave/load-aggregation/{_address(master)}/{number}/{_text(conf)}")
 
@@ -234,8 +234,8 @@ def _check(master: str) -> None:
     """
     if master == _NO_SPARK:
         raise InvalidInput(
-            f"SPARK_MASTER is {_NO_SPARK}, but this computation needs Spark, as the aggregation of bundles always does; set "
-            "SPARK_MASTER to local[n], spark://host:port, yarn, k8s://... or sc://host:port"
+            f"SPARK_MASTER is {_NO_SPARK}, but this computation needs Spark, as the aggregation of bundles always does; "
+            "set SPARK_MASTER to local[n], spark://host:port, yarn, k8s://... or sc://host:port"
         )
     if not master.startswith(_MASTERS):
         raise InvalidInput(
@@ -302,7 +302,8 @@ def _lost_is_retryable(master: str) -> Iterator[None]:
         place = _address(master) if master.startswith("sc://") else master
         detail = " ".join(_without_stack(error).split())[:_MOST_CHARACTERS]
         raise Retryable(
-            f"Spark at {place} failed during the computation: {detail}; check that its machines run and have enough memory",
+            f"Spark at {place} failed during the computation: {detail}; check that its machines run and have enough "
+            "memory",
             10.0,
         ) from error
 
@@ -373,8 +374,8 @@ def _demanding_address(master: str) -> Iterator[None]:
 
 
 def _is_lost(error: PySparkException | Py4JError | ConnectionError) -> bool:
-    """Return True if the error says that the Connect server, the process's JVM or an executor does not answer, or that Spark was shut
-    down, so that the same computation may succeed later. False for errors of the data or of the program.
+    """Return True if the error says that the Connect server, the process's JVM or an executor does not answer, or that
+    Spark was shut down, so that the same computation may succeed later. False for errors of the data or of the program.
     """
     # A call after the end of the JVM raises an error of the network, or an error without details.
     if isinstance(error, Py4JNetworkError | ConnectionError) or _NO_ANSWER.fullmatch(str(error)):

@@ -88,10 +88,11 @@ class Bundles:
         """Aggregate the window of `bundle_window_seconds` that ends now on Spark, and merge the result into PostgreSQL with the login of
         the loader.
 
-        `applied` of the result is False if nothing was merged: no file of brokers landed, or this run, this window or a later one was merged
-        before. Files that are not reports are quarantined in any case. After a merge, the topics of hot bundles are stored in `area`. Raises
-        StoreUnavailable, OSError if the storage of the reports does not answer, InvalidInput for a window of 0 s or less, and the errors of
-        the Spark session. The call opens a connection pool of its own and closes it.
+        `applied` of the result is False if nothing was merged: no file of brokers landed, or this run, this window or a
+        later one was merged before. Files that are not reports are quarantined in any case. After a merge, the topics
+        of hot bundles are stored in `area`. Raises StoreUnavailable, OSError if the storage of the reports does not
+        answer, InvalidInput for a window of 0 s or less, and the errors of the Spark session. The call opens a
+        connection pool of its own and closes it.
         """
         from controller.bundles.services.aggregation import aggregate, window_ending_at
 
@@ -115,12 +116,13 @@ class Bundles:
             store.dispose()
 
     def propose(self, request_key: str, decided_by: str) -> ProposedCycle:
-        """Decide a cycle of the cluster, and record the cycle with its proposals. Changes no broker. If the cluster has a cycle of
-        `request_key`, return that cycle, with `is_repeat` True and counts of 0. `decided_by` is the actor that is recorded. Raises
-        InvalidPolicy for invalid settings, LostRace after four attempts that other cycles interrupted, Conflict if another call with
-        `request_key` records its cycle at the same time or another cluster has a cycle of `request_key`, StoreUnavailable, OSError or
-        pyarrow's ArrowException if the storage of the reports does not answer or a file cannot be read, and Retryable or Terminal if
-        brokers do not answer or refuse to answer.
+        """Decide a cycle of the cluster, and record the cycle with its proposals. Changes no broker. If the cluster has
+        a cycle of `request_key`, return that cycle, with `is_repeat` True and counts of 0. `decided_by` is the actor
+        that is recorded. Raises InvalidPolicy for invalid settings, LostRace after four attempts that other cycles
+        interrupted, Conflict if another call with `request_key` records its cycle at the same time or another cluster
+        has a cycle of `request_key`, StoreUnavailable, OSError or pyarrow's ArrowException if the storage of the
+        reports does not answer or a file cannot be read, and Retryable or Terminal if brokers do not answer or refuse
+        to answer.
         """
         from controller.bundles.services import balancer
 
@@ -134,9 +136,10 @@ class Bundles:
         )
 
     def apply(self, cycle_id: int | None, claimant: str) -> list[ActReport]:
-        """Approve proposals of `cycle_id` in automatic namespaces (None: approve none), and apply approved proposals, both up to
-        `bundle_max_splits` splits and `bundle_max_unloads` unloads; calls for the same cycle share these limits. Return a report for each
-        claimed proposal. `cycle_id` must be a cycle of the cluster. `claimant` names the process in the claims.
+        """Approve proposals of `cycle_id` in automatic namespaces (None: approve none), and apply approved proposals,
+        both up to `bundle_max_splits` splits and `bundle_max_unloads` unloads; calls for the same cycle share these
+        limits. Return a report for each claimed proposal. `cycle_id` must be a cycle of the cluster. `claimant` names
+        the process in the claims.
 
         Proposals that were approved more than an hour ago and are not being applied, and approved merges, are refused. Approved proposals
         of namespaces in dry run are left. An action that fails is recorded and raises no error. Raises StoreUnavailable, and LostRace if

@@ -175,7 +175,8 @@ class PositionTable:
         reached = None if row[0] is None else tuple(row[0])
         if reached is not None and reached >= position:
             raise AlreadyStored(
-                f"the results hold position {list(position)} of segment {claim.segment_id} already; roll back and acknowledge"
+                f"the results hold position {list(position)} of segment {claim.segment_id} already; roll back and "
+                "acknowledge"
             )
         if after is not None and (reached is None or reached < after):
             raise Conflict(
@@ -183,8 +184,8 @@ class PositionTable:
                 "in the results; roll back, and commit those messages first or return them"
             )
         raise Conflict(
-            f"the results hold position {row[0]} of segment {claim.segment_id}, so they contain some of these messages already; "
-            "roll back, and store only the messages after it"
+            f"the results hold position {row[0]} of segment {claim.segment_id}, so they contain some of these messages "
+            "already; roll back, and store only the messages after it"
         )
 
     def _error_of(self, error: Exception) -> CleaveError:

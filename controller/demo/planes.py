@@ -31,8 +31,8 @@ _EXISTS = frozenset({409})
 
 
 class Plane:
-    """One data plane of the demo. This class is the plane of the embedded logs, which are in Cleave's own PostgreSQL; a subclass is a plane
-    with servers of its own.
+    """One data plane of the demo. This class is the plane of the embedded logs, which are in Cleave's own PostgreSQL; a
+    subclass is a plane with servers of its own.
     """
 
     name = "embedded"
@@ -41,19 +41,20 @@ class Plane:
     """Part of the day's rates that is sent; the policy's thresholds are the same part of theirs."""
 
     def prepare(self, say: Callable[[str], None]) -> None:
-        """Fetch the files that `start` needs: none for the embedded logs. A subclass raises CleaveError, before anything is started, if its
-        files are not available.
+        """Fetch the files that `start` needs: none for the embedded logs. A subclass raises CleaveError, before
+        anything is started, if its files are not available.
         """
 
     def start(self, running: ExitStack, directory: Path) -> Mapping[str, str]:  # noqa: ARG002 - the embedded logs need no server
-        """Start the servers of the plane with files in `directory`, to be stopped by `running`, and return the settings with which Cleave
-        finds the plane. The embedded logs need neither.
+        """Start the servers of the plane with files in `directory`, to be stopped by `running`, and return the settings
+        with which Cleave finds the plane. The embedded logs need neither.
         """
         return {}
 
     def standard_consumer(self, directory: Path) -> Sequence[str | Path] | None:  # noqa: ARG002 - the embedded logs have no broker
-        """Compile a consumer on Pulsar's standard Java client into `directory`, and return its command without arguments. None for the
-        embedded logs, which are not topics of a broker. A subclass raises DevstackFailed if this machine cannot compile the consumer.
+        """Compile a consumer on Pulsar's standard Java client into `directory`, and return its command without
+        arguments. None for the embedded logs, which are not topics of a broker. A subclass raises DevstackFailed if
+        this machine cannot compile the consumer.
         """
         return None
 

@@ -112,8 +112,8 @@ class Examination:
 
 
 class LandingArea:
-    """Samples below a location: `day=YYYY-MM-DD/<tick>-<collector>.parquet`. Each file has the columns of `schema`. Areas that
-    share a location each have a directory `parent` for their days.
+    """Samples below a location: `day=YYYY-MM-DD/<tick>-<collector>.parquet`. Each file has the columns of `schema`.
+    Areas that share a location each have a directory `parent` for their days.
     """
 
     def __init__(self, location: str | Location, schema: pa.Schema = SAMPLE_SCHEMA, parent: str = "") -> None:
@@ -215,8 +215,8 @@ class LandingArea:
                 yield from pq.ParquetFile(stream).iter_batches(columns=list(columns))
 
     def expire(self, before: date) -> list[str]:
-        """Delete the directories of the area's days before `before`. Return their paths in the location, with the area's
-        parent.
+        """Delete the directories of the area's days before `before`. Return their paths in the location, with the
+        area's parent.
         """
         return expire_days(self.location, before, self.parent)
 

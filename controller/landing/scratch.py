@@ -107,8 +107,8 @@ class Scratch:
 
 
 def attempt_of(run_id: str) -> str:
-    """Return the name of the directory of one attempt at a run, which no other attempt shares. The name begins with the id of the
-    run; a long id is cut, because file systems allow 255 bytes. `Scratch.finish` records the whole id.
+    """Return the name of the directory of one attempt at a run, which no other attempt shares. The name begins with the
+    id of the run; a long id is cut, because file systems allow 255 bytes. `Scratch.finish` records the whole id.
     """
     beginning = run_id.encode()[:_MOST_ID_BYTES].decode(errors="ignore")
     return f"{beginning}-{token_hex(4)}"

@@ -70,8 +70,8 @@ class SplitPolicyDocument(Answer):
 
     @classmethod
     def of(cls, namespace: str, overrides: Mapping[str, Any], **fields: Any) -> Self:
-        """Return the document of a namespace that sets the parameters `overrides`, with further `fields`. Raises InvalidPolicy for
-        parameters that are unknown, of a wrong type or not valid together.
+        """Return the document of a namespace that sets the parameters `overrides`, with further `fields`. Raises
+        InvalidPolicy for parameters that are unknown, of a wrong type or not valid together.
         """
         effective = SplitPolicy.from_document(overrides).to_document()
         return cls(namespace=namespace, effective=effective, overrides=overrides, **fields)

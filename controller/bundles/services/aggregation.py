@@ -1,8 +1,8 @@
 """Bundle aggregation: from landed reports to stored load of bundles, namespaces and brokers, one run for each window.
 
-A run reads the baseline from the store, quarantines files that are not reports, computes in `spark_jobs.run_bundle_load`, and
-merges the result if the records have not changed. All steps use the rights of the loader. A repeated run changes nothing, because
-of its id and the watermark.
+A run reads the baseline from the store, quarantines files that are not reports, computes in
+`spark_jobs.run_bundle_load`, and merges the result if the records have not changed. All steps use the rights of the
+loader. A repeated run changes nothing, because of its id and the watermark.
 """
 
 from __future__ import annotations
@@ -44,10 +44,11 @@ LIMIT_SCHEMA = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class BundleAggregation:
-    """Result of a run. `applied` is False if the window has no file of brokers, or if this run, this window or a later one was merged
-    already. `written` and `outrun`: numbers of rows that the run wrote, and that it did not write because the record had changed.
-    `brokers`: number of broker rows to write or delete. `topics`: number of topic rows in the files, one for each topic and tick; 0 for
-    both if nothing was computed. `quarantined`: former paths of the files that are not reports, also of a file that could not be moved.
+    """Result of a run. `applied` is False if the window has no file of brokers, or if this run, this window or a later
+    one was merged already. `written` and `outrun`: numbers of rows that the run wrote, and that it did not write
+    because the record had changed. `brokers`: number of broker rows to write or delete. `topics`: number of topic rows
+    in the files, one for each topic and tick; 0 for both if nothing was computed. `quarantined`: former paths of the
+    files that are not reports, also of a file that could not be moved.
     """
 
     run_id: str
@@ -83,11 +84,12 @@ def aggregate(
     """Aggregate one window on the Spark session for `master` with the settings `spark_conf`, and merge the result. `store` logs in as the
     loader.
 
-    Files that are not reports are logged with the reason and moved into quarantine, even if nothing is aggregated. A file that another run
-    has moved is absent from the result; a file that cannot be moved is logged once more and stays. Nothing is merged (`applied` is False)
-    if this run, this window or a later one was merged before, or if the window has no file of brokers. Before the merge, the topics of
-    hot bundles are stored in the area. A merge also records the brokers and namespaces whose reports were skipped (`set_aside`).
-    Intermediate files are always deleted. All clusters of a database share one area and one watermark.
+    Files that are not reports are logged with the reason and moved into quarantine, even if nothing is aggregated. A
+    file that another run has moved is absent from the result; a file that cannot be moved is logged once more and
+    stays. Nothing is merged (`applied` is False) if this run, this window or a later one was merged before, or if the
+    window has no file of brokers. Before the merge, the topics of hot bundles are stored in the area. A merge also
+    records the brokers and namespaces whose reports were skipped (`set_aside`). Intermediate files are always deleted.
+    All clusters of a database share one area and one watermark.
 
     Raises StoreUnavailable, the errors of the Spark session, and OSError if the storage does not answer.
     """

@@ -136,8 +136,9 @@ class BundleRun:
 
 
 def watermark(tx: Connection) -> datetime | None:
-    """Return the end of the last merged window, which is the same for all clusters. None before the first. Runs that were applied later
-    than the present time are ignored: the clock of the database went back, and the next merge deletes them.
+    """Return the end of the last merged window, which is the same for all clusters. None before the first. Runs that
+    were applied later than the present time are ignored: the clock of the database went back, and the next merge
+    deletes them.
     """
     window_end: datetime | None = tx.execute(
         text("SELECT max(window_end) FROM cleave.bundle_load_run WHERE applied_at <= clock_timestamp()")

@@ -331,13 +331,14 @@ def list_proposals(
 def approve_automatic(
     tx: Connection, cluster: str, cycle_id: int, kind: ProposalKind, *, limit: int, actor: str
 ) -> int:
-    """Approve the first proposals of a cycle of the cluster and of a kind that are in the state proposed, in namespaces with mode
-    automatic, until `limit` proposals of the cycle and the kind have been approved. Return the number of proposals approved by this call;
-    0 for a cycle of another cluster. `actor` is recorded as the approver.
+    """Approve the first proposals of a cycle of the cluster and of a kind that are in the state proposed, in namespaces
+    with mode automatic, until `limit` proposals of the cycle and the kind have been approved. Return the number of
+    proposals approved by this call; 0 for a cycle of another cluster. `actor` is recorded as the approver.
 
-    Proposals that an earlier call or a person approved count, whatever their present state, so that calls for one cycle share the limit.
-    Stale proposals, proposals for a bundle with a live (approved or applied) proposal, and proposals that a concurrent transaction
-    approves or refuses are skipped. An approval that was requested before the mode became automatic ends.
+    Proposals that an earlier call or a person approved count, whatever their present state, so that calls for one cycle
+    share the limit. Stale proposals, proposals for a bundle with a live (approved or applied) proposal, and proposals
+    that a concurrent transaction approves or refuses are skipped. An approval that was requested before the mode became
+    automatic ends.
     """
     values = {"cluster": cluster, "cycle_id": cycle_id, "kind": kind.value, "limit": limit, "actor": actor}
     ids = tx.execute(_APPROVE_AUTOMATIC, values).scalars().all()
@@ -346,8 +347,8 @@ def approve_automatic(
 
 
 def count_begun(tx: Connection, cluster: str, cycle_id: int, kind: ProposalKind) -> int:
-    """Return the number of proposals of a cycle of the cluster and of a kind that have been attempted, whatever the outcome. Approved
-    proposals without a running claim do not count: they can be attempted again.
+    """Return the number of proposals of a cycle of the cluster and of a kind that have been attempted, whatever the
+    outcome. Approved proposals without a running claim do not count: they can be attempted again.
     """
     values = {"cluster": cluster, "cycle_id": cycle_id, "kind": kind.value}
     count: int = tx.execute(_COUNT_BEGUN, values).scalar_one()

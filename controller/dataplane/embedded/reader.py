@@ -42,7 +42,8 @@ writes.
 """
 
 _READ = """
-SELECT log_offset, published_at, key, payload, metadata::text, timelines FROM embedded.read(%s, %s, %s, %s, %s, %s, %s, %s, %s)
+SELECT log_offset, published_at, key, payload, metadata::text, timelines
+  FROM embedded.read(%s, %s, %s, %s, %s, %s, %s, %s, %s)
 """
 _ACKNOWLEDGE = "SELECT embedded.acknowledge(%s, %s, %s, %s, %s, %s, %s)"
 _LOOK = "SELECT is_terminated, all_settled FROM embedded.look(%s, %s, %s)"

@@ -35,8 +35,8 @@ _VERIFY_CLAIM_SECONDS, _VERIFY_AGAIN_SECONDS, _VERIFY_AT_ONCE = 120.0, 20.0, 100
 
 @dataclass(frozen=True, slots=True)
 class ApplySettings:
-    """Limits of one call: the proposals of each kind, and the attempts of a proposal that fails temporarily. Calls for the same cycle share
-    the limits of proposals.
+    """Limits of one call: the proposals of each kind, and the attempts of a proposal that fails temporarily. Calls for
+    the same cycle share the limits of proposals.
 
     `claim_seconds` should exceed the duration of one action; `_apply_kind` says what happens during a longer action. Raises InvalidInput for
     negative limits, no attempt, or a claim of 0 s.
@@ -76,10 +76,10 @@ def apply(
     settings: ApplySettings,
     claimant: str,
 ) -> list[ActReport]:
-    """Refuse proposals that were approved more than an hour ago and have no running claim. Then, for splits and afterwards for unloads,
-    approve proposals of `cycle_id` in automatic namespaces (None: approve none), claim approved proposals and apply them, each up to the
-    limit of `settings`. Proposals of `cycle_id` that earlier calls approved or began count, because a caller repeats a call that was
-    interrupted.
+    """Refuse proposals that were approved more than an hour ago and have no running claim. Then, for splits and
+    afterwards for unloads, approve proposals of `cycle_id` in automatic namespaces (None: approve none), claim approved
+    proposals and apply them, each up to the limit of `settings`. Proposals of `cycle_id` that earlier calls approved or
+    began count, because a caller repeats a call that was interrupted.
 
     Approved proposals of namespaces in dry run are left. A merge cannot be applied: it is claimed and refused. Each outcome is recorded in a
     transaction of its own. After a temporary error the proposal stays approved for a later call, until `max_attempts`. A proposal that fails
@@ -109,7 +109,8 @@ def _apply_kind(
     settings: ApplySettings,
     claimant: str,
 ) -> list[ActReport]:
-    """Claim and perform approved proposals of the kind, one after the other by id, up to `limit` proposals. Return a report for each.
+    """Claim and perform approved proposals of the kind, one after the other by id, up to `limit` proposals. Return a
+    report for each.
 
     Each proposal is claimed when its turn comes, so a claim covers one action. If the action takes longer than `claim_seconds`, because
     brokers are silent, another process may claim the proposal and perform the action too. That process reads the cluster first, and sends no

@@ -59,14 +59,14 @@ def propose(
     request_key: str,
     decided_by: str,
 ) -> ProposedCycle:
-    """Decide one cycle of the reader's cluster and record it with its proposals. If the cluster has a cycle of `request_key`, return that
-    cycle, with `is_repeat` True and counts of 0, and do nothing.
+    """Decide one cycle of the reader's cluster and record it with its proposals. If the cluster has a cycle of
+    `request_key`, return that cycle, with `is_repeat` True and counts of 0, and do nothing.
 
-    Reads the placement rules from the cluster and the reports from `area`; changes no broker. Raises InvalidPolicy, InvalidInput if the
-    stored state cannot be read, StoreUnavailable, LostRace after four attempts that other cycles interrupted, Conflict if another call with
-    `request_key` records its cycle at the same time or another cluster has a cycle of `request_key`, OSError or pyarrow's ArrowException if
-    the storage of the reports does not answer or a file cannot be read, Retryable while no broker answers, and Terminal if a broker refuses
-    to answer.
+    Reads the placement rules from the cluster and the reports from `area`; changes no broker. Raises InvalidPolicy,
+    InvalidInput if the stored state cannot be read, StoreUnavailable, LostRace after four attempts that other cycles
+    interrupted, Conflict if another call with `request_key` records its cycle at the same time or another cluster has a
+    cycle of `request_key`, OSError or pyarrow's ArrowException if the storage of the reports does not answer or a file
+    cannot be read, Retryable while no broker answers, and Terminal if a broker refuses to answer.
     """
     validate(settings)
     attempts = tenacity.Retrying(
