@@ -1,4 +1,4 @@
-"""A database that is away for a while: its server refuses connections to it and ends those of the applications under test."""
+"""A database that is away: its server refuses connections to it, and ends those of the applications under test."""
 
 from __future__ import annotations
 

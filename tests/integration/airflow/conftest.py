@@ -15,6 +15,14 @@ from tests.support.bench import Bench
 RunDag = Callable[..., Any]
 
 
+def error_of_the_api_server() -> Exception:
+    """What a task gets of Airflow if the API server answers its call with an error."""
+    from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
+    from airflow.sdk.execution_time.comms import ErrorResponse
+
+    return AirflowRuntimeError(ErrorResponse(error=ErrorType.API_SERVER_ERROR, detail={"status_code": 502}))
+
+
 class FailingApiServer:
     """Answers each lookup of a connection with an error, until `works`; then with the word that there is none."""
 

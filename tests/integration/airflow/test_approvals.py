@@ -13,7 +13,7 @@ from controller.domain.approval_states import ApprovalState
 from controller.domain.policy import PolicyOverride
 from controller.services import approval_answers
 from controller.store.topics import policies
-from tests.integration.airflow.conftest import RunDag
+from tests.integration.airflow.conftest import RunDag, error_of_the_api_server
 from tests.integration.airflow.test_passes import states, xcom
 from tests.support.airflow_home import read_dags
 from tests.support.approvals import pending
@@ -92,8 +92,6 @@ def test_questions_that_airflow_failed_to_store_are_asked_by_the_retry(
 ) -> None:
     """The attempt that failed has assigned the approvals to its run already."""
     from airflow.sdk.bases.xcom import BaseXCom
-    from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
-    from airflow.sdk.execution_time.comms import ErrorResponse
 
     stores = BaseXCom.set
     failed: list[str] = []
@@ -101,7 +99,7 @@ def test_questions_that_airflow_failed_to_store_are_asked_by_the_retry(
     def fail_once(key: str, value: Any, **options: Any) -> None:
         if not failed:
             failed.append(options["task_id"])
-            raise AirflowRuntimeError(ErrorResponse(error=ErrorType.API_SERVER_ERROR, detail={}))
+            raise error_of_the_api_server()
         stores(key, value, **options)
 
     monkeypatch.setattr(BaseXCom, "set", fail_once)

@@ -17,6 +17,7 @@ from controller import tasks
 from controller.domain.errors import InvalidInput, LostRace, StoreUnavailable
 from controller.domain.policy import AutoScalePolicy
 from controller.tasks.maintenance import BUDGET_SECONDS, SHARES_A_ROUND
+from tests.integration.airflow.conftest import error_of_the_api_server
 from tests.support.airflow_home import PROJECT, read_dags, serialised_and_back
 
 pytestmark = pytest.mark.airflow
@@ -187,14 +188,6 @@ def in_a_run(airflow_home: None, monkeypatch: pytest.MonkeyPatch) -> None:
 
     context = {"dag_run": SimpleNamespace(conf=None), "params": {}, "dag": None}
     monkeypatch.setattr(cleave_dags, "get_current_context", lambda: context)
-
-
-def error_of_the_api_server() -> Exception:
-    """What a task gets of Airflow if the API server answers its call with an error."""
-    from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
-    from airflow.sdk.execution_time.comms import ErrorResponse
-
-    return AirflowRuntimeError(ErrorResponse(error=ErrorType.API_SERVER_ERROR, detail={"status_code": 502}))
 
 
 def test_only_what_is_worth_it_is_tried_again_and_when_the_error_says(airflow_home: None) -> None:

@@ -1,4 +1,4 @@
-"""A Connect server that is away is worth another try, and is noticed at once. So is a Spark that fails in the middle of a run."""
+"""A Connect server that is away, and a Spark that fails in the middle of a run, are noticed and worth another try."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ from controller.services.load_aggregation import Landed, SparkEngine
 from spark_jobs import session
 from spark_jobs.session import with_session
 
-LOST = (
-    "Job aborted due to stage failure: Task 0 in stage 1.0 failed 4 times, most recent failure: Lost task 0.3 in stage 1.0 (TID 3) "
-    "(10.0.0.7 executor 3): ExecutorLostFailure (executor 3 exited caused by one of the running tasks)"
+FAILED_TASK = (
+    "Job aborted due to stage failure: Task 0 in stage 1.0 failed 4 times, most recent failure: "
+    "Lost task 0.3 in stage 1.0 (TID 3) (10.0.0.7 executor 3): "
 )
+LOST = FAILED_TASK + "ExecutorLostFailure (executor 3 exited caused by one of the running tasks)"
 BROKEN_PAGE = (
-    "Job aborted due to stage failure: Task 0 in stage 1.0 failed 4 times, most recent failure: Lost task 0.3 in stage 1.0 (TID 3) "
-    "(10.0.0.7 executor 3): org.apache.spark.SparkException: [FAILED_READ_FILE.NO_HINT] Encountered error while reading file"
+    FAILED_TASK
+    + "org.apache.spark.SparkException: [FAILED_READ_FILE.NO_HINT] Encountered error while reading file"
 )
 
 

@@ -1,4 +1,4 @@
-"""Watches of a layout over HTTP: what is sent to who comes back, who leads by now, and that who goes away is forgotten."""
+"""Watches over HTTP: what a client that comes back is sent, who leads by now, and that a client that leaves is forgotten."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""One window of bundle load: what a run leaves that fails after the computation, and what it says of files that are no reports. The
-computation itself is given.
+"""One window of bundle load: what a run leaves that fails after the computation, and what it says of files that are no
+reports. The computation itself is given.
 """
 
 from __future__ import annotations

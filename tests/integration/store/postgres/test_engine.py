@@ -429,7 +429,9 @@ def test_a_prepared_statement_survives_what_its_transaction_does_not(driver: Sto
 def test_a_statement_whose_first_use_was_interrupted_is_prepared_again(
     driver: StoreDriver, database: str
 ) -> None:
-    """PREPARE is not undone with its transaction. Here the plan waited too long for an index, or the PREPARE for its table."""
+    """PREPARE is not undone with its transaction. Here the plan waited too long for an index, or the PREPARE for its
+    table.
+    """
     store = Store(database, pool_size=1)
     one = Prepared("one", "SELECT :number", {"number": "int"})
     named = Prepared(

@@ -29,7 +29,11 @@ def test_a_held_topic_is_not_verified_before_it_is_released(driver: StoreDriver)
 
 
 AHEAD = "interval '10 minutes'"
-CLAIM_LEFT = "SELECT extract(epoch FROM claim_expires_at - clock_timestamp()), claimed_at <= clock_timestamp() FROM cleave.operation WHERE finished_at IS NULL"
+CLAIM_LEFT = """
+    SELECT extract(epoch FROM claim_expires_at - clock_timestamp()), claimed_at <= clock_timestamp()
+      FROM cleave.operation WHERE finished_at IS NULL
+"""
+"""Seconds that the claim lasts, and whether it was made in the past."""
 
 
 @pytest.mark.parametrize("by", ["verify", "hold", "renew"])
