@@ -25,6 +25,7 @@ RULES: list[dict[str, Any]] = yaml.safe_load((MONITORING / "alerts.yml").read_te
 BOARD: dict[str, Any] = json.loads((MONITORING / "board.json").read_text())
 ALERTS = [rule["alert"] for rule in RULES]
 _METRIC = re.compile(r"\b(?:cleave|pulsar)_[a-z_]+\b")
+_LOG_LINES = re.compile(r"log lines? (?:with )?((?:`[^`]+`(?:, | and )?)+)")
 
 
 def metrics() -> set[str]:
@@ -84,6 +85,19 @@ def test_each_alert_has_its_page_and_each_page_its_alert() -> None:
         assert set(rule["annotations"]) == {"summary", "description", "runbook"}
         assert rule["labels"]["severity"] in ("page", "warn")
         assert f"[{name}](../runbook/{name}.md)" in (DOCS / "how-to" / "watch-the-fleet.md").read_text()
+
+
+def test_each_log_line_that_a_page_quotes_is_written() -> None:
+    """A page quotes as: log line `text`. A text of the code begins with what is quoted."""
+    code = "\n".join(path.read_text() for path in (DOCS.parent / "controller").rglob("*.py"))
+    quoted = [
+        (page.stem, text)
+        for page in RUNBOOK.glob("*.md")
+        for lines in _LOG_LINES.findall(" ".join(page.read_text().split()))
+        for text in re.findall("`([^`]+)`", lines)
+    ]
+    assert len(quoted) >= 10
+    assert [(page, text) for page, text in quoted if f'"{text}' not in code] == []
 
 
 def test_each_alert_is_tried() -> None:
