@@ -6,7 +6,8 @@ Pure: the functions turn rows of schema `inspect` into a figure.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 
 from controller.pages.figures import LINES, Figure, Row
 
@@ -20,22 +21,27 @@ MOST_PARTS = 3_000
 """Number of parts of the time, over all lines together; for each part the highest and the last rate are drawn."""
 
 
-def load_over_time(records: Sequence[Row], threshold: float | None, metric: str, unit: str) -> Figure:
+def load_over_time(
+    records: Sequence[Row], ends: Mapping[int, datetime], threshold: float | None, metric: str, unit: str
+) -> Figure:
     """Return a figure with a step line of the rate `metric` for each segment in `records`, and a line at the split
     threshold unless it is None. `records` have `segment_id`, `recorded_at` and `rate`, in the order of time for each
-    segment; `unit` is the text of the rate's unit.
+    segment. A record holds until the next one, the last one until the time in `ends`, which are keyed by segment id.
+    `unit` is the text of the rate's unit.
     """
     names = list(dict.fromkeys(record["segment_id"] for record in records))
     traces: list[Figure] = []
     for number, segment_id in enumerate(names):
         records_of_segment = [record for record in records if record["segment_id"] == segment_id]
+        times = [record["recorded_at"] for record in records_of_segment]
+        rates = [record["rate"] for record in records_of_segment]
         traces.append(
             {
                 "type": "scatter",
                 "mode": "lines",
                 "name": f"segment {segment_id}",
-                "x": [record["recorded_at"].isoformat() for record in records_of_segment],
-                "y": [record["rate"] for record in records_of_segment],
+                "x": [time.isoformat() for time in (*times, max(times[-1], ends[segment_id]))],
+                "y": [*rates, rates[-1]],
                 "line": {"shape": "hv", "color": LINES[number % len(LINES)]},
                 "meta": segment_id,
             }

@@ -51,8 +51,9 @@ def page(
     drawn = [segment["segment_id"] for segment in over_time]
     cells = load_cells(tx, inspected_topic.topic_id, drawn, since, thresholds, cell_seconds=grid.seconds)
     records = load_records(
-        tx, inspected_topic.topic_id, metric, since, now, lines=MOST_LINES, parts=MOST_PARTS
+        tx, inspected_topic.topic_id, drawn, metric, since, now, lines=MOST_LINES, parts=MOST_PARTS
     )
+    ends = {segment["segment_id"]: segment["sealed_at"] or now for segment in over_time}
     rows: dict[str, Any] = {"limit": MAX_ROWS + 1, **inspected_topic.key}
     return {
         "topic": topic,
@@ -63,7 +64,7 @@ def page(
         "ring": figures.ring_now(segments),
         "history": ring_over_time.ring_over_time(over_time, cells, grid),
         "is_cut_off": len(over_time) == ring_over_time.MOST_SEGMENTS,
-        "load_figure": load_over_time(records, thresholds.get(metric), metric, UNITS[metric]),
+        "load_figure": load_over_time(records, ends, thresholds.get(metric), metric, UNITS[metric]),
         "metric": metric,
         "lines": MOST_LINES,
         "loaded_segments": records[0]["segments"] if records else 0,

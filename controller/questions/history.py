@@ -23,9 +23,8 @@ _OVER_TIME = """
      WHERE s.topic_id = :topic_id AND coalesce(s.sealed_at, 'infinity') >= :since
      ORDER BY s.created_epoch DESC, s.range_start LIMIT :limit
 """
-# A record holds until the next one, so the last record before `since` counts too. The thresholds are those in force now, so past rates
-# are compared with the present policy.
-_CELLS = """
+# A record holds until the next one, so the last record before `since` counts too.
+_WITH_RECORDS = """
     WITH record AS (
         SELECT h.*
           FROM inspect.load_history h
@@ -37,7 +36,9 @@ _CELLS = """
                SELECT * FROM inspect.load_history h
                 WHERE h.topic_id = :topic_id AND h.segment_id = drawn.segment_id AND h.recorded_at < :since
                 ORDER BY h.recorded_at DESC LIMIT 1) before
-    ), rated AS (
+    )"""
+# The thresholds are those in force now, so past rates are compared with the present policy.
+_CELLS = f"""{_WITH_RECORDS}, rated AS (
         SELECT segment_id, recorded_at,
                CAST(floor(extract(epoch FROM recorded_at)::float8 / CAST(:cell_seconds AS float8)) AS bigint) AS cell,
                greatest(msg_rate_in / nullif(CAST(:msg_rate_in AS float8), 0), byte_rate_in / nullif(CAST(:byte_rate_in AS float8), 0),
@@ -47,22 +48,22 @@ _CELLS = """
     )
     SELECT segment_id, cell, max(ratio) AS highest, (max(ARRAY[extract(epoch FROM recorded_at)::float8, ratio]))[2] AS last  -- without a sort
       FROM rated GROUP BY segment_id, cell ORDER BY segment_id, cell
-"""
+"""  # noqa: S608 - constants only
 # A page has fewer pixels than records. So a line keeps two records of each part of the time: the peak and the last one.
-_RECORDS = """
-    WITH record AS (
-        SELECT segment_id, recorded_at, CASE CAST(:metric AS text) WHEN 'msg_rate_in' THEN msg_rate_in WHEN 'byte_rate_in' THEN byte_rate_in
-                                             WHEN 'msg_rate_out' THEN msg_rate_out ELSE byte_rate_out END AS rate
-          FROM inspect.load_history WHERE topic_id = :topic_id AND recorded_at >= :since
+_RECORDS = f"""{_WITH_RECORDS}, rated AS (
+        SELECT segment_id, greatest(recorded_at, :since) AS recorded_at,
+               CASE CAST(:metric AS text) WHEN 'msg_rate_in' THEN msg_rate_in WHEN 'byte_rate_in' THEN byte_rate_in
+                                          WHEN 'msg_rate_out' THEN msg_rate_out ELSE byte_rate_out END AS rate
+          FROM record
     ), hottest AS (
         SELECT segment_id, max(rate) AS peak, count(*) OVER () AS segments
-          FROM record GROUP BY segment_id ORDER BY peak DESC NULLS LAST, segment_id LIMIT :lines
+          FROM rated GROUP BY segment_id ORDER BY peak DESC NULLS LAST, segment_id LIMIT :lines
     ), placed AS (
         SELECT r.*, h.peak, h.segments,
                width_bucket(extract(epoch FROM r.recorded_at)::float8, extract(epoch FROM CAST(:since AS timestamptz))::float8,
                             extract(epoch FROM CAST(:now AS timestamptz))::float8,
                             CAST(CAST(:parts AS bigint) / least(h.segments, :lines) AS integer)) AS part
-          FROM record r JOIN hottest h USING (segment_id)
+          FROM rated r JOIN hottest h USING (segment_id)
     ), ranked AS (
         SELECT *, row_number() OVER (PARTITION BY segment_id, part ORDER BY rate DESC NULLS LAST, recorded_at) AS from_peak,
                row_number() OVER (PARTITION BY segment_id, part ORDER BY recorded_at DESC) AS from_last
@@ -70,7 +71,7 @@ _RECORDS = """
     )
     SELECT segment_id, recorded_at, rate, segments FROM ranked
      WHERE from_peak = 1 OR from_last = 1 ORDER BY peak DESC NULLS LAST, segment_id, recorded_at
-"""
+"""  # noqa: S608 - constants only
 
 
 def segments_over_time(tx: Connection, topic_id: int, since: datetime, limit: int) -> list[Row]:
@@ -108,16 +109,33 @@ def load_cells(
 
 
 def load_records(
-    tx: Connection, topic_id: int, metric: str, since: datetime, now: datetime, *, lines: int, parts: int
+    tx: Connection,
+    topic_id: int,
+    segments: Sequence[int],
+    metric: str,
+    since: datetime,
+    now: datetime,
+    *,
+    lines: int,
+    parts: int,
 ) -> list[Row]:
-    """Return load records since `since` of the `lines` segments with the highest peaks of the rate `metric`
+    """Return load records of the `lines` segments, out of `segments`, with the highest peaks of the rate `metric`
     (`msg_rate_in`, `byte_rate_in`, `msg_rate_out` or `byte_rate_out`): the segment with the highest peak first, the
-    records of a segment by time. For each segment the time from `since` to `now` is divided into `parts` divided by the
-    number of returned segments; of each part only the record with the highest rate and the last record are returned.
-    Column `segments` is the number of all segments with records.
+    records of a segment by time. The records are those since `since`, and the last one before `since` with `since` as
+    its time. For each segment the time from `since` to `now` is divided into `parts` divided by the number of returned
+    segments; of each part only the record with the highest rate and the last record are returned. Column `segments` is
+    the number of all segments with records.
     """
     return read_statement(
-        tx, _RECORDS, topic_id=topic_id, metric=metric, since=since, now=now, lines=lines, parts=parts
+        tx,
+        _RECORDS,
+        topic_id=topic_id,
+        segments=list(segments),
+        metric=metric,
+        since=since,
+        now=now,
+        lines=lines,
+        parts=parts,
     )
 
 

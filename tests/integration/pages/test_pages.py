@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import json
 import re
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import quote
 
@@ -300,6 +300,31 @@ def test_load_is_thinned_to_what_can_be_drawn_with_each_peak_and_the_hottest_seg
     assert {max(trace["y"]) - trace["meta"] for trace in traces} == {6}
     assert sum(len(trace["x"]) for trace in traces) < 2_000
     assert "The 32 hottest of 40 segments are drawn." in page
+
+
+def test_steady_load_has_a_line_up_to_the_seal_or_to_now(bench: Bench, pages: AppClient) -> None:
+    """A record is written on a change only, here before the span."""
+    bench.create(2)
+    bench.execute(
+        "INSERT INTO cleave.load_history (topic_id, segment_id, recorded_at, msg_rate_in, byte_rate_in, msg_rate_out, byte_rate_out,"
+        " source, modified_at) SELECT :t, s, clock_timestamp() - interval '2 hours', 7, 0, 0, 0, 'b', clock_timestamp()"
+        " FROM generate_series(0, 1) AS s",
+        t=bench.topic_id,
+    )
+    bench.reshape(segment_admin.splitting(1))
+    bench.execute(
+        "UPDATE cleave.segment SET created_at = created_at - interval '3 hours', sealed_at = sealed_at - interval '30 minutes'"
+        " WHERE segment_id < 2"
+    )
+
+    page = pages.get("/topic", params={"name": TOPIC, "hours": 1}).text
+
+    traces = {trace["meta"]: trace for trace in figure(page, "load")["data"]}
+    assert {segment_id: trace["y"] for segment_id, trace in traces.items()} == {0: [7, 7], 1: [7, 7]}
+    begins, ends = ([datetime.fromisoformat(traces[i]["x"][at]) for i in (0, 1)] for at in (0, 1))
+    assert begins[0] == begins[1]
+    assert ends[0] - begins[0] == timedelta(hours=1)
+    assert timedelta(minutes=25) < ends[1] - begins[1] <= timedelta(minutes=30)
 
 
 def test_decisions_and_operations_are_narrowed_by_what_they_are(bench: Bench, pages: AppClient) -> None:

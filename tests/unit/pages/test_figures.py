@@ -30,7 +30,9 @@ def segment(segment_id: int, start: int, end: int, ratio: float | None = None, *
 
 EVERY = [
     figures.ring_now([segment(0, 0, 0xFFFF, 0.5)]),
-    load_over_time([{"segment_id": 0, "recorded_at": NOW, "rate": 1.0}], 50.0, "msg_rate_in", "messages/s"),
+    load_over_time(
+        [{"segment_id": 0, "recorded_at": NOW, "rate": 1.0}], {0: NOW}, 50.0, "msg_rate_in", "messages/s"
+    ),
     figures.regrets([{"policy": "adaptive", "regret": 1.2}]),
     figures.bundles_by_load(
         [{"lower_bound": 0, "upper_bound": 2**32, "byte_rate": 1.0, "broker": None, "bundle": "all"}]
