@@ -70,15 +70,15 @@ COMMENT ON VIEW inspect.load_sources IS
 CREATE VIEW inspect.hot_keys AS
 SELECT l.topic, l.topic_id, l.segment_id, l.hash_range, l.hottest_ratio AS load, coalesce(k.hottest, alone.hash_range) AS hottest,
        coalesce(k.share, alone.share) AS share, coalesce(k.load_on_hottest, alone.share * l.hottest_ratio) AS load_on_hottest,
-       k.messages, k.age_seconds, k.is_fresh, w.value AS unsplittable_load
+       k.messages, k.age_seconds, k.is_fresh, CASE WHEN w.segment_id IS NOT NULL THEN l.hottest_ratio END AS unsplittable_load
   FROM inspect.load_now l
   LEFT JOIN LATERAL (SELECT l.hash_range, 1 AS share WHERE left(l.hash_range, 4) = right(l.hash_range, 4)) alone ON true
   LEFT JOIN inspect.key_sketches k ON k.topic_id = l.topic_id AND k.segment_id = l.segment_id
-  LEFT JOIN (SELECT topic_id, segment_id, max(value) AS value FROM inspect.why_not WHERE reason = 'unsplittable' GROUP BY 1, 2) w
+  LEFT JOIN (SELECT DISTINCT topic_id, segment_id FROM inspect.why_not WHERE reason = 'unsplittable') w
          ON w.topic_id = l.topic_id AND w.segment_id = l.segment_id
  WHERE k.segment_id IS NOT NULL OR w.segment_id IS NOT NULL;
 COMMENT ON VIEW inspect.hot_keys IS
-    'The part of each ACTIVE segment with the most load, in units of capacity. unsplittable_load: load on one hash, which no split can divide.';
+    'The part of each ACTIVE segment with the most load, in units of capacity. unsplittable_load: the load of a segment that, by its newest evaluation, no split can divide.';
 
 CREATE VIEW inspect.load_readers AS
 WITH live AS (

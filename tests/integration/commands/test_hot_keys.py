@@ -74,6 +74,19 @@ def test_it_tells_the_load_that_stays_and_what_to_do(cleave: CommandLine, orders
     assert "more keys (a salt)" in " ".join(shown.split())
 
 
+def test_an_unsplittable_load_is_that_of_now(cleave: CommandLine, orders: str) -> None:
+    """The same refusal at another load is not written again."""
+    topic_id = hot_topic(cleave, orders)
+    decided(cleave)
+    with cleave.store.transaction() as tx:
+        report_load(tx, topic_id, {2: 12_000.0})
+    decided(cleave)
+
+    [one, _] = cleave.json("hot-keys", orders)["segments"]
+
+    assert (one["segment_id"], one["load"], one["unsplittable_load"]) == (2, 1.2, 1.2)
+
+
 def test_a_segment_of_one_hash_needs_no_sample(cleave: CommandLine, orders: str) -> None:
     hot_topic(cleave, orders, 0x8001)
     decided(cleave)
