@@ -41,7 +41,7 @@ SELECT t.name AS topic, t.topic_id, lane.lane, d.decided_at, r.refusal ->> 'reas
  CROSS JOIN LATERAL jsonb_array_elements(d.refusals) AS r (refusal)
  WHERE t.state <> 'deleted' AND coalesce(r.refusal ->> 'lane', lane.lane) = lane.lane;
 COMMENT ON VIEW inspect.why_not IS
-    'Why no further action is taken on a topic: refusals of its newest evaluation, by lane. is_current: no input has changed since. If the metric is a time, value_at and needed_at hold value and needed as times.';
+    'Why no further action is taken on a topic: refusals of its newest evaluation, by lane. is_current: no input has changed since. The figures are those of decided_at, because the same refusal with another value is not written again; with the reason saving-below-price, so are the segments. If the metric is a time, value_at and needed_at hold value and needed as times.';
 
 CREATE VIEW inspect.evaluation_backlog AS
 SELECT t.name AS topic, t.topic_id, lane.lane, e.input_version - lane.version AS changes_behind, lane.due_at,

@@ -16,8 +16,8 @@ def digest(refusals: Sequence[Refusal], lanes: Collection[Lane], previous: str |
     which the words of lanes outside `lanes` are copied. A refusal without a lane counts for each of `lanes`.
 
     Measured values, and the order and number of equal refusals, do not change the digest: the same refusal at another
-    rate is not new. Refusals with a reason in `_WEIGHED`, which are weighed at each tick, count once, whichever
-    segments they name.
+    rate is not new. Of refusals with a reason in `_COUNTED`, only the named fields count: a saving below its price is the
+    same refusal whichever segments it names.
     """
     documents_by_lane = {
         lane: [_without_value(refusal) for refusal in refusals if refusal.lane in (lane, None)]
@@ -58,16 +58,22 @@ def _words(documents_by_lane: Mapping[Lane, Sequence[dict[str, object]]], previo
     return " ".join(f"{lane}={words[lane]}" for lane in sorted(words)) or None
 
 
-_WEIGHED = frozenset({RefusalReason.SAVING_BELOW_PRICE, RefusalReason.TOLERATED_OVERLOAD})
+_COUNTED = {
+    RefusalReason.TOLERATED_OVERLOAD: ("reason", "segment_id"),
+    RefusalReason.SAVING_BELOW_PRICE: ("reason",),
+}
+"""Fields that count, by reason, of refusals that are weighed at each tick. The price follows the number of clients, and
+the segments of the best scale-in follow small changes of the load: with these fields, most evaluations would be new.
+"""
 
 
 def _without_value(refusal: Refusal) -> dict[str, object]:
-    """Return the refusal as a document without its measured value; of a reason in `_WEIGHED`, only the
-    reason.
+    """Return the refusal as a document without its measured value; of a reason in `_COUNTED`, only the fields that
+    count.
     """
-    if refusal.reason in _WEIGHED:
-        return {"reason": refusal.reason.value}
-    return {name: value for name, value in refusal.to_document().items() if name != "value"}
+    document = refusal.to_document()
+    counted = _COUNTED.get(refusal.reason, document.keys() - {"value"})
+    return {name: value for name, value in document.items() if name in counted}
 
 
 _FIGURES = ("value", "needed", "not_before")
@@ -75,7 +81,7 @@ _FIGURES = ("value", "needed", "not_before")
 
 def _without_figures(refusal: Refusal) -> dict[str, object]:
     """Return the refusal as a document without its measured and needed values and its earliest instant; of a reason
-    in `_WEIGHED`, only the reason.
+    in `_COUNTED`, only the fields that count.
     """
     return {name: value for name, value in _without_value(refusal).items() if name not in _FIGURES}
 

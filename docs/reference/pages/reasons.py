@@ -49,7 +49,8 @@ def reasons() -> str:
     return page(
         "Reasons",
         "This page is for operators who want to know why Cleave took no action, and what to do about it. `cleave decide`, `cleave decisions refusals` and `inspect.why_not` show a reason for "
-        "every segment without an action; for bundles `cleave bundles propose` and `inspect.bundles_why_not` do. Most "
+        "every segment without an action; for bundles `cleave bundles propose` and `inspect.bundles_why_not` do. The figures "
+        "in `inspect.why_not` are those of `decided_at`, because the same refusal with another value is not written again. Most "
         "reasons need no reaction. [Set policies](../how-to/set-policies.md) explains how to set a parameter.",
         *_of(RefusalReason, advice.TOPICS, heading="##"),
         *bundles,

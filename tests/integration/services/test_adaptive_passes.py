@@ -84,6 +84,20 @@ def test_what_is_weighed_anew_at_each_tick_is_written_once(bench: Bench) -> None
     assert told == [1, 0, 0]
 
 
+def test_why_not_names_the_segment_that_is_overloaded_now(bench: Bench) -> None:
+    """The reason is that of the evaluation before, the segment is another."""
+    adaptive(bench, 2)
+    for hot in (0, 1):
+        report(bench, {hot: 10_500.0, 1 - hot: WARM})
+        run(bench, LOAD)
+
+        named = bench.rows(
+            "SELECT segment_id, reason FROM inspect.why_not WHERE lane = 'load' AND is_current"
+        )
+
+        assert named == [(hot, "tolerated-overload")]
+
+
 def test_acts_spend_the_budget_and_what_it_holds_back_is_due_when_there_is_some(bench: Bench) -> None:
     adaptive(bench, 2, reconnections_per_minute=3.0)
     for name in "abcd":  # two on each segment

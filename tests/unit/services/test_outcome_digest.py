@@ -46,6 +46,18 @@ def test_the_same_refusal_at_another_rate_is_not_new_but_under_another_limit_it_
     assert said(8, 8) == said(9, 8) != said(9, 9)
 
 
+def test_of_what_is_weighed_at_each_tick_only_the_segment_of_an_overload_counts() -> None:
+    """An overload names the hot segment; the segments of a saving follow small changes of the load."""
+
+    def said(reason: RefusalReason, segment_id: int, needed: float) -> str | None:
+        refusal = Refusal(segment_id, Lane.LOAD, reason, "segment_seconds", 1.0, needed, other_id=9)
+        return digest([refusal], {Lane.LOAD}, None)
+
+    overload, saving = RefusalReason.TOLERATED_OVERLOAD, RefusalReason.SAVING_BELOW_PRICE
+    assert said(overload, 4, 60.0) == said(overload, 4, 61.0) != said(overload, 7, 60.0)
+    assert said(saving, 4, 60.0) == said(saving, 7, 61.0) != said(overload, 4, 60.0)
+
+
 def test_nothing_refused_is_no_word() -> None:
     assert digest([], ALL, None) is None
 
