@@ -21,10 +21,10 @@ _CHANGES = """
 """
 _SOURCES = """
     SELECT regexp_replace(source, '(@[0-9]+T[0-9]+Z)?(~[0-9]+)?$', '') AS broker, min(silent_seconds) AS silent_seconds
-      FROM inspect.load_sources WHERE observed_at > clock_timestamp() - interval '24 hours' GROUP BY 1 ORDER BY 1
+      FROM inspect.load_sources WHERE observed_at > clock_timestamp() - interval '24 hours' GROUP BY 1 HAVING sum(segments) > 0 ORDER BY 1
 """
 """A source names one start of a broker and, if the counters of a log began again, also that beginning. The query removes both
-suffixes from the broker's name.
+suffixes from the broker's name. A broker that no load record of an ACTIVE segment names is left out: it may be healthy and serve no segment.
 """
 _TOPICS = """
     SELECT topic, topic_id, active_segments FROM inspect.topics
@@ -138,7 +138,9 @@ class FleetFigures:
     (the subscription for `bucket`), and the count.
     """
     silent_seconds: Mapping[str, float]
-    """Seconds since the last sample of each broker, or other source, that reported within a day."""
+    """Seconds since the last sample of each broker, or other source, that reported within a day and that the load record of an ACTIVE
+    segment names.
+    """
     lease_changes: Mapping[str, int]
     """Number of times that a worker acquired the shard, for each shard that had a worker within the last hour."""
     approvals: Mapping[str, float | None]

@@ -77,7 +77,7 @@ TOTALS: Final = {
 }
 SOURCES: Final = (
     "cleave_sample_source_silent_seconds",
-    "Time since the last sample of a broker or another source in the aggregated load.",
+    "Time since the last sample of a broker, or another source, that the load record of an active segment names.",
     ("source",),
 )
 SHARDS: Final = (

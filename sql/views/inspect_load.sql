@@ -62,10 +62,13 @@ COMMENT ON VIEW inspect.load_runs IS
     'Aggregation runs. The latest window_end is the watermark; the next run writes the rows that are counted as outrun. Kept as long as the decision log.';
 
 CREATE VIEW inspect.load_sources AS
-SELECT o.source, o.observed_at, round(extract(epoch FROM clock_timestamp() - o.observed_at), 1) AS silent_seconds
-  FROM cleave.load_source o;
+SELECT o.source, o.observed_at, round(extract(epoch FROM clock_timestamp() - o.observed_at), 1) AS silent_seconds,
+       coalesce(l.segments, 0) AS segments
+  FROM cleave.load_source o
+  LEFT JOIN (SELECT l.source, count(*) AS segments FROM cleave.segment_load l JOIN cleave.segment s USING (topic_id, segment_id)
+              WHERE s.state = 'ACTIVE' GROUP BY 1) l ON l.source = o.source;
 COMMENT ON VIEW inspect.load_sources IS
-    'One row per source of samples (a broker), with the time of its last samples. A source without load records is kept as long as the decision log.';
+    'One row per source of samples (a broker), with the time of its last samples. segments: ACTIVE segments whose load record names the source. A source without load records is kept as long as the decision log.';
 
 CREATE VIEW inspect.hot_keys AS
 SELECT l.topic, l.topic_id, l.segment_id, l.hash_range, l.hottest_ratio AS load, coalesce(k.hottest, alone.hash_range) AS hottest,

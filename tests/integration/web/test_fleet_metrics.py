@@ -148,7 +148,12 @@ def test_what_somebody_has_to_look_at_has_an_age(bench: Bench, registry: Collect
     bench.execute(
         "INSERT INTO cleave.load_source SELECT name, clock_timestamp() - age * interval '1 minute' FROM (VALUES"
         " ('b:8080@20261120T010203Z', 600), ('b:8080@20261123T040506Z', 7), ('b:8080@20261123T040506Z~1700000000000', 90),"
-        " ('embedded', 8)) AS v (name, age)"
+        " ('embedded', 8), ('c:8080@20261123T040506Z', 9), ('d:8080@20261123T040506Z', 9)) AS v (name, age)"
+    )
+    bench.execute(
+        "INSERT INTO cleave.segment_load (topic_id, segment_id, msg_rate_in, byte_rate_in, msg_rate_out, byte_rate_out, source, modified_at)"
+        " SELECT topic_id, segment_id, 1, 1, 1, 1, source, clock_timestamp() FROM cleave.topic, (VALUES (0, 'c:8080@20261123T040506Z'),"
+        " (1, 'b:8080@20261123T040506Z~1700000000000'), (2, 'embedded')) AS v (segment_id, source)"
     )
     bench.execute(
         "INSERT INTO cleave.lease (name, holder, term, expires_at) VALUES ('shard/0', 'w', 5, clock_timestamp() - interval '1 second'), ('worker/w', 'w', 9, clock_timestamp() + interval '1 minute')"
@@ -163,6 +168,8 @@ def test_what_somebody_has_to_look_at_has_an_age(bench: Bench, registry: Collect
     assert 600 <= (value(registry, "cleave_fleet_oldest_operation_seconds") or 0) < 2400
     assert 420 <= (value(registry, "cleave_sample_source_silent_seconds", source="b:8080") or 0) < 460
     assert 480 <= (value(registry, "cleave_sample_source_silent_seconds", source="embedded") or 0) < 520
+    for idle in ("c:8080", "d:8080"):  # the record of a sealed segment, and none
+        assert value(registry, "cleave_sample_source_silent_seconds", source=idle) is None
     assert value(registry, "cleave_fleet_workers") == 1
     assert value(registry, "cleave_fleet_shards") == 1
     assert value(registry, "cleave_fleet_shards_without_worker") == 1
