@@ -20,6 +20,7 @@ from controller.dataplane.pulsar.names import cursor_name, subscription_path, to
 from controller.dataplane.pulsar.stored_entries import (
     StoredPart,
     count_unread,
+    last_stored,
     messages_in,
     parts_of,
     place_before_instant,
@@ -305,13 +306,13 @@ class Cursors:
         only if `read` is in this entry.
 
         Raises SegmentNotFound; DataGone if the last entry was deleted after a part of it was read, or if all entries
-        that may follow `read` were deleted; DataPlaneTimeout at the deadline; and the other errors of
-        `AdminCalls.ask`.
+        that may follow `read` were deleted and the broker still names the last one; DataPlaneTimeout at the deadline;
+        and the other errors of `AdminCalls.ask`.
         """
         internal = self.internal(backing_topic, deadline)
         if internal.get("state") != "Terminated":
             return False
-        last = place_told(internal["lastConfirmedEntry"])
+        last = last_stored(internal)
         if last[1] < 0 or read >= (*last, WHOLE_ENTRY):
             return True
         if read[:2] != last:
@@ -328,8 +329,7 @@ class Cursors:
         SegmentNotFound; DataPlaneTimeout at the deadline; and the other errors of `AdminCalls.ask`.
         """
         internal = self.internal(backing_topic, deadline)
-        last = place_told(internal["lastConfirmedEntry"])
-        return last[1] >= 0 and read[:2] < last and int(internal["numberOfEntries"]) > 0
+        return read[:2] < last_stored(internal) and int(internal["numberOfEntries"]) > 0
 
     def demand_kept(self, backing_topic: str, after: Position, deadline: Deadline) -> None:
         """Raise DataGone if the broker has, or may have, deleted messages that follow the position `after`. Return if

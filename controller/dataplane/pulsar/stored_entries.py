@@ -291,3 +291,13 @@ def places_backwards(internal: Mapping[str, Any], behind: tuple[int, int]) -> It
             if (ledger, entry) <= behind:
                 return
             yield ledger, entry
+
+
+def last_stored(internal: Mapping[str, Any]) -> tuple[int, int]:
+    """Return the place (ledger, entry) of the topic's last entry, even if this entry was deleted. For a topic without
+    entries, return the place that `internal`, the topic's internal statistics, contains; the entry is -1.
+
+    A broker that terminates a topic reports the end of the current ledger as the last entry. After a load of the topic
+    the current ledger is empty, so the reported entry is -1 although earlier ledgers have entries.
+    """
+    return next(places_backwards(internal, NOWHERE), place_told(internal["lastConfirmedEntry"]))

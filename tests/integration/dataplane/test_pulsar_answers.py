@@ -450,12 +450,34 @@ class TestPositions:
 
         assert plane._cursors.is_at_end(LOG, (5, 9, read), Deadline(30.0)) is is_at_end
 
-    def test_a_topic_that_never_had_an_entry_is_at_its_end(
+    @pytest.mark.parametrize(
+        ("read", "is_at_end"),
+        [
+            ((), False),
+            ((5, 40, WHOLE_ENTRY), False),
+            ((5, 98, WHOLE_ENTRY), False),
+            ((5, 99, WHOLE_ENTRY), True),
+            ((9, -1, WHOLE_ENTRY), True),
+        ],
+    )
+    def test_a_topic_that_was_sealed_when_its_last_ledger_was_empty_ends_behind_the_entries_before_it(
+        self, broker: ScriptedBroker, plane: PulsarDataPlane, read: tuple[int, ...], *, is_at_end: bool
+    ) -> None:
+        """A broker begins a ledger when it loads a topic, and after some hours."""
+        ledgers = [{"ledgerId": 5, "entries": 100}, {"ledgerId": 9, "entries": 0}]
+        entries = {"lastConfirmedEntry": "9:-1", "numberOfEntries": 100, "ledgers": ledgers}
+        broker.behaves(broker.says(200, {**INTERNAL, **TERMINATED, **entries}))
+
+        assert plane._cursors.is_at_end(LOG, read, Deadline(30.0)) is is_at_end
+        assert plane._cursors.has_more(LOG, read, Deadline(30.0)) is not is_at_end
+
+    def test_a_topic_without_a_trace_of_an_entry_is_at_its_end(
         self, broker: ScriptedBroker, plane: PulsarDataPlane
     ) -> None:
         broker.behaves(broker.says(200, {**INTERNAL, **TERMINATED, "lastConfirmedEntry": "5:-1"}))
 
-        assert plane._cursors.is_at_end(LOG, (), Deadline(30.0))
+        for read in ((), (4, 8, WHOLE_ENTRY)):
+            assert plane._cursors.is_at_end(LOG, read, Deadline(30.0))
 
     def test_no_subscription_of_a_topic_that_is_sealed_and_empty_is_moved(
         self, broker: ScriptedBroker, plane: PulsarDataPlane

@@ -13,7 +13,7 @@ from contextlib import closing
 import pytest
 import requests
 
-from controller.dataplane.log_client import LogMessage, OutgoingMessage
+from controller.dataplane.log_client import LogMessage, OutgoingMessage, Position
 from controller.dataplane.pulsar import stored_entries
 from controller.dataplane.pulsar.admin import Ask
 from controller.dataplane.pulsar.log_client import PulsarLogClient
@@ -42,9 +42,8 @@ def logs(here: PulsarTopic) -> Iterator[PulsarLogClient]:
         yield logs
 
 
-@pytest.fixture
-def log(here: PulsarTopic, plane: PulsarDataPlane, logs: PulsarLogClient) -> str:
-    """A log with some batches, each some milliseconds younger than the one before; terminated, and loaded anew."""
+def filled(here: PulsarTopic, plane: PulsarDataPlane, logs: PulsarLogClient) -> str:
+    """A log with some batches, each some milliseconds younger than the one before, and a subscription."""
     log = plane.backing_topic(here.topic, "0000-ffff-0")
     plane.create_segment(log, ["billing"])
     for number in range(BATCHES):
@@ -52,6 +51,13 @@ def log(here: PulsarTopic, plane: PulsarDataPlane, logs: PulsarLogClient) -> str
         logs.append(log, [OutgoingMessage(payload)] * IN_A_BATCH, producer="p", sequence=number + 1)
         stored_at = time.time()
         wait_until(lambda at=stored_at: time.time() > at + 0.005)
+    return log
+
+
+@pytest.fixture
+def log(here: PulsarTopic, plane: PulsarDataPlane, logs: PulsarLogClient) -> str:
+    """A filled log; terminated, and loaded anew."""
+    log = filled(here, plane, logs)
     plane.terminate_segment(log)
     assert plane.backlog(log, "billing") == BATCHES * IN_A_BATCH
     load_anew(here, log)
@@ -70,6 +76,16 @@ def read(logs: PulsarLogClient, log: str, count: int) -> list[LogMessage]:
         logs.open_reader(log, "billing", owner="c", live_owners=(), on_arrival=lambda: None)
     ) as reader:
         wait_until(lambda: found.extend(reader.read(count)) or len(found) >= count, message="its messages")
+    return found
+
+
+def read_after(logs: PulsarLogClient, log: str, position: Position | None, count: int) -> list[LogMessage]:
+    """The messages behind the position, so many, up to the end of the terminated log."""
+    found: list[LogMessage] = []
+    with closing(logs.open_reader_at(log, position, on_arrival=lambda: None)) as reader:
+        assert reader.is_at_end() is (count == 0)
+        wait_until(lambda: found.extend(reader.read(100)) or len(found) >= count, message="the rest")
+        assert reader.is_at_end()
     return found
 
 
@@ -151,12 +167,8 @@ def test_it_is_sought_to_an_instant(
     assert plane.backlog(log, "billing") == (BATCHES - first) * IN_A_BATCH
     if first < BATCHES:
         assert read(logs, log, 1)[0].payload == b"%d" % first
-    place = logs.locate(log, instant_ms)
-    with closing(logs.open_reader_at(log, place, on_arrival=lambda: None)) as reader:
-        found: list[LogMessage] = []
-        left = (BATCHES - first) * IN_A_BATCH
-        wait_until(lambda: found.extend(reader.read(100)) or len(found) >= left, message="the rest")
-        assert [int(one.payload) for one in found[::IN_A_BATCH]] == list(range(first, BATCHES))
+    rest = read_after(logs, log, logs.locate(log, instant_ms), (BATCHES - first) * IN_A_BATCH)
+    assert [int(one.payload) for one in rest[::IN_A_BATCH]] == list(range(first, BATCHES))
 
 
 def test_entries_that_cannot_be_looked_at_count_as_one_each(
@@ -186,3 +198,27 @@ def test_one_in_which_nothing_was_ever_stored_is_sought_again_and_again(
     plane.skip_all(log, "billing")
 
     assert plane.backlog(log, "billing") == 0
+
+
+@pytest.mark.parametrize("is_loaded_again", [False, True])
+def test_one_that_was_loaded_and_then_sealed_is_read_from_any_position(
+    here: PulsarTopic, plane: PulsarDataPlane, logs: PulsarLogClient, *, is_loaded_again: bool
+) -> None:
+    """Its current ledger is empty, and the broker names the end of this ledger as the last entry."""
+    log, count = filled(here, plane, logs), BATCHES * IN_A_BATCH
+    load_anew(here, log)
+    assert plane.terminate_segment(log).endswith(":-1")
+    if is_loaded_again:
+        load_anew(here, log)
+
+    found = read_after(logs, log, None, count)
+
+    for read_before in (1, IN_A_BATCH, count - 1, count):
+        rest = read_after(logs, log, found[read_before - 1].position, count - read_before)
+        assert [one.payload for one in rest] == [one.payload for one in found[read_before:]]
+    assert read_after(logs, log, logs.locate(log, None), 0) == []
+    assert len(read(logs, log, count)) == count
+    plane.skip_all(log, "billing")
+    assert plane.backlog(log, "billing") == 0
+    plane.seek(log, "billing", found[-IN_A_BATCH].published_at_ms)
+    assert plane.backlog(log, "billing") == IN_A_BATCH

@@ -12,6 +12,7 @@ from controller.dataplane.pulsar.stored_entries import (
     NOWHERE,
     StoredPart,
     is_final,
+    last_stored,
     parts_of,
     places_backwards,
     places_forwards,
@@ -51,6 +52,19 @@ def test_entries_from_the_last_to_the_first_unknown(
 )
 def test_entries_from_the_first_on(last: str, places: list[tuple[int, int]]) -> None:
     assert list(places_forwards({"lastConfirmedEntry": last, "ledgers": LEDGERS})) == places
+
+
+@pytest.mark.parametrize(
+    ("told", "place"),
+    [
+        pytest.param("9:1", (9, 1), id="as told"),
+        pytest.param("9:-1", (3, 1), id="an empty last ledger"),
+        pytest.param("8:4", (8, 4), id="although it was deleted"),
+        pytest.param("2:-1", (2, -1), id="no entry"),
+    ],
+)
+def test_the_last_entry_of_a_topic(told: str, place: tuple[int, int]) -> None:
+    assert last_stored({"lastConfirmedEntry": told, "ledgers": LEDGERS}) == place
 
 
 def ledgers(newest: str) -> list[dict[str, object]]:
