@@ -21,7 +21,7 @@ from itertools import chain, islice, repeat, takewhile
 from typing import TYPE_CHECKING, Any
 
 from controller.dataplane.pulsar.admin import AdminCalls, Answer, Deadline
-from controller.dataplane.pulsar.stored_entries import entry_ask, place_told, places_forwards
+from controller.dataplane.pulsar.stored_entries import entry_ask, last_stored, place_told, places_forwards
 from controller.domain.pulsar_names import full_name
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def holds_nothing_else(internal: Mapping[str, Any], barrier: Barrier) -> bool:
     # The deduplication cursor has a property for each producer.
     producers = {name for cursor in cursors for name in cursor.get("properties") or ()}
     return (
-        place_told(internal["lastConfirmedEntry"]) == barrier.last
+        last_stored(internal) == barrier.last
         and max(internal["numberOfEntries"], internal["entriesAddedCounter"]) == barrier.entries
         # A load of the topic may move a mark to the beginning of a new ledger, whose entry is -1.
         and all(mark <= barrier.last or mark[1] < 0 for mark in marks)

@@ -331,7 +331,7 @@ def test_gates_and_the_probe_work_where_encryption_is_required(pulsar_broker: Sh
 
 
 def test_a_log_with_nothing_but_a_barrier_has_carried_no_message(scene: GatedScene) -> None:
-    """The log of an aborted split may therefore be deleted. The loop reloads the topic, because a load changes its statistics."""
+    """The log of an aborted split may therefore be deleted. The topic is reloaded and terminated, because both change its statistics."""
     log, used = scene.log("stock", "cleave"), scene.gated(messages=1)
     scene.plane.close_gate(log, "stock")
     for _ in range(2):
@@ -341,6 +341,8 @@ def test_a_log_with_nothing_but_a_barrier_has_carried_no_message(scene: GatedSce
     scene.plane.open_gate(log, "stock")
     assert scene.plane.describe_logs([log])[log].is_unused
     assert not scene.plane.persist_cursor_at_end(log, "stock")
+    scene.plane.terminate_segment(log)
+    assert scene.plane.describe_logs([log])[log].is_unused
 
 
 class TestReadersOfCleave:
