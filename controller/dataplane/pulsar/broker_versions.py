@@ -1,10 +1,14 @@
-"""Decides which broker versions report slots of consumers correctly, and on which gates for standard consumers hold.
+"""Decides which broker versions report slots of consumers correctly, which can read a terminated topic that they have
+loaded again, and on which gates for standard consumers hold.
 
 Up to 3.0.13, 3.3.8 and 4.0.6 a broker stores only the first and the last slot of each sticky range. A
 consumer with several ranges therefore also receives the slots between them (apache/pulsar#24730). Cleave's
 readers have one range each, with their own connections, and lose nothing to each other (tested on 4.0.6). But
 a range of one slot leaves one mark instead of two, and the statistics, which pair the marks, then assign the
 slots of all consumers wrongly. Claims determine from these statistics which consumers are in their way.
+
+Up to 3.0.10, 3.3.5 and 4.0.3 a broker delivers nothing of a terminated topic that it has loaded again
+(apache/pulsar#24063).
 """
 
 from __future__ import annotations
@@ -19,7 +23,8 @@ from controller.domain.hash_range import HashRange
 VERSION = Ask("GET", "brokers/version", "read the broker's version", is_text=True)
 """Request for the broker's version, such as `4.2.4`. Every token may send it."""
 
-_FIRST_RIGHT: Mapping[tuple[int, int], int] = {(3, 0): 14, (3, 3): 9, (4, 0): 7}
+_WHOLE_RANGES_FROM: Mapping[tuple[int, int], int] = {(3, 0): 14, (3, 3): 9, (4, 0): 7}
+_READS_AFTER_RELOAD_FROM: Mapping[tuple[int, int], int] = {(3, 0): 11, (3, 3): 6, (4, 0): 4}
 _RIGHT_FROM = (4, 1)
 GATES_FROM = (4, 0, 7)
 """First version on which gates hold."""
@@ -27,17 +32,30 @@ _NUMBERS = re.compile(r"(\d+)\.(\d+)\.(\d+)")
 
 
 def keeps_whole_ranges(version: str) -> bool:
-    """Return True if a broker of this version (`4.2.4`) stores all slots of a consumer's ranges. False if the broker
-    stores only the first and the last slot of each range.
+    """Return True if a broker of this version (`4.2.4`) stores all slots of a consumer's ranges: 3.0 from 3.0.14 on,
+    3.3 from 3.3.9 on, 4.0 from 4.0.7 on, and 4.1 and later. False if the broker stores only the first and the last
+    slot of each range. True for a text that does not begin with three numbers.
+    """
+    return _is_corrected(version, _WHOLE_RANGES_FROM)
 
-    True for 3.0 from 3.0.14 on, for 3.3 from 3.3.9 on, for 4.0 from 4.0.7 on, and for 4.1 and later. False for all
-    other versions. True for a text that does not begin with three numbers.
+
+def reads_after_reload(version: str) -> bool:
+    """Return True if a broker of this version (`4.2.4`) can read a terminated topic that it has loaded again: 3.0 from
+    3.0.11 on, 3.3 from 3.3.6 on, 4.0 from 4.0.4 on, and 4.1 and later. True for a text that does not begin with three
+    numbers.
+    """
+    return _is_corrected(version, _READS_AFTER_RELOAD_FROM)
+
+
+def _is_corrected(version: str, first_patches: Mapping[tuple[int, int], int]) -> bool:
+    """Return True if the version has a correction. `first_patches` contains the first patch with the correction of each
+    older release that has it; 4.1 and later have it. True for a text that does not begin with three numbers.
     """
     match = _NUMBERS.match(version)
     if match is None:
         return True
     major, minor, patch = (int(part) for part in match.groups())
-    fixed = _FIRST_RIGHT.get((major, minor))
+    fixed = first_patches.get((major, minor))
     return (major, minor) >= _RIGHT_FROM if fixed is None else patch >= fixed
 
 
@@ -58,8 +76,7 @@ def holds_gates(version: str) -> bool:
 
     Before 4.0 a broker serves a topic before the broker has read the topic's policies, so a gate would let messages
     pass after a restart. 4.0.0 and 4.0.1 send a consumer that has just connected more entries than the dispatch rate
-    allows, messages of the application among them. Before 4.0.4 a terminated topic that was loaded again cannot be
-    read (apache/pulsar#24063). The tests of gates pass on 4.0.7 and 4.2.4.
+    allows, messages of the application among them. The tests of gates pass on 4.0.7 and 4.2.4.
     """
     match = _NUMBERS.match(version)
     return match is not None and tuple(map(int, match.groups())) >= GATES_FROM

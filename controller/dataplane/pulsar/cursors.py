@@ -15,7 +15,7 @@ from typing import Any
 
 from controller.dataplane.log_client import Ownership, Position
 from controller.dataplane.pulsar.admin import AdminCalls, Ask, Deadline
-from controller.dataplane.pulsar.broker_versions import VERSION
+from controller.dataplane.pulsar.broker_versions import VERSION, reads_after_reload
 from controller.dataplane.pulsar.names import cursor_name, subscription_path, topic_path
 from controller.dataplane.pulsar.stored_entries import (
     StoredPart,
@@ -280,15 +280,16 @@ class Cursors:
 
     def reload_if_terminated(self, backing_topic: str, deadline: Deadline) -> bool:
         """If the topic is terminated, make the broker reload the topic, and return True. Return False, and change
-        nothing, for an open topic. The topic's consumers and producers are disconnected by a reload; readers
-        reconnect, and no producer appends to a terminated topic. The call needs an administrator's rights.
+        nothing, for an open topic, and on a broker that could not read the topic after a reload
+        (`reads_after_reload`). The topic's consumers and producers are disconnected by a reload; readers reconnect, and
+        no producer appends to a terminated topic. The call needs an administrator's rights.
 
         A broker (seen with 4.2.4) fences a topic whose termination comes between a message and its storing. The
         broker should lift the fence when the message has failed, but sometimes never does: then no consumer can
         subscribe, and only a reload helps. Raises SegmentNotFound; DataPlaneTimeout at the deadline; and the other
         errors of `AdminCalls.ask`. If the topic is deleted meanwhile, the result is True.
         """
-        if not self.is_terminated(backing_topic, deadline):
+        if not self.is_terminated(backing_topic, deadline) or not reads_after_reload(self.version(deadline)):
             return False
         purpose = f"reload {backing_topic}"
         self._admin.ask(Ask("PUT", f"{topic_path(backing_topic)}/unload", purpose, accept=GONE), deadline)

@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Any
 
 from controller.dataplane.pulsar.admin import AdminCalls, Ask, Deadline
-from controller.dataplane.pulsar.broker_versions import VERSION, holds_gates
+from controller.dataplane.pulsar.broker_versions import VERSION, holds_gates, reads_after_reload
 from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.dataplane.pulsar.http_errors import UnknownAddress, refusal
 from controller.dataplane.pulsar.names import namespace_path
@@ -230,6 +230,13 @@ GATE_DEMANDS: tuple[Demand, ...] = (
 """What a gate needs; see `gates`. A namespace that meets these demands can have subscriptions for standard clients."""
 
 DEMANDS: tuple[Demand, ...] = (
+    Demand(
+        "sealed segments can be read after a load",
+        Severity.WRONG,
+        lambda seen: reads_after_reload(seen.version),
+        "a broker of this version delivers nothing of a terminated topic that it has loaded again, as after a restart "
+        "(apache/pulsar#24063), so consumers wait for a sealed segment forever; update the brokers to 3.0.11, 3.3.6, 4.0.4 or later",
+    ),
     Demand(
         "topics on demand are off",
         Severity.WRONG,

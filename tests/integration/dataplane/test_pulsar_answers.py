@@ -492,6 +492,16 @@ class TestPositions:
 
         assert {received.method for received in broker.received} == {"GET"}
 
+    @pytest.mark.parametrize(("version", "is_reloaded"), [("4.0.3", False), ("4.2.4", True)])
+    def test_a_sealed_topic_is_reloaded_only_where_it_can_be_read_afterwards(
+        self, broker: ScriptedBroker, plane: PulsarDataPlane, version: str, *, is_reloaded: bool
+    ) -> None:
+        sealed = broker.says(200, {**INTERNAL, **TERMINATED})
+        broker.behaves(sealed, broker.says_text(200, version), broker.says(204))
+
+        assert plane._cursors.reload_if_terminated(LOG, Deadline(30.0)) is is_reloaded
+        assert ("PUT" in {received.method for received in broker.received}) is is_reloaded
+
 
 class TestRepeats:
     """An act whose answer was lost is done already when it is tried again."""
@@ -668,4 +678,17 @@ class TestNamespaces:
         unmet = {one.demand.name for one in look.check("t/n")}
 
         assert ("batches are acknowledged in part" in unmet) is is_said
+        look.close()
+
+    @pytest.mark.parametrize(("version", "severity"), [("4.0.3", Severity.WRONG), ("4.0.4", None)])
+    def test_brokers_that_could_not_read_a_sealed_segment_after_a_restart_are_wrong(
+        self, broker: ScriptedBroker, version: str, severity: Severity | None
+    ) -> None:
+        answers = broker.says(200, {}), broker.says(200, {}), broker.says_text(200, version)
+        broker.behaves(*answers, broker.refuses(404, "Topic not found"))
+        look = Namespaces(PulsarAccess(admin_url=broker.url))
+
+        unmet = {one.demand.name: one.demand.severity for one in look.check("t/n")}
+
+        assert unmet.get("sealed segments can be read after a load") == severity
         look.close()

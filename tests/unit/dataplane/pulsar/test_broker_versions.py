@@ -1,10 +1,15 @@
-"""Which brokers keep ranges whole, what cannot be read on the others, and which read policies before they serve a topic."""
+"""Which brokers keep ranges whole, what cannot be read on the others, which read a reloaded end, and which read policies first."""
 
 from __future__ import annotations
 
 import pytest
 
-from controller.dataplane.pulsar.broker_versions import demand_readable, holds_gates, keeps_whole_ranges
+from controller.dataplane.pulsar.broker_versions import (
+    demand_readable,
+    holds_gates,
+    keeps_whole_ranges,
+    reads_after_reload,
+)
 from controller.domain.errors import Unsupported
 from controller.domain.hash_range import HashRange
 
@@ -25,6 +30,16 @@ def test_on_others_a_bucket_of_one_hash_is_refused_and_no_other(version: str) ->
     demand_readable(TWO, version)
     with pytest.raises(Unsupported, match="update it to"):
         demand_readable(ONE_HASH, version)
+
+
+@pytest.mark.parametrize("version", ["3.0.11", "3.3.6", "4.0.4", "4.1.0", "4.2.4", "5.0.0-M1", "a fork", ""])
+def test_brokers_that_read_a_terminated_topic_after_a_load(version: str) -> None:
+    assert reads_after_reload(version)
+
+
+@pytest.mark.parametrize("version", ["2.11.4", "3.0.10", "3.1.3", "3.2.4", "3.3.5", "4.0.3"])
+def test_brokers_that_do_not(version: str) -> None:
+    assert not reads_after_reload(version)
 
 
 @pytest.mark.parametrize(
