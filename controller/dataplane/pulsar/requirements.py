@@ -8,6 +8,7 @@ repeated batch twice. A setting is changed only on request (`cleave doctor --fix
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -30,6 +31,11 @@ RETENTION = {"retentionTimeInMinutes": 1440, "retentionSizeInMB": -1}
 """One day: enough to go back after a faulty release, and bounded."""
 _REFUSES_TO_SHOW = frozenset({401, 403})
 _NO_SUCH_CALL = 405
+_DEFAULT_QUOTAS: Mapping[str, tuple[str, ...]] = {
+    "destination_storage": ("backlogQuotaDefaultLimitGB", "backlogQuotaDefaultLimitBytes"),
+    "message_age": ("backlogQuotaDefaultLimitSecond",),
+}
+"""Settings of the brokers that limit the backlog of a topic, by the type of the quota."""
 
 
 class Severity(StrEnum):
@@ -150,14 +156,23 @@ def _takes_schemas(namespace: Namespace) -> bool:
 
 
 def _takes_clear_messages(namespace: Namespace) -> bool:
-    """Return True if producers with these settings encrypt, or the namespace does not require encryption."""
-    return namespace.encrypts or not namespace.policies.get("encryption_required")
+    """Return True if producers with these settings encrypt, or neither the namespace nor the brokers require
+    encryption.
+    """
+    is_required = namespace.of_broker("encryptionRequireOnProducer", "false") == "true"
+    return namespace.encrypts or not (is_required or namespace.policies.get("encryption_required"))
 
 
 def _evicts_nothing(namespace: Namespace) -> bool:
-    """Return True if no backlog quota of the namespace deletes unread messages."""
-    quotas = namespace.policies.get("backlog_quota_map") or {}
-    return all(quota.get("policy") != "consumer_backlog_eviction" for quota in quotas.values())
+    """Return True if no backlog quota deletes unread messages. The namespace's own quota of each type decides; without
+    one, the brokers' default quota, if its limit is above 0.
+    """
+    own = namespace.policies.get("backlog_quota_map") or {}
+    policies = {quota.get("policy") for quota in own.values()}
+    for kind, limits in _DEFAULT_QUOTAS.items():
+        if kind not in own and any(float(namespace.of_broker(limit, "-1")) > 0 for limit in limits):
+            policies.add(namespace.of_broker("backlogQuotaDefaultRetentionPolicy", ""))
+    return "consumer_backlog_eviction" not in policies
 
 
 def _expires_nothing(namespace: Namespace) -> bool:
@@ -168,20 +183,19 @@ def _expires_nothing(namespace: Namespace) -> bool:
     return int(own if own is not None else namespace.of_broker("ttlDurationDefaultInSeconds", "0")) <= 0
 
 
-def _allows_exclusive(namespace: Namespace) -> bool:
-    """Return True if the namespace admits Exclusive consumers."""
-    types = namespace.policies.get("subscription_types_enabled") or []
-    return not types or "Exclusive" in types
+def _admits(namespace: Namespace, kind: str) -> bool:
+    """Return True if the namespace admits subscriptions of a type, such as `exclusive`. The namespace's own list of types
+    decides; without types in it, the brokers' list. True if the brokers' list is unknown.
+    """
+    own = namespace.policies.get("subscription_types_enabled")
+    types = " ".join(own).lower() if own else namespace.of_broker("subscriptionTypesEnabled", "")
+    return not types or kind in re.findall(r"\w+", types)
 
 
 def _allows_key_shared(namespace: Namespace) -> bool:
-    """Return True if the namespace and the brokers admit Key_Shared consumers. A namespace without a list of
-    subscription types, or with an empty one, admits all types.
-    """
-    types = namespace.policies.get("subscription_types_enabled") or []
-    if types and "Key_Shared" not in types:
-        return False
-    return namespace.of_broker("subscriptionKeySharedEnable", "true") == "true"
+    """Return True if the namespace and the brokers admit Key_Shared consumers."""
+    is_enabled = namespace.of_broker("subscriptionKeySharedEnable", "true") == "true"
+    return is_enabled and _admits(namespace, "key_shared")
 
 
 def _acknowledges_in_part(namespace: Namespace) -> bool:
@@ -286,6 +300,13 @@ DEMANDS: tuple[Demand, ...] = (
         False,
     ),
     Demand(
+        "brokers do not enforce schemas",
+        Severity.NOTE,
+        lambda namespace: namespace.of_broker("isSchemaValidationEnforced", "false") == "false",
+        "producers without a schema, Cleave's own among them, are refused for a segment that has one: set "
+        "isSchemaValidationEnforced=false in the brokers' configuration",
+    ),
+    Demand(
         "new schemas are allowed",
         Severity.WRONG,
         _takes_schemas,
@@ -304,8 +325,8 @@ DEMANDS: tuple[Demand, ...] = (
         "nothing unread is evicted",
         Severity.NOTE,
         _evicts_nothing,
-        "the backlog quota drops the oldest unread messages of a slow subscription; change its policy if "
-        "that is not meant",
+        "the backlog quota, the namespace's or the brokers' default, drops the oldest unread messages of a slow "
+        "subscription; change its policy if that is not meant",
     ),
     Demand(
         "messages do not expire unread",
@@ -316,7 +337,7 @@ DEMANDS: tuple[Demand, ...] = (
     Demand(
         "exclusive consumers are allowed",
         Severity.WRONG,
-        _allows_exclusive,
+        lambda namespace: _admits(namespace, "exclusive"),
         "Cleave's consumers could not read; add Exclusive to the namespace's subscription types",
     ),
     Demand(
