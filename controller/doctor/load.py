@@ -53,7 +53,7 @@ def landing(cleave: Application) -> str:
     files, rejected = LandingArea(cleave.settings.landing_url).files(now_ms - LANDING_LOOK_BACK_MS, now_ms)
     if not files:
         raise Note(
-            f"no sample landed at {cleave.settings.landing_url} in the last hour; start `cleave collect`"
+            f"no sample landed at {cleave.settings.landing_url} in the last hour; start `cleave collect`, or read its log"
         )
     age_seconds = (now_ms - max(file.last_tick_ms for file in files)) / 1000
     if age_seconds > max(OLD_AFTER_INTERVALS * cleave.settings.collect_interval_seconds, OLD_AFTER_SECONDS):

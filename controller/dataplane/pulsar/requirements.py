@@ -356,6 +356,13 @@ DEMANDS: tuple[Demand, ...] = (
         "not",
     ),
     Demand(
+        "brokers report single topics",
+        Severity.NOTE,
+        lambda namespace: namespace.of_broker("exposeTopicLevelMetricsInPrometheus", "true") == "true",
+        "from CLEAVE_PULSAR_PAGES_FROM_SEGMENTS segments on (200 by default) no load would be known: set "
+        "exposeTopicLevelMetricsInPrometheus=true in the brokers' configuration",
+    ),
+    Demand(
         "one cluster only",
         Severity.WRONG,
         lambda namespace: len(namespace.policies.get("replication_clusters") or ["one"]) == 1,

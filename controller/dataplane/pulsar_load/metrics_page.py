@@ -69,6 +69,7 @@ class Page:
         self._watched = watched
         self._rest = b"\n"
         self._names: dict[bytes, bytes] = {}
+        self._omits_topics = False
         self.topics: dict[str, TopicCounters] = {}
         self.started_at_ms: int | None = None
         """Time at which the broker's process started; None if the page does not contain it."""
@@ -98,11 +99,15 @@ class Page:
             raise DataPlaneUnavailable(f"a line exceeds {LINE_BYTES} bytes: the body is not a metrics page")
 
     def finish(self) -> None:
-        """End the body. Raises DataPlaneUnavailable if it ended in the middle of a line. An empty body is
-        accepted.
+        """End the body. Raises DataPlaneUnavailable if it ended in the middle of a line, or if the page contains the
+        counters of namespaces instead of topics. An empty body is accepted.
         """
         if self._rest != b"\n":
             raise DataPlaneUnavailable("the page ends in the middle of a line")
+        if self._omits_topics:
+            raise DataPlaneUnavailable(
+                "the page has no counters of topics; set exposeTopicLevelMetricsInPrometheus=true in the brokers' configuration"
+            )
 
     def _count(self, kind: bytes, labels: bytes, number: int) -> None:
         """Store one counter of a watched topic in `topics`, in place of an earlier value. `kind` is the name of the
@@ -112,8 +117,10 @@ class Page:
         subscription has only one of its two outgoing counters, the other is 0.
         """
         labels = b"," + labels
-        topic = self._watched.get(_label(labels, b"topic"))
+        name = _label(labels, b"topic")
+        topic = self._watched.get(name)
         if topic is None:
+            self._omits_topics |= not name and kind == b"in_messages_total" and _PLAIN[b"topic"] not in labels
             return
         counters = self.topics.get(topic)
         if counters is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import ExitStack
 
@@ -212,3 +213,15 @@ def test_a_topic_of_which_the_page_says_half_is_silent(
     brokers[0].page = lambda: page  # type: ignore[method-assign]
 
     assert set(load.sample([A, B])) == {B}
+
+
+def test_brokers_that_count_namespaces_alone_are_an_error_that_names_their_setting(
+    brokers: list[StagedBroker], load: CounterScraper
+) -> None:
+    """The collector calls its tick partial then, and logs the error."""
+    for one in brokers:
+        page = re.sub(rb',topic="[^"\n]*"', b"", one.page())
+        one.page = lambda page=page: page  # type: ignore[method-assign,misc]
+
+    with pytest.raises(DataPlaneUnavailable, match="set exposeTopicLevelMetricsInPrometheus=true"):
+        load.sample([A, C])

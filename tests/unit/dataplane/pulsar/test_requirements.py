@@ -126,3 +126,9 @@ def test_the_brokers_types_of_subscriptions_hold_where_the_namespace_has_none(
 def test_what_brokers_demand_of_all_namespaces_is_said(name: str, setting: str) -> None:
     assert is_met(name, {}, {})
     assert not is_met(name, {}, {setting: "true"})
+
+
+def test_brokers_that_report_no_single_topics_are_said() -> None:
+    setting = "exposeTopicLevelMetricsInPrometheus"
+    assert is_met("brokers report single topics", {}, {})
+    assert not is_met("brokers report single topics", {}, {setting: "false"})

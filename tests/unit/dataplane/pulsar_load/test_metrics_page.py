@@ -174,6 +174,13 @@ def test_a_page_cut_off_in_a_line_is_refused() -> None:
     assert page.topics == {}  # the number may go on
 
 
+def test_a_page_of_namespaces_alone_is_refused() -> None:
+    """Every topic would seem to be missing. Only the counters that brokers write for a namespace count, and of them one suffices."""
+    with pytest.raises(DataPlaneUnavailable, match="exposeTopicLevelMetricsInPrometheus=true"):
+        read(b'pulsar_in_messages_total{cluster="c",namespace="t/n"} 5\n', [LOW])
+    assert read(b'pulsar_producers_count{cluster="c"} 0\n', [LOW]).topics == {}
+
+
 def test_a_body_without_lines_is_refused_before_it_fills_the_memory() -> None:
     page = Page({})
 
