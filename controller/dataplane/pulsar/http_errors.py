@@ -51,9 +51,21 @@ _NO_NAMESPACE = _terminal(
     NotFound,
     "create the tenant and namespace, then `cleave doctor --fix` gives it the settings segments need",
 )
+_LACKS_RIGHT = _terminal(
+    Terminal, "the token's role lacks the right: make it an admin of the tenant, or grant it the namespace"
+)
 # The first row whose status and words match applies. The words are searched in the broker's reason, ignoring
 # case.
 _TABLE: tuple[tuple[range, str, Callable[[str], CleaveError]], ...] = (
+    (
+        range(401, 404),
+        "PEEK_MESSAGES",
+        _terminal(
+            Terminal,
+            "grant the token's role the right to consume: a producer reads entries to learn what a terminated topic has stored",
+        ),
+    ),
+    (range(401, 402), r"validate\w+Operation", _LACKS_RIGHT),
     (
         range(401, 402),
         "",
@@ -62,14 +74,7 @@ _TABLE: tuple[tuple[range, str, Callable[[str], CleaveError]], ...] = (
             "the broker does not accept the credentials: set CLEAVE_PULSAR_TOKEN or CLEAVE_PULSAR_TOKEN_FILE",
         ),
     ),
-    (
-        range(403, 404),
-        "",
-        _terminal(
-            Terminal,
-            "the token's role lacks the right: make it an admin of the tenant, or grant it the namespace",
-        ),
-    ),
+    (range(403, 404), "", _LACKS_RIGHT),
     (range(404, 405), "subscription", _terminal(SubscriptionNotFound, "create the subscription first")),
     (range(404, 405), "namespace|tenant|cluster|policies", _NO_NAMESPACE),
     (

@@ -52,6 +52,17 @@ class SecuredBroker:
         """A name nobody used before."""
         return f"persistent://{self.namespace}/{secrets.token_hex(6)}-segment-0000-ffff-0"
 
+    def grant(self, role: str, *actions: str) -> PulsarAccess:
+        """Let the role do this in the namespace. Return how it gets in."""
+        requests.post(
+            f"{self.access.admin_url}/admin/v2/namespaces/{self.namespace}/permissions/{role}",
+            json=actions,
+            headers={"Authorization": f"Bearer {self.access.token}"},
+            verify=self.access.ca_file,
+            timeout=30,
+        ).raise_for_status()
+        return replace(self.access, token=self.tokens.token(role))
+
 
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredBroker]:
@@ -107,14 +118,7 @@ def _make_namespace(access: PulsarAccess) -> None:
 
 def test_gates_take_an_administrator_of_the_tenant(secured: SecuredBroker) -> None:
     """One who may produce and consume everywhere in the namespace may not set the policies of topics."""
-    requests.post(
-        f"{secured.access.admin_url}/admin/v2/namespaces/{secured.namespace}/permissions/applications",
-        json=["produce", "consume"],
-        headers={"Authorization": f"Bearer {secured.access.token}"},
-        verify=secured.access.ca_file,
-        timeout=30,
-    ).raise_for_status()
-    theirs = replace(secured.access, token=secured.tokens.token("applications"))
+    theirs = secured.grant("applications", "produce", "consume")
     log, topic = secured.log(), f"topic://{secured.namespace}/orders"
     with (
         closing(PulsarDataPlane(secured.access, call_timeout_seconds=PATIENCE_SECONDS)) as plane,
@@ -224,16 +228,8 @@ def test_an_application_that_may_consume_needs_no_more(secured: SecuredBroker) -
     admin = PulsarDataPlane(secured.access, call_timeout_seconds=PATIENCE_SECONDS)
     log = secured.log()
     admin.create_segment(log, ["s"])
-    requests.post(
-        f"{secured.access.admin_url}/admin/v2/namespaces/{secured.namespace}/permissions/app",
-        json=["produce", "consume"],
-        headers={"Authorization": f"Bearer {secured.access.token}"},
-        verify=secured.access.ca_file,
-        timeout=30,
-    ).raise_for_status()
-    logs = PulsarLogClient(
-        replace(secured.access, token=secured.tokens.token("app")), call_timeout_seconds=PATIENCE_SECONDS
-    )
+    app = secured.grant("app", "produce", "consume")
+    logs = PulsarLogClient(app, call_timeout_seconds=PATIENCE_SECONDS)
 
     logs.append(log, [OutgoingMessage(b"x")], producer="p", sequence=1)
     dead = logs.open_reader(log, "s", owner="a", live_owners=(), on_arrival=lambda: None)
@@ -245,6 +241,23 @@ def test_an_application_that_may_consume_needs_no_more(secured: SecuredBroker) -
     assert end.stored_of(SentBatch("p", 0, 1), NOWHERE, logs._admin.deadline())[1], "its end is final"
     for one in (dead, heir, logs, admin):
         one.close()
+
+
+def test_a_producer_that_may_not_consume_is_told_to_be_given_that_right(secured: SecuredBroker) -> None:
+    """It sends as others do, until a batch is in doubt because its segment was sealed."""
+    log, of_producer = secured.log(), secured.grant("producer", "produce")
+    with (
+        closing(PulsarDataPlane(secured.access, call_timeout_seconds=PATIENCE_SECONDS)) as admin,
+        closing(PulsarLogClient(of_producer, call_timeout_seconds=PATIENCE_SECONDS)) as logs,
+    ):
+        admin.create_segment(log, [])
+        assert logs.append(log, [OutgoingMessage(b"x")], producer="p", sequence=1) == 1
+        admin.terminate_segment(log)
+
+        with pytest.raises(Terminal, match="grant the token's role the right to consume"):
+            TopicEnd(Cursors(logs._admin), log).stored_of(
+                SentBatch("p", 0, 1), NOWHERE, logs._admin.deadline()
+            )
 
 
 def test_a_broker_that_proves_nothing_is_not_talked_to(secured: SecuredBroker, tmp_path: Path) -> None:

@@ -25,6 +25,18 @@ from controller.domain.errors import (
     ("status", "reason", "kind", "advice"),
     [
         (401, "HTTP 401 Unauthorized", Terminal, "CLEAVE_PULSAR_TOKEN"),
+        (
+            401,
+            "Unauthorized to validateTopicOperation for operation [PEEK_MESSAGES] on topic [persistent://t/n/x]",
+            Terminal,
+            "the right to consume",
+        ),
+        (
+            401,
+            "Unauthorized to validateTopicOperation for operation [UNLOAD] on topic [persistent://t/n/x]",
+            Terminal,
+            "admin of the tenant",
+        ),
         (403, "Don't have permission", Terminal, "grant it the namespace"),
         (404, "Topic persistent://t/n/x not found", SegmentNotFound, "look up the layout again"),
         (404, "Subscription s not found for topic x", SubscriptionNotFound, "create the subscription first"),
