@@ -185,14 +185,19 @@ class Cursors:
         be moved again. Raises SegmentNotFound; SubscriptionNotFound, except for such a topic; DataPlaneTimeout at the
         deadline; and the other errors of `AdminCalls.ask`.
         """
-        if self.is_closed_and_empty(backing_topic, deadline):
+        internal = self.internal(backing_topic, deadline)
+        if is_closed_and_empty(internal):
             return
         purpose = f"seek {subscription!r} on {backing_topic}"
-        path = f"{topic_path(backing_topic)}/subscription/{subscription_path(subscription)}/resetcursor/{instant_ms}"
-        answer = self._admin.ask(Ask("POST", path, purpose, accept=FAILED), deadline)
-        if answer.status in FAILED:  # the broker may be unable to locate the instant
-            place = self.place_before(backing_topic, instant_ms, deadline)
-            self._move_behind(backing_topic, subscription, place, purpose, deadline)
+        # A broker (seen with 4.2.4) that has reloaded a topic which it terminated with an empty ledger locates too early
+        # an entry for the instant.
+        if last_stored(internal) == place_told(internal["lastConfirmedEntry"]):
+            path = f"{topic_path(backing_topic)}/subscription/{subscription_path(subscription)}/resetcursor/{instant_ms}"
+            answer = self._admin.ask(Ask("POST", path, purpose, accept=FAILED), deadline)
+            if answer.status not in FAILED:  # otherwise the broker may be unable to locate the instant
+                return
+        place = self.place_before(backing_topic, instant_ms, deadline)
+        self._move_behind(backing_topic, subscription, place, purpose, deadline)
 
     def persist_end(self, backing_topic: str, subscription: str, deadline: Deadline) -> bool:
         """If the subscription has acknowledged all of a terminated topic, make the broker store its cursor,

@@ -200,25 +200,43 @@ def test_one_in_which_nothing_was_ever_stored_is_sought_again_and_again(
     assert plane.backlog(log, "billing") == 0
 
 
-@pytest.mark.parametrize("is_loaded_again", [False, True])
-def test_one_that_was_loaded_and_then_sealed_is_read_from_any_position(
-    here: PulsarTopic, plane: PulsarDataPlane, logs: PulsarLogClient, *, is_loaded_again: bool
-) -> None:
-    """Its current ledger is empty, and the broker names the end of this ledger as the last entry."""
-    log, count = filled(here, plane, logs), BATCHES * IN_A_BATCH
+COUNT = BATCHES * IN_A_BATCH
+
+
+@pytest.fixture(params=[False, True], ids=["sealed", "sealed and loaded again"])
+def empty_at_its_end(
+    request: pytest.FixtureRequest, here: PulsarTopic, plane: PulsarDataPlane, logs: PulsarLogClient
+) -> str:
+    """A filled log that was loaded before it was terminated: the broker names the end of its last ledger, which is empty."""
+    log = filled(here, plane, logs)
     load_anew(here, log)
     assert plane.terminate_segment(log).endswith(":-1")
-    if is_loaded_again:
+    if request.param:
         load_anew(here, log)
+    return log
 
-    found = read_after(logs, log, None, count)
 
-    for read_before in (1, IN_A_BATCH, count - 1, count):
-        rest = read_after(logs, log, found[read_before - 1].position, count - read_before)
+def test_one_with_an_empty_last_ledger_is_read_from_any_position(
+    logs: PulsarLogClient, empty_at_its_end: str
+) -> None:
+    found = read_after(logs, empty_at_its_end, None, COUNT)
+
+    for read_before in (1, IN_A_BATCH, COUNT - 1, COUNT):
+        rest = read_after(logs, empty_at_its_end, found[read_before - 1].position, COUNT - read_before)
         assert [one.payload for one in rest] == [one.payload for one in found[read_before:]]
-    assert read_after(logs, log, logs.locate(log, None), 0) == []
-    assert len(read(logs, log, count)) == count
+    assert read_after(logs, empty_at_its_end, logs.locate(empty_at_its_end, None), 0) == []
+
+
+def test_one_with_an_empty_last_ledger_is_sought_to_an_instant(
+    plane: PulsarDataPlane, logs: PulsarLogClient, empty_at_its_end: str
+) -> None:
+    """4.2.4 itself takes the second entry for the first of any later instant, once it has loaded the log again."""
+    log, found = empty_at_its_end, read(logs, empty_at_its_end, COUNT)
     plane.skip_all(log, "billing")
-    assert plane.backlog(log, "billing") == 0
-    plane.seek(log, "billing", found[-IN_A_BATCH].published_at_ms)
-    assert plane.backlog(log, "billing") == IN_A_BATCH
+    assert plane.persist_cursor_at_end(log, "billing")
+
+    for first, message in enumerate(found[::IN_A_BATCH]):
+        plane.seek(log, "billing", message.published_at_ms)
+        assert plane.backlog(log, "billing") == COUNT - first * IN_A_BATCH
+    plane.create_subscription(log, "later")
+    assert plane.backlog(log, "later") == COUNT
