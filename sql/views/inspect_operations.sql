@@ -20,18 +20,28 @@ SELECT o.operation_id, t.name AS topic, o.topic_id, o.kind, o.state,
  CROSS JOIN LATERAL (
        SELECT CASE WHEN o.state IN ('fencing', 'fenced') THEN clock_timestamp() - coalesce(o.fenced_at, o.intended_at) END AS lasts) fence
  CROSS JOIN LATERAL (SELECT count(*) AS segments FROM cleave.operation_parent p WHERE p.operation_id = o.operation_id) sealed
+ CROSS JOIN LATERAL (
+       SELECT o.finished_at IS NULL AND fence.lasts IS NULL
+              AND coalesce(o.claim_expires_at, greatest(o.not_before, o.intended_at)) < clock_timestamp() - interval '60 seconds'
+                  AS is_left) claim
+ CROSS JOIN LATERAL (
+       SELECT (SELECT min(e.operation_id) FROM cleave.operation e
+                WHERE claim.is_left AND o.parameters ? 'child_ranges'  -- a broker performs its reshapes of a topic one after the other
+                  AND e.topic_id = o.topic_id AND e.operation_id < o.operation_id AND e.finished_at IS NULL
+                  AND e.parameters ? 'child_ranges') AS operation_id) older
  CROSS JOIN LATERAL (SELECT CASE
        WHEN o.state IN ('fencing', 'fenced') AND o.deadline < clock_timestamp()
            THEN 'past its deadline behind the fence: ' || sealed.segments || ' segment(s) take no writes until it is committed'
+       WHEN claim.is_left AND t.held_reason IS NOT NULL THEN 'waits for the recovery of its held topic'
+       WHEN older.operation_id IS NOT NULL THEN 'waits for operation ' || older.operation_id || ' of its topic'
        WHEN o.deadline < clock_timestamp() AND o.kind <> 'seek' THEN 'past its deadline'  -- a seek waits for its consumers
        WHEN fence.lasts > interval '10 seconds'
            THEN 'behind its fence for ' || round(extract(epoch FROM fence.lasts)) || ' s: '
                 || CASE WHEN sealed.segments > 0 THEN sealed.segments || ' segment(s) take no writes until it is committed'
                         ELSE 'it can only be committed' END
        WHEN o.attempts >= 3 THEN 'fails repeatedly'
-       WHEN o.claim_expires_at < clock_timestamp() - interval '60 seconds' THEN 'its runner has died and no other runner has taken over'
-       WHEN o.claimed_by IS NULL AND greatest(o.not_before, o.intended_at) < clock_timestamp() - interval '60 seconds'
-           THEN 'no runner has claimed it; check that a worker is running (inspect.leases)'
+       WHEN claim.is_left AND o.claimed_by IS NOT NULL THEN 'its runner has died and no other runner has taken over'
+       WHEN claim.is_left THEN 'no runner has claimed it; check that a worker is running (inspect.leases)'
        END AS reason) stuck;
 COMMENT ON VIEW inspect.operations IS
     'The operation journal: one row per operation. fenced_seconds: time from the fence to the commit; age_seconds: time from the intent to the end, or until now. kept_until: no policy joins the segments of the split with others before that time.';

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from controller.store import leases
 from controller.store.decisions import evaluations
 from controller.store.decisions.evaluations import FinishedEvaluation
 from controller.store.journal import seeks
-from controller.store.topics import policies
+from controller.store.topics import held_topics, policies
 from controller.store.topics.subscriptions import SubscriptionKind, insert_subscription
 from tests.support.inspection import NAME, ask, busy_history
 from tests.support.reports import report_load
@@ -103,6 +104,47 @@ def test_what_hangs_is_listed_with_the_reason(driver: StoreDriver, change: str, 
     assert stuck["operation_id"] == operation.operation_id
     assert stuck["stuck_because"].startswith(because)
     assert (stuck["parents"], stuck["children"]) == ([0], [1, 2])
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["claimed_by = NULL", "claimed_by = 'x', claim_expires_at = clock_timestamp() - interval '2 minutes'"],
+)
+def test_what_no_runner_claims_because_its_topic_is_held_says_so(driver: StoreDriver, change: str) -> None:
+    topic_id = driver.create(NAME).topic_id
+    driver.intend(topic_id, lambda layout: plan_split(layout, 0))
+    driver.sql(
+        f"UPDATE cleave.operation SET {change}, intended_at = intended_at - interval '2 minutes', deadline = clock_timestamp()"
+        " WHERE finished_at IS NULL"
+    )
+    driver.do(held_topics.hold, topic_id, "two logs share segment id 3")
+
+    [stuck] = ask(driver, "SELECT stuck_because FROM inspect.stuck_operations")
+    assert stuck["stuck_because"] == "waits for the recovery of its held topic"
+
+
+def test_a_reshape_that_waits_for_an_older_one_at_the_broker_says_so(driver: StoreDriver) -> None:
+    topic_id = driver.create(NAME, segments=3).topic_id
+    for segment_id in range(3):
+        driver.intend(topic_id, partial(plan_split, segment_id=segment_id))
+    driver.sql(
+        "UPDATE cleave.operation SET intended_at = intended_at - interval '2 minutes' WHERE finished_at IS NULL"
+    )
+    reasons = "SELECT operation_id, stuck_because FROM inspect.stuck_operations ORDER BY 1"
+    first, second, third = ask(driver, reasons)
+    assert {row["stuck_because"] for row in (first, second, third)} == {first["stuck_because"]}
+
+    driver.sql(
+        """UPDATE cleave.operation SET parameters = '{"on_broker": true, "child_ranges": []}' WHERE finished_at IS NULL"""
+    )
+
+    waits = f"waits for operation {first['operation_id']} of its topic"
+    assert ask(driver, reasons) == [
+        first,
+        second | {"stuck_because": waits},
+        third | {"stuck_because": waits},
+    ]
+    assert first["stuck_because"].startswith("no runner has claimed it")
 
 
 def test_a_seek_waits_for_its_consumers_as_long_as_they_take(driver: StoreDriver) -> None:
