@@ -8,7 +8,9 @@ SELECT t.name AS topic, t.topic_id, s.segment_id, inspect.hash_range_text(s.rang
            AND l.msg_rate_out < k.merge_msg_rate_out AND l.byte_rate_out < k.merge_byte_rate_out AS is_cold,
        l.cold_since, l.modified_at, seen.observed_at,
        round(extract(epoch FROM clock_timestamp() - seen.observed_at), 1) AS silent_seconds,
-       coalesce(extract(epoch FROM clock_timestamp() - seen.observed_at) > k.load_stale_after_seconds, true) AS is_stale,
+       l.topic_id IS NULL
+           OR NOT k.strict_pulsar
+              AND coalesce(extract(epoch FROM clock_timestamp() - seen.observed_at) > k.load_stale_after_seconds, true) AS is_stale,
        l.source, k.split_msg_rate_in, k.split_byte_rate_in, k.split_msg_rate_out, k.split_byte_rate_out,
        k.merge_msg_rate_in, k.merge_byte_rate_in, k.merge_msg_rate_out, k.merge_byte_rate_out, k.load_stale_after_seconds
   FROM cleave.topic t
@@ -25,7 +27,7 @@ SELECT t.name AS topic, t.topic_id, s.segment_id, inspect.hash_range_text(s.rang
         WHERE threshold > 0 AND rate IS NOT NULL
         ORDER BY ratio DESC, ordinal LIMIT 1) hot ON true;
 COMMENT ON VIEW inspect.load_now IS
-    'Load of each ACTIVE segment and the thresholds in force. hottest_ratio above 1 is hot; a stale reading is neither hot nor cold.';
+    'Load of each ACTIVE segment and the thresholds in force. hottest_ratio above 1 is hot; a stale reading is neither hot nor cold. Under strict_pulsar only a segment without a load record is stale.';
 
 CREATE VIEW inspect.key_sketches AS
 SELECT l.topic, k.topic_id, k.segment_id, l.hash_range,

@@ -219,6 +219,19 @@ def test_load_is_shown_beside_what_it_is_held_against(driver: StoreDriver) -> No
     assert rows[0]["hottest_ratio"] == 2
 
 
+def test_load_that_decisions_use_however_old_it_is_counts_as_fresh(driver: StoreDriver) -> None:
+    """Pulsar has no rule about the age of load."""
+    topic_id = driver.create(NAME, segments=2).topic_id
+    with driver.store.transaction() as tx:
+        report_load(tx, topic_id, {0: 1e6}, silent_for=timedelta(hours=1))
+    shown = "SELECT stale_segments, hot_segments, hottest_ratio > 1 AS is_hot FROM inspect.fleet"
+    assert ask(driver, shown) == [{"stale_segments": 2, "hot_segments": 0, "is_hot": None}]
+
+    driver.do(policies.set_topic, topic_id, PolicyOverride(profile="pip483", strict_pulsar=True))
+
+    assert ask(driver, shown) == [{"stale_segments": 1, "hot_segments": 1, "is_hot": True}]
+
+
 def test_the_backlog_lists_what_no_pass_has_looked_at(driver: StoreDriver) -> None:
     topic_id = driver.create(NAME).topic_id
     backlog = "SELECT lane, changes_behind, paused FROM inspect.evaluation_backlog ORDER BY lane"
