@@ -80,8 +80,9 @@ class DrainWatch(Stoppable):
         """Count the unread messages of up to `DRAINS_A_ROUND` rows of the view `inspect.undrained` (pairs of a sealed
         segment and a stream subscription), store the counts, and return their number. Only topics of the held shards
         on data planes of this process are counted; without a held shard, nothing is done and the result is 0. Pairs
-        that were never counted, or counted longest ago, come first, and segments sealed within `FRESH_FOR_SECONDS`
-        come last. A pair that could not be counted comes last for `LAST_SECONDS`.
+        that were never counted, or counted longest ago, come first. Segments that wait for their parents come after
+        them, and segments sealed within `FRESH_FOR_SECONDS` come last. A pair that could not be counted comes last
+        for `LAST_SECONDS`.
 
         A pair that cannot be counted, or whose count has not begun within `ROUND_SECONDS`, is left out. If the log of
         a segment is open and has no unread messages, `reconcile` is called for its topic, so that the log is

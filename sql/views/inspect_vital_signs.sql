@@ -17,7 +17,10 @@ SELECT t.name AS topic, t.topic_id, u.name AS subscription, s.segment_id, inspec
                   AND older.pruned_epoch IS NULL AND older.drained_at IS NULL AND older.sealed_epoch > u.created_epoch
                   AND NOT EXISTS (SELECT FROM cleave.segment_drain d WHERE d.topic_id = p.topic_id
                                      AND d.subscription = u.name AND d.segment_id = p.parent_id)) AS waits_for_parents,
-       round(extract(epoch FROM clock_timestamp() - coalesce(left_over.moved_at, s.sealed_at)), 1) AS still_seconds
+       round(extract(epoch FROM clock_timestamp() - greatest(coalesce(left_over.moved_at, s.sealed_at),
+             (SELECT max(d.drained_at) FROM cleave.segment_parent p
+                JOIN cleave.segment_drain d ON d.topic_id = p.topic_id AND d.segment_id = p.parent_id
+               WHERE p.topic_id = s.topic_id AND p.child_id = s.segment_id AND d.subscription = u.name))), 1) AS still_seconds
   FROM cleave.segment s
   JOIN cleave.topic t ON t.topic_id = s.topic_id AND t.state = 'live'
   JOIN cleave.subscription u ON u.topic_id = s.topic_id AND u.kind = 'STREAM' AND u.state = 'live' AND u.parents_block
@@ -31,7 +34,7 @@ SELECT t.name AS topic, t.topic_id, u.name AS subscription, s.segment_id, inspec
    AND NOT EXISTS (SELECT FROM cleave.segment_drain d
                     WHERE d.topic_id = s.topic_id AND d.subscription = u.name AND d.segment_id = s.segment_id);
 COMMENT ON VIEW inspect.undrained IS
-    'Sealed segments that a subscription has not drained although it has consumers with a session, or standard consumers at the broker; the children wait for the drain. still_seconds: time since unread_messages last changed, or since the seal if the messages are not counted yet. A segment that waits for its own parents is not expected to change.';
+    'Sealed segments that a subscription has not drained although it has consumers with a session, or standard consumers at the broker; the children wait for the drain. still_seconds: time since unread_messages last changed, or since the seal if the messages are not counted yet, and at most the time since the parents were drained. A segment that waits for its own parents is not expected to change.';
 
 CREATE VIEW inspect.readers AS
 SELECT t.name AS topic, t.topic_id, count(*) FILTER (WHERE s.readers > 1) AS shared_segments, sum(s.owned)::bigint AS buckets_owned,

@@ -14,7 +14,8 @@ from sqlalchemy import Connection, text
 from controller.store.shards import Shards
 
 # The drains that were counted longest ago come first, so that all are counted even if one round cannot count all of them. Recently
-# sealed segments come last, because most of them are drained before a count is useful.
+# sealed segments come last, because most of them are drained before a count is useful. In each of the two groups, drains that wait for
+# their parents come last, because no message of them can be read yet.
 _SLOW = text("""
     SELECT u.topic_id, u.subscription, u.segment_id, t.data_plane, s.backing_topic
       FROM inspect.undrained u
@@ -22,7 +23,7 @@ _SLOW = text("""
       JOIN cleave.segment s ON s.topic_id = u.topic_id AND s.segment_id = u.segment_id
      WHERE u.topic_id % :shard_count = ANY (:shards) AND t.data_plane = ANY (:planes)
        AND s.sealed_at < clock_timestamp() - make_interval(secs => :sealed_for)
-     ORDER BY s.sealed_at > clock_timestamp() - make_interval(secs => :fresh_for),
+     ORDER BY s.sealed_at > clock_timestamp() - make_interval(secs => :fresh_for), u.waits_for_parents,
               u.counted_at NULLS FIRST, u.topic_id, u.subscription, u.segment_id
      LIMIT :limit
 """)
@@ -68,8 +69,9 @@ def slow_drains(
 ) -> list[SlowDrain]:
     """Return up to `limit` drains from the view `inspect.undrained`: of topics of the shards, on these data planes,
     and of segments that were sealed more than `sealed_for_seconds` ago. Drains of segments that were sealed within
-    the last `fresh_for_seconds` come after all others. In each of the two groups, drains that were never counted come
-    first, then drains that were counted longest ago.
+    the last `fresh_for_seconds` come after all others. Each of the two groups begins with the drains that do not wait for
+    their parents: first the drains that were never counted, then the drains that were counted longest ago. The drains
+    that wait follow in the same order.
 
     The view has the sealed segments that a live stream subscription of a live topic has not drained. The subscription
     must let segments wait for their parents (`parents_block`), and must have a consumer with a session, or standard

@@ -102,7 +102,9 @@ def test_what_waits_for_its_parents_is_not_to_move(drained: Bench) -> None:
     assert drained.rows(_LONGEST) == [(10,)]
     drained.store.in_transaction(drains.mark_drained, drained.topic_id, "billing", [0])
     assert [(segment, waits) for segment, _, waits, _ in drained.rows(_STILL)] == [(1, False)]
-    assert drained.rows(_LONGEST) == [(20,)]
+    for minutes in (0, 15, 20):
+        assert drained.rows(_LONGEST) == [(minutes,)], "it could not be read before"
+        drained.execute("UPDATE cleave.segment_drain SET drained_at = drained_at - interval '15 minutes'")
 
 
 def test_what_is_read_to_its_end_is_forgotten(drained: Bench) -> None:
@@ -218,6 +220,19 @@ def test_what_was_sealed_just_now_is_counted_where_a_round_has_room(
     monkeypatch.setattr(drain_watch, "DRAINS_A_ROUND", 2)
     assert watch(drained).round() == 2
     assert drained.rows(_COUNTED) == [(0,), (1,)]
+
+
+def test_what_can_be_read_is_counted_before_what_waits_for_its_parents(
+    drained: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drained.reshape(splitting(1))
+    monkeypatch.setattr(drain_watch, "DRAINS_A_ROUND", 1)
+    assert [watch(drained).round() for _ in range(2)] == [1, 1]
+    assert drained.rows(_COUNTED) == [(0,)]
+
+    drained.store.in_transaction(drains.mark_drained, drained.topic_id, "billing", [0])
+    assert watch(drained).round() == 1
+    assert drained.rows(_COUNTED) == [(1,)]
 
 
 def test_a_drained_log_whose_termination_was_forgotten_is_terminated_again(drained: Bench) -> None:
