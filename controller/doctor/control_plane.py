@@ -166,8 +166,8 @@ def gates(cleave: Application) -> str:
 
 
 def set_aside(cleave: Application) -> str:
-    """Check that no batch over many topics has skipped a topic or another subject in the last 15 minutes.
-    Raises Note with the number of skipped subjects, and the newest.
+    """Check that no batch over many topics skips a topic or another subject at present (`is_current` of
+    `inspect.set_aside`). Raises Note with the number of skipped subjects, and the newest.
     """
     rows = read(cleave, "inspect.set_aside", "is_current", order="last_at DESC")
     if rows:

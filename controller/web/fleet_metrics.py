@@ -56,7 +56,7 @@ HEALTH: Final = {
     "held_topics": "Topics that are held because their logs are ahead of the database (inspect.held_topics).",
     "unverified_topics": "Topics whose logs have not been compared with the database since the database was restored.",
     "unmanaged_logs": "Unmanaged logs: logs with the name of a segment that Cleave must not delete (inspect.unmanaged_logs).",
-    "set_aside": "Subjects that batches excluded within the last quarter of an hour (inspect.set_aside).",
+    "set_aside": "Subjects that batches exclude at present (is_current in inspect.set_aside).",
     "collectors_beside": "Collectors that read the same counters as another collector (inspect.load_readers).",
     "clock_off_seconds": "The largest difference between the clock of a live reader of counters and the database's clock.",
     "gates_shut": "Gates that hold the messages of a segment back from standard consumers (inspect.gates).",

@@ -55,11 +55,12 @@ COMMENT ON VIEW inspect.readers IS
 
 CREATE VIEW inspect.set_aside AS
 SELECT s.batch, s.subject, t.name AS topic, s.topic_id, s.reason, s.times, s.first_at, s.last_at,
-       s.last_at > clock_timestamp() - interval '15 minutes' AS is_current
+       s.last_at > clock_timestamp() - greatest(interval '15 minutes', least(interval '1 day',
+           4 * (s.last_at - s.first_at) / greatest(s.times - 1, 1))) AS is_current  -- a fixed time would end between two rare batches
   FROM cleave.set_aside s
   LEFT JOIN cleave.topic t ON t.topic_id = s.topic_id;
 COMMENT ON VIEW inspect.set_aside IS
-    'Subjects that a batch over many topics skipped, and why; the batch continued with the other subjects. is_current: skipped within the last 15 minutes. A row is kept for a day.';
+    'Subjects that a batch over many topics skipped, and why; the batch continued with the other subjects. is_current: skipped within the last 15 minutes, or within four times the mean time between its skips. A row is kept for a day.';
 
 CREATE VIEW inspect.health AS
 SELECT fleet.topics, fleet.active_segments, uncovered.ranges AS uncovered_ranges,

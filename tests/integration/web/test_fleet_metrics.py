@@ -22,8 +22,9 @@ from controller.domain.bucket_ownership import OwnershipChanges
 from controller.domain.hash_range import HashRange
 from controller.domain.operation import Origin
 from controller.services.segment_admin import merging, rebucketing, splitting
-from controller.store import fleet_figures, leases
+from controller.store import fleet_figures, leases, set_aside
 from controller.store.postgres.engine import Store
+from controller.store.set_aside import SetAside
 from controller.store.topics import bucket_owners, held_topics, unmanaged_logs
 from controller.store.topics.bucket_owners import SubscriptionKey
 from controller.store.topics.unmanaged_logs import UnmanagedLog
@@ -115,6 +116,28 @@ def test_topics_that_nothing_acts_on_and_logs_that_are_kept_are_counted(
         used = UnmanagedLog(bench.topic_id, bench.log_of(0), 0, "not of this journal", None, None)
         unmanaged_logs.note(tx, bench.plane.name, used)
     assert counts() == [1, 0, 1]
+
+
+def test_a_subject_is_left_out_also_between_the_rare_batches_that_skip_it(
+    bench: Bench, registry: CollectorRegistry
+) -> None:
+    def skip() -> None:
+        left_out = [SetAside("topic 7", "a bug", 7)]
+        bench.store.in_transaction(set_aside.note, set_aside.Batch.MAINTENANCE, left_out)
+
+    def in_half_an_hour() -> float | None:
+        half_an_hour = "interval '30 minutes'"
+        bench.execute(
+            f"UPDATE cleave.set_aside SET first_at = first_at - {half_an_hour}, last_at = last_at - {half_an_hour}"
+        )
+        return value(registry, "cleave_fleet_set_aside")
+
+    skip()
+    assert value(registry, "cleave_fleet_set_aside") == 1
+    assert in_half_an_hour() == 0, "no other batch has skipped it so far"
+    skip()
+    later = [in_half_an_hour() for _ in range(5)]
+    assert (later[:3], later[4]) == ([1, 1, 1], 0)
 
 
 def test_what_somebody_has_to_look_at_has_an_age(bench: Bench, registry: CollectorRegistry) -> None:
