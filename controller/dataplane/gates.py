@@ -51,9 +51,9 @@ class GatedDataPlane(DataPlane, Protocol):
         """Persist the cursor of a drained log, so that a crash of a server cannot move the cursor back.
 
         Return True if the log is terminated and the subscription has acknowledged all its messages. The data plane may
-        disconnect the log's consumers. Return False, without any effect, if messages are unacknowledged or more may be
-        appended. Return False also if messages were delivered again during the call. Raises SegmentNotFound,
-        SubscriptionNotFound.
+        disconnect the log's consumers. The barrier of an open gate is no message: a subscription that stands before the
+        barrier skips it. Return False if messages are unacknowledged or more may be appended. Return False also if
+        messages were delivered again during the call. Raises SegmentNotFound, SubscriptionNotFound.
         """
 
     def probe_fence(self, backing_topic: str) -> FenceState:

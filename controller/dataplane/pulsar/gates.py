@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 from controller.dataplane.pulsar import topic_requests
 from controller.dataplane.pulsar.admin import AdminCalls, Ask, Deadline
-from controller.dataplane.pulsar.barrier import ENTRIES, Barrier, append_barrier, barrier_of
+from controller.dataplane.pulsar.barrier import ENTRIES, MOST_ENTRIES, Barrier, append_barrier, barrier_of
 from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.dataplane.pulsar.cursors import Cursors, is_closed_and_empty
 from controller.dataplane.pulsar.http_errors import late
@@ -162,6 +162,9 @@ class Gates:
         errors of `AdminCalls.ask`.
         """
         internal = self._cursors.internal(backing_topic, deadline)
+        acknowledged = _acknowledged_position(internal, subscription)
+        if all(place <= acknowledged for place in islice(places_forwards(internal), MOST_ENTRIES)):
+            return  # most cursors, without a read of entries
         barrier = barrier_of(self._admin, backing_topic, internal, deadline)
         if barrier is not None and not self._has_rate(backing_topic, subscription, deadline):
             self._skip(backing_topic, subscription, barrier.last, deadline)

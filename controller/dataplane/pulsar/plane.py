@@ -19,6 +19,7 @@ from controller.dataplane.optional_abilities import KeySample, TopicDescription
 from controller.dataplane.pulsar import set_wise, successor_creation, topic_requests
 from controller.dataplane.pulsar.admin import AdminCalls, Answer, Ask, Deadline
 from controller.dataplane.pulsar.adoptable_topics import describe_topic
+from controller.dataplane.pulsar.barrier import MOST_ENTRIES
 from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.dataplane.pulsar.cursors import Cursors
 from controller.dataplane.pulsar.gates import Gates
@@ -236,9 +237,13 @@ class PulsarDataPlane(OneProcess):
         """Move the subscription's cursor to the first entry that was published at or after the instant (milliseconds
         since the Unix epoch; a negative instant counts as 0), by the producers' clocks, and disconnect the
         subscription's consumers. If no entry is that late, the cursor moves to the end. A terminated topic without
-        entries is not changed. Raises SegmentNotFound; SubscriptionNotFound; and the other errors of the class.
+        entries is not changed. A cursor that stands before a barrier then skips the barrier, unless the subscription's
+        gate is closed. Raises SegmentNotFound; SubscriptionNotFound; DataPlaneTimeout, after which the cursor may have
+        moved without having skipped the barrier; and the other errors of the class.
         """
-        self._cursors.move(backing_topic, subscription, max(0, instant_ms), self._admin.deadline())
+        deadline = self._admin.deadline()
+        self._cursors.move(backing_topic, subscription, max(0, instant_ms), deadline)
+        self._gates.skip_barrier(backing_topic, subscription, deadline)
 
     def skip_all(self, backing_topic: str, subscription: str) -> None:
         """Acknowledge for the subscription all messages that are stored at the time of the call, and disconnect the
@@ -378,14 +383,21 @@ class PulsarDataPlane(OneProcess):
         return self._gates.state(backing_topic, subscription, self._admin.deadline())
 
     def persist_cursor_at_end(self, backing_topic: str, subscription: str) -> bool:
-        """If the subscription has acknowledged all of a terminated topic, make the broker store its cursor, and
+        """If the subscription has acknowledged all messages of a terminated topic, make the broker store its cursor, and
         return True. The subscription's consumers are disconnected; they reconnect and read nothing.
 
-        Return False, and change nothing, if messages are unacknowledged or more may be appended. Return False also if
-        messages became unacknowledged again meanwhile. Raises SegmentNotFound; SubscriptionNotFound; and the other
-        errors of the class.
+        Return False if messages are unacknowledged or more may be appended. Return False also if messages became
+        unacknowledged again meanwhile. If at most `MOST_ENTRIES` entries are unacknowledged, a barrier among them is
+        skipped first, unless the gate is closed: a cursor that an application has moved back, or created again, stands
+        before the barrier. Raises SegmentNotFound; SubscriptionNotFound; and the other errors of the class.
         """
-        return self._cursors.persist_end(backing_topic, subscription, self._admin.deadline())
+        deadline = self._admin.deadline()
+        unread = self._cursors.unread_entries(backing_topic, subscription, deadline)
+        if unread is None or unread > MOST_ENTRIES:
+            return False
+        if unread:
+            self._gates.skip_barrier(backing_topic, subscription, deadline)
+        return self._cursors.persist_end(backing_topic, subscription, deadline)
 
     def probe_fence(self, backing_topic: str) -> FenceState:
         """Return whether clients can learn that a topic has ended, and make the broker reload a topic that stays

@@ -310,6 +310,32 @@ def test_a_cursor_is_stored_once_all_of_a_terminated_log_is_acknowledged(scene: 
     assert scene.plane.backlog(log, "stock") == 0
 
 
+def test_a_seek_back_skips_the_barrier_unless_the_gate_is_closed(scene: GatedScene) -> None:
+    log = scene.gated(messages=3)
+    scene.plane.seek(log, "stock", 0)
+    assert scene.plane.backlog(log, "stock") == 3 + ENTRIES
+
+    scene.plane.open_gate(log, "stock")
+    scene.plane.seek(log, "stock", 0)
+
+    assert scene.plane.backlog(log, "stock") == 3
+
+
+def test_a_cursor_that_an_application_moved_before_the_barrier_of_an_open_gate_is_stored_at_the_end(
+    scene: GatedScene,
+) -> None:
+    log = scene.gated(messages=3)
+    scene.plane.open_gate(log, "stock")
+    consumer = scene.consumer(log)
+    assert receive(consumer, 3) == numbers(3)
+    consumer.seek(pulsar.MessageId.earliest)
+    assert receive(consumer, 3) == numbers(3)
+    wait_until(lambda: scene.plane.backlog(log, "stock") == ENTRIES, message="all messages are acknowledged")
+    scene.plane.terminate_segment(log)
+
+    assert scene.plane.persist_cursor_at_end(log, "stock")
+
+
 def stored_positions(scene: GatedScene, log: str) -> int:
     """Return the last entry of the cursor's ledger. The number rises each time the broker stores the cursor."""
     cursor = scene.admin("GET", f"{path_of(log)}/internalStats").json()["cursors"]["stock"]

@@ -28,6 +28,7 @@ pytestmark = [pytest.mark.pulsar, pytest.mark.integration]
 ALL = Shards.of(1, [0])
 _STATES = "SELECT segment_id, state FROM cleave.gate ORDER BY segment_id"
 _DRAINED = "SELECT segment_id FROM cleave.segment_drain ORDER BY 1"
+_PRUNED = "SELECT count(*) FROM cleave.segment WHERE pruned_epoch IS NOT NULL"
 
 
 @pytest.fixture
@@ -119,6 +120,26 @@ def test_a_seek_back_over_a_gate_is_read_in_order_once_more(bench: Bench) -> Non
         bench.wait_until(lambda: keeper.round() == 0, message="every gate is open")
         assert [readers.read(log, 3) for log in children] == [3, 2]
     assert [log for log, _ in readers.seen] == [parent] * 2 + [children[0]] * 3 + [children[1]] * 2
+
+
+def test_a_seek_back_after_the_parent_was_pruned_holds_no_later_gate_shut(bench: Bench) -> None:
+    """No gate is closed for the seek, and a standard consumer acknowledges no barrier."""
+    stock_topic(bench)
+    bench.publish(0, 1)
+    bench.reshape(splitting(0))
+    parent, child = bench.log_of(0), bench.log_of(1)
+    with readers_of(bench) as readers:
+        assert readers.attach(parent).read(parent, 1) == 1
+        open_all(bench)
+        bench.settle(collects=True)
+        assert bench.scalar(_PRUNED) == 1
+        bench.publish(1, 2)
+
+        bench.finish(seek(bench))
+        assert readers.attach(child).read(child, 2) == 2
+        bench.reshape(splitting(1))
+        open_all(bench)
+    assert {state for _, state in bench.rows(_STATES)} == {"open"}
 
 
 def test_what_joins_two_segments_waits_for_both_and_a_load_of_the_topic_lets_nothing_through(
@@ -220,7 +241,7 @@ def test_sealed_segments_are_collected_behind_gates(bench: Bench) -> None:
     assert "has not stored yet" in kept.reason
     open_all(bench)
     bench.settle(collects=True)
-    assert bench.scalar("SELECT count(*) FROM cleave.segment WHERE pruned_epoch IS NOT NULL") == 1
+    assert bench.scalar(_PRUNED) == 1
     bench.check_laws()
 
 
