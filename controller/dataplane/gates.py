@@ -47,6 +47,11 @@ class GatedDataPlane(DataPlane, Protocol):
     def gate_state(self, backing_topic: str, subscription: str) -> GateState | None:
         """Return the state of the gate. None if the log or the subscription does not exist."""
 
+    def skip_barrier(self, backing_topic: str, subscription: str) -> None:
+        """Acknowledge the log's barrier for the subscription, unless the subscription's gate is closed. A standard consumer does not
+        acknowledge a barrier. No effect without a barrier, without the subscription, or behind the barrier. Raises SegmentNotFound.
+        """
+
     def persist_cursor_at_end(self, backing_topic: str, subscription: str) -> bool:
         """Persist the cursor of a drained log, so that a crash of a server cannot move the cursor back.
 

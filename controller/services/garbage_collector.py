@@ -18,12 +18,14 @@ from itertools import chain
 
 from controller import telemetry
 from controller.dataplane.base import MISSING_LOG, DataPlane, LogReport, LogState, SetWiseDataPlane
+from controller.dataplane.gates import GatedDataPlane
 from controller.dataplane.layout_keeper import LayoutKeeper
 from controller.domain.errors import CleaveError, Conflict, Retryable, StoreUnavailable, Unsupported
 from controller.domain.layout import SegmentLayout
 from controller.domain.operation import Origin
 from controller.domain.segment import SegmentState
 from controller.domain.whole_numbers import whole
+from controller.repeating import contained
 from controller.store import set_aside
 from controller.store.journal import operations, topic_intents
 from controller.store.journal.operations import Request
@@ -132,8 +134,9 @@ def _collect_topic(
 ) -> None:
     """Intend the prune of those expired segments of the topic that may be pruned. Add these segments, the operation,
     and the segments that are kept to `report`. The segments are marked as drained for every recorded subscription
-    first; the marks of segments that turn out to be kept are removed again. A dry run writes nothing and adds no
-    operation. Does nothing if a broker keeps the layout.
+    first; the marks of segments that turn out to be kept are removed again. Subscriptions that have unread messages in
+    kept segments skip the barriers there, which counts in the next round; an error of this is logged. A dry run writes
+    nothing and adds no operation. Does nothing if a broker keeps the layout.
 
     Raises Retryable if the data plane is not configured here, the topic has a checkpoint subscription or no log of the
     topic exists; Unsupported if the data plane cannot describe logs; SegmentBusy, Conflict, TopicNotLive and TopicHeld
@@ -146,6 +149,9 @@ def _collect_topic(
         return  # The topic's broker collects sealed segments itself, and the mirror follows.
     view = _inspect(store, plane, topic)
     chosen = _choose(view, topic, report.kept)
+    if not dry_run:
+        with contained(log, "barriers not skipped", topic=topic.name):
+            _skip_barriers(view, topic, chosen)
     if not chosen:
         return
     if dry_run:
@@ -175,8 +181,8 @@ def collect_segment(
 ) -> Intent:
     """Intend to prune one sealed segment, regardless of its retention, and return the intent. The operation prunes
     the segment later. The segment is marked as drained for each recorded subscription first. If the segment must be
-    kept, these marks are removed; if only the intent is refused, they stay. A repeated request key returns its first
-    intent and changes nothing.
+    kept, these marks are removed; if only the intent is refused, they stay. Subscriptions that have unread messages in the
+    segment skip its barrier before. A repeated request key returns its first intent and changes nothing.
 
     Raises Conflict with the reason why the segment is kept: it is active, a subscription has not read it to its end
     or has no position in a child, its log did not answer, or one of its ancestors still exists. Raises Conflict also
@@ -199,6 +205,8 @@ def collect_segment(
     view = _inspect(store, plane, expired)
     if view.layout.segment(segment_id).state is SegmentState.ACTIVE:
         raise Conflict(f"segment {segment_id} of topic {topic} is active; split or merge it first")
+    if _skip_barriers(view, expired, ()):
+        view = _inspect(store, plane, expired)
     kept_segments: list[KeptSegment] = []
     if not _choose(view, expired, kept_segments) or not _confirm(
         store, expired, [segment_id], view, kept_segments
@@ -383,6 +391,26 @@ def _choose(view: _TopicView, topic: ExpiredTopic, kept_segments: list[KeptSegme
         else:
             chosen.add(segment_id)
     return tuple(sorted(chosen))
+
+
+def _skip_barriers(view: _TopicView, topic: ExpiredTopic, chosen: Collection[int]) -> bool:
+    """Make the subscriptions that have unread messages in kept segments of `topic.segment_ids` skip the barriers there,
+    unless their gates are closed: standard consumers do not acknowledge the barrier. Only segments whose parents are all
+    in `chosen` or pruned are treated; the others follow in later rounds. Return True if there was such a subscription.
+    Does nothing on a data plane without gates. Raises the errors of the data plane.
+    """
+    if not isinstance(view.plane, GatedDataPlane):
+        return False
+    unread = [
+        (view.logs[i].backing_topic, name)
+        for i in sorted({*topic.segment_ids} & view.logs.keys() - {*chosen})
+        if view.layout.segments.keys() & {*view.layout.segment(i).parent_ids} <= {*chosen}
+        for name, cursor in view.reports.get(view.logs[i].backing_topic, MISSING_LOG).cursors.items()
+        if cursor.unread > 0
+    ]
+    for backing_topic, name in unread:
+        view.plane.skip_barrier(backing_topic, name)
+    return bool(unread)
 
 
 def _oldest_remaining(

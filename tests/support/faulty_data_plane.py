@@ -47,6 +47,7 @@ CALLS = frozenset(
         "close_gate",
         "open_gate",
         "gate_state",
+        "skip_barrier",
         "persist_cursor_at_end",
         "probe_fence",
     }

@@ -382,6 +382,13 @@ class PulsarDataPlane(OneProcess):
         """Return the state of the gate; None if there is no such log or subscription."""
         return self._gates.state(backing_topic, subscription, self._admin.deadline())
 
+    def skip_barrier(self, backing_topic: str, subscription: str) -> None:
+        """Acknowledge the barrier for the subscription, if the topic begins with a barrier and the subscription's gate is
+        not closed. No effect if the subscription is missing or is behind the barrier. Raises SegmentNotFound;
+        DataPlaneTimeout, after which a repeated call completes the work; and the other errors of the class.
+        """
+        self._gates.skip_barrier(backing_topic, subscription, self._admin.deadline())
+
     def persist_cursor_at_end(self, backing_topic: str, subscription: str) -> bool:
         """If the subscription has acknowledged all messages of a terminated topic, make the broker store its cursor, and
         return True. The subscription's consumers are disconnected; they reconnect and read nothing.

@@ -63,7 +63,7 @@ class FindingKind(StrEnum):
     application's consumers to FAIL.
     """
     CURSOR_UNRECORDED = "cursor-unrecorded"
-    """An application, or a delayed call, created the cursor. It is reported and kept."""
+    """An application, or a delayed call, created the cursor. It is reported and kept, and skips the barrier of a gate."""
 
 
 @dataclass(frozen=True, slots=True)

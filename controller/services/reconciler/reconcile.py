@@ -483,8 +483,9 @@ def _repair_logs(
 ) -> Finding:
     """Apply the remedy of the finding if the remedy calls the data plane. ACTIVE_MISSING: the log is created again,
     with its cursors. SEALED_OPEN: the log is terminated. CURSOR_MISSING: the cursor is created at the earliest
-    message. For other kinds nothing is called. Return the finding. If the remedy raises a CleaveError, return a copy
-    of the finding with the error's text as `error`; a later run finds the difference again.
+    message. CURSOR_UNRECORDED: the cursor skips the barrier of the log, if there is one. For other kinds nothing is
+    called. Return the finding. If the remedy raises a CleaveError, return a copy of the finding with the error's text as
+    `error`; a later run finds the difference again.
 
     `origins` has the creation records to store with missing logs, by log. `closed` has the pairs of log and
     subscription whose gates are recorded as closed; the cursor of such a pair is created together with its gate.
@@ -496,6 +497,9 @@ def _repair_logs(
         FindingKind.SEALED_OPEN: lambda: plane.terminate_segment(finding.backing_topic),
         FindingKind.CURSOR_MISSING: lambda: _create_cursor(
             plane, finding.backing_topic, finding.subscription or "", closed
+        ),
+        FindingKind.CURSOR_UNRECORDED: lambda: _skip_barrier(
+            plane, finding.backing_topic, finding.subscription or ""
         ),
     }
     try:
@@ -515,6 +519,14 @@ def _create_cursor(
         plane.close_gate(backing_topic, name)
     else:
         plane.create_subscription(backing_topic, name)
+
+
+def _skip_barrier(plane: DataPlane, backing_topic: str, name: str) -> None:
+    """Make the subscription `name` skip the barrier of the log, which a standard consumer does not acknowledge: the broker
+    keeps everything behind an unread barrier. Raises SegmentNotFound, and the other errors of the data plane.
+    """
+    if isinstance(plane, GatedDataPlane):
+        plane.skip_barrier(backing_topic, name)
 
 
 def _create_again(

@@ -8,6 +8,7 @@ import pytest
 import requests
 
 from controller.clock import SystemClock
+from controller.dataplane.pulsar.barrier import ENTRIES
 from controller.devstack.postgres import PostgresServer
 from controller.domain.gate_states import GateState
 from controller.domain.operation import OperationState
@@ -65,9 +66,9 @@ def open_all(bench: Bench) -> None:
     bench.wait_until(lambda: keeper.round() == 0, message="every gate is open")
 
 
-def readers_of(bench: Bench) -> StockReaders:
+def readers_of(bench: Bench, subscription: str = "billing") -> StockReaders:
     assert bench.pulsar is not None
-    return StockReaders(str(bench.pulsar.service_url), "billing")
+    return StockReaders(str(bench.pulsar.service_url), subscription)
 
 
 def test_children_wait_at_their_gates_until_the_parent_is_read(bench: Bench) -> None:
@@ -169,9 +170,8 @@ def test_a_subscription_that_comes_late_waits_at_the_barriers_of_another(bench: 
     bench.reshape(splitting(0))
     bench.publish(1, 2)
     create_stock(bench, "audit")
-    assert bench.pulsar is not None
     parent, child = bench.log_of(0), bench.log_of(1)
-    with StockReaders(str(bench.pulsar.service_url), "audit") as readers:
+    with readers_of(bench, "audit") as readers:
         readers.attach(parent, child)
         keeper = keeper_of(bench)
         keeper.round()
@@ -243,6 +243,38 @@ def test_sealed_segments_are_collected_behind_gates(bench: Bench) -> None:
     bench.settle(collects=True)
     assert bench.scalar(_PRUNED) == 1
     bench.check_laws()
+
+
+def test_an_undeclared_subscription_skips_the_barrier_when_the_topic_is_reconciled(bench: Bench) -> None:
+    """The broker would keep everything behind the barrier, because a standard consumer acknowledges none."""
+    stock_topic(bench)
+    bench.reshape(splitting(0))
+    child = bench.log_of(1)
+    with readers_of(bench, "undeclared") as readers:
+        readers.attach(child)
+        assert bench.plane.backlog(child, "undeclared") == ENTRIES
+        bench.settle()
+
+    assert [bench.plane.backlog(child, name) for name in ("undeclared", "billing")] == [0, ENTRIES]
+
+
+def test_a_barrier_that_an_undeclared_subscription_has_not_acknowledged_keeps_no_segment(bench: Bench) -> None:
+    stock_topic(bench)
+    bench.publish(0, 1)
+    bench.reshape(splitting(0))
+    logs = [bench.log_of(i) for i in range(3)]
+    with readers_of(bench) as readers, readers_of(bench, "undeclared") as others:
+        groups = readers.attach(*logs), others.attach(*logs)
+        assert [group.read(logs[0], 1) for group in groups] == [1, 1]
+        open_all(bench)
+        bench.publish(1, 1)
+        assert [group.read(logs[1], 1) for group in groups] == [1, 1]
+        bench.reshape(splitting(1))
+        open_all(bench)
+        bench.wait_until(lambda: bench.plane.backlog(logs[1], "undeclared") == ENTRIES)
+
+        bench.settle(collects=True)
+    assert bench.scalar(_PRUNED) == 2
 
 
 def create_stock(bench: Bench, name: str) -> None:
