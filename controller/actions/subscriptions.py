@@ -27,6 +27,7 @@ from controller.domain.seek_target import parse_seek_target
 from controller.domain.subscription_consumers import SubscriptionConsumers
 from controller.services import subscription_admin, subscription_consumers
 from controller.services.subscription_admin import MOST_RELEASE_SECONDS
+from controller.store.journal.request_keys import Intent
 from controller.store.topics import policies, topics
 from controller.store.topics.subscriptions import SubscriptionKind, SubscriptionStart
 from controller.store.topics.topics import TopicRow
@@ -197,9 +198,16 @@ class SeekResponse(OperationResponse):
 
 
 def create(context: Context, request: CreateSubscription) -> OperationResponse:
-    """Write the intent to create the subscription, and return its operation after the wait that the context allows. If
-    the request names no consumers, a stream subscription gets the consumers of the topic's policy, any other `cleave`.
-    A repeated request is not checked again for standard consumers.
+    """Write the intent to create the subscription, and return its operation after the wait that the context allows. Raises
+    the errors of `intend_creation`.
+    """
+    return context.respond(OperationResponse, intend_creation(context, request))
+
+
+def intend_creation(context: Context, request: CreateSubscription) -> Intent:
+    """Write and return the intent to create the subscription. If the request names no consumers, a stream subscription
+    gets the consumers of the topic's policy, any other `cleave`. A repeated request is not checked again for standard
+    consumers.
 
     Raises TopicNotFound, TopicNotLive, InvalidInput for a name that the data plane does not permit, Conflict if the
     name is taken, also by a subscription that is being deleted, or if the request key was used for another subscription,
@@ -217,7 +225,7 @@ def create(context: Context, request: CreateSubscription) -> OperationResponse:
         subscription_consumers.demand_stock(
             context.store, context.app.planes, topic, request.subscription, request.kind
         )
-    intent = subscription_admin.create_subscription(
+    return subscription_admin.create_subscription(
         context.store,
         request.topic,
         request.subscription,
@@ -226,7 +234,6 @@ def create(context: Context, request: CreateSubscription) -> OperationResponse:
         from_latest=request.start is SubscriptionStart.LATEST,
         consumers=consumers,
     )
-    return context.respond(OperationResponse, intent)
 
 
 def _consumers_of_policy(tx: Connection, topic: TopicRow, kind: SubscriptionKind) -> SubscriptionConsumers:

@@ -11,6 +11,7 @@ from fastapi import APIRouter, Body, Path, Query
 from fastapi import Request as HttpRequest
 from pydantic import Field
 
+from controller.actions.subscriptions import CreateSubscription, intend_creation
 from controller.dataplane.registry import configured
 from controller.domain.errors import Conflict
 from controller.domain.seek_target import LATEST, SeekTarget
@@ -220,18 +221,17 @@ def create_subscription(
     subscription: Name,
     kind: Annotated[SubscriptionKind, Query(alias="type")] = SubscriptionKind.STREAM,
 ) -> None:
-    """Create a subscription at the earliest message of every segment, and wait for the end of the operation. An existing live
-    subscription of that name and type stays as it is; 409 for another type, or while the subscription is being deleted.
+    """Create a subscription at the earliest message of every segment, and wait for the end of the operation. The policy parameter
+    `subscription_consumers` decides who reads a STREAM subscription; 422 if standard consumers cannot read it in order. An existing
+    live subscription of that name and type stays as it is; 409 for another type, or while the subscription is being deleted.
     """
     with acting.app.store.transaction() as tx:
         topic_id = topics.find_topic(tx, topic).topic_id
         listed = subscriptions.list_subscriptions(tx, topic_id)
     if (subscription, kind, SubscriptionState.LIVE) in {(row.name, row.kind, row.state) for row in listed}:
         return
-    request = acting.request(REASON)
-    acting.finish(
-        subscription_admin.create_subscription(acting.app.store, topic, subscription, request, kind=kind)
-    )
+    wanted = CreateSubscription(topic=topic, subscription=subscription, kind=kind, reason=REASON)
+    acting.finish(intend_creation(acting.context(), wanted))
 
 
 @router.delete(_SUBSCRIPTION, dependencies=[ADMINISTER], status_code=204)

@@ -219,6 +219,22 @@ def test_a_data_plane_that_is_not_here_is_named(http: httpx.Client) -> None:
         assert (call.status_code, call.json()["kind"]) == (422, "Unsupported")
 
 
+def test_the_policy_says_who_reads_a_new_stream_subscription(bench: Bench, http: httpx.Client) -> None:
+    """Embedded logs have no gates, so no subscription for standard consumers is created there."""
+    policy = {"parameters": {"subscription_consumers": "stock"}}
+    assert http.post("/api/v1/policies/topics/acme/shop/orders", json=policy).status_code == 200
+
+    refused = http.put(f"{TOPIC}/subscriptions/audit")
+
+    assert (refused.status_code, refused.json()["kind"]) == (422, "Unsupported")
+    assert "has no gates" in refused.json()["reason"]
+    assert http.put(f"{TOPIC}/subscriptions/jobs", params={"type": "QUEUE"}).status_code == 204
+    assert bench.rows("SELECT name, consumers FROM cleave.subscription ORDER BY name") == [
+        ("billing", "cleave"),
+        ("jobs", "cleave"),
+    ]
+
+
 def test_each_change_is_written_down_with_its_result(bench: Bench, http: httpx.Client) -> None:
     http.post(f"{TOPIC}/split/0")
     http.post(f"{TOPIC}/split/0")
