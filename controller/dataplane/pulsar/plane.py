@@ -411,7 +411,7 @@ class PulsarDataPlane(OneProcess):
         fenced. TERMINATED: clients can learn it. FENCED: they could not, and the topic was reloaded. OPEN: the topic
         is not terminated, or accepts a producer. MISSING: there is no such topic.
 
-        Needs the right to produce, and an administrator's rights for a reload. Raises Unsupported if the client
+        Needs the rights to produce and to consume, and an administrator's rights for a reload. Raises Unsupported if the client
         library or the binary address is missing, and the errors of the class.
         """
         return self._gates.probe_fence(backing_topic, self._admin.deadline())

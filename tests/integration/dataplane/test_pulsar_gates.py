@@ -443,19 +443,43 @@ class TestFenceProbe:
         assert scene.plane.probe_fence(f"{log}9") is FenceState.MISSING
 
     def test_a_topic_that_stays_fenced_is_healed(self, scene: GatedScene) -> None:
-        """No consumer can subscribe to a fenced topic. A broker leaves about every second topic fenced that is terminated while three
-        producers publish.
-        """
-        for _ in range(20):
-            log = scene.log()
-            terminate_while_publishing(scene, log)
-            if scene.plane.probe_fence(log) is FenceState.FENCED:
-                break
-        else:
-            pytest.fail("no topic stayed fenced; check if the broker still needs the probe")
+        heal_a_fence(scene, lambda _log: None)
 
-        assert wait_until(lambda: scene.plane.probe_fence(log) is FenceState.TERMINATED)
-        scene.consumer(log)
+    def test_what_is_found_where_schemas_are_enforced(self, pulsar_broker: SharedBroker) -> None:
+        """The broker refuses the probe's producer there, because it has no schema, whether the topic is fenced or not."""
+        name = f"gates-schemas-{secrets.token_hex(4)}"
+        with closing(GatedScene.at(pulsar_broker.admin_url, pulsar_broker.service_url, name)) as scene:
+            namespace = scene.here.topic.removeprefix("topic://").rpartition("/")[0]
+            scene.admin("POST", f"namespaces/{namespace}/schemaValidationEnforced", json=True)
+
+            def add_schema(log: str) -> None:
+                schema = {"type": "STRING", "schema": "", "properties": {}}
+                scene.admin("POST", f"schemas/{log.removeprefix('persistent://')}/schema", json=schema)
+
+            log = scene.log("stock")
+            add_schema(log)
+            scene.plane.terminate_segment(log)
+            assert scene.plane.probe_fence(log) is FenceState.TERMINATED
+            heal_a_fence(scene, add_schema)
+
+
+def heal_a_fence(scene: GatedScene, prepare: Callable[[str], None]) -> None:
+    """Terminate logs until one stays fenced, and probe it until its end is known. `prepare` is called with each log before its first probe.
+
+    No consumer can subscribe to a fenced topic. A broker leaves about every second topic fenced that is terminated while three producers
+    publish.
+    """
+    for _ in range(20):
+        log = scene.log()
+        terminate_while_publishing(scene, log)
+        prepare(log)
+        if scene.plane.probe_fence(log) is FenceState.FENCED:
+            break
+    else:
+        pytest.fail("no topic stayed fenced; check if the broker still needs the probe")
+
+    assert wait_until(lambda: scene.plane.probe_fence(log) is FenceState.TERMINATED)
+    scene.consumer(log)
 
 
 def terminate_while_publishing(scene: GatedScene, log: str) -> None:
