@@ -313,8 +313,8 @@ class GateKeeper(Stoppable):
         recorded as open or are being opened are skipped.
 
         Does nothing if the subscription does not wait for ancestors, or before the time of the next audit:
-        `AUDIT_SECONDS` after the last audit, or earlier after a gate of the topic was opened. A CleaveError of one
-        gate is reported and does not stop the others. StoreUnavailable and unexpected errors are raised.
+        `AUDIT_SECONDS` after the last audit, or earlier after a gate of the topic was opened. Ends early when the keeper stops. A
+        CleaveError of one gate is reported and does not stop the others. StoreUnavailable and unexpected errors are raised.
         """
         now = self._clock.monotonic_seconds()
         if now < pace.audit_at or not shut.waits_for_ancestors:
@@ -322,6 +322,8 @@ class GateKeeper(Stoppable):
         pace.audit_at = now + AUDIT_SECONDS
         recorded = self._store.in_transaction(gates.gates_of, shut.key)
         for gate in recorded:
+            if self._stopping.is_set():
+                return
             if gate.state is GateRecord.CLOSED and not gate.is_opening:
                 try:
                     self._audit_one(shut, gate)
@@ -332,14 +334,16 @@ class GateKeeper(Stoppable):
 
     def _audit_one(self, shut: ShutGates, gate: Gate) -> None:
         """Compare one gate that is recorded as closed with the data plane. If the gate is open or spent there, log a
-        warning and close the gate again. Record whether a consumer has acknowledged the barrier (a breach), and log a
-        warning when a breach is recorded. A missing log or subscription counts as no breach. Raises StoreUnavailable
-        and the errors of the data plane.
+        warning and close the gate again, unless its row has changed in the meantime or this keeper has lost the shard.
+        Record whether a consumer has acknowledged the barrier (a breach), and log a warning when a breach is recorded. A
+        missing log or subscription counts as no breach. Raises StoreUnavailable and the errors of the data plane.
         """
         plane, name = self._planes[shut.data_plane], shut.key.name
         labels = {"topic": shut.topic, "subscription": name, "segment_id": gate.segment_id}
         state = plane.gate_state(gate.backing_topic, name)
         if state in (GateState.OPEN, GateState.SPENT):
+            if not self._is_still_closed(shut, gate):
+                return
             log.warning("gate closed again", found=state.value, **labels)
             plane.close_gate(gate.backing_topic, name)
         is_breached = state is GateState.BREACHED
@@ -348,6 +352,14 @@ class GateKeeper(Stoppable):
         )
         if is_changed and is_breached:
             log.warning("gate breached", **labels)
+
+    def _is_still_closed(self, shut: ShutGates, gate: Gate) -> bool:
+        """Return True if this keeper still has the shard of the topic, and the row of the gate is the same as `gate`. Otherwise another
+        keeper may have opened the gate. Raises StoreUnavailable.
+        """
+        if not self._shards().owns(shut.key.topic_id):
+            return False
+        return gate in self._store.in_transaction(gates.gates_of, shut.key)
 
 
 def _is_persisted(plane: GatedDataPlane, backing_topic: str, subscription: str) -> bool:

@@ -350,6 +350,49 @@ def test_a_closed_gate_that_is_found_open_is_closed_again(bench: GatedBench) -> 
     assert bench.closed_at_plane() == {bench.log_of(1), bench.log_of(2)}
 
 
+def test_a_gate_that_another_keeper_opens_during_the_audit_is_not_closed_again(
+    bench: GatedBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.stock_split()
+    gate_state = bench.gated.gate_state
+
+    def open_meanwhile(log: str, name: str) -> GateState | None:
+        monkeypatch.setattr(bench.gated, "gate_state", gate_state)
+        bench.read(0)
+        bench.keep()
+        return gate_state(log, name)
+
+    monkeypatch.setattr(bench.gated, "gate_state", open_meanwhile)
+    bench.keep()
+
+    assert (bench.gate_rows(), bench.closed_at_plane()) == ({1: "open", 2: "open"}, set())
+
+
+def test_a_keeper_that_has_lost_its_shard_closes_no_gate_again(bench: GatedBench) -> None:
+    bench.stock_split()
+    bench.gated.open_all_by_hand()
+    shards = iter([ALL])
+
+    GateKeeper(bench.store, bench.planes, lambda: next(shards, Shards.of(1, [])), ManualClock()).round()
+
+    assert bench.closed_at_plane() == set()
+
+
+def test_a_keeper_that_stops_ends_its_audit(bench: GatedBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.stock_split()
+    keeper, gate_state, asked = bench.keeper(), bench.gated.gate_state, list[str]()
+
+    def stop(log: str, name: str) -> GateState | None:
+        asked.append(log)
+        keeper.stop()
+        return gate_state(log, name)
+
+    monkeypatch.setattr(bench.gated, "gate_state", stop)
+    keeper.round()
+
+    assert asked == [bench.log_of(1)]
+
+
 def test_a_gate_that_is_found_spent_is_closed_again(bench: GatedBench) -> None:
     bench.stock_split()
     spent = bench.log_of(1)
